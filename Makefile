@@ -1,0 +1,73 @@
+# One command for a person, a hook and CI. Needs python3 >= 3.11, java >= 17 (demo, test, bench) and make;
+# every target installs first what is missing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install demo test check format proto bench lock clean java
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-8s %s\n' "$$t" "$$d"; done
+
+install: $(STAMP) ## make .venv with everything that is pinned in requirements.txt
+
+$(STAMP): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "autothrottle needs Python >= 3.11, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Fix: install a newer one and name it: make $(or $(MAKECMDGOALS),install) PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments: its venv module lacks ensurepip." >&2; \
+	  echo "Fix on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@test -x $(BIN)/python && $(BIN)/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
+	@touch $@
+
+java:
+	@command -v $(JAVA) >/dev/null 2>&1 || { \
+	  echo "Java >= 17 is needed (the lab starts a real ZooKeeper and a real Kafka), and '$(JAVA)' is not there." >&2; \
+	  echo "Fix on Debian and Ubuntu: apt-get install openjdk-17-jre-headless; or set JAVA_HOME." >&2; exit 1; }
+	@version=$$($(JAVA) -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1); \
+	 test "$${version:-0}" -ge 17 || { \
+	  echo "Java >= 17 is needed, and '$(JAVA)' is version $${version:-unknown}." >&2; \
+	  echo "Fix: install a newer one (Debian: openjdk-17-jre-headless) or set JAVA_HOME to it." >&2; exit 1; }
+
+demo: $(STAMP) java ## watch a broker replacement being throttled; ARGS="--json FILE" writes the summary
+	$(BIN)/autothrottle demo $(ARGS)
+
+test: $(STAMP) java ## run all tests; ARGS="-k name" chooses
+	$(BIN)/python -m pytest tests $(ARGS)
+
+bench: $(STAMP) java ## run the benchmarks in tests/benchmarks and print what they measured
+	$(BIN)/python -m pytest tests/benchmarks -s --timeout=0 $(ARGS)
+
+check: $(STAMP) ## lint, format, types, floors, protos, generated code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint proto
+	$(BIN)/python proto/generate.py --check
+
+format: $(STAMP) ## let ruff format and fix what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+proto: $(STAMP) ## regenerate services/autothrottle/v1 from proto/
+	$(BIN)/python proto/generate.py
+
+lock: ## resolve requirements.txt anew from pyproject.toml
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras \
+	  --no-emit-index-url --custom-compile-command "make lock" --output-file requirements.txt $(ARGS) pyproject.toml
+
+clean: ## remove .venv, caches and build output
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find services clients tests proto -name __pycache__ -type d -prune -exec rm -rf {} +

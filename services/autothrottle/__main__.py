@@ -1,0 +1,346 @@
+"""The command line and the composition root: the only place that names concrete adapters.
+
+`autothrottle <service>` runs one service, `autothrottle run` all of them in one process: the same code, over the same
+gRPC surface. `autothrottle demo` shows a recovery on a simulated cluster, `autothrottle uninstall` takes back
+everything that was ever written.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+from kazoo.client import KazooClient
+
+from autothrottle import __version__
+from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
+from autothrottle.adapters.rpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
+from autothrottle.adapters.zookeeper.config_writer import ZooKeeperConfigWriter
+from autothrottle.adapters.zookeeper.election import ZooKeeperElection
+from autothrottle.adapters.zookeeper.overrides import ZooKeeperOverrides
+from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.removal import remove_own_tree
+from autothrottle.adapters.zookeeper.session import connect, disconnect
+from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
+from autothrottle.admin.servicer import AdminServicer
+from autothrottle.applier.servicer import ApplierServicer
+from autothrottle.core.errors import AutothrottleError, Conflict
+from autothrottle.discovery.servicer import DiscoveryServicer
+from autothrottle.metrics.servicer import MetricsServicer
+from autothrottle.planner.loop import Planner, PlannerSettings, Ports
+from autothrottle.planner.servicer import PlannerServicer
+from autothrottle.planner.uninstall import take_back_everything
+from autothrottle.ports.leadership import Term
+from autothrottle.runtime.configuration import Configuration, InvalidConfiguration, help_text, parse
+from autothrottle.runtime.logs import configure_logs
+from autothrottle.runtime.options import KafkaBackend
+from autothrottle.runtime.server import Servicer, ServiceServer
+from autothrottle.runtime.signals import stop_on_signals
+from autothrottle.v1 import (
+    admin_pb2_grpc,
+    applier_pb2_grpc,
+    discovery_pb2_grpc,
+    metrics_pb2_grpc,
+    planner_pb2_grpc,
+)
+
+log = logging.getLogger("autothrottle")
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient)
+
+_CONNECT_TIMEOUT = timedelta(seconds=15)
+_PLANNER_STREAMS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Where the other services answer."""
+
+    discovery: Sequence[str]
+    metrics: Sequence[str]
+    applier: Sequence[str]
+    planner: Sequence[str]
+
+
+class Composition:
+    """Builds services for one configuration; what it opened is closed, last first, with its stack."""
+
+    def __init__(self, configuration: Configuration, stack: ExitStack) -> None:
+        self.configuration, self._stack = configuration, stack
+        self._kafka = KafkaPaths(configuration.zookeeper.prefix)
+        self._own = OwnPaths(configuration.zookeeper.config_prefix)
+
+    def discovery(self) -> Servicer:
+        """What moves, and what stands."""
+        source = ZooKeeperSnapshots(self._session(), self._kafka, self._own)
+        self._stack.callback(source.close)
+        servicer = DiscoveryServicer(source)
+        add = discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server
+        return add, servicer, "autothrottle.v1.DiscoveryService"
+
+    def metrics(self) -> Servicer:
+        """Loads, capacities, events."""
+        datadog = self.configuration.datadog
+        settings = DatadogSettings(
+            url=datadog.url,
+            api_key=datadog.api_key,
+            app_key=datadog.app_key,
+            net_tx_query=datadog.net_tx_query,
+            net_rx_query=datadog.net_rx_query,
+            broker_id_tag=datadog.broker_id_tag,
+            instance_type_tag=datadog.instance_type_tag,
+            capacity_tag=datadog.capacity_tag or None,
+            metrics_window=datadog.metrics_window,
+            event_tags=datadog.event_tags,
+        )
+        source = self._stack.enter_context(DatadogMetrics(settings, self.configuration.capacities))
+        add = metrics_pb2_grpc.add_MetricsServiceServicer_to_server
+        return add, MetricsServicer(source, source), "autothrottle.v1.MetricsService"
+
+    def applier(self) -> Servicer:
+        """The writing of configs."""
+        writer = ZooKeeperConfigWriter(self._session(), self._kafka, self._own)
+        add = applier_pb2_grpc.add_ApplierServiceServicer_to_server
+        return add, ApplierServicer(writer), "autothrottle.v1.ApplierService"
+
+    def planner(self, peers: Peers) -> tuple[Servicer, Planner]:
+        """The loop; it still has to be started, with the address of its server."""
+        configuration = self.configuration
+        metrics = self._closing(MetricsClient(peers.metrics))
+        overrides = self._overrides()
+        planner = Planner(
+            Ports(
+                election=self._election(),
+                snapshots=self._closing(DiscoveryClient(peers.discovery)),
+                loads=metrics,
+                events=metrics,
+                writer=self._closing(ApplierClient(peers.applier)),
+                overrides=overrides,
+            ),
+            PlannerSettings(
+                limits=configuration.limits,
+                interval=configuration.interval,
+                metrics_window=configuration.datadog.metrics_window,
+                cleanup_after=configuration.cleanup_after,
+                cleanup_foreign=configuration.cleanup_foreign,
+            ),
+        )
+        self._stack.callback(planner.stop)
+        add = planner_pb2_grpc.add_PlannerServiceServicer_to_server
+        return (add, PlannerServicer(planner), "autothrottle.v1.PlannerService"), planner
+
+    def admin(self, peers: Peers) -> Servicer:
+        """What operators call."""
+        servicer = AdminServicer(
+            self._overrides(),
+            self._closing(PlannerClient(peers.planner)),
+            self._closing(DiscoveryClient(peers.discovery)),
+        )
+        return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
+
+    def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
+        """Serve until the stack is closed; return the address."""
+        server = ServiceServer(name, servicers, listen, max_streams=_PLANNER_STREAMS)
+        self._stack.enter_context(server)
+        return server.address
+
+    def uninstall(self) -> int:
+        """Take back everything, as the leader, and remove our tree; return how many resources were changed."""
+        client = self._session()
+        source = ZooKeeperSnapshots(client, self._kafka, self._own)
+        self._stack.callback(source.close)
+        election = self._election()
+        term = _won(election, self.configuration.zookeeper.session_timeout * 2)
+        try:
+            writer = ZooKeeperConfigWriter(client, self._kafka, self._own)
+            outcomes = take_back_everything(term, source, writer)
+        finally:
+            election.leave()
+        remove_own_tree(client, self._own)
+        return len(outcomes)
+
+    def _session(self) -> KazooClient:
+        zookeeper = self.configuration.zookeeper
+        client = connect(zookeeper.connect_string, zookeeper.session_timeout, _CONNECT_TIMEOUT)
+        self._stack.callback(disconnect, client)
+        return client
+
+    def _election(self) -> ZooKeeperElection:
+        return ZooKeeperElection(self._session(), self._own, self.configuration.zookeeper.session_timeout)
+
+    def _overrides(self) -> ZooKeeperOverrides:
+        overrides = ZooKeeperOverrides(self._session(), self._own)
+        self._stack.callback(overrides.close)
+        return overrides
+
+    def private_directory(self) -> str:
+        """A directory for sockets that nobody else may enter, gone with the stack."""
+        return self._stack.enter_context(tempfile.TemporaryDirectory(prefix="autothrottle-"))
+
+    def _closing(self, client: C) -> C:
+        self._stack.callback(client.close)
+        return client
+
+
+def _won(election: ZooKeeperElection, patience: timedelta) -> Term:
+    """The term, once the election is won; whoever else stands for it keeps us waiting."""
+    changed = threading.Event()
+    election.join("", changed.set)
+    deadline = time.monotonic() + patience.total_seconds()
+    while (term := election.term) is None:
+        if time.monotonic() > deadline:
+            election.leave()
+            raise Conflict("a planner still runs; stop every planner, then run this again")
+        changed.wait(0.1)
+    return term
+
+
+def _service(name: str, build: Callable[[Composition], Servicer]) -> Callable[[Composition], None]:
+    def serve(composition: Composition) -> None:
+        address = composition.serve(name, [build(composition)], composition.configuration.addresses.listen)
+        log.info("%s listens on %s", name.capitalize(), address)
+
+    return serve
+
+
+def _planner(composition: Composition) -> None:
+    addresses = composition.configuration.addresses
+    servicer, planner = composition.planner(_peers(composition))
+    address = composition.serve("planner", [servicer], addresses.listen)
+    planner.start(address)
+    log.info("Autothrottle Running")
+    log.info("Planner listens on %s", address)
+
+
+def _admin(composition: Composition) -> None:
+    addresses = composition.configuration.addresses
+    address = composition.serve("admin", [composition.admin(_peers(composition))], addresses.listen)
+    log.info("Admin API: %s", address)
+
+
+def _peers(composition: Composition) -> Peers:
+    addresses = composition.configuration.addresses
+    return Peers(addresses.discovery, addresses.metrics, addresses.applier, addresses.planner)
+
+
+def _run(composition: Composition) -> None:
+    """All services in one process, each with its own server and threads; only the last one is for others."""
+    sockets = composition.private_directory()
+
+    def inside(name: str, servicer: Servicer) -> str:
+        return composition.serve(name, [servicer], f"unix:{sockets}/{name}.sock")
+
+    discovery = inside("discovery", composition.discovery())
+    metrics = inside("metrics", composition.metrics())
+    applier = inside("applier", composition.applier())
+    planner_socket = f"unix:{sockets}/planner.sock"
+    peers = Peers([discovery], [metrics], [applier], [planner_socket])
+    servicer, planner = composition.planner(peers)
+    composition.serve("planner", [servicer], planner_socket)
+    address = composition.serve(
+        "admin", [composition.admin(peers), servicer], composition.configuration.addresses.grpc_listen
+    )
+    planner.start(address)
+    log.info("Autothrottle Running")
+    log.info("Admin API: %s", address)
+
+
+_SERVICES: dict[str, tuple[Callable[[Composition], None], tuple[str, ...]]] = {
+    "discovery": (_service("discovery", Composition.discovery), ()),
+    "metrics": (_service("metrics", Composition.metrics), ("api-key", "app-key")),
+    "applier": (_service("applier", Composition.applier), ()),
+    "planner": (_planner, ("discovery-addr", "metrics-addr", "applier-addr")),
+    "admin": (_admin, ("planner-addr", "discovery-addr")),
+    "run": (_run, ("api-key", "app-key")),
+}
+"""Name -> (what starts it, the options that it cannot do without)."""
+
+_USAGE = f"""Usage: autothrottle COMMAND [options]
+
+Commands:
+  run         all services in one process
+  discovery   what moves, and what throttles stand
+  metrics     loads and capacities of brokers; events
+  planner     the loop that decides; of several one leads
+  applier     writes throttles
+  admin       what operators call: overrides, state
+  demo        a broker replacement on a simulated cluster, with real ZooKeeper (needs the extra `lab`)
+  uninstall   take back everything that was written, and remove autothrottle's own tree
+
+`autothrottle COMMAND --help` lists the options. Version {__version__}.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit status: 0, 1 when it failed, 2 when it was called wrongly."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = arguments.pop(0) if arguments else ""
+    if command in ("-version", "--version", "version"):
+        print(__version__)
+        return 0
+    if command in ("-help", "--help", "-h", "help"):
+        print(_USAGE, end="")
+        return 0
+    if command == "demo":
+        from autothrottle.lab.demo import main as demo  # the extra `lab` is not everywhere
+
+        return demo(arguments)
+    if command not in (*_SERVICES, "uninstall"):
+        print(f"unknown command {command!r}\n\n{_USAGE}", end="", file=sys.stderr)
+        return EXIT_USAGE
+    return _configured(command, arguments)
+
+
+def _configured(command: str, arguments: Sequence[str]) -> int:
+    start, required = _SERVICES.get(command, (None, ()))
+    try:
+        configuration = parse(arguments, os.environ, required)
+    except InvalidConfiguration as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    if configuration.version or configuration.help:
+        print(__version__ if configuration.version else help_text(command))
+        return 0
+    configure_logs(configuration.log_format, configuration.log_level)
+    for warning in configuration.warnings:
+        log.warning("%s", warning)
+    if configuration.kafka.backend is not KafkaBackend.ZOOKEEPER:
+        log.error("--kafka-backend admin is not available in version %s; use zookeeper", __version__)
+        return EXIT_USAGE
+    try:
+        return _uninstall(configuration) if start is None else _until_stopped(start, configuration)
+    except AutothrottleError as error:
+        log.error("%s", error)
+        return EXIT_FAILED
+
+
+def _until_stopped(start: Callable[[Composition], None], configuration: Configuration) -> int:
+    stop = stop_on_signals()
+    with ExitStack() as stack:
+        start(Composition(configuration, stack))
+        stop.wait()
+        log.info("Stopping")
+    return 0
+
+
+def _uninstall(configuration: Configuration) -> int:
+    with ExitStack() as stack:
+        count = Composition(configuration, stack).uninstall()
+    log.info("Uninstalled: %d configs were given back; overrides and the term stay", count)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

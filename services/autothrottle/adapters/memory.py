@@ -1,0 +1,515 @@
+"""The in-memory twin of every port, shipped so that nobody needs a mock: same contract, no outside.
+
+What a controller, a user or a fault would do to the real thing is a method here. Callbacks run in the thread
+of whoever made the change, after it is made. The types to know are `MemoryCluster` and `MemoryElectorate`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from autothrottle.adapters.subscriptions import Subscriptions
+from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
+from autothrottle.core.configs import THROTTLE_KEYS, ConfigResource
+from autothrottle.core.errors import Incomplete, NotLeader, Unavailable
+from autothrottle.core.ledger import LedgerEntry
+from autothrottle.core.loads import BrokerLoad, BytesPerSecond, Loads
+from autothrottle.core.overrides import Override, Overrides, validate_broker_id, validate_rate
+from autothrottle.core.topology import NO_LEADER, Problem, Snapshot, TopicReassignment
+from autothrottle.ports.cluster import SnapshotEvent, Watch
+from autothrottle.ports.leadership import Leader, Term
+from autothrottle.ports.metrics import Event
+
+
+class MemoryElectorate:
+    """What all candidates share: who stands, who leads, and the fence that every write is checked against."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._candidates: list[MemoryElection] = []
+        self._leader: Leader | None = None
+        self._down = False
+
+    @property
+    def fence(self) -> int:
+        """The newest term; 0 before the first."""
+        return self._leader.fence if self._leader else 0
+
+    def check(self, fence: int) -> None:
+        """Return while a term is the newest one.
+
+        Raises:
+            NotLeader: when it is over.
+        """
+        if fence != self.fence:
+            address = self._leader.address if self._leader else ""
+            raise NotLeader(f"term {fence} is over, the newest is {self.fence}; do not write any more", address)
+
+    def begin_term(self, address: str = "") -> int:
+        """Let a term begin that no candidate holds, as if another planner led; returns its fence."""
+        with self._lock:
+            losers = [c for c in self._candidates if c.term]
+            self._leader = Leader(self.fence + 1, address)
+            for loser in losers:
+                loser.term = None
+        _tell(losers)
+        return self.fence
+
+    def depose(self) -> None:
+        """End the leader's session: it stands again behind all others, and the next one leads."""
+        with self._lock:
+            leaders = [c for c in self._candidates if c.term]
+            for leader in leaders:
+                leader.term = None
+                self._candidates.remove(leader)
+                self._candidates.append(leader)
+        _tell(leaders)
+        self._elect()
+
+    def unavailable(self, down: bool) -> None:
+        """Whether the election answers nobody; terms go on meanwhile."""
+        self._down = down
+
+    def _read(self) -> Leader | None:
+        if self._down:
+            raise Unavailable("the election does not answer; try again")
+        return self._leader
+
+    def _elect(self) -> None:
+        with self._lock:
+            if not self._candidates or any(c.term for c in self._candidates):
+                return
+            winner = self._candidates[0]
+            self._leader = Leader(self.fence + 1, winner.address)
+            winner.term = Term(self.fence)
+        _tell([winner])
+
+    def _add(self, candidate: MemoryElection) -> None:
+        with self._lock:
+            if candidate not in self._candidates:
+                self._candidates.append(candidate)
+        self._elect()
+
+    def _remove(self, candidate: MemoryElection) -> None:
+        with self._lock:
+            if candidate in self._candidates:
+                self._candidates.remove(candidate)
+            led, candidate.term = candidate.term is not None, None
+        if led:
+            _tell([candidate])
+        self._elect()
+
+
+def _tell(candidates: Iterable[MemoryElection]) -> None:
+    for candidate in candidates:
+        candidate.on_change()
+
+
+class MemoryElection:
+    """One candidate's part in an electorate (an `Election`); the first that joined leads."""
+
+    def __init__(self, electorate: MemoryElectorate) -> None:
+        self._electorate = electorate
+        self.term: Term | None = None
+        self.address = ""
+        self.on_change: Callable[[], None] = lambda: None
+
+    def leader(self) -> Leader | None:
+        return self._electorate._read()
+
+    def join(self, address: str, on_change: Callable[[], None]) -> None:
+        self.address, self.on_change = address, on_change
+        self._electorate._add(self)
+
+    def leave(self) -> None:
+        self._electorate._remove(self)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPartition:
+    """One partition as the controller has it."""
+
+    replicas: tuple[int, ...]
+    """Broker ids; while it is being reassigned those to be removed are last."""
+    leader: int
+    isr: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is being reassigned."""
+        return bool(self.adding or self.removing)
+
+
+class MemoryCluster:
+    """A Kafka cluster (a `SnapshotSource` and a `ConfigWriter`), with its controller and its other users."""
+
+    def __init__(self, electorate: MemoryElectorate | None = None, brokers: Iterable[int] = ()) -> None:
+        """Make a cluster without topics.
+
+        Args:
+            electorate: whose terms fence the writes; None: one of its own, see `begin_term`.
+            brokers: ids of the registered brokers.
+        """
+        self.electorate = electorate or MemoryElectorate()
+        self.brokers = set(brokers)
+        self.topics: dict[str, dict[int, MemoryPartition]] = {}
+        self.configs: dict[ConfigResource, dict[str, str]] = {}
+        """Resource -> its dynamic configs, those included that are no throttles."""
+        self.ledger: dict[ConfigResource, LedgerEntry] = {}
+        self.unreadable_configs: dict[ConfigResource, Problem] = {}
+        self.problems: list[Problem] = []
+        self.notifications: list[str] = []
+        """The entity paths that brokers were told to read again, in order."""
+        self.writes: list[Change] = []
+        """The changes that were applied, in order."""
+        self.version = 1
+        self._lock = threading.RLock()
+        self._watches: Subscriptions[SnapshotEvent] = Subscriptions()
+        self._refused: dict[ConfigResource, str] = {}
+        self._down = False
+        self._incomplete = ""
+
+    # The ports.
+
+    def fetch_snapshot(
+        self, *, min_version: int = 0, replicas_of: Collection[int] = (), timeout: timedelta
+    ) -> Snapshot:
+        with self._lock:
+            self._answer()
+            if self._incomplete:
+                raise Incomplete(self._incomplete)
+            if self.version < min_version:
+                raise Unavailable(f"the cluster is at version {self.version}, before {min_version}; try again")
+            return Snapshot(
+                version=self.version,
+                brokers=frozenset(self.brokers),
+                reassignments=tuple(self._reassignments()),
+                throttles=self._throttles(),
+                ledger=dict(self.ledger),
+                replicas={b: self._replicas_of(b) for b in replicas_of},
+                unreadable_configs=dict(self.unreadable_configs),
+                problems=tuple(self.problems),
+            )
+
+    def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
+        return self._watches.add(notify)
+
+    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+        outcomes = []
+        for change in changes:
+            with self._lock:
+                self._answer()
+                self.electorate.check(fence)
+                outcomes.append(self._apply(change))
+        return tuple(outcomes)
+
+    # What the controller does.
+
+    def add_topic(self, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
+        """Create a topic from partition -> replicas; the first leads, all are in sync."""
+        partitions = {p: MemoryPartition(tuple(r), r[0], tuple(r)) for p, r in assignment.items()}
+        with self._lock:
+            self.topics[topic] = dict(sorted(partitions.items()))
+            self.version += 1
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and its config, also while it moves."""
+        with self._lock:
+            gone = self.topics.pop(topic)
+            self.configs.pop(ConfigResource.topic(topic), None)
+            self.version += 1
+        if any(p.moves for p in gone.values()):
+            self._publish(f"the reassignment of [{topic}] ended")
+
+    def start_reassignment(self, topic: str, target: Mapping[int, Sequence[int]]) -> None:
+        """Begin to move partitions to the replicas given for each, as KIP-455 does."""
+        for partition, replicas in target.items():
+            old = self.topics[topic][partition]
+            standing = tuple(b for b in old.replicas if b not in old.adding)
+            adding = tuple(b for b in replicas if b not in standing)
+            removing = tuple(b for b in standing if b not in replicas)
+            everyone = (*replicas, *removing)
+            isr = tuple(b for b in old.isr if b in everyone)
+            self._change(topic, partition, replicas=everyone, adding=adding, removing=removing, isr=isr)
+        self._publish(f"a reassignment of [{topic}] started")
+
+    def join_isr(self, topic: str, partition: int, broker_id: int) -> None:
+        """Let a replica have caught up."""
+        isr = self.topics[topic][partition].isr
+        self._change(topic, partition, isr=(*(b for b in isr if b != broker_id), broker_id))
+        self._publish(f"broker {broker_id} joined the ISR of {topic}-{partition}")
+
+    def leave_isr(self, topic: str, partition: int, broker_id: int) -> None:
+        """Let a replica have fallen behind."""
+        isr = self.topics[topic][partition].isr
+        self._change(topic, partition, isr=tuple(b for b in isr if b != broker_id))
+
+    def move_leader(self, topic: str, partition: int, broker_id: int) -> None:
+        """Let another replica lead; -1: none."""
+        self._change(topic, partition, leader=broker_id)
+        self._publish(f"the leader of {topic}-{partition} changed")
+
+    def finish(self, topic: str, *partitions: int) -> None:
+        """Complete the reassignment of partitions, of all that move if none is given."""
+        for partition in partitions or self._moving(topic):
+            old = self.topics[topic][partition]
+            left = tuple(b for b in old.replicas if b not in old.removing)
+            isr = tuple(b for b in left if b in old.isr or b in old.adding)
+            self._settle(topic, partition, left, isr)
+        self._publish(f"the reassignment of [{topic}] ended")
+
+    def cancel(self, topic: str, *partitions: int) -> None:
+        """Take the reassignment of partitions back, of all that move if none is given."""
+        for partition in partitions or self._moving(topic):
+            old = self.topics[topic][partition]
+            left = tuple(b for b in old.replicas if b not in old.adding)
+            self._settle(topic, partition, left, tuple(b for b in old.isr if b in left))
+        self._publish(f"the reassignment of [{topic}] ended")
+
+    def begin_term(self, address: str = "") -> int:
+        """Begin a term and return its fence; writes of earlier terms are refused from now on."""
+        return self.electorate.begin_term(address)
+
+    # What other users do, and faults.
+
+    def set_config_as_user(self, resource: ConfigResource, key: str, value: str | None) -> None:
+        """Set one config, past the ledger; None deletes it."""
+        with self._lock:
+            _put(self.configs.setdefault(resource, {}), key, value)
+            self.version += 1
+
+    def refuse(self, resource: ConfigResource, reason: str) -> None:
+        """Refuse all changes of one resource from now on; "" accepts them again."""
+        self._refused[resource] = reason
+
+    def unavailable(self, down: bool) -> None:
+        """Whether the cluster answers nobody."""
+        self._down = down
+
+    def incomplete(self, reason: str) -> None:
+        """Let what moves be unreadable for this reason; "" lets it be read again."""
+        self._incomplete = reason
+
+    def _answer(self) -> None:
+        if self._down:
+            raise Unavailable("the cluster does not answer; try again")
+
+    def _publish(self, reason: str) -> None:
+        self._watches.publish(SnapshotEvent(self.version, reason))
+
+    def _change(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        replicas: tuple[int, ...] | None = None,
+        leader: int | None = None,
+        isr: tuple[int, ...] | None = None,
+        adding: tuple[int, ...] | None = None,
+        removing: tuple[int, ...] | None = None,
+    ) -> None:
+        with self._lock:
+            old = self.topics[topic][partition]
+            self.topics[topic][partition] = MemoryPartition(
+                replicas=old.replicas if replicas is None else replicas,
+                leader=old.leader if leader is None else leader,
+                isr=old.isr if isr is None else isr,
+                adding=old.adding if adding is None else adding,
+                removing=old.removing if removing is None else removing,
+            )
+            self.version += 1
+
+    def _settle(self, topic: str, partition: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> None:
+        leader = self.topics[topic][partition].leader
+        if leader not in replicas:
+            leader = isr[0] if isr else NO_LEADER
+        self._change(topic, partition, replicas=replicas, leader=leader, isr=isr, adding=(), removing=())
+
+    def _moving(self, topic: str) -> tuple[int, ...]:
+        return tuple(number for number, p in self.topics[topic].items() if p.moves)
+
+    def _reassignments(self) -> Iterable[TopicReassignment]:
+        for topic in sorted(self.topics):
+            moving = {n: p for n, p in self.topics[topic].items() if p.moves}
+            if moving:
+                yield TopicReassignment(
+                    topic=topic,
+                    partitions=tuple(moving),
+                    leaders=tuple(p.leader for p in moving.values()),
+                    isr=tuple(p.isr for p in moving.values()),
+                    adding_replicas=tuple(p.adding for p in moving.values()),
+                    removing_replicas=tuple(p.removing for p in moving.values()),
+                )
+
+    def _throttles(self) -> dict[ConfigResource, dict[str, str]]:
+        found = {
+            resource: {key: value for key, value in config.items() if key in THROTTLE_KEYS}
+            for resource, config in self.configs.items()
+            if resource not in self.unreadable_configs
+        }
+        return {resource: config for resource, config in found.items() if config}
+
+    def _replicas_of(self, broker_id: int) -> dict[str, tuple[int, ...]]:
+        held = {
+            topic: tuple(n for n, p in partitions.items() if broker_id in p.replicas)
+            for topic, partitions in sorted(self.topics.items())
+        }
+        return {topic: partitions for topic, partitions in held.items() if partitions}
+
+    def _apply(self, change: Change) -> Outcome:
+        resource, config = change.resource, self.configs.get(change.resource, {})
+        reason = self._refused.get(resource) or _conflict(config, change.edits)
+        if reason:
+            return Outcome(resource, OutcomeStatus.REFUSED, reason)
+        edits = [e for e in change.edits if config.get(e.key) != e.value]
+        if not edits and self.ledger.get(resource) == change.ledger:
+            return Outcome(resource, OutcomeStatus.UNCHANGED)
+        self._write(change, edits)
+        return Outcome(resource, OutcomeStatus.APPLIED)
+
+    def _write(self, change: Change, edits: Sequence[Edit]) -> None:
+        if edits:
+            config = self.configs.setdefault(change.resource, {})
+            for edit in edits:
+                _put(config, edit.key, edit.value)
+            self.notifications.append(change.resource.path)
+        if change.ledger is None:
+            self.ledger.pop(change.resource, None)
+        else:
+            self.ledger[change.resource] = change.ledger
+        self.writes.append(change)
+        self.version += 1
+
+
+def _conflict(config: Mapping[str, str], edits: Iterable[Edit]) -> str:
+    """Why the edits cannot be made on what stands; what stands already as wanted is no conflict."""
+    for edit in edits:
+        standing = config.get(edit.key)
+        if standing not in (edit.expected, edit.value):
+            return f"{edit.key} is {standing!r} instead of {edit.expected!r}; somebody changed it meanwhile"
+    return ""
+
+
+def _put(config: dict[str, str], key: str, value: str | None) -> None:
+    if value is None:
+        config.pop(key, None)
+    else:
+        config[key] = value
+
+
+class MemoryMetrics:
+    """A metrics source and an event sink that hold what they are given."""
+
+    def __init__(self, *loads: BrokerLoad) -> None:
+        self.loads = Loads({load.broker_id: load for load in loads})
+        """What the next reading returns."""
+        self.events: list[Event] = []
+        """What was posted, in order."""
+        self._down = False
+
+    def set_loads(self, *loads: BrokerLoad) -> None:
+        """Replace the loads of these brokers; a problem of theirs is over."""
+        new = {load.broker_id: load for load in loads}
+        problems = {b: reason for b, reason in self.loads.problems.items() if b not in new}
+        self.loads = replace(self.loads, brokers={**self.loads.brokers, **new}, problems=problems)
+
+    def lose(self, broker_id: int, reason: str) -> None:
+        """Let one broker have no load for a reason."""
+        left = {b: load for b, load in self.loads.brokers.items() if b != broker_id}
+        self.loads = replace(self.loads, brokers=left, problems={**self.loads.problems, broker_id: reason})
+
+    def unavailable(self, down: bool) -> None:
+        """Whether the source and the sink answer nobody."""
+        self._down = down
+
+    def fetch_loads(self, timeout: timedelta) -> Loads:
+        self._answer()
+        return self.loads
+
+    def post_event(self, event: Event, timeout: timedelta) -> None:
+        self._answer()
+        self.events.append(event)
+
+    def _answer(self) -> None:
+        if self._down:
+            raise Unavailable("the metrics source does not answer; try again")
+
+
+class MemoryOverrides:
+    """Overrides in memory (an `OverrideStore`)."""
+
+    def __init__(self, electorate: MemoryElectorate | None = None) -> None:
+        """Make an empty store.
+
+        Args:
+            electorate: whose terms fence `purge_override`; None: one of its own.
+        """
+        self.electorate = electorate or MemoryElectorate()
+        self.unreadable: dict[int | None, str] = {}
+        """Broker id (None: the cluster) -> why its override cannot be read, for as long as it stands here."""
+        self._overrides: dict[int | None, Override] = {}
+        self._version = 0
+        self._lock = threading.Lock()
+        self._watches: Subscriptions[None] = Subscriptions()
+        self._down = False
+
+    def unavailable(self, down: bool) -> None:
+        """Whether the store answers nobody."""
+        self._down = down
+
+    def mark_for_removal(self, broker_id: int | None) -> None:
+        """Set the rate 0, as the original marks an override that is to be removed."""
+        self._set(broker_id, 0, autoremove=False)
+
+    def read_overrides(self) -> Overrides:
+        self._answer()
+        with self._lock:
+            readable = {b: o for b, o in self._overrides.items() if b not in self.unreadable}
+            cluster = readable.pop(None, None)
+            brokers = {b: o for b, o in readable.items() if b is not None}
+            return Overrides(cluster, brokers, dict(self.unreadable))
+
+    def set_override(self, broker_id: int | None, rate: BytesPerSecond, autoremove: bool) -> Override:
+        if broker_id is not None:
+            validate_broker_id(broker_id)
+        return self._set(broker_id, validate_rate(rate), autoremove)
+
+    def remove_override(self, broker_id: int | None) -> bool:
+        self._answer()
+        with self._lock:
+            removed = self._overrides.pop(broker_id, None) is not None
+        if removed:
+            self._watches.publish(None)
+        return removed
+
+    def purge_override(self, fence: int, broker_id: int | None, version: int) -> bool:
+        self._answer()
+        with self._lock:
+            self.electorate.check(fence)
+            standing = self._overrides.get(broker_id)
+            if standing is None or standing.version != version:
+                return False
+            del self._overrides[broker_id]
+        self._watches.publish(None)
+        return True
+
+    def watch_overrides(self, notify: Callable[[], None]) -> Watch:
+        return self._watches.add(lambda _: notify())
+
+    def _set(self, broker_id: int | None, rate: BytesPerSecond, autoremove: bool) -> Override:
+        self._answer()
+        with self._lock:
+            self._version += 1
+            override = Override(rate, autoremove, self._version)
+            self._overrides[broker_id] = override
+        self._watches.publish(None)
+        return override
+
+    def _answer(self) -> None:
+        if self._down:
+            raise Unavailable("the overrides cannot be read or written; try again")

@@ -1,0 +1,1 @@
+"""Kafka in ZooKeeper mode, and autothrottle's own state: everything that talks to ZooKeeper, through kazoo."""

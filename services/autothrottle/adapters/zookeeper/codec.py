@@ -1,0 +1,199 @@
+"""The text in znodes <-> values; each parser says what is wrong with a text that it refuses.
+
+Kafka's formats are those of 0.10 to 3.9; the overrides' format is shared with the original program.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autothrottle.core.configs import parse_replicas
+from autothrottle.core.errors import Invalid
+from autothrottle.core.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.loads import MEGABYTE
+from autothrottle.core.overrides import MAX_RATE, Override
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNode:
+    """A topic's assignment."""
+
+    replicas: Mapping[int, tuple[int, ...]]
+    """Partition -> broker ids."""
+    adding_replicas: Mapping[int, tuple[int, ...]]
+    removing_replicas: Mapping[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class StateNode:
+    """A partition's leader and ISR."""
+
+    leader: int
+    isr: tuple[int, ...]
+
+
+def _json_object(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise Invalid(f"{what} is no JSON: {_excerpt(data)}; repair or remove the node") from error
+    if not isinstance(value, dict):
+        raise Invalid(f"{what} is no JSON object: {_excerpt(data)}; repair or remove the node")
+    return value
+
+
+def _excerpt(data: bytes) -> str:
+    return repr(data[:80].decode(errors="replace"))
+
+
+def _replica_map(value: Any, data: bytes) -> dict[int, tuple[int, ...]]:
+    try:
+        return {int(p): tuple(int(b) for b in replicas) for p, replicas in (value or {}).items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Invalid(f"partitions of the topic are malformed: {_excerpt(data)}; repair the node") from error
+
+
+def parse_topic(data: bytes) -> TopicNode:
+    """Return a topic's assignment.
+
+    Raises:
+        Invalid: when the text is not what a controller writes.
+    """
+    value = _json_object(data, "the topic's assignment")
+    return TopicNode(
+        _replica_map(value.get("partitions"), data),
+        _replica_map(value.get("adding_replicas"), data),
+        _replica_map(value.get("removing_replicas"), data),
+    )
+
+
+def parse_state(data: bytes) -> StateNode:
+    """Return a partition's leader and ISR.
+
+    Raises:
+        Invalid: when the text is not what a controller writes.
+    """
+    value = _json_object(data, "the partition's state")
+    try:
+        return StateNode(int(value["leader"]), tuple(int(b) for b in value["isr"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Invalid(f"the partition's state is malformed: {_excerpt(data)}; repair the node") from error
+
+
+def parse_reassignments(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
+    """Return (topic, partition) -> target replicas.
+
+    Raises:
+        Invalid: when the text is not what Kafka's tools write.
+    """
+    value = _json_object(data, "the list of reassignments")
+    try:
+        return {
+            (str(entry["topic"]), int(entry["partition"])): tuple(int(b) for b in entry["replicas"])
+            for entry in value["partitions"]
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise Invalid(f"the list of reassignments is malformed: {_excerpt(data)}; repair the node") from error
+
+
+def parse_config(data: bytes) -> dict[str, str]:
+    """Return a resource's dynamic config, every key of it.
+
+    Raises:
+        Invalid: when the text is not what Kafka writes; it must not be written over then.
+    """
+    value = _json_object(data, "the config").get("config")
+    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        raise Invalid(f"the config holds no map of texts: {_excerpt(data)}; repair or remove the node")
+    return value
+
+
+def format_config(config: Mapping[str, str]) -> bytes:
+    """Return the text of a resource's dynamic config."""
+    return json.dumps({"version": 1, "config": dict(config)}, separators=(",", ":")).encode()
+
+
+def format_change_notification(entity_path: str) -> bytes:
+    """Return the text that makes every broker read a config again."""
+    return json.dumps({"version": 2, "entity_path": entity_path}, separators=(",", ":")).encode()
+
+
+def parse_ledger_entry(data: bytes) -> LedgerEntry:
+    """Return a ledger entry.
+
+    Raises:
+        Invalid: when the text is not what we write.
+    """
+    value = _json_object(data, "the ledger entry")
+    try:
+        keys = {
+            key: LedgerKey(
+                known["before"],
+                known["written"],
+                parse_replicas(known["owned"]) if "owned" in known else frozenset(),
+            )
+            for key, known in value["keys"].items()
+        }
+        return LedgerEntry(keys, int(value["term"]), int(value["cycle"]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Invalid(f"the ledger entry is malformed: {_excerpt(data)}") from error
+
+
+def format_ledger_entry(entry: LedgerEntry) -> bytes:
+    """Return the text of a ledger entry."""
+    keys = {
+        name: {
+            "before": known.before,
+            "written": known.written,
+            **({"owned": ",".join(sorted(known.owned))} if known.owned else {}),
+        }
+        for name, known in entry.keys.items()
+    }
+    value = {"version": 1, "keys": keys, "term": entry.term, "cycle": entry.cycle}
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def parse_override(data: bytes, version: int) -> Override | None:
+    """Return an override; None for the empty node that stands while none is set.
+
+    The rate stands twice: `rate` in whole MB/s, which the original program reads, and `rate_bytes_per_second`.
+    When the original wrote last, only the first stands.
+
+    Raises:
+        Invalid: when the text is neither the format of an override nor the plain number of old versions.
+    """
+    if not data.strip():
+        return None
+    text = data.strip()
+    if text.isdigit():
+        return Override(_rate_in_range(int(text) * MEGABYTE, data), False, version)
+    value = _json_object(data, "the override")
+    exact, rate = value.get("rate_bytes_per_second"), value.get("rate")
+    if isinstance(exact, int) and not isinstance(exact, bool):
+        rate_bytes = exact
+    elif isinstance(rate, int) and not isinstance(rate, bool):
+        rate_bytes = rate * MEGABYTE
+    else:
+        raise Invalid(f"the override has no integer rate: {_excerpt(data)}; set or remove the override")
+    return Override(_rate_in_range(rate_bytes, data), value.get("autoremove") is True, version)
+
+
+def _rate_in_range(rate: int, data: bytes) -> int:
+    if not 0 <= rate <= MAX_RATE:
+        raise Invalid(f"the override's rate is negative or too large: {_excerpt(data)}; set it again")
+    return rate
+
+
+def format_override(override: Override) -> bytes:
+    """Return the text of an override; readable for the original program, rounded up to its whole MB/s."""
+    return json.dumps(
+        {
+            "rate": -(-override.rate // MEGABYTE),
+            "autoremove": override.autoremove,
+            "rate_bytes_per_second": override.rate,
+        },
+        separators=(",", ":"),
+    ).encode()

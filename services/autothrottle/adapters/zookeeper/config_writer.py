@@ -1,0 +1,262 @@
+"""Writes throttle configs into ZooKeeper, as Kafka's own tools did, each batch in one fenced transaction.
+
+Every transaction first checks the term; a config, its change notification and our ledger are written together or
+not at all. A transaction stays far below ZooKeeper's limit: beyond about 1 MB the server drops the connection.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionLoss,
+    KazooException,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+
+from autothrottle.adapters.zookeeper.codec import (
+    format_change_notification,
+    format_config,
+    format_ledger_entry,
+    parse_config,
+)
+from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
+from autothrottle.core.errors import Invalid, NotLeader, Unavailable
+
+MAX_BATCH_BYTES = 512_000
+"""Half of what ZooKeeper takes in one request."""
+
+_OPERATION_BYTES = 64
+"""What an operation costs on the wire beside its path and data."""
+
+_LOST = (ConnectionLoss, SessionExpiredError, KazooTimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A change with what has to be written for it, at the versions that were read."""
+
+    change: Change
+    operations: tuple[tuple[str, tuple[Any, ...]], ...]
+    """(method of the transaction, arguments)."""
+
+    @property
+    def size(self) -> int:
+        return sum(
+            _OPERATION_BYTES
+            + sum(len(argument) for argument in arguments if isinstance(argument, str | bytes))
+            for _, arguments in self.operations
+        )
+
+
+class ZooKeeperConfigWriter:
+    """A `ConfigWriter` on Kafka's configs in ZooKeeper. Thread-safe."""
+
+    def __init__(self, client: KazooClient, kafka: KafkaPaths, own: OwnPaths) -> None:
+        self._client, self._kafka, self._own = client, kafka, own
+
+    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+        """Carry out the changes; one outcome for each, in their order."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        outcomes: dict[str, Outcome] = {}
+        with translated_errors("writing throttles"):
+            self._ensure_parents(changes, deadline)
+            prepared = self._prepare(changes, outcomes, deadline)
+        for batch in _batches(prepared):
+            self._write(fence, batch, outcomes, deadline)
+        if outcomes and all(o.status is _REFUSED and o.reason == _NOT_TRIED for o in outcomes.values()):
+            raise Unavailable("ZooKeeper did not answer in time; no throttle was written")
+        return [outcomes[change.resource.path] for change in changes]
+
+    def _ensure_parents(self, changes: Sequence[Change], deadline: float) -> None:
+        """Make the ledger's parents; a create in a transaction fails without them."""
+        for kind in {change.resource.type for change in changes if change.ledger is not None}:
+            path = f"{self._own.ledger}/{kind.value}"
+            if self._client.exists_async(path).get(timeout=_left(deadline)) is None:
+                self._client.ensure_path_async(path).get(timeout=_left(deadline))
+
+    # Reading what stands.
+
+    def _prepare(
+        self, changes: Sequence[Change], outcomes: dict[str, Outcome], deadline: float
+    ) -> list[_Prepared]:
+        answers = [
+            (
+                change,
+                self._client.get_async(self._kafka.config(change.resource)),
+                self._client.get_async(self._own.ledger_entry(change.resource)),
+            )
+            for change in changes
+        ]
+        prepared = []
+        for change, config, ledger in answers:
+            try:
+                operations = self._operations(change, _node(config, deadline), _node(ledger, deadline))
+            except Invalid as error:
+                outcomes[change.resource.path] = _refused(change, str(error))
+                continue
+            if operations:
+                prepared.append(_Prepared(change, tuple(operations)))
+            else:
+                outcomes[change.resource.path] = Outcome(change.resource, OutcomeStatus.UNCHANGED)
+        return prepared
+
+    def _operations(
+        self, change: Change, config: tuple[bytes, Any] | None, ledger: tuple[bytes, Any] | None
+    ) -> list[tuple[str, tuple[Any, ...]]]:
+        return [*self._config_operations(change, config), *self._ledger_operations(change, ledger)]
+
+    def _config_operations(
+        self, change: Change, node: tuple[bytes, Any] | None
+    ) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        path = self._kafka.config(change.resource)
+        try:
+            standing = parse_config(node[0]) if node else {}
+        except Invalid as error:
+            raise Invalid(f"{path}: {error}") from error
+        wanted = _edited(path, standing, change.edits)
+        if wanted == standing:
+            return
+        if node:
+            yield "set_data", (path, format_config(wanted), node[1].version)
+        else:
+            yield "create", (path, format_config(wanted))
+        notification = format_change_notification(change.resource.path)
+        yield "create", (self._kafka.change_notification, notification, None, False, True)
+
+    def _ledger_operations(
+        self, change: Change, node: tuple[bytes, Any] | None
+    ) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        path = self._own.ledger_entry(change.resource)
+        wanted = format_ledger_entry(change.ledger) if change.ledger else None
+        if wanted is None and node:
+            yield "delete", (path, node[1].version)
+        elif wanted is not None and node is None:
+            yield "create", (path, wanted)
+        elif wanted is not None and node and node[0] != wanted:
+            yield "set_data", (path, wanted, node[1].version)
+
+    # Writing.
+
+    def _write(
+        self, fence: int, batch: Sequence[_Prepared], outcomes: dict[str, Outcome], deadline: float
+    ) -> None:
+        """Write a batch; a resource that fails is refused alone and the rest is tried again."""
+        rest = list(batch)
+        while rest:
+            try:
+                failed, reason = self._commit(fence, rest, deadline)
+            except _LOST:
+                self._read_back(rest, outcomes, deadline)
+                return
+            if failed is None:
+                for prepared in rest:
+                    resource = prepared.change.resource
+                    outcomes[resource.path] = Outcome(resource, OutcomeStatus.APPLIED)
+                return
+            outcomes[failed.change.resource.path] = _refused(failed.change, reason)
+            rest.remove(failed)
+
+    def _commit(
+        self, fence: int, batch: Sequence[_Prepared], deadline: float
+    ) -> tuple[_Prepared | None, str]:
+        """Commit one transaction; return the change that made it fail, and why; None: all is written."""
+        transaction: TransactionRequest = self._client.transaction()
+        transaction.check(self._own.term, fence)
+        owners: list[_Prepared] = []
+        for prepared in batch:
+            for method, arguments in prepared.operations:
+                getattr(transaction, method)(*arguments)
+                owners.append(prepared)
+        term_check, *results = transaction.commit_async().get(timeout=_left(deadline))
+        if isinstance(term_check, BadVersionError | NoNodeError):
+            raise NotLeader(f"term {fence} is over; nothing more was written")
+        for owner, result in zip(owners, results, strict=True):
+            if isinstance(result, Exception) and not isinstance(
+                result, RolledBackError | RuntimeInconsistency
+            ):
+                return owner, _conflict(owner.change, result)
+        return None, ""
+
+    def _read_back(self, batch: Sequence[_Prepared], outcomes: dict[str, Outcome], deadline: float) -> None:
+        """Find out what became of a batch whose answer was lost."""
+        for prepared in batch:
+            change = prepared.change
+            try:
+                config = _node(self._client.get_async(self._kafka.config(change.resource)), deadline)
+                standing = parse_config(config[0]) if config else {}
+                stands = all(standing.get(edit.key) == edit.value for edit in change.edits)
+            except (KazooException, KazooTimeoutError, Invalid):
+                outcomes[change.resource.path] = _refused(change, _NOT_TRIED)
+                continue
+            lost = "the connection was lost before it was written; it is tried again next cycle"
+            outcomes[change.resource.path] = (
+                Outcome(change.resource, OutcomeStatus.APPLIED) if stands else _refused(change, lost)
+            )
+
+
+_REFUSED = OutcomeStatus.REFUSED
+_NOT_TRIED = (
+    "ZooKeeper did not answer, so that it is unknown whether it was written; it is read back next cycle"
+)
+
+
+def _edited(path: str, standing: dict[str, str], edits: Sequence[Edit]) -> dict[str, str]:
+    """The config with the edits made; every other key as it stands."""
+    wanted = dict(standing)
+    for edit in edits:
+        found = standing.get(edit.key)
+        if found not in (edit.expected, edit.value):
+            raise Invalid(f"{path}: {edit.key} is {found!r} and was {edit.expected!r} when this was decided")
+        if edit.value is None:
+            wanted.pop(edit.key, None)
+        else:
+            wanted[edit.key] = edit.value
+    return wanted
+
+
+def _node(answer: Any, deadline: float) -> tuple[bytes, Any] | None:
+    try:
+        node: tuple[bytes, Any] = answer.get(timeout=_left(deadline))
+    except NoNodeError:
+        return None
+    return node
+
+
+def _batches(prepared: Sequence[_Prepared]) -> Iterator[list[_Prepared]]:
+    batch: list[_Prepared] = []
+    size = 0
+    for item in prepared:
+        if batch and size + item.size > MAX_BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += item.size
+    if batch:
+        yield batch
+
+
+def _refused(change: Change, reason: str) -> Outcome:
+    return Outcome(change.resource, OutcomeStatus.REFUSED, reason)
+
+
+def _conflict(change: Change, error: Exception) -> str:
+    if isinstance(error, BadVersionError):
+        return f"somebody else wrote {change.resource} at the same moment; it is decided anew next cycle"
+    return f"ZooKeeper refused {change.resource}: {type(error).__name__} {error}".rstrip()
+
+
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())

@@ -1,0 +1,360 @@
+"""Snapshots of a Kafka cluster in ZooKeeper mode, kept by watches.
+
+Both forms of reassignments are read and counted once: `/admin/reassign_partitions`, and the adding and removing
+replicas in a topic's node (KIP-455). What cannot be read is kept as it was last read and reported as a problem.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import timedelta
+from typing import TypeVar
+
+from kazoo.client import KazooClient
+
+from autothrottle.adapters.subscriptions import Subscriptions
+from autothrottle.adapters.zookeeper.codec import (
+    StateNode,
+    TopicNode,
+    parse_config,
+    parse_ledger_entry,
+    parse_reassignments,
+    parse_state,
+    parse_topic,
+)
+from autothrottle.adapters.zookeeper.mirror import Key, Part, ZnodeMirror
+from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.core.configs import THROTTLE_KEYS, ConfigResource, ResourceType
+from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.ledger import LedgerEntry
+from autothrottle.core.topology import NO_LEADER, Problem, Snapshot, TopicReassignment
+from autothrottle.ports.cluster import SnapshotEvent, Watch
+
+log = logging.getLogger(__name__)
+
+_FOLLOW_TIMEOUT_SECONDS = 60.0
+"""Enough to read 100,000 partitions anew after a lost connection."""
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class ZooKeeperSnapshots:
+    """The cluster as ZooKeeper shows it; a `SnapshotSource`. Thread-safe."""
+
+    def __init__(self, client: KazooClient, kafka: KafkaPaths, own: OwnPaths) -> None:
+        self._kafka, self._own = kafka, own
+        self._dirty = threading.Event()
+        self._mirror = ZnodeMirror(client, self._dirty.set)
+        self._lock = threading.RLock()
+        self._watchers = Subscriptions[SnapshotEvent]()
+        self._closed = False
+        self._topics: dict[str, TopicNode] = {}
+        self._states: dict[str, StateNode] = {}
+        self._throttles: dict[ConfigResource, dict[str, str]] = {}
+        self._ledger: dict[ConfigResource, LedgerEntry] = {}
+        self._znode_targets: dict[str, dict[int, tuple[int, ...]]] = {}
+        self._moving: dict[str, TopicReassignment] = {}
+        self._state_paths: dict[str, frozenset[str]] = {}
+        self._problems: dict[str, Problem] = {}
+        self._announced: tuple[frozenset[int], dict[str, TopicReassignment]] | None = None
+        config_parents = [f"{kafka.configs}/{kind.value}" for kind in ResourceType]
+        ledger_parents = [f"{own.ledger}/{kind.value}" for kind in ResourceType]
+        self._config_roots = {f"{p}/": k for p, k in zip(config_parents, ResourceType, strict=True)}
+        self._ledger_roots = {f"{p}/": k for p, k in zip(ledger_parents, ResourceType, strict=True)}
+        parents = [kafka.broker_ids, kafka.topics, *config_parents, *ledger_parents]
+        self._mirror.track([(Part.CHILDREN, path) for path in parents])
+        self._mirror.track([(Part.DATA, kafka.reassign_partitions)])
+        self._tracked_children: dict[str, frozenset[str]] = {}
+        self._dirty.set()
+        self._thread = threading.Thread(target=self._follow, name="zookeeper-snapshots", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following the cluster."""
+        self._closed = True
+        self._dirty.set()
+        self._thread.join()
+        self._mirror.close()
+
+    # What the port asks for.
+
+    def fetch_snapshot(
+        self, *, min_version: int = 0, replicas_of: Collection[int] = (), timeout: timedelta
+    ) -> Snapshot:
+        """Return the cluster as it is now."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        if not self._lock.acquire(timeout=timeout.total_seconds()):
+            raise Unavailable(f"discovery is still reading the cluster after {timeout.total_seconds():g} s")
+        try:
+            version = self._refresh(deadline, min_version)
+            return self._snapshot(version, replicas_of)
+        finally:
+            self._lock.release()
+
+    def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
+        """Call `notify` for every event from now on."""
+        return self._watchers.add(notify)
+
+    # Following the cluster.
+
+    def _follow(self) -> None:
+        while not self._closed:
+            self._dirty.wait()
+            self._dirty.clear()
+            if self._closed:
+                return
+            try:
+                with self._lock:
+                    version = self._refresh(time.monotonic() + _FOLLOW_TIMEOUT_SECONDS, 0)
+                    reasons = self._news()
+            except AutothrottleError as error:
+                log.warning("the cluster cannot be read: %s", error)
+                time.sleep(0.5)
+                self._dirty.set()
+                continue
+            for reason in reasons:
+                self._watchers.publish(SnapshotEvent(version, reason))
+
+    def _news(self) -> list[str]:
+        """What happened since this was asked last, one sentence each."""
+        brokers, moving = self._brokers(), dict(self._moving)
+        announced, self._announced = self._announced, (brokers, moving)
+        if announced is None:
+            return []
+        old_brokers, old = announced
+        reasons = []
+        if started := sorted(moving.keys() - old.keys()):
+            reasons.append(f"reassignment started: [{' '.join(started)}]")
+        if ended := sorted(old.keys() - moving.keys()):
+            reasons.append(f"reassignment ended: [{' '.join(ended)}]")
+        changed = [t for t in moving.keys() & old.keys() if moving[t] is not old[t] and moving[t] != old[t]]
+        reasons += [what for topic in sorted(changed) for what in _differences(old[topic], moving[topic])]
+        if appeared := sorted(brokers - old_brokers):
+            reasons.append(f"brokers registered: {appeared}")
+        return reasons
+
+    # Reading.
+
+    def _refresh(self, deadline: float, min_version: int) -> int:
+        with translated_errors("reading the cluster"):
+            while True:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise Unavailable("the cluster could not be read in time")
+                version, read = self._mirror.refresh(left, min_version)
+                if not self._absorb(read):
+                    return version
+
+    def _absorb(self, read: Collection[Key]) -> bool:
+        """Take over what was read; return whether more has to be read because of it."""
+        more = False
+        touched: set[str] = set()
+        for part, path in read:
+            if part is Part.CHILDREN:
+                more |= self._absorb_children(path, touched)
+            elif path == self._kafka.reassign_partitions:
+                touched |= self._absorb_reassignments(path)
+            elif (topic := self._topic_of(path)) is not None:
+                touched.add(topic)
+                self._absorb_topology(path, topic)
+            else:
+                self._absorb_resource(path)
+        for topic in touched:
+            more |= self._absorb_moves(topic)
+        return more
+
+    def _absorb_children(self, parent: str, touched: set[str]) -> bool:
+        if parent == self._kafka.broker_ids:
+            return False
+        names = frozenset(self._mirror.children(parent)) - {"<default>"}
+        known = self._tracked_children.get(parent, frozenset())
+        self._tracked_children[parent] = names
+        self._mirror.track((Part.DATA, f"{parent}/{name}") for name in names - known)
+        for name in known - names:
+            path = f"{parent}/{name}"
+            self._mirror.forget([(Part.DATA, path)])
+            if parent == self._kafka.topics:
+                self._topics.pop(name, None)
+                self._problems.pop(path, None)
+                touched.add(name)
+            else:
+                self._absorb_resource(path)
+        return bool(names - known)
+
+    def _topic_of(self, path: str) -> str | None:
+        root = self._kafka.topics + "/"
+        return path[len(root) :].partition("/")[0] if path.startswith(root) else None
+
+    def _absorb_reassignments(self, path: str) -> set[str]:
+        parsed = self._parsed(path, parse_reassignments)
+        if parsed is None:
+            if path in self._problems:
+                return set()
+            parsed = {}
+        targets: dict[str, dict[int, tuple[int, ...]]] = {}
+        for (topic, partition), replicas in parsed.items():
+            targets.setdefault(topic, {})[partition] = replicas
+        touched = self._znode_targets.keys() | targets.keys()
+        self._znode_targets = targets
+        return set(touched)
+
+    def _absorb_topology(self, path: str, topic: str) -> None:
+        if path == self._kafka.topic(topic):
+            if (node := self._parsed(path, parse_topic)) is not None:
+                self._topics[topic] = node
+            elif path not in self._problems:
+                self._topics.pop(topic, None)
+        elif (state := self._parsed(path, parse_state)) is not None:
+            self._states[path] = state
+        elif path not in self._problems:
+            self._states.pop(path, None)
+
+    def _absorb_resource(self, path: str) -> None:
+        for root, kind in self._config_roots.items():
+            if path.startswith(root):
+                resource = _resource(kind, path.removeprefix(root))
+                config = self._parsed(path, parse_config) or {}
+                throttles = {key: value for key, value in config.items() if key in THROTTLE_KEYS}
+                if resource is not None:
+                    _put(self._throttles, resource, throttles)
+        for root, kind in self._ledger_roots.items():
+            if path.startswith(root):
+                resource = _resource(kind, path.removeprefix(root))
+                if resource is not None:
+                    _put(self._ledger, resource, self._parsed(path, parse_ledger_entry))
+
+    def _parsed(self, path: str, parse: Callable[[bytes], T]) -> T | None:
+        """The node's content; None when it is not there or, with a problem noted, cannot be read."""
+        data = self._mirror.data(path)
+        try:
+            value = None if data is None else parse(data)
+        except Invalid as error:
+            if path not in self._problems:
+                log.warning("%s: %s", path, error)
+            self._problems[path] = Problem(path, str(error))
+            return None
+        self._problems.pop(path, None)
+        return value
+
+    # What moves.
+
+    def _absorb_moves(self, topic: str) -> bool:
+        """Work out a topic's reassignment; return whether states of its partitions have to be read."""
+        moving = self._moving_partitions(topic)
+        paths = frozenset(self._kafka.state(topic, p) for p in moving)
+        known = self._state_paths.get(topic, frozenset())
+        gone = known - paths
+        self._mirror.track((Part.DATA, path) for path in paths - known)
+        self._mirror.forget((Part.DATA, path) for path in gone)
+        for path in gone:
+            self._states.pop(path, None)
+            self._problems.pop(path, None)
+        _put(self._state_paths, topic, paths)
+        _put(self._moving, topic, self._reassignment(topic, moving) if moving else None)
+        return bool(paths - known)
+
+    def _moving_partitions(self, topic: str) -> dict[int, tuple[tuple[int, ...] | None, tuple[int, ...]]]:
+        """Partition -> (adding replicas or None: not known from the topic's node, removing replicas)."""
+        node = self._topics.get(topic)
+        targets = self._znode_targets.get(topic, {})
+        adding = node.adding_replicas if node else {}
+        removing = node.removing_replicas if node else {}
+        return {
+            p: (adding.get(p, ()) if p in adding or p in removing else None, removing.get(p, ()))
+            for p in sorted(adding.keys() | removing.keys() | targets.keys())
+        }
+
+    def _reassignment(
+        self, topic: str, moving: Mapping[int, tuple[tuple[int, ...] | None, tuple[int, ...]]]
+    ) -> TopicReassignment:
+        targets = self._znode_targets.get(topic, {})
+        states = [self._states.get(self._kafka.state(topic, p), _OFFLINE) for p in moving]
+        adding = []
+        for (partition, (known, _)), state in zip(moving.items(), states, strict=True):
+            # A target outside of the ISR: the controller has not said yet what it adds, or is too old to say.
+            guessed = tuple(b for b in targets.get(partition, ()) if b not in state.isr)
+            adding.append(guessed if known is None else known)
+        return TopicReassignment(
+            topic=topic,
+            partitions=tuple(moving),
+            leaders=tuple(state.leader for state in states),
+            isr=tuple(state.isr for state in states),
+            adding_replicas=tuple(adding),
+            removing_replicas=tuple(removing for _, removing in moving.values()),
+        )
+
+    # What is handed out.
+
+    def _brokers(self) -> frozenset[int]:
+        return frozenset(int(b) for b in self._mirror.children(self._kafka.broker_ids) if b.isdigit())
+
+    def _snapshot(self, version: int, replicas_of: Collection[int]) -> Snapshot:
+        unreadable = dict(self._unreadable_configs())
+        own = {problem.path for problem in unreadable.values()}
+        return Snapshot(
+            version=version,
+            brokers=self._brokers(),
+            reassignments=tuple(self._moving[t] for t in sorted(self._moving)),
+            throttles=dict(self._throttles),
+            ledger=dict(self._ledger),
+            replicas={b: self._replicas(b) for b in replicas_of},
+            unreadable_configs=unreadable,
+            problems=tuple(p for path, p in sorted(self._problems.items()) if path not in own),
+        )
+
+    def _unreadable_configs(self) -> Iterable[tuple[ConfigResource, Problem]]:
+        for path, problem in self._problems.items():
+            for root, kind in (*self._config_roots.items(), *self._ledger_roots.items()):
+                if path.startswith(root) and (resource := _resource(kind, path.removeprefix(root))):
+                    yield resource, problem
+
+    def _replicas(self, broker_id: int) -> dict[str, tuple[int, ...]]:
+        found = {}
+        for topic, node in self._topics.items():
+            partitions = tuple(sorted(p for p, replicas in node.replicas.items() if broker_id in replicas))
+            if partitions:
+                found[topic] = partitions
+        return found
+
+
+_OFFLINE = StateNode(NO_LEADER, ())
+
+
+def _resource(kind: ResourceType, name: str) -> ConfigResource | None:
+    """The resource of a node's name; None for a broker's node whose name is no id."""
+    if kind is ResourceType.BROKER:
+        return ConfigResource.broker(int(name)) if name.isdigit() else None
+    return ConfigResource.topic(name)
+
+
+def _put(mapping: dict[K, V], key: K, value: V | None) -> None:
+    """Set a key, or drop it when there is nothing to set."""
+    if value:
+        mapping[key] = value
+    else:
+        mapping.pop(key, None)
+
+
+def _differences(old: TopicReassignment, new: TopicReassignment) -> list[str]:
+    """What changed in a topic's reassignment, one sentence for each kind."""
+    found = []
+    if (old.partitions, old.adding_replicas) != (new.partitions, new.adding_replicas):
+        found.append(f"reassignment of {new.topic} changed")
+    before, after = _by_partition(old), _by_partition(new)
+    both = before.keys() & after.keys()
+    if any(before[p][0] != after[p][0] for p in both):
+        found.append(f"leader of {new.topic} changed")
+    if any(before[p][1] != after[p][1] for p in both):
+        found.append(f"ISR of {new.topic} changed")
+    return found
+
+
+def _by_partition(reassignment: TopicReassignment) -> dict[int, tuple[int, frozenset[int]]]:
+    columns = zip(reassignment.partitions, reassignment.leaders, reassignment.isr, strict=True)
+    return {partition: (leader, frozenset(isr)) for partition, leader, isr in columns}

@@ -1,0 +1,135 @@
+"""Answers for operators over gRPC."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Protocol
+
+import grpc
+
+from autothrottle.core.cycle import PlannerState
+from autothrottle.core.errors import AutothrottleError, Missing
+from autothrottle.core.overrides import Override, Overrides, validate_broker_id, validate_rate
+from autothrottle.ports.cluster import SnapshotSource
+from autothrottle.ports.overrides import OverrideStore
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc
+from autothrottle.wire.cycles import cycle_to_message
+from autothrottle.wire.overrides import (
+    override_from_message,
+    override_to_message,
+    overrides_to_list,
+    overrides_to_messages,
+)
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT = timedelta(seconds=5)
+
+
+class LeadingPlanner(Protocol):
+    """The planner that leads, wherever it is."""
+
+    def run_cycle(self, reason: str, timeout: timedelta) -> None:
+        """Ask it for a cycle and return."""
+        ...
+
+    def state(self, timeout: timedelta) -> PlannerState:
+        """Return how it stands."""
+        ...
+
+
+class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
+    """AdminService."""
+
+    def __init__(self, overrides: OverrideStore, planner: LeadingPlanner, snapshots: SnapshotSource) -> None:
+        self._overrides, self._planner, self._snapshots = overrides, planner, snapshots
+
+    def ListOverrides(
+        self, request: admin_pb2.ListOverridesRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.ListOverridesResponse:
+        """Return all overrides."""
+        return overrides_to_list(self._overrides.read_overrides())
+
+    def GetOverride(
+        self, request: admin_pb2.GetOverrideRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.GetOverrideResponse:
+        """Return one override."""
+        broker_id = _broker_id(request)
+        override = _standing(self._overrides.read_overrides(), broker_id)
+        if override is None:
+            raise Missing(_no_override(broker_id))
+        return admin_pb2.GetOverrideResponse(override=override_to_message(broker_id, override))
+
+    def SetOverride(
+        self, request: admin_pb2.SetOverrideRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.SetOverrideResponse:
+        """Set an override; planners see the store change and act at once."""
+        broker_id, wanted = override_from_message(request.override)
+        validate_rate(wanted.rate)
+        warnings = self._warnings(broker_id, wanted.autoremove)
+        override = self._overrides.set_override(broker_id, wanted.rate, wanted.autoremove)
+        log.info("Override of %s set to %d bytes/s by %s", _whose(broker_id), override.rate, context.peer())
+        return admin_pb2.SetOverrideResponse(
+            override=override_to_message(broker_id, override), warnings=warnings
+        )
+
+    def RemoveOverride(
+        self, request: admin_pb2.RemoveOverrideRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.RemoveOverrideResponse:
+        """Remove an override."""
+        broker_id = _broker_id(request)
+        if not self._overrides.remove_override(broker_id):
+            raise Missing(_no_override(broker_id))
+        log.info("Override of %s removed by %s", _whose(broker_id), context.peer())
+        return admin_pb2.RemoveOverrideResponse()
+
+    def RequestCycle(
+        self, request: admin_pb2.RequestCycleRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.RequestCycleResponse:
+        """Ask the leading planner for a cycle."""
+        self._planner.run_cycle(f"asked for by {context.peer()}", _TIMEOUT)
+        return admin_pb2.RequestCycleResponse()
+
+    def GetClusterState(
+        self, request: admin_pb2.GetClusterStateRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.GetClusterStateResponse:
+        """Return who leads, its last cycle and the overrides."""
+        state = self._planner.state(_TIMEOUT)
+        return admin_pb2.GetClusterStateResponse(
+            term=state.term,
+            leader_address=state.leader_address,
+            last_cycle=cycle_to_message(state.last_cycle) if state.last_cycle else None,
+            overrides=overrides_to_messages(self._overrides.read_overrides()),
+        )
+
+    def _warnings(self, broker_id: int | None, autoremove: bool) -> list[str]:
+        if broker_id is None:
+            return []
+        found = ["autoremove has no effect on a broker's override"] if autoremove else []
+        try:
+            brokers = self._snapshots.fetch_snapshot(timeout=_TIMEOUT).brokers
+        except AutothrottleError:
+            return found
+        if broker_id not in brokers:
+            found.append(
+                f"broker {broker_id} is not registered: the override acts on what it catches up with"
+            )
+        return found
+
+
+def _broker_id(request: admin_pb2.GetOverrideRequest | admin_pb2.RemoveOverrideRequest) -> int | None:
+    return validate_broker_id(request.broker_id) if request.HasField("broker_id") else None
+
+
+def _standing(overrides: Overrides, broker_id: int | None) -> Override | None:
+    override = overrides.cluster if broker_id is None else overrides.brokers.get(broker_id)
+    return override if override is not None and override.rate > 0 else None
+
+
+def _whose(broker_id: int | None) -> str:
+    return "the cluster" if broker_id is None else f"broker {broker_id}"
+
+
+def _no_override(broker_id: int | None) -> str:
+    return f"no throttle override is set for {_whose(broker_id)}; ListOverrides shows those that are"

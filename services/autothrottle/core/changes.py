@@ -1,0 +1,318 @@
+"""What separates the desired throttles from those that stand: one list of config edits, whatever the story.
+
+There is no special path for the first time, for a removal or for a repair. A rate is taken over as a whole
+and what stood before is put back; of a replica list each entry is owned by itself. What belongs to somebody
+else is not touched. The type to know is `Change`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from autothrottle.core.configs import (
+    MAX_VALUE_BYTES,
+    WILDCARD,
+    ConfigResource,
+    ReplicaRole,
+    ResourceType,
+    format_replicas,
+    parse_replicas,
+)
+from autothrottle.core.errors import Invalid
+from autothrottle.core.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.plan import DesiredReplicas, Plan
+from autothrottle.core.topology import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One config key's new value."""
+
+    key: str
+    expected: str | None
+    """What stood when this was decided (None: nothing); anything else by now is a conflict."""
+    value: str | None
+    """What shall stand; None: the key goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The edits of one config resource and its ledger entry afterwards, carried out all or not at all."""
+
+    resource: ConfigResource
+    edits: tuple[Edit, ...]
+    """May be empty: then only the ledger changes."""
+    ledger: LedgerEntry | None
+    """None: nothing on the resource is ours any more."""
+
+
+class OutcomeStatus(Enum):
+    """What became of one change."""
+
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the change of one resource."""
+
+    resource: ConfigResource
+    status: OutcomeStatus
+    reason: str = ""
+    """Why it was refused, in one sentence that names the thing and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """Everything that is to be done, and what was found on the way."""
+
+    changes: tuple[Change, ...]
+    """Brokers first, then topics, each by name: no list stands without its rates."""
+    refused: tuple[Outcome, ...]
+    """Resources that cannot be read, so that nothing is written to them."""
+    findings: tuple[str, ...]
+    """What somebody else did to our keys, one sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What shall become of one key."""
+
+    value: str | None
+    ledger: LedgerKey | None
+    finding: str = ""
+
+
+def foreign_throttles(snapshot: Snapshot) -> Mapping[ConfigResource, Mapping[str, str]]:
+    """Return the throttle keys that stand and that are not in the ledger, with their values."""
+    found = {
+        resource: {
+            key: value
+            for key, value in keys.items()
+            if resource not in snapshot.ledger or key not in snapshot.ledger[resource].keys
+        }
+        for resource, keys in sorted(snapshot.throttles.items(), key=lambda item: _order(item[0]))
+    }
+    return {resource: keys for resource, keys in found.items() if keys}
+
+
+def removal_of_foreign(snapshot: Snapshot, term: int, cycle: int = 0) -> tuple[Change, ...]:
+    """Return the edits that remove every throttle that is not ours (`--cleanup-foreign`)."""
+    return tuple(
+        Change(
+            resource,
+            tuple(Edit(key, value, None) for key, value in keys.items()),
+            LedgerEntry(entry.keys, term, cycle) if (entry := snapshot.ledger.get(resource)) else None,
+        )
+        for resource, keys in foreign_throttles(snapshot).items()
+    )
+
+
+def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0) -> ChangeSet:
+    """Return the edits that make the cluster carry the plan, and give back what the plan does not need.
+
+    Args:
+        plan: the desired throttles.
+        snapshot: what stands, and what of it is ours.
+        term: the term that writes, for the ledger.
+        cycle: the cycle that writes, for the ledger.
+    """
+    done: list[Change] = []
+    refused: list[Outcome] = []
+    findings: list[str] = []
+    rates, of_the_move = plan.rates, _brokers_throttled_for_the_move(snapshot)
+    tool_rates = {ConfigResource.broker(b) for b in of_the_move}
+    topics = {ConfigResource.topic(t) for t in plan.replicas}
+    for resource in sorted(rates.keys() | topics | snapshot.ledger.keys() | tool_rates, key=_order):
+        if problem := snapshot.unreadable_configs.get(resource):
+            refused.append(Outcome(resource, OutcomeStatus.REFUSED, f"{problem.path}: {problem.reason}"))
+            continue
+        keys = dict(_keys(plan, rates, of_the_move, snapshot, resource))
+        findings += [f"{resource}, {name}: {key.finding}" for name, key in keys.items() if key.finding]
+        change = _change(snapshot, resource, keys, term, cycle)
+        if change is not None:
+            done.append(change)
+    return ChangeSet(tuple(done), tuple(refused), tuple(findings))
+
+
+def _order(resource: ConfigResource) -> tuple[int, int, str]:
+    if resource.type is ResourceType.BROKER:
+        return 0, resource.broker_id, ""
+    return 1, 0, resource.name
+
+
+def _keys(
+    plan: Plan,
+    rates: Mapping[ConfigResource, Mapping[str, int]],
+    of_the_move: frozenset[int],
+    snapshot: Snapshot,
+    resource: ConfigResource,
+) -> Iterator[tuple[str, _Key]]:
+    standing = snapshot.throttles.get(resource, {})
+    entry = snapshot.ledger.get(resource)
+    ours = entry.keys if entry else {}
+    if resource.type is ResourceType.BROKER:
+        belongs = resource.broker_id in of_the_move
+        for role in ReplicaRole:
+            key, desired = role.rate_key, rates.get(resource, {}).get(role.rate_key)
+            yield key, _rate(desired, standing.get(key), ours.get(key), belongs, plan.hold)
+    else:
+        lists = plan.replicas.get(resource.name, DesiredReplicas())
+        for role in ReplicaRole:
+            key = role.replicas_key
+            yield (
+                key,
+                _replicas(lists.of(role), lists.moving, standing.get(key), ours.get(key), plan.hold),
+            )
+
+
+def _rate(
+    desired: int | None, standing: str | None, ours: LedgerKey | None, of_the_move: bool, hold: bool
+) -> _Key:
+    if ours is None:
+        return _rate_of_others(desired, standing, of_the_move, hold)
+    edited = standing != ours.written
+    if desired is not None:
+        value = str(desired)
+        finding = f"{_rate_edit(standing, ours)}; repaired" if edited and standing != value else ""
+        return _Key(value, LedgerKey(ours.before, value), finding)
+    if hold:
+        return _Key(standing, ours)
+    if not edited or standing == ours.before:
+        return _Key(ours.before, None)
+    return _Key(standing, None, f"{_rate_edit(standing, ours)}; left as it is")
+
+
+def _rate_of_others(desired: int | None, standing: str | None, of_the_move: bool, hold: bool) -> _Key:
+    """A key that is not in the ledger; a rate that belongs to the move is not put back."""
+    before = None if of_the_move else standing
+    if desired is not None:
+        return _Key(str(desired), LedgerKey(before, str(desired)))
+    if hold and of_the_move and standing is not None:
+        # The lists that tell that it belongs to the move become ours now: from then on only the ledger knows.
+        return _Key(standing, LedgerKey(None, standing))
+    return _Key(before, None)
+
+
+def _rate_edit(standing: str | None, ours: LedgerKey) -> str:
+    if standing is None:
+        return f"somebody removed the rate of {ours.written}"
+    return f"somebody set a rate of {standing} in place of {ours.written}"
+
+
+def _replicas(
+    desired: frozenset[str],
+    moving: frozenset[int],
+    standing: str | None,
+    ours: LedgerKey | None,
+    hold: bool,
+) -> _Key:
+    owned = ours.owned if ours else frozenset()
+    entries = _entries(standing)
+    replaced = entries is None or (WILDCARD in entries) != (WILDCARD in owned)
+    if replaced and (ours is None or not desired):
+        finding = f"{_replacement(standing)}; left as it is"
+        return _Key(standing, ours if hold else None, finding if desired or (ours and not hold) else "")
+    present: frozenset[str] = frozenset() if replaced or entries is None else entries
+    base = parse_replicas(ours.before or "") if ours and (replaced or WILDCARD in owned) else present
+    foreign = frozenset(e for e in base - owned if _partition(e) not in moving)
+    kept = owned | _of_partitions(present, moving) if hold else frozenset()
+    wanted = (desired | kept) - foreign
+    text = ours.before if ours else standing
+    before = text if parse_replicas(text or "") == foreign else _listed(foreign)
+    if not wanted:
+        return _Key(before, None)
+    wanted, value = _fitting(wanted, foreign)
+    if parse_replicas(value) == present and standing is not None:
+        value = standing
+    if replaced:
+        finding = f"{_replacement(standing)}; repaired"
+    else:
+        finding = _list_edit(owned, present, _of_partitions(present, moving) - wanted) if ours else ""
+    return _Key(value, LedgerKey(before, value, wanted), finding)
+
+
+def _replacement(standing: str | None) -> str:
+    if standing is None:
+        return "somebody removed the replica list"
+    return f"the replica list {standing!r} is not ours"
+
+
+def _entries(standing: str | None) -> frozenset[str] | None:
+    """The entries of a standing list; None when it is no list."""
+    try:
+        return parse_replicas(standing or "")
+    except Invalid:
+        return None
+
+
+def _fitting(wanted: frozenset[str], foreign: frozenset[str]) -> tuple[frozenset[str], str]:
+    """The entries to own and the list to write: the wildcard if Kafka's clients cannot read the exact one."""
+    value = format_replicas(wanted | foreign)
+    if WILDCARD in wanted or len(value) > MAX_VALUE_BYTES:
+        return frozenset({WILDCARD}), WILDCARD
+    return wanted, value
+
+
+def _list_edit(owned: frozenset[str], entries: frozenset[str], added: frozenset[str]) -> str:
+    """What somebody did to a list of ours, in one sentence; "" when nothing."""
+    lost = owned - entries
+    added = added - owned
+    deeds = [f"removed {format_replicas(lost)} from"] if lost else []
+    deeds += [f"added {format_replicas(added)} to"] if added else []
+    return f"somebody {' and '.join(deeds)} the replica list; repaired" if deeds else ""
+
+
+def _of_partitions(entries: frozenset[str], partitions: frozenset[int]) -> frozenset[str]:
+    return frozenset(e for e in entries if e != WILDCARD and _partition(e) in partitions)
+
+
+def _listed(entries: frozenset[str]) -> str | None:
+    return format_replicas(entries) if entries else None
+
+
+def _partition(entry: str) -> int:
+    return int(entry.partition(":")[0])
+
+
+def _brokers_throttled_for_the_move(snapshot: Snapshot) -> frozenset[int]:
+    """The brokers whose rates stand together with somebody's lists of moving partitions.
+
+    So Kafka's own tool sets them. Such rates belong to the move: they are taken over and go at its end.
+    """
+    found: set[int] = set()
+    for reassignment in snapshot.reassignments:
+        resource, moving = ConfigResource.topic(reassignment.topic), frozenset(reassignment.partitions)
+        entry = snapshot.ledger.get(resource)
+        for role in ReplicaRole:
+            key = role.replicas_key
+            ours = entry.keys.get(key) if entry else None
+            entries = _entries(snapshot.throttles.get(resource, {}).get(key)) or frozenset()
+            foreign = entries - (ours.owned if ours else frozenset())
+            found |= {int(e.partition(":")[2]) for e in _of_partitions(foreign, moving)}
+    return frozenset(b for b in found if _has_foreign_rate(snapshot, b))
+
+
+def _has_foreign_rate(snapshot: Snapshot, broker_id: int) -> bool:
+    resource = ConfigResource.broker(broker_id)
+    entry = snapshot.ledger.get(resource)
+    return bool(snapshot.throttles.get(resource, {}).keys() - (entry.keys.keys() if entry else set()))
+
+
+def _change(
+    snapshot: Snapshot, resource: ConfigResource, keys: Mapping[str, _Key], term: int, cycle: int
+) -> Change | None:
+    standing, entry = snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource)
+    edits = tuple(
+        Edit(name, standing.get(name), key.value)
+        for name, key in keys.items()
+        if key.value != standing.get(name)
+    )
+    ledger = {name: key.ledger for name, key in keys.items() if key.ledger is not None}
+    if not edits and ledger == (entry.keys if entry else {}):
+        return None
+    return Change(resource, edits, LedgerEntry(ledger, term, cycle) if ledger else None)

@@ -1,0 +1,86 @@
+"""Which throttle stood when, so that a measurement is compared with the throttles of its own interval.
+
+A metric is the mean of the last seconds or minutes. To subtract the newest throttle from it, as the original
+does, makes the rates swing: after a raise the clients seem to have gone, after a lowering they seem to have
+come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from autothrottle.core.configs import ReplicaRole
+from autothrottle.core.loads import BytesPerSecond
+
+Port = tuple[int, ReplicaRole]
+"""One direction of one broker's link: (broker id, role)."""
+
+_Steps = tuple[tuple[datetime, BytesPerSecond], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleHistory:
+    """The throttles that were seen to stand, as steps in time; a value: an observation returns a new one."""
+
+    steps: Mapping[Port, _Steps] = field(default_factory=dict)
+    """Port -> (since when, bytes/s), ascending; 0: none stood."""
+    since: datetime | None = None
+    """The first observation; None: there was none. A port that was not seen then had no throttle."""
+    horizon: timedelta = timedelta(minutes=30)
+    """How long steps are remembered."""
+
+    def observe(self, now: datetime, standing: Mapping[Port, BytesPerSecond]) -> ThrottleHistory:
+        """Return the history with what stands now; a port that is not in `standing` has no throttle.
+
+        Args:
+            now: when `standing` was seen, UTC; not before the last observation.
+            standing: (broker id, role) -> bytes/s.
+        """
+        nothing: _Steps = ((self.since, 0),) if self.since else ()
+        steps = dict(self.steps)
+        for port in steps.keys() | standing.keys():
+            steps[port] = self._extended(steps.get(port, nothing), now, standing.get(port, 0))
+        return ThrottleHistory({p: s for p, s in steps.items() if s}, self.since or now, self.horizon)
+
+    def _extended(self, steps: _Steps, now: datetime, rate: BytesPerSecond) -> _Steps:
+        if not steps or steps[-1][1] != rate:
+            steps = (*steps, (now, rate))
+        forgotten = now - self.horizon
+        while len(steps) > 1 and steps[1][0] <= forgotten:
+            steps = steps[1:]
+        return () if steps[-1][1] == 0 and steps[-1][0] <= forgotten else steps
+
+    def mean(
+        self,
+        broker_id: int,
+        role: ReplicaRole,
+        start: datetime,
+        end: datetime,
+        standing: BytesPerSecond | None,
+    ) -> BytesPerSecond:
+        """Return the mean throttle of a port over an interval, bytes/s; 0 while none stood.
+
+        Before the first observation what was seen in it stood; without any observation `standing` did.
+        """
+        steps = self.steps.get((broker_id, role))
+        if not steps:
+            return 0 if self.since else standing or 0
+        if end <= start:
+            return _value_at(steps, end)
+        edges = [start, *(t for t, _ in steps if start < t < end), end]
+        total = sum(
+            _value_at(steps, since) * (until - since).total_seconds() for since, until in pairwise(edges)
+        )
+        return round(total / (end - start).total_seconds())
+
+
+def _value_at(steps: _Steps, when: datetime) -> BytesPerSecond:
+    value = steps[0][1]
+    for since, rate in steps:
+        if since > when:
+            break
+        value = rate
+    return value

@@ -1,0 +1,269 @@
+"""What the throttles of a cluster should be, and why: the decision of every cycle.
+
+`plan` is a pure function of what was seen; it writes nothing and knows no clock. What separates the plan from
+what stands is worked out in `changes`. The type to know is `Plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+
+from autothrottle.core.configs import LEADER_REPLICAS, ConfigResource, ReplicaRole, parse_rate
+from autothrottle.core.errors import Invalid
+from autothrottle.core.headroom import headroom
+from autothrottle.core.history import ThrottleHistory
+from autothrottle.core.loads import BytesPerSecond, Loads
+from autothrottle.core.overrides import Overrides
+from autothrottle.core.topology import Snapshot, participants
+
+CONSUMER_OFFSETS = "__consumer_offsets"
+"""Kafka's own topic: an override never slows it down."""
+
+
+class Reason(Enum):
+    """Why a rate is what it is."""
+
+    HEADROOM = "headroom"
+    UNCHANGED = "unchanged"
+    """The headroom asks for another rate, but by less than the change threshold."""
+    KEPT = "kept"
+    """No usable metrics; the failures do not exceed the threshold yet."""
+    MINIMUM = "minimum"
+    """No usable metrics for too long, or none since the move began."""
+    CLUSTER_OVERRIDE = "cluster-override"
+    BROKER_OVERRIDE = "broker-override"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the operator allows."""
+
+    min_rate: BytesPerSecond
+    """The floor, and the rate while metrics are missing, bytes/s, > 0."""
+    max_tx_ratio: float
+    """Share of the outbound headroom given to replication, in (0, 1]."""
+    max_rx_ratio: float
+    """Share of the inbound headroom given to replication, in (0, 1]."""
+    change_threshold: float
+    """A measured rate is written when it deviates by at least this share of what stands, >= 0."""
+    failure_threshold: int
+    """Scheduled cycles in a row without metrics that a broker's rates are kept for, >= 0."""
+    keep_throttles: bool = False
+    """Whether throttles stay when nothing needs them any more (`--skip-auto-delete-throttles`)."""
+
+    def max_ratio(self, role: ReplicaRole) -> float:
+        """The share for the direction that a role uses."""
+        return self.max_tx_ratio if role is ReplicaRole.LEADER else self.max_rx_ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The rate of one broker in one role, with what it was decided on."""
+
+    broker_id: int
+    role: ReplicaRole
+    rate: BytesPerSecond
+    reason: Reason
+    standing: BytesPerSecond | None
+    """What stands on the broker, bytes/s; None: nothing."""
+    headroom: BytesPerSecond | None = None
+    """What the headroom alone would give, bytes/s; None without metrics."""
+    utilization: BytesPerSecond | None = None
+    """Measured traffic of the direction, bytes/s; None without metrics."""
+    capacity: BytesPerSecond | None = None
+    """What the direction carries, bytes/s; None without metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredReplicas:
+    """The replicas of one topic that shall be throttled, and its partitions whose entries are ours to rule.
+
+    Always exact: where Kafka cannot hold the list that results, `changes` writes the wildcard.
+    """
+
+    leader: frozenset[str] = frozenset()
+    follower: frozenset[str] = frozenset()
+    moving: frozenset[int] = frozenset()
+    """Partitions in reassignment: every standing entry of theirs belongs to the move."""
+
+    def of(self, role: ReplicaRole) -> frozenset[str]:
+        """The entries of one side."""
+        return self.leader if role is ReplicaRole.LEADER else self.follower
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The desired throttles of a cluster."""
+
+    decisions: tuple[Decision, ...] = ()
+    """Ordered by broker and role; a role that is not here is to carry no throttle of ours."""
+    replicas: Mapping[str, DesiredReplicas] = field(default_factory=dict)
+    """Topic -> its replica lists; a topic that is not here is to have none of ours."""
+    hold: bool = False
+    """Whether nothing may be removed: some of the cluster or overrides is unknown, or throttles are kept."""
+    finished_override: bool = False
+    """Whether the cluster's override has done its work: autoremove, a move is over, and no other is left."""
+
+    @property
+    def rates(self) -> Mapping[ConfigResource, Mapping[str, int]]:
+        """Broker's config -> rate key -> bytes/s."""
+        desired: dict[ConfigResource, dict[str, int]] = {}
+        for decision in self.decisions:
+            resource = ConfigResource.broker(decision.broker_id)
+            desired.setdefault(resource, {})[decision.role.rate_key] = decision.rate
+        return desired
+
+
+def plan(
+    snapshot: Snapshot,
+    loads: Loads,
+    limits: Limits,
+    overrides: Overrides = Overrides(),  # noqa: B008 (frozen)
+    failures: Mapping[int, int] | None = None,
+    history: ThrottleHistory | None = None,
+    after_reassignment: bool = False,
+) -> Plan:
+    """Return the desired throttles.
+
+    Args:
+        snapshot: the cluster, with what stands on it.
+        loads: the newest reading of the metrics source; a broker that it lacks is decided by `failures`.
+        limits: what the operator allows.
+        overrides: rates set by operators; a broker's own beats the cluster's, both beat what is measured.
+        failures: broker id -> scheduled cycles in a row, this one included, without a usable load.
+        history: what stood when, so that a measurement is compared with the throttles of its own interval;
+            None: what stands now has always stood.
+        after_reassignment: whether the last cycle saw a reassignment, or asked in vain for the purge of the
+            override of one: an autoremove override that still waits for its reassignment stays.
+    """
+    failures, history = failures or {}, history or ThrottleHistory()
+    roles = participants(snapshot)
+    decisions = [
+        _decide(snapshot, loads, limits, overrides, failures.get(broker_id, 0), history, broker_id, role)
+        for broker_id, held in roles.items()
+        for role in held
+    ]
+    standalone = _standalone_overrides(snapshot, overrides) - roles.keys()
+    decisions += [_overridden(snapshot, overrides, b, role) for b in standalone for role in ReplicaRole]
+    return Plan(
+        decisions=tuple(sorted(decisions, key=lambda d: (d.broker_id, d.role.value))),
+        replicas=_replica_lists(snapshot, standalone),
+        hold=bool(snapshot.problems or overrides.unreadable or limits.keep_throttles),
+        finished_override=_is_over(snapshot, overrides) and (after_reassignment or _had_a_move(snapshot)),
+    )
+
+
+def _is_over(snapshot: Snapshot, overrides: Overrides) -> bool:
+    """Whether an autoremove override is known to stand, and no reassignment is known to be left."""
+    override = overrides.cluster
+    if override is None or not override.autoremove or override.rate <= 0:
+        return False
+    return not (snapshot.reassignments or snapshot.problems or None in overrides.unreadable)
+
+
+def _had_a_move(snapshot: Snapshot) -> bool:
+    """Whether lists of a move are still in the ledger: leader lists, since overrides write none."""
+    return any(LEADER_REPLICAS in entry.keys for entry in snapshot.ledger.values())
+
+
+def _decide(
+    snapshot: Snapshot,
+    loads: Loads,
+    limits: Limits,
+    overrides: Overrides,
+    failures: int,
+    history: ThrottleHistory,
+    broker_id: int,
+    role: ReplicaRole,
+) -> Decision:
+    if overrides.of(broker_id) is not None:
+        return _overridden(snapshot, overrides, broker_id, role)
+    standing = standing_rate(snapshot, broker_id, role)
+    load = loads.brokers.get(broker_id)
+    previous = previous_rate(snapshot, broker_id, role)
+    if load is None:
+        if previous is not None and failures <= limits.failure_threshold:
+            return Decision(broker_id, role, previous, Reason.KEPT, standing)
+        return Decision(broker_id, role, limits.min_rate, Reason.MINIMUM, standing)
+    used, capacity = load.of(role), load.capacity.of(role)
+    throttle = history.mean(broker_id, role, used.start, used.end, standing)
+    measured = headroom(used.rate, throttle, capacity, limits.max_ratio(role), limits.min_rate)
+    small = is_small_change(previous, measured, limits.change_threshold)
+    rate, reason = (previous or 0, Reason.UNCHANGED) if small else (measured, Reason.HEADROOM)
+    return Decision(broker_id, role, rate, reason, standing, measured, used.rate, capacity)
+
+
+def _overridden(snapshot: Snapshot, overrides: Overrides, broker_id: int, role: ReplicaRole) -> Decision:
+    override = overrides.of(broker_id)
+    assert override is not None
+    own = override is overrides.brokers.get(broker_id)
+    reason = Reason.BROKER_OVERRIDE if own else Reason.CLUSTER_OVERRIDE
+    standing = standing_rate(snapshot, broker_id, role)
+    return Decision(broker_id, role, override.rate, reason, standing)
+
+
+def is_small_change(previous: BytesPerSecond | None, rate: BytesPerSecond, threshold: float) -> bool:
+    """Return whether a rate deviates from the previous one by less than the threshold; equality is not small.
+
+    >>> is_small_change(100, 109, 0.1), is_small_change(100, 110, 0.1), is_small_change(None, 1, 0.1)
+    (True, False, False)
+    """
+    # Exact: 0.07 * 100 is more than 7 in floats, so that a change by just 7 % would not be written.
+    share = Fraction(threshold).limit_denominator(1_000_000)
+    return previous is not None and abs(previous - rate) < share * previous
+
+
+def standing_rate(snapshot: Snapshot, broker_id: int, role: ReplicaRole) -> BytesPerSecond | None:
+    """Return the rate that stands on a broker in a role, bytes/s; None: nothing, or nothing that limits."""
+    return _rate(snapshot.throttles.get(ConfigResource.broker(broker_id), {}).get(role.rate_key, ""))
+
+
+def previous_rate(snapshot: Snapshot, broker_id: int, role: ReplicaRole) -> BytesPerSecond | None:
+    """Return the rate that a new one is compared with, bytes/s; None: there is none.
+
+    It is what stands; where somebody edited what we wrote it is what we wrote: small edits are repaired too.
+    """
+    entry = snapshot.ledger.get(ConfigResource.broker(broker_id))
+    ours = entry.keys.get(role.rate_key) if entry else None
+    return _rate(ours.written) if ours else standing_rate(snapshot, broker_id, role)
+
+
+def _rate(value: str) -> BytesPerSecond | None:
+    """Kafka ignores a negative rate: then nothing limits the broker."""
+    try:
+        rate = parse_rate(value)
+    except Invalid:
+        return None
+    return rate if rate >= 0 else None
+
+
+def _standalone_overrides(snapshot: Snapshot, overrides: Overrides) -> frozenset[int]:
+    """The brokers whose own override can act: registered, or stopped with replicas to catch up."""
+    known = snapshot.brokers | {b for b, topics in snapshot.replicas.items() if topics}
+    return overrides.active_brokers & known
+
+
+def _replica_lists(snapshot: Snapshot, standalone: frozenset[int]) -> dict[str, DesiredReplicas]:
+    leader: dict[str, set[str]] = {}
+    follower: dict[str, set[str]] = {}
+    moving = {r.topic: frozenset(r.partitions) for r in snapshot.reassignments}
+    for reassignment in snapshot.reassignments:
+        for partition, _, isr, pending in reassignment.rows():
+            if pending:
+                leader.setdefault(reassignment.topic, set()).update(f"{partition}:{b}" for b in isr)
+                follower.setdefault(reassignment.topic, set()).update(f"{partition}:{b}" for b in pending)
+    for broker_id in standalone:
+        for topic, partitions in snapshot.replicas.get(broker_id, {}).items():
+            if topic != CONSUMER_OFFSETS:
+                follower.setdefault(topic, set()).update(f"{p}:{broker_id}" for p in partitions)
+    return {
+        topic: DesiredReplicas(
+            leader=frozenset(leader.get(topic, ())),
+            follower=frozenset(follower.get(topic, ())),
+            moving=moving.get(topic, frozenset()),
+        )
+        for topic in sorted(leader.keys() | follower.keys() | moving.keys())
+    }

@@ -1,0 +1,684 @@
+"""A pure model of a Kafka cluster that copies partitions between brokers under KIP-73 throttles.
+
+Here live brokers with a link of limited width in each direction, the traffic of clients, partitions with
+their replicas, the fetchers that copy them, and the quota meters that hold the fetchers back. Time is
+virtual: nothing moves but by `Cluster.step`, and equal histories give equal states. There is no znode, clock,
+thread or chance in it; how the model lives in a real ZooKeeper in real time is in `lab`. The type to know is
+`Cluster`.
+
+How a step divides the links:
+
+1. Every stream (the replicas that one broker copies from another one under the same throttles) wants all it
+   lacks. A stream of out-of-sync replicas is held back by the meters of the sides that list it; in-sync
+   traffic is counted by those meters and never held back.
+2. Streams share links and meters max-min fair.
+3. On a link that clients and streams oversubscribe both give way in proportion to what they wanted. Bytes of
+   clients that do not fit are deferred: they wait in a backlog, which is served from what a later step leaves
+   free.
+
+Source: KIP-73 (quotas), KIP-455 (reassignments), Kafka 3.9's SampledStat and SimpleRate (the window of a
+meter).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autothrottle.core.configs import WILDCARD, ReplicaRole
+from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.loads import BytesPerSecond, Capacity
+from autothrottle.core.topology import NO_LEADER, Flow
+
+TopicPartition = tuple[str, int]
+"""Topic name and partition number."""
+
+FETCH_BYTES = 1_000_000
+"""What one fetch may bring beyond a quota, which is looked at before a fetch (`replica.fetch.max.bytes`)."""
+
+_CAUGHT_UP_BYTES = 0.5
+"""A replica that lacks less than this has everything: rounding, not data."""
+
+Constraint = tuple[float, Sequence[int]]
+"""A limit in bytes, and the indexes of the streams whose bytes together stay within it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficStep:
+    """What clients offer to one broker from a moment on."""
+
+    at_seconds: float
+    """Begin, in seconds of the script's time, >= 0."""
+    tx: BytesPerSecond
+    """What the broker is to send to clients, bytes/s, >= 0."""
+    rx: BytesPerSecond
+    """What clients send to the broker, bytes/s, >= 0."""
+
+    def of(self, role: ReplicaRole) -> BytesPerSecond:
+        """The direction that a role shares with clients: a leader sends, a follower receives."""
+        return self.tx if role is ReplicaRole.LEADER else self.rx
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTraffic:
+    """What clients offer to one broker over time: constant between steps, nothing before the first one."""
+
+    steps: tuple[TrafficStep, ...] = ()
+    """Ascending by time; the last one holds for ever."""
+
+    def __post_init__(self) -> None:
+        times = [step.at_seconds for step in self.steps]
+        if times != sorted(set(times)) or any(t < 0 for t in times):
+            raise Invalid(f"traffic steps begin at {times}: they must be >= 0 and ascending; order them")
+        if any(step.tx < 0 or step.rx < 0 for step in self.steps):
+            raise Invalid("a traffic step offers less than 0 bytes/s: use 0 for no traffic")
+
+    @staticmethod
+    def constant(tx: BytesPerSecond, rx: BytesPerSecond) -> ClientTraffic:
+        """Traffic that never changes."""
+        return ClientTraffic((TrafficStep(0, tx, rx),))
+
+    def pieces(self, role: ReplicaRole, start: float) -> Iterator[tuple[float, BytesPerSecond]]:
+        """Yield (end, rate) of each constant piece from `start` on; the last end is infinite."""
+        rate = 0
+        for step in self.steps:
+            if step.at_seconds > start:
+                yield step.at_seconds, rate
+            rate = step.of(role)
+        yield math.inf, rate
+
+    def rate(self, role: ReplicaRole, at: float) -> BytesPerSecond:
+        """Return what clients offer at a moment."""
+        return next(self.pieces(role, at))[1]
+
+    def bytes_between(self, role: ReplicaRole, start: float, end: float) -> float:
+        """Return the bytes that clients offer from start to end.
+
+        >>> doubled = ClientTraffic((TrafficStep(0, 10, 0), TrafficStep(2, 20, 0)))
+        >>> doubled.bytes_between(ReplicaRole.LEADER, 1, 4)
+        50.0
+        """
+        total, at = 0.0, start
+        for piece_end, rate in self.pieces(role, start):
+            until = min(piece_end, end)
+            total += rate * (until - at)
+            at = until
+            if at >= end:
+                break
+        return total
+
+    def seconds_to_carry(self, amount: float, capacity: BytesPerSecond, role: ReplicaRole, start: float = 0.0) -> float:
+        """Return the first T with `integral of max(capacity - clients, 0) from start to start + T >= amount`.
+
+        Infinite when clients leave nothing free for ever.
+
+        >>> half = ClientTraffic((TrafficStep(0, 0, 20), TrafficStep(10, 0, 60)))
+        >>> half.seconds_to_carry(1200, 100, ReplicaRole.FOLLOWER)
+        20.0
+        """
+        if amount <= 0:
+            return 0.0
+        left, at = amount, start
+        for end, rate in self.pieces(role, start):
+            headroom = max(capacity - rate, 0)
+            if headroom and at + left / headroom <= end:
+                return at + left / headroom - start
+            left -= headroom * (end - at) if headroom else 0
+            at = end
+        return math.inf
+
+
+def fair_shares(wants: Sequence[float], constraints: Sequence[Constraint]) -> list[float]:
+    """Return the max-min fair share of each stream: no share can grow but by a smaller one's loss.
+
+    All shares grow together; a stream stops when it has what it wants or when one of its constraints is used
+    up.
+
+    >>> fair_shares([100, 100, 10], [(60, [0, 1, 2]), (20, [0])])
+    [20.0, 30.0, 10.0]
+    """
+    shares = [0.0] * len(wants)
+    growing = {i for i, want in enumerate(wants) if want > 0}
+    left = [max(limit, 0.0) for limit, _ in constraints]
+    while growing:
+        counts = [sum(i in growing for i in members) for _, members in constraints]
+        steps = [left[c] / n if n else math.inf for c, n in enumerate(counts)]
+        grow = min(min(steps, default=math.inf), min(wants[i] - shares[i] for i in growing))
+        full = {i for c, (_, members) in enumerate(constraints) if steps[c] <= grow for i in members}
+        for c, n in enumerate(counts):
+            left[c] = max(left[c] - grow * n, 0.0)
+        satisfied = {i for i in growing if wants[i] - shares[i] <= grow}
+        for i in growing:
+            shares[i] = float(wants[i]) if i in satisfied else shares[i] + grow
+        growing -= full | satisfied
+    return shares
+
+
+@dataclass(slots=True)
+class _Sample:
+    start_ms: int
+    last_event_ms: int
+    amount: float = 0.0
+
+    def reset(self, now_ms: int) -> None:
+        self.start_ms = self.last_event_ms = now_ms
+        self.amount = 0.0
+
+
+class QuotaMeter:
+    """The meter of one broker in one role: bytes in the last 11 samples of 1 s, and the time that they cover.
+
+    The time covered is at least one sample and grows to 11 or 12 s, so a meter that saw nothing starts with 1
+    s, and budget that was not spent in the window can be spent at once. Samples expire 11 s after their last
+    event.
+    """
+
+    SAMPLES = 11
+    """`replication.quota.window.num`."""
+    SAMPLE_MS = 1000
+    """`replication.quota.window.size.seconds`, in milliseconds."""
+
+    def __init__(self) -> None:
+        self._samples: list[_Sample] = []
+        self._current = 0
+
+    def record(self, now_ms: int, amount: float) -> None:
+        """Count bytes at a moment; moments never go back."""
+        if not self._samples:
+            self._samples.append(_Sample(now_ms, now_ms))
+        if now_ms - self._samples[self._current].start_ms >= self.SAMPLE_MS:
+            self._advance(now_ms)
+        sample = self._samples[self._current]
+        sample.amount += amount
+        sample.last_event_ms = now_ms
+
+    def rate(self, now_ms: int) -> float:
+        """Return the measured rate in bytes/s: bytes in the window / seconds that it covers."""
+        total, seconds = self._window(now_ms)
+        return total / seconds
+
+    def budget(self, now_ms: int, rate: BytesPerSecond) -> float:
+        """Return the bytes that may go until the measured rate is `rate`; negative while it is exceeded."""
+        total, seconds = self._window(now_ms)
+        return rate * seconds - total
+
+    def _advance(self, now_ms: int) -> None:
+        # One sample more than the window has: the oldest one still overlaps the window for a while.
+        self._current = (self._current + 1) % (self.SAMPLES + 1)
+        if self._current == len(self._samples):
+            self._samples.append(_Sample(now_ms, now_ms))
+        self._samples[self._current].reset(now_ms)
+
+    def _window(self, now_ms: int) -> tuple[float, float]:
+        if not self._samples:
+            self._samples.append(_Sample(now_ms, now_ms))
+        for sample in self._samples:
+            if now_ms - sample.last_event_ms >= self.SAMPLES * self.SAMPLE_MS:
+                sample.reset(now_ms)
+        covered_ms = now_ms - min(sample.start_ms for sample in self._samples)
+        return sum(s.amount for s in self._samples), max(covered_ms, self.SAMPLE_MS) / 1000
+
+
+class Port:
+    """One direction of a broker's link, with the throttle of the role that uses it.
+
+    The leader role sends, the follower role receives. All counters are cumulative bytes.
+    """
+
+    def __init__(self, role: ReplicaRole, capacity: BytesPerSecond, traffic: ClientTraffic) -> None:
+        self.role = role
+        self.capacity = capacity
+        self.traffic = traffic
+        self.rate: BytesPerSecond | None = None
+        """The throttle; None: unlimited."""
+        self.meter = QuotaMeter()
+        self.client_offered = 0.0
+        """What clients wanted to be carried."""
+        self.client_carried = 0.0
+        self.client_deferred = 0.0
+        """What did not fit when it was offered: the sum of all growth of the backlog."""
+        self.replication = 0.0
+        """What fetchers carried, in sync or not."""
+        self._arriving = 0.0
+        self._in_step = 0.0
+
+    @property
+    def client_backlog(self) -> float:
+        """Offered and not yet carried."""
+        return self.client_offered - self.client_carried
+
+    @property
+    def total(self) -> int:
+        """What the network interface counts: clients and replication."""
+        return round(self.client_carried + self.replication)
+
+    def offer(self, amount: float) -> None:
+        """Let clients want `amount` in the step that begins."""
+        self._arriving = amount
+        self._in_step = 0.0
+
+    def replication_limit(self, wanted: float, seconds: float) -> float:
+        """Return what replication may carry in this step; like clients, it gives way in proportion."""
+        limit = self.capacity * seconds
+        demand = self._arriving + wanted
+        return limit - self._arriving if demand <= limit else limit * wanted / demand
+
+    def carry(self, amount: float) -> None:
+        """Carry replication in this step."""
+        self._in_step += amount
+        self.replication += amount
+
+    def serve_clients(self, seconds: float) -> None:
+        """Carry for clients what replication has left free, the backlog first."""
+        before = self.client_backlog
+        free = max(self.capacity * seconds - self._in_step, 0.0)
+        self.client_offered += self._arriving
+        self.client_carried += min(before + self._arriving, free)
+        self.client_deferred += max(self.client_backlog - before, 0.0)
+
+
+class SimulatedBroker:
+    """A broker with a link, clients, and a throttle and meter for each of its roles."""
+
+    def __init__(self, broker_id: int, capacity: Capacity, traffic: ClientTraffic | None = None) -> None:
+        if broker_id < 0 or capacity.tx <= 0 or capacity.rx <= 0:
+            raise Invalid(f"broker {broker_id} with {capacity}: an id is >= 0 and a capacity > 0 bytes/s")
+        self.broker_id = broker_id
+        self.ports: Mapping[ReplicaRole, Port] = {
+            role: Port(role, capacity.of(role), traffic or ClientTraffic()) for role in ReplicaRole
+        }
+
+    @property
+    def tx(self) -> Port:
+        """The direction that the leader role uses."""
+        return self.ports[ReplicaRole.LEADER]
+
+    @property
+    def rx(self) -> Port:
+        """The direction that the follower role uses."""
+        return self.ports[ReplicaRole.FOLLOWER]
+
+    def counters(self) -> BrokerCounters:
+        """Return what the broker has carried so far."""
+        return BrokerCounters(
+            tx=self.tx.total,
+            rx=self.rx.total,
+            client_offered=round(self.tx.client_offered + self.rx.client_offered),
+            client_deferred=round(self.tx.client_deferred + self.rx.client_deferred),
+            replication_out=round(self.tx.replication),
+            replication_in=round(self.rx.replication),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerCounters:
+    """Cumulative bytes of one broker since the cluster began."""
+
+    tx: int
+    """What the interface sent: clients and replication."""
+    rx: int
+    """What the interface received: clients and replication."""
+    client_offered: int
+    """What clients wanted to be carried, both directions."""
+    client_deferred: int
+    """What of that had to wait, both directions."""
+    replication_out: int
+    """What other brokers copied from this one, in sync or not."""
+    replication_in: int
+    """What this one copied from others, in sync or not."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SimulatedPartition:
+    """A partition: its size, who has it, and who is to have it."""
+
+    topic: str
+    partition: int
+    size: float
+    """Bytes in the leader's log."""
+    replicas: tuple[int, ...]
+    """Broker ids in Kafka's order; during a reassignment the target, then what will be removed."""
+    isr: tuple[int, ...]
+    """Broker ids of the replicas that are in sync."""
+    leader: int
+    """Broker id of the leader, or -1."""
+    produce_rate: BytesPerSecond = 0
+    """How fast the log grows, bytes/s; a part of the clients' traffic into the leader, not added to it."""
+    landed: dict[int, float] = field(default_factory=dict)
+    """Broker id -> bytes that this replica has."""
+    adding: tuple[int, ...] = ()
+    """`adding_replicas` of a reassignment."""
+    removing: tuple[int, ...] = ()
+    """`removing_replicas` of a reassignment."""
+    leader_epoch: int = 0
+    """Grows with every change of the leader."""
+    version: int = 0
+    """Grows with every change of replicas, ISR or leader."""
+
+    def __post_init__(self) -> None:
+        if not self.replicas or len(set(self.replicas)) != len(self.replicas):
+            raise Invalid(f"replicas {list(self.replicas)} of {self.name}: name at least one broker, each once")
+        if not set(self.isr) <= set(self.replicas) or self.leader not in (*self.isr, NO_LEADER):
+            raise Invalid(
+                f"{self.name}: replicas {list(self.replicas)}, ISR {list(self.isr)}, leader {self.leader}: "
+                "the ISR are replicas, and the leader is one of the ISR or -1"
+            )
+        self.landed = {b: self.size if b in self.isr else self.landed.get(b, 0.0) for b in self.replicas}
+
+    @property
+    def key(self) -> TopicPartition:
+        """Topic and partition number."""
+        return self.topic, self.partition
+
+    @property
+    def name(self) -> str:
+        """Kafka's way to write it: `topic-partition`."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def reassigning(self) -> bool:
+        """Whether a reassignment is under way."""
+        return bool(self.adding or self.removing)
+
+    def lacks(self, broker_id: int) -> float:
+        """Return the bytes that a replica has still to copy."""
+        return max(self.size - self.landed[broker_id], 0.0)
+
+    def reassign(self, target: tuple[int, ...]) -> None:
+        """Begin to move to `target`, instead of a reassignment that is under way."""
+        origin = [b for b in self.replicas if b not in self.adding]
+        self.adding = tuple(b for b in target if b not in origin)
+        self.removing = tuple(b for b in origin if b not in target)
+        self._keep(target + self.removing)
+
+    def join(self, broker_id: int) -> None:
+        """Take a replica that has everything into the ISR."""
+        self.landed[broker_id] = self.size
+        self.isr = (*self.isr, broker_id)
+        self.version += 1
+
+    def finish(self) -> None:
+        """End the reassignment once all adding replicas are in sync: the removing ones go."""
+        self._keep(tuple(b for b in self.replicas if b not in self.removing))
+        self.adding = self.removing = ()
+
+    def _keep(self, replicas: tuple[int, ...]) -> None:
+        self.replicas = replicas
+        self.landed = {b: self.landed.get(b, 0.0) for b in replicas}
+        self.isr = tuple(b for b in self.isr if b in replicas)
+        self.version += 1
+        if self.leader not in replicas:
+            self.leader = next((b for b in replicas if b in self.isr), NO_LEADER)
+            self.leader_epoch += 1
+
+
+@dataclass(slots=True)
+class _Stream:
+    """What one broker copies from another one under the same throttles."""
+
+    flow: Flow
+    in_sync: bool
+    sides: tuple[tuple[Port, bool], ...]
+    """The leader's and the follower's port, and whether the replicas are in that side's list."""
+    partitions: list[SimulatedPartition] = field(default_factory=list)
+
+    def wants(self) -> float:
+        return sum(p.lacks(self.flow.follower) for p in self.partitions)
+
+    def throttled(self) -> bool:
+        return any(listed and port.rate is not None for port, listed in self.sides)
+
+    def deliver(self, amount: float, now_ms: int) -> None:
+        for port, listed in self.sides:
+            port.carry(amount)
+            if listed:
+                port.meter.record(now_ms, amount)
+        lacks = [p.lacks(self.flow.follower) for p in self.partitions]
+        shares = fair_shares(lacks, [(amount, range(len(lacks)))])
+        for partition, share in zip(self.partitions, shares, strict=True):
+            partition.landed[self.flow.follower] += share
+
+
+class Cluster:
+    """The whole cluster; `step` lets time pass, other methods are what operators and controllers do to it."""
+
+    def __init__(
+        self,
+        brokers: Sequence[SimulatedBroker],
+        partitions: Sequence[SimulatedPartition],
+        *,
+        fetch_bytes: int = FETCH_BYTES,
+        script_waits_for_reassignment: bool = False,
+    ) -> None:
+        """Begin at time 0.
+
+        A replica on a broker that is not among `brokers` is on a dead one. With
+        `script_waits_for_reassignment` the clients' traffic stays what it is at 0 s until the first
+        reassignment starts, and its script runs from there.
+        """
+        self.brokers: Mapping[int, SimulatedBroker] = {b.broker_id: b for b in brokers}
+        self.partitions: Mapping[TopicPartition, SimulatedPartition] = {p.key: p for p in partitions}
+        if len(self.brokers) < len(brokers) or len(self.partitions) < len(partitions):
+            raise Invalid("a broker id or a partition is there twice: name each once")
+        self.flow_bytes: dict[Flow, float] = {}
+        """Flow -> cumulative bytes landed, in sync or not."""
+        self.unthrottled_bytes = 0.0
+        """Cumulative bytes that out-of-sync replicas copied while neither side held them back."""
+        self._fetch_bytes = fetch_bytes
+        self._now_ms = 0
+        self._script_start_ms: int | None = None if script_waits_for_reassignment else 0
+        self._listed: dict[tuple[str, ReplicaRole], frozenset[str]] = {}
+        self._streams: list[_Stream] | None = None
+        self._ideal_seconds = 0.0
+        self._ideal_start = 0.0
+        self._ideal_bytes: dict[Port, float] = {}
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the cluster began."""
+        return self._now_ms / 1000
+
+    def moving(self) -> tuple[TopicPartition, ...]:
+        """Return the partitions that are being reassigned."""
+        return tuple(key for key, p in self.partitions.items() if p.reassigning)
+
+    def bytes_left(self) -> int:
+        """Return what all adding replicas have still to copy."""
+        return round(sum(p.lacks(b) for p in self.partitions.values() for b in p.adding if b not in p.isr))
+
+    def ideal_seconds(self) -> float:
+        """Return the time that the reassignment takes at best: that of its slowest port.
+
+        For each port that it uses, `seconds_to_carry` of the bytes to move through it, as they were at its
+        start, with the clients' traffic as scripted and no growth; 0 before the first reassignment, infinite
+        if clients leave nothing free. A reassignment that starts while another one runs adds its bytes to
+        that one's.
+        """
+        return self._ideal_seconds
+
+    def set_rate(self, broker_id: int, role: ReplicaRole, rate: BytesPerSecond | None) -> None:
+        """Set the throttle of a broker in a role, None for unlimited; it works from the next fetch on.
+
+        Raises:
+            Missing: there is no such broker.
+            Invalid: the rate is negative.
+        """
+        if broker_id not in self.brokers:
+            raise Missing(f"broker {broker_id} is none of {sorted(self.brokers)}")
+        if rate is not None and rate < 0:
+            raise Invalid(f"throttle {rate} bytes/s of broker {broker_id} is negative: use None for unlimited")
+        self.brokers[broker_id].ports[role].rate = rate
+
+    def set_throttled_replicas(self, topic: str, role: ReplicaRole, entries: frozenset[str]) -> None:
+        """Set which replicas of a topic that role's throttles concern: `partition:broker`, or `*` for all."""
+        self._listed[topic, role] = entries
+        self._streams = None
+
+    def start_reassignment(self, moves: Mapping[TopicPartition, Sequence[int]]) -> None:
+        """Begin to move partitions to new replicas: all of them, or none when one is wrong.
+
+        What has nothing to copy (removal, another order) is done at once. Naming a partition that is under
+        way replaces its target; naming its original replicas cancels it.
+
+        Raises:
+            Missing: there is no such partition.
+            Invalid: the target is empty, names a broker twice, or names one that is neither alive nor a
+                replica.
+        """
+        for key, target in moves.items():
+            self._check_target(key, target)
+        if self._script_start_ms is None:
+            self._script_start_ms = self._now_ms
+        alone = not self.moving()
+        for key, target in moves.items():
+            self.partitions[key].reassign(tuple(target))
+        self._streams = None
+        self._note_ideal([self.partitions[key] for key in moves], alone)
+        self._settle()
+
+    def step(self, seconds: float) -> None:
+        """Let whole milliseconds pass, with everything constant meanwhile; 0.1 s is a good step.
+
+        Raises:
+            Invalid: less than a millisecond.
+        """
+        if round(seconds * 1000) < 1:
+            raise Invalid(f"a step of {seconds} s: let it be 0.001 s or more")
+        milliseconds = round(seconds * 1000)
+        seconds = milliseconds / 1000
+        self._grow(seconds)
+        for port in self._ports():
+            port.offer(self._offered(port, seconds))
+        streams = self._current_streams()
+        shares = self._shares(streams, seconds)
+        self._now_ms += milliseconds
+        for stream, share in zip(streams, shares, strict=True):
+            if share > 0:
+                self._deliver(stream, share)
+        for port in self._ports():
+            port.serve_clients(seconds)
+        self._settle()
+
+    def _check_target(self, key: TopicPartition, target: Sequence[int]) -> None:
+        if key not in self.partitions:
+            raise Missing(f"partition {key[0]}-{key[1]} is unknown: create it before it is reassigned")
+        known = {*self.brokers, *self.partitions[key].replicas}
+        if not target or len(set(target)) != len(target) or not set(target) <= known:
+            raise Invalid(
+                f"{list(target)} as replicas of {key[0]}-{key[1]}: "
+                f"name at least one broker of {sorted(known)}, each once"
+            )
+
+    def _ports(self) -> Iterator[Port]:
+        for broker in self.brokers.values():
+            yield from broker.ports.values()
+
+    def _script_time(self) -> float:
+        return 0.0 if self._script_start_ms is None else (self._now_ms - self._script_start_ms) / 1000
+
+    def _grow(self, seconds: float) -> None:
+        for partition in self.partitions.values():
+            if partition.produce_rate and partition.leader in self.brokers:
+                partition.size += partition.produce_rate * seconds
+                partition.landed[partition.leader] = partition.size
+
+    def _offered(self, port: Port, seconds: float) -> float:
+        if self._script_start_ms is None:
+            return port.traffic.rate(port.role, 0) * seconds
+        start = self._script_time()
+        return port.traffic.bytes_between(port.role, start, start + seconds)
+
+    def _current_streams(self) -> list[_Stream]:
+        if self._streams is None:
+            streams: dict[object, _Stream] = {}
+            for partition in self.partitions.values():
+                for follower in partition.replicas:
+                    self._add_to_stream(streams, partition, follower)
+            self._streams = list(streams.values())
+        return self._streams
+
+    def _add_to_stream(self, streams: dict[object, _Stream], partition: SimulatedPartition, follower: int) -> None:
+        leader, in_sync = partition.leader, follower in partition.isr
+        if follower == leader or leader not in self.brokers or follower not in self.brokers:
+            return
+        if in_sync and not partition.produce_rate:
+            return
+        sides = (
+            (self.brokers[leader].tx, self._is_listed(partition, ReplicaRole.LEADER, leader)),
+            (self.brokers[follower].rx, self._is_listed(partition, ReplicaRole.FOLLOWER, follower)),
+        )
+        listed = tuple(on_list for _, on_list in sides)
+        stream = streams.setdefault(
+            (leader, follower, in_sync, listed), _Stream(Flow(leader, follower), in_sync, sides)
+        )
+        stream.partitions.append(partition)
+
+    def _is_listed(self, partition: SimulatedPartition, role: ReplicaRole, broker_id: int) -> bool:
+        entries = self._listed.get((partition.topic, role), frozenset())
+        return WILDCARD in entries or f"{partition.partition}:{broker_id}" in entries
+
+    def _shares(self, streams: list[_Stream], seconds: float) -> list[float]:
+        wants = [stream.wants() for stream in streams]
+        quotas = self._quotas(streams, wants)
+        links: dict[Port, list[int]] = {}
+        for i, stream in enumerate(streams):
+            for port, _ in stream.sides:
+                links.setdefault(port, []).append(i)
+        alone: list[Constraint] = [(port.capacity * seconds, members) for port, members in links.items()]
+        wanted = fair_shares(wants, alone + quotas)
+        beside_clients: list[Constraint] = [
+            (port.replication_limit(sum(wanted[i] for i in members), seconds), members)
+            for port, members in links.items()
+        ]
+        return fair_shares(wants, beside_clients + quotas)
+
+    def _quotas(self, streams: list[_Stream], wants: list[float]) -> list[Constraint]:
+        held_back: dict[Port, list[int]] = {}
+        for i, stream in enumerate(streams):
+            for port, listed in stream.sides:
+                if listed and port.rate is not None and not stream.in_sync and wants[i] > 0:
+                    held_back.setdefault(port, []).append(i)
+        return [(self._allowance(port), members) for port, members in held_back.items()]
+
+    def _allowance(self, port: Port) -> float:
+        # A quota is looked at before a fetch: nothing goes while it is exceeded, else the last one exceeds it.
+        assert port.rate is not None
+        budget = port.meter.budget(self._now_ms, port.rate)
+        return 0.0 if budget < 0 else budget + self._fetch_bytes
+
+    def _deliver(self, stream: _Stream, amount: float) -> None:
+        if not stream.in_sync and not stream.throttled():
+            self.unthrottled_bytes += amount
+        stream.deliver(amount, self._now_ms)
+        self.flow_bytes[stream.flow] = self.flow_bytes.get(stream.flow, 0.0) + amount
+
+    def _settle(self) -> None:
+        for partition in self.partitions.values():
+            version = partition.version
+            for follower in partition.replicas:
+                if self._has_caught_up(partition, follower):
+                    partition.join(follower)
+            if partition.reassigning and set(partition.adding) <= set(partition.isr):
+                partition.finish()
+            if partition.version != version:
+                self._streams = None
+
+    def _has_caught_up(self, partition: SimulatedPartition, follower: int) -> bool:
+        if follower in partition.isr or follower not in self.brokers or partition.leader not in self.brokers:
+            return False
+        return partition.lacks(follower) < _CAUGHT_UP_BYTES
+
+    def _note_ideal(self, partitions: list[SimulatedPartition], alone: bool) -> None:
+        copies = [(p, b) for p in partitions for b in p.adding if b not in p.isr and p.leader in self.brokers]
+        if not copies:
+            return
+        if alone:
+            self._ideal_start, self._ideal_bytes = self._script_time(), {}
+        for partition, follower in copies:
+            for port in (self.brokers[partition.leader].tx, self.brokers[follower].rx):
+                self._ideal_bytes[port] = self._ideal_bytes.get(port, 0.0) + partition.lacks(follower)
+        self._ideal_seconds = max(
+            port.traffic.seconds_to_carry(amount, port.capacity, port.role, self._ideal_start)
+            for port, amount in self._ideal_bytes.items()
+        )

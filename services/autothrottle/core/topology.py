@@ -1,0 +1,120 @@
+"""What a cluster looks like at one moment, as far as moving partitions and their throttles go.
+
+Here live the values that discovery hands to everybody else; who decides what is in `plan`. Partitions are
+columns by topic, since 100,000 of them are normal. The type to know is `Snapshot`.
+
+Source: KIP-455 (reassignments), KIP-73 (throttles).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from autothrottle.core.configs import ConfigResource, ReplicaRole
+from autothrottle.core.ledger import LedgerEntry
+
+NO_LEADER = -1
+"""Kafka's leader id of a partition that is offline."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicReassignment:
+    """The partitions of one topic that are being reassigned, as columns of equal length."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    """Partition numbers, ascending."""
+    leaders: tuple[int, ...]
+    """Broker id of the current leader, or -1 while the partition is offline."""
+    isr: tuple[tuple[int, ...], ...]
+    """In-sync replicas of each partition."""
+    adding_replicas: tuple[tuple[int, ...], ...]
+    """Broker ids that each partition moves to; empty for a move that only removes or reorders."""
+    removing_replicas: tuple[tuple[int, ...], ...]
+    """Broker ids that each partition will leave."""
+
+    def rows(self) -> Iterator[tuple[int, int, tuple[int, ...], tuple[int, ...]]]:
+        """Yield (partition, leader, isr, pending) where pending are adding replicas outside of the ISR."""
+        columns = zip(self.partitions, self.leaders, self.isr, self.adding_replicas, strict=True)
+        for partition, leader, isr, adding in columns:
+            yield partition, leader, isr, tuple(b for b in adding if b not in isr)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in the cluster that could not be read, and what to do about it."""
+
+    path: str
+    """The znode or resource."""
+    reason: str
+    """One sentence that names the value and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A cluster at one moment; immutable, and the only thing that a cycle decides on."""
+
+    version: int
+    """Grows with every change of the cluster; comparable between discovery replicas of one cluster."""
+    brokers: frozenset[int] = frozenset()
+    """Ids of the registered brokers."""
+    reassignments: tuple[TopicReassignment, ...] = ()
+    """One for each topic in reassignment, ordered by name."""
+    throttles: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    """Resource -> the throttle keys that stand on it; absent: none stands."""
+    ledger: Mapping[ConfigResource, LedgerEntry] = field(default_factory=dict)
+    """Resource -> what we wrote there; absent: nothing there is ours."""
+    replicas: Mapping[int, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
+    """Broker id -> topic -> its partitions with a replica there; only brokers that were asked for."""
+    unreadable_configs: Mapping[ConfigResource, Problem] = field(default_factory=dict)
+    """Resource -> why its config cannot be read: it is left as it is."""
+    problems: tuple[Problem, ...] = ()
+    """Parts of the topology that cannot be read: while there are any, nothing is removed."""
+
+    @staticmethod
+    def empty() -> Snapshot:
+        """A cluster of which nothing is known; older than any other."""
+        return Snapshot(version=0)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Names of the topics in reassignment."""
+        return tuple(r.topic for r in self.reassignments)
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The replication traffic from one leader to one destination."""
+
+    leader: int
+    follower: int
+
+
+def flows(snapshot: Snapshot) -> Mapping[Flow, int]:
+    """Return each flow and the number of its partitions that are still to be copied."""
+    counts: dict[Flow, int] = {}
+    for reassignment in snapshot.reassignments:
+        for _, leader, _, pending in reassignment.rows():
+            if leader == NO_LEADER:
+                continue
+            for follower in pending:
+                flow = Flow(leader, follower)
+                counts[flow] = counts.get(flow, 0) + 1
+    return counts
+
+
+def participants(snapshot: Snapshot) -> Mapping[int, frozenset[ReplicaRole]]:
+    """Return the brokers that take part in a move and the roles that each holds.
+
+    The leader of every partition that is still being copied holds the leader role; each adding replica that
+    is not in the ISR holds the follower role, also while the partition has no leader.
+    """
+    roles: dict[int, set[ReplicaRole]] = {}
+    for reassignment in snapshot.reassignments:
+        for _, leader, _, pending in reassignment.rows():
+            if pending and leader != NO_LEADER:
+                roles.setdefault(leader, set()).add(ReplicaRole.LEADER)
+            for follower in pending:
+                roles.setdefault(follower, set()).add(ReplicaRole.FOLLOWER)
+    return {broker_id: frozenset(held) for broker_id, held in roles.items()}

@@ -1,0 +1,48 @@
+"""Answers for discovery over gRPC."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from datetime import timedelta
+
+import grpc
+
+from autothrottle.ports.cluster import SnapshotEvent, SnapshotSource
+from autothrottle.v1 import discovery_pb2, discovery_pb2_grpc
+from autothrottle.wire.snapshots import snapshot_to_chunks
+
+_LONGEST = timedelta(seconds=60)
+
+
+class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
+    """DiscoveryService."""
+
+    def __init__(self, source: SnapshotSource) -> None:
+        self._source = source
+
+    def GetSnapshot(
+        self, request: discovery_pb2.GetSnapshotRequest, context: grpc.ServicerContext
+    ) -> Iterator[discovery_pb2.GetSnapshotResponse]:
+        """Return the cluster as it is now, in chunks."""
+        left = context.time_remaining()
+        timeout = _LONGEST if left is None else min(_LONGEST, timedelta(seconds=max(left, 0.001)))
+        snapshot = self._source.fetch_snapshot(
+            min_version=request.min_version, replicas_of=tuple(request.replicas_of), timeout=timeout
+        )
+        yield from snapshot_to_chunks(snapshot)
+
+    def WatchSnapshots(
+        self, request: discovery_pb2.WatchSnapshotsRequest, context: grpc.ServicerContext
+    ) -> Iterator[discovery_pb2.WatchSnapshotsResponse]:
+        """Send what happens; first that the watch stands."""
+        happened: queue.SimpleQueue[SnapshotEvent | None] = queue.SimpleQueue()
+        watch = self._source.watch_snapshots(happened.put)
+        try:
+            if not context.add_callback(lambda: happened.put(None)):
+                return
+            yield discovery_pb2.WatchSnapshotsResponse()
+            while (event := happened.get()) is not None:
+                yield discovery_pb2.WatchSnapshotsResponse(version=event.version, reason=event.reason)
+        finally:
+            watch.close()

@@ -1,0 +1,277 @@
+"""Traffic on a real cluster, and what each broker's network card would count of it.
+
+    fill(cluster, "t", 50_000_000)            every partition of t gets 50 MB, as fast as it goes
+    ClientLoad(cluster, {("t", 0): 2e6})      clients that produce at given rates, whatever the brokers do
+    BrokerCounters(cluster).sample()          cumulative bytes received and sent by each broker
+
+All brokers of the lab share one loopback interface, so the counters are derived from the growth of the logs,
+which is what crosses the network: produced bytes reach the leader, and every follower fetches them from it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kazoo.exceptions import KazooException
+
+from autothrottle.lab.kafka import CLIENT, KafkaCluster, Partition, kafka
+
+_FILL_RECORD_BYTES = 200_000
+_FILL_IN_FLIGHT = 200
+"""Records; 40 MB are enough to keep every broker busy and do not pile up in memory."""
+
+
+def fill(cluster: KafkaCluster, topic: str, bytes_per_partition: int, within_seconds: float = 300.0) -> None:
+    """Produce at least that many bytes to every partition of a topic, and return when all replicas have them.
+
+    Also when a replica is on a broker that is down: then `TimeoutError`.
+    """
+    partitions = sorted(number for _, number in cluster.partitions([topic]))
+    value = bytes(_FILL_RECORD_BYTES)
+    unconfirmed: deque[Any] = deque()
+    producer = _producer(cluster, acks=1, enable_idempotence=False, batch_size=1_000_000)
+    try:
+        for _ in range(math.ceil(bytes_per_partition / _FILL_RECORD_BYTES)):
+            for partition in partitions:
+                unconfirmed.append(producer.send(topic, value, partition=partition))
+                if len(unconfirmed) > _FILL_IN_FLIGHT:
+                    unconfirmed.popleft().get(within_seconds)
+        while unconfirmed:
+            unconfirmed.popleft().get(within_seconds)
+    finally:
+        producer.close(timeout=10)
+    _wait_until_replicated(cluster, topic, within_seconds)
+
+
+def _wait_until_replicated(cluster: KafkaCluster, topic: str, within_seconds: float) -> None:
+    deadline = time.monotonic() + within_seconds
+    states = cluster.partitions([topic])
+    while True:
+        logs = {broker_id: cluster.log_bytes(broker_id) for broker_id in cluster.brokers}
+        sizes = {p: {logs[b].get(p, 0) for b in state.replicas} for p, state in states.items()}
+        if all(len(of_replicas) == 1 for of_replicas in sizes.values()):
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"The replicas of {topic} differ after {within_seconds:.0f} s: {sizes}")
+        time.sleep(0.05)
+
+
+def _producer(cluster: KafkaCluster, **configs: Any) -> Any:
+    return kafka.KafkaProducer(
+        bootstrap_servers=cluster.bootstrap_servers.split(","),
+        max_request_size=2_000_000,
+        metrics_enabled=False,
+        allow_auto_create_topics=False,
+        **CLIENT,
+        **configs,
+    )
+
+
+class Leaders:
+    """Who leads each partition, read again and again in the background; asking never waits."""
+
+    def __init__(self, cluster: KafkaCluster, interval_seconds: float = 0.5) -> None:
+        """Read once, so that the first question has an answer."""
+        self._cluster = cluster
+        self._interval_seconds = interval_seconds
+        self._leaders: Mapping[Partition, int] = {}
+        self._ending = threading.Event()
+        self._read()
+        self._thread = threading.Thread(target=self._follow, name="leaders", daemon=True)
+        self._thread.start()
+
+    def of(self, partition: Partition) -> int:
+        """Return the broker id of a partition's leader, -1 when none is known."""
+        return self._leaders.get(partition, -1)
+
+    def close(self) -> None:
+        """End the background thread; one that waits for a frozen ZooKeeper ends with its client."""
+        self._ending.set()
+        self._thread.join(timeout=5.0)
+
+    def _follow(self) -> None:
+        while not self._ending.wait(self._interval_seconds):
+            try:
+                self._read()
+            except KazooException:
+                continue  # ZooKeeper is frozen or away: what was last known stays
+
+    def _read(self) -> None:
+        self._leaders = {partition: state.leader for partition, state in self._cluster.partitions().items()}
+
+
+class Latency(NamedTuple):
+    """How long one record took."""
+
+    at: float
+    """When it was due, `time.monotonic()`."""
+    seconds: float
+    """From then until it was acknowledged."""
+
+
+class ClientLoad:
+    """Clients that produce at given rates whatever the brokers do (open loop); a context manager.
+
+    What is late is sent as soon as possible, and its latency counts from when it was due.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        rates: Mapping[Partition, float],
+        acks: int | str = "all",
+        record_bytes: int = 10_000,
+    ) -> None:
+        """Prepare to produce `rates` bytes per second to each partition."""
+        self._cluster = cluster
+        self._rates = dict(rates)
+        self._acks = acks
+        self._value = bytes(record_bytes)
+        self._sent: dict[int, int] = defaultdict(int)
+        self._latencies: list[Latency] = []
+        self._failures: list[str] = []
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="client load", daemon=True)
+
+    def __enter__(self) -> ClientLoad:
+        self._leaders = Leaders(self._cluster)
+        self._producer = _producer(
+            self._cluster, acks=self._acks, enable_idempotence=False, batch_size=256_000, linger_ms=5
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join(timeout=30.0)
+        self._producer.close(timeout=10)
+        self._leaders.close()
+
+    def set_rates(self, rates: Mapping[Partition, float]) -> None:
+        """From now on produce these bytes per second, to these partitions only."""
+        self._rates = dict(rates)
+
+    def set_total(self, bytes_per_second: float) -> None:
+        """From now on produce so much in all, in the same shares."""
+        total = sum(self._rates.values())
+        self._rates = {partition: rate / total * bytes_per_second for partition, rate in self._rates.items()}
+
+    @property
+    def sent_bytes(self) -> dict[int, int]:
+        """Acknowledged bytes of record values by the broker that led when they were acknowledged."""
+        return dict(self._sent)
+
+    @property
+    def latencies(self) -> list[Latency]:
+        """One for each acknowledged record, in the order of their acknowledgement."""
+        return list(self._latencies)
+
+    @property
+    def failures(self) -> list[str]:
+        """Why records were lost, one entry for each."""
+        return list(self._failures)
+
+    def _run(self) -> None:
+        due: dict[Partition, float] = defaultdict(float)
+        before = time.monotonic()
+        while not self._ending.wait(0.02):
+            now = time.monotonic()
+            for partition, rate in self._rates.items():
+                due[partition] += rate * (now - before)
+                while due[partition] >= len(self._value):
+                    due[partition] -= len(self._value)
+                    self._send(partition, now)
+            before = now
+
+    def _send(self, partition: Partition, at: float) -> None:
+        future = self._producer.send(partition[0], self._value, partition=partition[1])
+        future.add_callback(self._acknowledged, partition, at)
+        future.add_errback(self._failed)
+
+    def _acknowledged(self, partition: Partition, at: float, _: object) -> None:
+        self._sent[self._leaders.of(partition)] += len(self._value)
+        self._latencies.append(Latency(at, time.monotonic() - at))
+
+    def _failed(self, error: BaseException) -> None:
+        self._failures.append(repr(error))
+
+
+class Counters(NamedTuple):
+    """What a network card has counted since the counters were made, in bytes."""
+
+    rx_bytes: float
+    """Received: the growth of all logs of the broker, from clients and from leaders."""
+    tx_bytes: float
+    """Sent: the growth of its followers' logs of the partitions that it leads, moving ones included."""
+
+
+class BrokerCounters:
+    """Cumulative bytes received and sent by each broker; a context manager.
+
+    Only growth counts, so that deleted segments take nothing away. A sample looks at file sizes only: it
+    waits for no broker, and for no ZooKeeper. The growth of a partition without a known leader is counted
+    once it has one.
+    """
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        """Begin to count from what the logs hold now."""
+        self._cluster = cluster
+        self._leaders = Leaders(cluster)
+        self._lock = threading.Lock()
+        self._sizes = {broker_id: cluster.log_bytes(broker_id) for broker_id in cluster.brokers}
+        self._received: dict[int, float] = dict.fromkeys(cluster.brokers, 0.0)
+        self._sent: dict[int, float] = dict.fromkeys(cluster.brokers, 0.0)
+        self._ending = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> BrokerCounters:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def sample(self) -> dict[int, Counters]:
+        """Return the counters of every broker, also of those that are down."""
+        with self._lock:
+            for broker_id in self._cluster.brokers:
+                self._sizes[broker_id] = self._count(broker_id, self._cluster.log_bytes(broker_id))
+            return {b: Counters(self._received[b], self._sent[b]) for b in self._cluster.brokers}
+
+    def call_every(self, seconds: float, callback: Callable[[Mapping[int, Counters]], None]) -> None:
+        """From now on give a sample to `callback` every so many seconds, in a thread, until `close`."""
+
+        def run() -> None:
+            while not self._ending.wait(seconds):
+                callback(self.sample())
+
+        thread = threading.Thread(target=run, name="broker counters", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def close(self) -> None:
+        """End the background threads."""
+        self._ending.set()
+        for thread in self._threads:
+            thread.join(timeout=30.0)
+        self._leaders.close()
+
+    def _count(self, broker_id: int, sizes: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Count what a broker's logs have grown by, and return the sizes up to which they are counted."""
+        counted: dict[Partition, int] = {}
+        before = self._sizes[broker_id]
+        for partition, size in sizes.items():
+            leader = self._leaders.of(partition)
+            if leader not in self._sent:
+                counted[partition] = before.get(partition, 0)
+                continue
+            growth = max(0, size - before.get(partition, 0))
+            self._received[broker_id] += growth
+            if leader != broker_id:
+                self._sent[leader] += growth
+            counted[partition] = size
+        return counted

@@ -1,0 +1,1 @@
+"""The load and the capacity of every broker, and the posting of events, for whoever asks."""

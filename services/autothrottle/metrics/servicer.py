@@ -1,0 +1,43 @@
+"""Answers for the metrics source over gRPC."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import grpc
+
+from autothrottle.core.errors import Invalid
+from autothrottle.ports.metrics import EventSink, LoadSource
+from autothrottle.v1 import metrics_pb2, metrics_pb2_grpc
+from autothrottle.wire.loads import event_from_message, loads_to_message
+
+_LONGEST = timedelta(seconds=60)
+_TITLE_LENGTH = 200
+
+
+class MetricsServicer(metrics_pb2_grpc.MetricsServiceServicer):
+    """MetricsService."""
+
+    def __init__(self, loads: LoadSource, events: EventSink) -> None:
+        self._loads, self._events = loads, events
+
+    def GetLoads(
+        self, request: metrics_pb2.GetLoadsRequest, context: grpc.ServicerContext
+    ) -> metrics_pb2.GetLoadsResponse:
+        """Return the newest load of every broker."""
+        return loads_to_message(self._loads.fetch_loads(_timeout(context)))
+
+    def PostEvent(
+        self, request: metrics_pb2.PostEventRequest, context: grpc.ServicerContext
+    ) -> metrics_pb2.PostEventResponse:
+        """Post an event."""
+        if not 0 < len(request.title) <= _TITLE_LENGTH:
+            raise Invalid(f"an event's title has {len(request.title)} characters; give 1 to {_TITLE_LENGTH}")
+        self._events.post_event(event_from_message(request), _timeout(context))
+        return metrics_pb2.PostEventResponse()
+
+
+def _timeout(context: grpc.ServicerContext) -> timedelta:
+    """What is left of the caller's deadline, less what the answer takes."""
+    left = context.time_remaining()
+    return _LONGEST if left is None else min(_LONGEST, timedelta(seconds=max(left * 0.95, 0.001)))

@@ -1,0 +1,5 @@
+"""The loop that decides: reads the cluster and its load, plans, has the plan carried out, and says what it did.
+
+Any number of planners run; the one that the election chose leads, the others wait. `loop` runs the cycles, `triggers`
+says when, `narration` puts into words what a cycle did, `servicer` answers over gRPC. The type to know is `Planner`.
+"""

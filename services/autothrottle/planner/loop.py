@@ -1,0 +1,409 @@
+"""The planner's loop: one turn is a cycle, and a cycle is read, plan, write, tell."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from autothrottle.core.changes import (
+    Change,
+    Outcome,
+    OutcomeStatus,
+    changes,
+    foreign_throttles,
+    removal_of_foreign,
+)
+from autothrottle.core.configs import ReplicaRole, ResourceType
+from autothrottle.core.cycle import CycleRecord, PlannerState
+from autothrottle.core.errors import AutothrottleError, NotLeader, Unavailable
+from autothrottle.core.history import ThrottleHistory
+from autothrottle.core.loads import Loads
+from autothrottle.core.overrides import Overrides
+from autothrottle.core.plan import Limits, Plan, plan, standing_rate
+from autothrottle.core.topology import Snapshot, participants
+from autothrottle.planner import narration
+from autothrottle.planner.triggers import Trigger, Triggers
+from autothrottle.ports.cluster import ConfigWriter, SnapshotSource
+from autothrottle.ports.leadership import Election, Term
+from autothrottle.ports.metrics import Event, EventSink, LoadSource
+from autothrottle.ports.overrides import OverrideStore
+
+log = logging.getLogger(__name__)
+
+_CLUSTER_TIMEOUT = timedelta(seconds=20)
+"""For reading the cluster and for writing to it: enough for 100,000 partitions read anew."""
+
+_LONGEST_METRICS_WAIT = timedelta(seconds=15)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSettings:
+    """What the operator configured."""
+
+    limits: Limits
+    interval: timedelta = timedelta(seconds=180)
+    """Between two scheduled cycles, >= 1 s."""
+    metrics_window: timedelta = timedelta(seconds=120)
+    """How long loads that were read may be used by cycles that an event starts."""
+    cleanup_after: int = 60
+    """Idle intervals after which foreign throttles are removed, >= 1; only with `cleanup_foreign`."""
+    cleanup_foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything of the outside that a planner talks to."""
+
+    election: Election
+    snapshots: SnapshotSource
+    loads: LoadSource
+    events: EventSink
+    writer: ConfigWriter
+    overrides: OverrideStore
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What one term remembers from cycle to cycle; a new term begins with none of it."""
+
+    cycles: int = 0
+    version: int = 0
+    topics: frozenset[str] = frozenset()
+    announced: tuple[str, ...] = ()
+    overrides: Overrides = field(default_factory=Overrides)
+    loads: Loads = field(default_factory=Loads)
+    loads_read: float | None = None
+    failures: dict[int, int] = field(default_factory=dict)
+    history: ThrottleHistory = field(default_factory=ThrottleHistory)
+    idle: int = 0
+    troubles: int = 0
+    findings: frozenset[str] = frozenset()
+
+
+class Planner:
+    """One candidate's loop, in a thread of its own from `start` to `stop`; it acts only while it leads."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        settings: PlannerSettings,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._ports, self._settings, self._now = ports, settings, now
+        self._triggers = Triggers(settings.interval)
+        self._memory = _Memory()
+        self._fence = 0
+        self._last_cycle: CycleRecord | None = None
+        self._ended = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
+        self._poster = _EventPoster(ports.events, min(settings.interval / 2, _LONGEST_METRICS_WAIT))
+        self._watches = [
+            ports.snapshots.watch_snapshots(lambda event: self._triggers.request(event.reason)),
+            ports.overrides.watch_overrides(lambda: self._triggers.request("an override changed")),
+        ]
+
+    def start(self, address: str) -> None:
+        """Stand for election as `address`, and run a cycle whenever one is due."""
+        self._thread.start()
+        self._ports.election.join(address, self._triggers.restart)
+
+    def stop(self) -> None:
+        """Finish the cycle in hand and give up the leadership, so that another can lead at once."""
+        for watch in self._watches:
+            watch.close()
+        self._triggers.stop()
+        self._thread.join()
+        self._ports.election.leave()
+        self._poster.stop()
+        with self._ended:
+            self._ended.notify_all()
+
+    def request_cycle(self, reason: str) -> None:
+        """Ask for a cycle and return.
+
+        Raises:
+            NotLeader: with the leader's address.
+        """
+        if self._ports.election.term is None:
+            raise NotLeader("this planner does not lead; ask the leader", self.state().leader_address)
+        self._triggers.request(reason or "asked for")
+
+    def state(self) -> PlannerState:
+        """Return who leads and what the last cycle of this planner did."""
+        leading = self._ports.election.term is not None
+        try:
+            leader = self._ports.election.leader()
+        except Unavailable:
+            leader = None
+        return PlannerState(
+            leading=leading,
+            term=leader.fence if leader else 0,
+            leader_address=leader.address if leader else "",
+            last_cycle=self._last_cycle,
+            failures=dict(self._memory.failures),
+        )
+
+    def next_cycle(self, after: CycleRecord | None, timeout: timedelta) -> CycleRecord | None:
+        """Return the newest cycle as soon as it is another than `after`; None: none came in time."""
+        with self._ended:
+            self._ended.wait_for(lambda: self._last_cycle is not after, timeout.total_seconds())
+            return self._last_cycle if self._last_cycle is not after else None
+
+    def _run(self) -> None:
+        while (trigger := self._triggers.wait()) is not None:
+            term = self._ports.election.term
+            if term is None:
+                continue
+            if term.fence != self._fence:
+                log.info("Leading in term %d", term.fence)
+                self._fence, self._memory = term.fence, _Memory()
+            self._publish(self.run_cycle(term, trigger))
+
+    def _publish(self, record: CycleRecord) -> None:
+        with self._ended:
+            self._last_cycle = record
+            self._ended.notify_all()
+
+    def run_cycle(self, term: Term, trigger: Trigger) -> CycleRecord:
+        """Run one cycle: all that is read is one moment's, and what is written is what the plan lacks."""
+        memory, start = self._memory, self._now()
+        memory.cycles += 1
+        cycle = _Cycle(term, memory.cycles)
+        try:
+            self._read(cycle, trigger)
+            self._decide(cycle)
+            self._write(cycle)
+            self._tell(cycle, trigger)
+            memory.troubles = memory.troubles + 1 if cycle.refused else 0
+        except NotLeader as error:
+            log.warning("The cycle ends: %s", error)
+            cycle.error = str(error)
+        except AutothrottleError as error:
+            log.error("The cycle failed, nothing was removed: %s", error)
+            cycle.error = str(error)
+            memory.troubles += 1
+        if memory.troubles:
+            self._triggers.request("trying again", _back_off(memory.troubles, self._settings.interval))
+        record = cycle.record(start, self._now(), trigger.reason)
+        log.debug("cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
+        return record
+
+    # Read.
+
+    def _read(self, cycle: _Cycle, trigger: Trigger) -> None:
+        memory, ports = self._memory, self._ports
+        read = ports.overrides.read_overrides()
+        cycle.overrides = memory.overrides = read.keeping_unreadable(memory.overrides)
+        cycle.findings += [*read.warnings, *read.unreadable.values()]
+        cycle.snapshot = ports.snapshots.fetch_snapshot(
+            min_version=memory.version,
+            replicas_of=sorted(cycle.overrides.active_brokers),
+            timeout=_CLUSTER_TIMEOUT,
+        )
+        memory.version = cycle.snapshot.version
+        cycle.findings += [f"{problem.path}: {problem.reason}" for problem in cycle.snapshot.problems]
+        memory.history = memory.history.observe(self._now(), _standing(cycle.snapshot))
+        cycle.loads = self._loads(cycle, trigger)
+
+    def _loads(self, cycle: _Cycle, trigger: Trigger) -> Loads:
+        """The loads to decide on; read anew by scheduled cycles, and when those last read are too old."""
+        memory = self._memory
+        if trigger.scheduled or not self._loads_are_fresh():
+            try:
+                timeout = min(self._settings.interval / 2, _LONGEST_METRICS_WAIT)
+                memory.loads = self._ports.loads.fetch_loads(timeout)
+                memory.loads_read = time.monotonic()
+            except AutothrottleError as error:
+                memory.loads, memory.loads_read = Loads(), None
+                cycle.findings.append(f"metrics cannot be read: {error}")
+        involved = participants(cycle.snapshot).keys()
+        cycle.findings += memory.loads.warnings
+        cycle.findings += [
+            f"broker {b}: {memory.loads.problems.get(b, 'the metrics source does not know it')}"
+            for b in sorted(involved - memory.loads.brokers.keys())
+            if memory.loads_read is not None
+        ]
+        if trigger.scheduled:
+            missing = involved - memory.loads.brokers.keys()
+            memory.failures = {b: memory.failures.get(b, 0) + 1 for b in missing}
+        return memory.loads
+
+    def _loads_are_fresh(self) -> bool:
+        read = self._memory.loads_read
+        return read is not None and time.monotonic() - read < self._settings.metrics_window.total_seconds()
+
+    # Decide.
+
+    def _decide(self, cycle: _Cycle) -> None:
+        memory = self._memory
+        cycle.plan = plan(
+            cycle.snapshot,
+            cycle.loads,
+            self._settings.limits,
+            cycle.overrides,
+            memory.failures,
+            memory.history,
+        )
+        found = changes(cycle.plan, cycle.snapshot, cycle.term.fence, cycle.number)
+        cycle.changes, cycle.outcomes = list(found.changes), list(found.refused)
+        cycle.findings += found.findings
+
+    # Write.
+
+    def _write(self, cycle: _Cycle) -> None:
+        if self._cleanup_is_due(cycle):
+            cycle.changes += removal_of_foreign(cycle.snapshot, cycle.term.fence, cycle.number)
+        if cycle.changes:
+            fence, wanted = cycle.term.fence, cycle.changes
+            cycle.outcomes += self._ports.writer.apply(fence, wanted, _CLUSTER_TIMEOUT)
+        cycle.applied = narration.Applied.of(cycle.changes, cycle.outcomes)
+        standing = _standing(cycle.snapshot) | {port: rate or 0 for port, rate in cycle.applied.rates.items()}
+        self._memory.history = self._memory.history.observe(self._now(), standing)
+        self._purge_overrides(cycle)
+
+    def _cleanup_is_due(self, cycle: _Cycle) -> bool:
+        """Whether foreign throttles are to go; they are reported first, once."""
+        memory, settings = self._memory, self._settings
+        idle = not cycle.snapshot.reassignments and not cycle.plan.hold
+        foreign = foreign_throttles(cycle.snapshot) if idle else {}
+        if foreign:
+            cycle.findings.append(narration.foreign_line(foreign, settings.cleanup_foreign))
+        due = settings.cleanup_foreign and bool(foreign) and memory.idle >= settings.cleanup_after
+        memory.idle = 0 if due or not idle else memory.idle
+        return due
+
+    def _purge_overrides(self, cycle: _Cycle) -> None:
+        """Remove the overrides that have done their work, each in the version that was read."""
+        overrides, fence = cycle.overrides, cycle.term.fence
+        if cycle.plan.finished_override and overrides.cluster is not None and not cycle.refused:
+            self._ports.overrides.purge_override(fence, None, overrides.cluster.version)
+            log.info("Throttle override removed: no reassignment is left")
+        for broker_id, override in overrides.brokers.items():
+            if override.rate == 0:
+                self._ports.overrides.purge_override(fence, broker_id, override.version)
+
+    # Tell.
+
+    def _tell(self, cycle: _Cycle, trigger: Trigger) -> None:
+        memory, snapshot = self._memory, cycle.snapshot
+        topics = frozenset(snapshot.topics)
+        done = sorted(memory.topics - topics)
+        if done:
+            log.info("%s", narration.done_line(done))
+        lines = tuple(narration.topic_lines(snapshot))
+        if lines != memory.announced or trigger.scheduled:
+            for line in lines:
+                log.info("%s", line)
+        limits = self._settings.limits
+        for line in narration.rate_lines(cycle.plan, cycle.applied, limits):
+            log.info("%s", line)
+        for line in narration.removal_lines(cycle.plan, cycle.applied):
+            log.info("%s", line)
+        self._tell_findings(cycle)
+        for event in narration.events(cycle.plan, snapshot, cycle.applied, done):
+            self._poster.post(event)
+        memory.topics, memory.announced = topics, lines
+        if trigger.scheduled:
+            memory.idle = 0 if topics else memory.idle + 1
+
+    def _tell_findings(self, cycle: _Cycle) -> None:
+        """Log what was found, each thing when it appears and not again while it stays."""
+        refused = [f"{o.resource}: not written: {o.reason}" for o in cycle.refused]
+        findings = [*cycle.findings, *refused]
+        for finding in findings:
+            if finding not in self._memory.findings:
+                log.warning("%s", finding)
+        self._memory.findings = frozenset(findings)
+
+
+class _Cycle:
+    """One cycle on its way."""
+
+    def __init__(self, term: Term, number: int) -> None:
+        self.term, self.number = term, number
+        self.snapshot = Snapshot.empty()
+        self.overrides = Overrides()
+        self.loads = Loads()
+        self.plan = Plan()
+        self.changes: list[Change] = []
+        self.outcomes: list[Outcome] = []
+        self.findings: list[str] = []
+        self.applied = narration.Applied()
+        self.error = ""
+
+    @property
+    def refused(self) -> list[Outcome]:
+        """The outcomes of what was not written."""
+        return [outcome for outcome in self.outcomes if outcome.status is OutcomeStatus.REFUSED]
+
+    def record(self, start: datetime, end: datetime, reason: str) -> CycleRecord:
+        """Return what is kept of it."""
+        sentence = narration.sentence(self.snapshot, self.changes, self.outcomes)
+        return CycleRecord(
+            term=self.term.fence,
+            number=self.number,
+            start=start,
+            end=end,
+            reason=reason,
+            sentence="" if self.error else sentence,
+            topics=self.snapshot.topics,
+            decisions=self.plan.decisions,
+            outcomes=tuple(self.outcomes),
+            findings=tuple(self.findings),
+            error=self.error,
+        )
+
+
+class _EventPoster:
+    """Posts events from a thread of its own: a slow sink never delays a cycle."""
+
+    _LIMIT = 100
+
+    def __init__(self, sink: EventSink, timeout: timedelta) -> None:
+        self._sink, self._timeout = sink, timeout
+        self._waiting: queue.Queue[Event | None] = queue.Queue(self._LIMIT)
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self._thread.start()
+
+    def post(self, event: Event) -> None:
+        """Take an event over; it is dropped, with a line in the log, when too many wait."""
+        try:
+            self._waiting.put_nowait(event)
+        except queue.Full:
+            log.warning("event dropped, %d wait already: %s", self._LIMIT, event.title)
+
+    def stop(self) -> None:
+        """Post what waits, for as long as one post may take, then end."""
+        try:
+            self._waiting.put(None, timeout=self._timeout.total_seconds())
+        except queue.Full:
+            return
+        self._thread.join(self._timeout.total_seconds())
+
+    def _run(self) -> None:
+        while (event := self._waiting.get()) is not None:
+            try:
+                self._sink.post_event(event, self._timeout)
+            except AutothrottleError as error:
+                log.warning("event not posted (%s): %s", error, event.title)
+
+
+def _standing(snapshot: Snapshot) -> dict[tuple[int, ReplicaRole], int]:
+    """The rates that stand in the cluster, by broker and role."""
+    return {
+        (resource.broker_id, role): rate
+        for resource in snapshot.throttles
+        if resource.type is ResourceType.BROKER
+        for role in ReplicaRole
+        if (rate := standing_rate(snapshot, resource.broker_id, role)) is not None
+    }
+
+
+def _back_off(troubles: int, interval: timedelta) -> timedelta:
+    """How long to wait after so many cycles in a row that did not succeed; never less than 1 s."""
+    return max(timedelta(seconds=1), min(interval, timedelta(seconds=2 ** min(troubles - 1, 10))))

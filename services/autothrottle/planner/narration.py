@@ -1,0 +1,172 @@
+"""What a cycle did, in the words that operators grep for and see on their dashboards: log lines and events.
+
+The lines keep the wording of the original program, "source" and "destination" included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autothrottle.core.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.configs import ConfigResource, ReplicaRole, ResourceType
+from autothrottle.core.loads import MEGABYTE
+from autothrottle.core.plan import Decision, Limits, Plan, Reason
+from autothrottle.core.topology import Snapshot, participants
+from autothrottle.ports.metrics import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a cycle really changed."""
+
+    rates: Mapping[tuple[int, ReplicaRole], int | None] = field(default_factory=dict)
+    """(broker id, role) -> the new rate in bytes/s; None: the throttle was removed or given back."""
+    topics_cleared: tuple[str, ...] = ()
+    """Topics whose lists hold nothing of ours any more."""
+
+    @staticmethod
+    def of(changes: Sequence[Change], outcomes: Sequence[Outcome]) -> Applied:
+        """Return what of the changes was carried out."""
+        done = {o.resource for o in outcomes if o.status is OutcomeStatus.APPLIED}
+        rates: dict[tuple[int, ReplicaRole], int | None] = {}
+        cleared = []
+        for change in changes:
+            if change.resource not in done:
+                continue
+            if change.resource.type is ResourceType.BROKER:
+                rates |= _rates(change)
+            elif change.ledger is None:
+                cleared.append(change.resource.name)
+        return Applied(rates, tuple(cleared))
+
+
+def _rates(change: Change) -> dict[tuple[int, ReplicaRole], int | None]:
+    ours = change.ledger.keys if change.ledger else {}
+    edited = {edit.key: edit.value for edit in change.edits}
+    return {
+        (change.resource.broker_id, role): int(edited[role.rate_key] or 0) if role.rate_key in ours else None
+        for role in ReplicaRole
+        if role.rate_key in edited
+    }
+
+
+def megabytes(rate: int) -> str:
+    """Return a rate in MB/s with two digits.
+
+    >>> megabytes(139_830_000)
+    '139.83'
+    """
+    return f"{rate / MEGABYTE:.2f}"
+
+
+def _bracketed(items: Iterable[object]) -> str:
+    return "[" + " ".join(str(item) for item in items) + "]"
+
+
+def topic_lines(snapshot: Snapshot) -> list[str]:
+    """Return the lines that say what moves between whom."""
+    if not snapshot.reassignments:
+        return ["No topics undergoing reassignment"]
+    roles = participants(snapshot)
+    leaders = sorted(b for b, held in roles.items() if ReplicaRole.LEADER in held)
+    followers = sorted(b for b, held in roles.items() if ReplicaRole.FOLLOWER in held)
+    return [
+        f"Topics with ongoing reassignments: {_bracketed(snapshot.topics)}",
+        f"Source brokers participating in replication: {_bracketed(leaders)}",
+        f"Destination brokers participating in replication: {_bracketed(followers)}",
+    ]
+
+
+def rate_lines(plan: Plan, applied: Applied, limits: Limits) -> list[str]:
+    """Return the lines that say which rates were written, and on what they were decided."""
+    lines = []
+    for decision in plan.decisions:
+        if applied.rates.get((decision.broker_id, decision.role)) is not None:
+            where = f"broker {decision.broker_id} [{decision.role.value}]"
+            basis = _basis(decision, limits)
+            lines.append(f"Replication throttle rate for {where} ({basis}): {megabytes(decision.rate)}MB/s")
+            lines.append(f"Updated throttle on {where}")
+    return lines
+
+
+def _basis(decision: Decision, limits: Limits) -> str:
+    match decision.reason:
+        case Reason.BROKER_OVERRIDE:
+            return "broker override"
+        case Reason.CLUSTER_OVERRIDE:
+            return "override"
+        case Reason.MINIMUM:
+            return "no metrics: the minimum rate"
+        case Reason.KEPT:
+            return "no metrics: the standing rate"
+        case Reason.HEADROOM | Reason.UNCHANGED:
+            percent = limits.max_ratio(decision.role) * 100
+            return f"based on a {percent:g}% max free capacity utilization"
+
+
+def removal_lines(plan: Plan, applied: Applied) -> list[str]:
+    """Return the lines that say where throttles are gone, a line for each broker and topic."""
+    lines = [f"Throttle removed on broker {broker_id}" for broker_id in _unthrottled(plan, applied)]
+    return lines + [f"Throttled replicas removed on topic {topic}" for topic in applied.topics_cleared]
+
+
+def _unthrottled(plan: Plan, applied: Applied) -> list[int]:
+    kept = {decision.broker_id for decision in plan.decisions}
+    return sorted({b for (b, _), rate in applied.rates.items() if rate is None} - kept)
+
+
+def done_line(done: Sequence[str]) -> str:
+    """Return the line that says which topics have arrived."""
+    return f"Topics done reassigning: {_bracketed(done)}"
+
+
+def events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequence[str]) -> list[Event]:
+    """Return what is posted for a cycle: nothing when it changed no rate and ended no move."""
+    found = [Event("Topics done reassigning", done_line(done))] if done else []
+    roles = participants(snapshot)
+    written = {port for port, rate in applied.rates.items() if rate is not None}
+    moving = [d for d in plan.decisions if d.role in roles.get(d.broker_id, ())]
+    standalone = [d for d in plan.decisions if d.broker_id not in roles]
+    if any((d.broker_id, d.role) in written for d in moving):
+        text = (
+            "Replication throttles changes for brokers [ID, role, rate]: "
+            f"{_listed(moving)}\nTopics currently undergoing replication: {_bracketed(snapshot.topics)}"
+        )
+        found.append(Event("Broker replication throttle set", text))
+    if any((d.broker_id, d.role) in written for d in standalone):
+        text = f"Replication throttle overrides for brokers [ID, role, rate]: {_listed(standalone)}"
+        found.append(Event("Broker level throttle override(s) configured", text))
+    brokers = _unthrottled(plan, applied)
+    if brokers or (applied.topics_cleared and not snapshot.reassignments):
+        text = (
+            f"Replication throttle removed on the following brokers: {_bracketed(brokers)}\n"
+            f"Throttled replicas removed on the following topics: {_bracketed(applied.topics_cleared)}"
+        )
+        found.append(Event("Broker replication throttle removed", text))
+    return found
+
+
+def _listed(decisions: Sequence[Decision]) -> str:
+    return ", ".join(f"[{d.broker_id}, {d.role.value}, {megabytes(d.rate)}]" for d in decisions)
+
+
+def sentence(snapshot: Snapshot, changes: Sequence[Change], outcomes: Sequence[Outcome]) -> str:
+    """Return what a cycle did, in one sentence."""
+    count = {status: sum(o.status is status for o in outcomes) for status in OutcomeStatus}
+    moves = f"{len(snapshot.topics)} topics in reassignment" if snapshot.topics else "nothing moves"
+    if not changes and not outcomes:
+        return f"{moves}; what stands is right"
+    refused = f", {count[OutcomeStatus.REFUSED]} refused" if count[OutcomeStatus.REFUSED] else ""
+    return f"{moves}; {count[OutcomeStatus.APPLIED]} of {len(changes)} changes written{refused}"
+
+
+def foreign_line(found: Mapping[ConfigResource, Mapping[str, str]], cleanup: bool) -> str:
+    """Return the line that reports throttles which others left while nothing moves."""
+    names = _bracketed(found)
+    fix = (
+        "they go after --cleanup-after intervals"
+        if cleanup
+        else "they are left; --cleanup-foreign removes them"
+    )
+    return f"Throttles that autothrottle did not set stand while nothing moves: {names}; {fix}"

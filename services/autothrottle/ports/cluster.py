@@ -1,0 +1,73 @@
+"""The Kafka cluster: snapshots of what moves and what stands, and the writing of throttle configs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from autothrottle.core.changes import Change, Outcome
+from autothrottle.core.topology import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEvent:
+    """Something happened that a cycle should see at once."""
+
+    version: int
+    """A snapshot of at least this version shows it."""
+    reason: str
+    """What happened, for example `a reassignment of [t1] started`."""
+
+
+class Watch(Protocol):
+    """A running subscription."""
+
+    def close(self) -> None:
+        """End it; nothing is delivered afterwards. Idempotent."""
+        ...
+
+
+class SnapshotSource(Protocol):
+    """Where snapshots of the cluster come from."""
+
+    def fetch_snapshot(
+        self, *, min_version: int = 0, replicas_of: Collection[int] = (), timeout: timedelta
+    ) -> Snapshot:
+        """Return the cluster as it is now.
+
+        Args:
+            min_version: the snapshot shows at least this version.
+            replicas_of: ids of the brokers whose replicas the snapshot lists.
+            timeout: > 0.
+
+        Raises:
+            Unavailable: when the cluster does not answer in time, or not at `min_version`.
+            Incomplete: when what moves cannot be read: nothing may be concluded.
+        """
+        ...
+
+    def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
+        """Call `notify` for every event from now on, from another thread; it must not block."""
+        ...
+
+
+class ConfigWriter(Protocol):
+    """Carries out changes, each all or nothing, and none after the term is over."""
+
+    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+        """Carry out the changes; one outcome for each, in their order.
+
+        Atomic for each resource: its edits, the brokers' notification and the ledger. Safe to repeat.
+
+        Args:
+            fence: the version of the term that decided this.
+            changes: what to do; a standing value other than the expected one refuses the change.
+            timeout: > 0.
+
+        Raises:
+            NotLeader: when the term is over; nothing of the rest was written.
+            Unavailable: when nothing could be tried.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""What every service process needs: server, interceptors, signals, configuration and logs."""

@@ -1,0 +1,152 @@
+"""Where the texts of options come from: the command line, the environment, a TOML file.
+
+Each source is read to its end, whatever is wrong on the way. What the texts mean is in `options`, which of
+them counts in `configuration`. The type to know is `Given`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import IntEnum
+from pathlib import Path
+
+from autothrottle.runtime.options import CONFIG, ENVIRONMENT_PREFIX, OPTIONS
+
+
+class Rank(IntEnum):
+    """Where a text comes from; the smaller wins."""
+
+    FLAG = 0
+    ENVIRONMENT = 1
+    FILE = 2
+    DEFAULT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A text for an option."""
+
+    text: str
+    source: str
+    """For messages: "flag --interval"."""
+    rank: Rank
+
+
+@dataclass(slots=True)
+class Flags:
+    """A command line in the grammar of Go's flag package; of a flag given twice the last counts."""
+
+    given: dict[str, Given] = field(default_factory=dict)
+    """Name of an option -> its text; absent: there is no such flag."""
+    problems: list[str] = field(default_factory=list)
+    help: bool = False
+    """Whether -h or --help is there."""
+
+    @staticmethod
+    def read(argv: Sequence[str]) -> Flags:
+        """Read all words."""
+        flags, words = Flags(), list(argv)
+        while words:
+            word = words.pop(0)
+            match = re.fullmatch(r"--?([^-=][^=]*)(?:=(.*))?", word, re.DOTALL)
+            if match is None:
+                flags.problems.append(_stray(word))
+            elif match[1] in ("h", "help"):
+                flags.help = True
+            else:
+                flags._take(match[1], match[2], words)
+        return flags
+
+    def _take(self, name: str, text: str | None, words: list[str]) -> None:
+        """Note one flag, whose value may be the next word."""
+        option = OPTIONS.get(name)
+        if option is None:
+            self.problems.append(_unknown(f"flag --{name}", name, "--"))
+            if text is None and words and not words[0].startswith("-"):
+                words.pop(0)  # its value, no stray word
+            return
+        if text is None and option.boolean:
+            text = "true"
+        elif text is None and words:
+            text = words.pop(0)
+        if text is None:
+            self.problems.append(f"{name}: flag --{name} has no value. Fix: --{name}={option.good_value}")
+        else:
+            self.given[name] = Given(text, f"flag --{name}", Rank.FLAG)
+
+
+def from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Given], list[str]]:
+    """Return the options given there, and a warning for each variable that looks like ours and is not.
+
+    Kubernetes, for one, sets AUTOTHROTTLE_PORT beside a service of our name. No value is shown: it may be a
+    key.
+    """
+    names = {option.variable: name for name, option in OPTIONS.items()}
+    given: dict[str, Given] = {}
+    warnings = []
+    for variable in sorted(v for v in environ if v.startswith(ENVIRONMENT_PREFIX)):
+        if variable not in names:
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", "-")
+            near = get_close_matches(name, OPTIONS, n=1)
+            hint = f"; did you mean {OPTIONS[near[0]].variable}?" if near else ""
+            warnings.append(f"environment variable {variable} is unknown and ignored{hint}")
+        elif environ[variable]:
+            source = f"environment variable {variable}"
+            given[names[variable]] = Given(environ[variable], source, Rank.ENVIRONMENT)
+    return given, warnings
+
+
+def from_file(config: Given | None) -> tuple[dict[str, Given], list[str]]:
+    """Return the options given in the file that `config` names, if any, and what is wrong with it."""
+    if config is None or not config.text:
+        return {}, []
+    try:
+        content = tomllib.loads(Path(config.text).read_text("utf-8"))
+    except OSError as error:
+        return {}, [_unreadable(config, str(error.strerror), "name a TOML file that this process may read")]
+    except ValueError as error:
+        return {}, [_unreadable(config, str(error), "correct the file")]
+    given: dict[str, Given] = {}
+    problems = []
+    for key, value in content.items():
+        source = f"key {key} of {config.text}"
+        if key == CONFIG.name:
+            problems.append(f"{source} is not allowed: a file names no further file. Fix: remove it")
+        elif key not in OPTIONS:
+            problems.append(_unknown(source, key, ""))
+        else:
+            given[key] = Given(_toml_text(value), source, Rank.FILE)
+    return given, problems
+
+
+def _toml_text(value: object) -> str:
+    """Return a TOML value as a flag would have it; a list is a comma list, a table is JSON."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return ",".join(_toml_text(item) for item in value)
+    if isinstance(value, dict):
+        return json.dumps(value, default=str)
+    return str(value)
+
+
+def _unreadable(config: Given, reason: str, fix: str) -> str:
+    return f"{CONFIG.name}: {config.text!r} ({config.source}) cannot be read: {reason}. Fix: {fix}"
+
+
+def _stray(word: str) -> str:
+    return (
+        f"the word {word!r} belongs to no flag. Fix: remove it; quote values that hold blanks, and write "
+        f"--name=false for a flag that is true or false"
+    )
+
+
+def _unknown(where: str, name: str, prefix: str) -> str:
+    near = get_close_matches(name.replace("_", "-").lower(), OPTIONS, n=1)
+    fix = f"did you mean {prefix}{near[0]}?" if near else "remove it; --help lists all options"
+    return f"{where} is unknown. Fix: {fix}"

@@ -1,0 +1,1 @@
+"""Generated words of `autothrottle.v1`: never edit these files, run `make proto`."""

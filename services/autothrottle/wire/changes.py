@@ -1,0 +1,116 @@
+"""Changes, their outcomes and the ledger, to messages and back.
+
+What comes in from elsewhere is checked here: only throttle keys of a broker or a topic get through.
+"""
+
+from __future__ import annotations
+
+import re
+
+from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
+from autothrottle.core.configs import THROTTLE_KEYS, ConfigResource
+from autothrottle.core.errors import Invalid
+from autothrottle.core.ledger import LedgerEntry, LedgerKey
+from autothrottle.v1 import applier_pb2, types_pb2
+
+# Kafka's rule for topic names; broker ids are int32.
+_RESOURCE = re.compile(r"brokers/(0|[1-9][0-9]{0,9})|topics/(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+
+_STATUS = {
+    OutcomeStatus.APPLIED: types_pb2.Outcome.STATUS_APPLIED,
+    OutcomeStatus.UNCHANGED: types_pb2.Outcome.STATUS_UNCHANGED,
+    OutcomeStatus.REFUSED: types_pb2.Outcome.STATUS_REFUSED,
+}
+_STATUS_BACK = {number: status for status, number in _STATUS.items()}
+
+
+def change_to_message(change: Change) -> applier_pb2.Change:
+    """Return a change as a message."""
+    return applier_pb2.Change(
+        resource=change.resource.path,
+        edits=[applier_pb2.Edit(key=e.key, expected=e.expected, value=e.value) for e in change.edits],
+        ledger=None if change.ledger is None else ledger_to_message(change.ledger),
+    )
+
+
+def change_from_message(message: applier_pb2.Change) -> Change:
+    """Return the change that a message holds.
+
+    Raises:
+        Invalid: when it is about anything but throttle keys of a broker or a topic.
+    """
+    ledger = ledger_from_message(message.ledger) if message.HasField("ledger") else None
+    for key in [edit.key for edit in message.edits] + list(ledger.keys if ledger else ()):
+        _validate_key(key)
+    return Change(
+        resource=resource_from_path(message.resource),
+        edits=tuple(_edit(edit) for edit in message.edits),
+        ledger=ledger,
+    )
+
+
+def _edit(message: applier_pb2.Edit) -> Edit:
+    return Edit(
+        key=message.key,
+        expected=message.expected if message.HasField("expected") else None,
+        value=message.value if message.HasField("value") else None,
+    )
+
+
+def resource_from_path(path: str) -> ConfigResource:
+    """Return the config resource of an entity path.
+
+    Raises:
+        Invalid: when it is neither a broker's nor a topic's.
+    """
+    if not _RESOURCE.fullmatch(path):
+        raise Invalid(f"resource {path!r} is neither `brokers/<id>` nor `topics/<name>`; name one of these")
+    return ConfigResource(path)
+
+
+def _validate_key(key: str) -> None:
+    if key not in THROTTLE_KEYS:
+        raise Invalid(
+            f"config key {key!r} is none of {', '.join(sorted(THROTTLE_KEYS))}; only these are changed"
+        )
+
+
+def ledger_to_message(entry: LedgerEntry) -> types_pb2.LedgerEntry:
+    """Return a ledger entry as a message."""
+    keys = {
+        name: types_pb2.LedgerKey(before=key.before, written=key.written, owned=sorted(key.owned))
+        for name, key in entry.keys.items()
+    }
+    return types_pb2.LedgerEntry(keys=keys, term=entry.term, cycle=entry.cycle)
+
+
+def ledger_from_message(message: types_pb2.LedgerEntry) -> LedgerEntry:
+    """Return the ledger entry that a message holds."""
+    keys = {
+        name: LedgerKey(
+            before=key.before if key.HasField("before") else None,
+            written=key.written,
+            owned=frozenset(key.owned),
+        )
+        for name, key in message.keys.items()
+    }
+    return LedgerEntry(keys, message.term, message.cycle)
+
+
+def outcome_to_message(outcome: Outcome) -> types_pb2.Outcome:
+    """Return an outcome as a message."""
+    return types_pb2.Outcome(
+        resource=outcome.resource.path, status=_STATUS[outcome.status], reason=outcome.reason
+    )
+
+
+def outcome_from_message(message: types_pb2.Outcome) -> Outcome:
+    """Return the outcome that a message holds.
+
+    Raises:
+        Invalid: when its status is none that this version knows.
+    """
+    status = _STATUS_BACK.get(message.status)
+    if status is None:
+        raise Invalid(f"status {message.status} of {message.resource} is unknown; update this program")
+    return Outcome(ConfigResource(message.resource), status, message.reason)

@@ -1,0 +1,132 @@
+"""Cycles, their decisions and the state of a planner, to messages and back."""
+
+from __future__ import annotations
+
+from autothrottle.core.configs import ReplicaRole
+from autothrottle.core.cycle import CycleRecord, PlannerState
+from autothrottle.core.errors import Invalid
+from autothrottle.core.plan import Decision, Reason
+from autothrottle.v1 import planner_pb2, types_pb2
+from autothrottle.wire.changes import outcome_from_message, outcome_to_message
+from autothrottle.wire.times import time_from_message, time_to_message
+
+_ROLE = {
+    ReplicaRole.LEADER: types_pb2.REPLICA_ROLE_LEADER,
+    ReplicaRole.FOLLOWER: types_pb2.REPLICA_ROLE_FOLLOWER,
+}
+_ROLE_BACK = {number: role for role, number in _ROLE.items()}
+_REASON = {
+    Reason.HEADROOM: types_pb2.Decision.REASON_HEADROOM,
+    Reason.UNCHANGED: types_pb2.Decision.REASON_UNCHANGED,
+    Reason.KEPT: types_pb2.Decision.REASON_KEPT,
+    Reason.MINIMUM: types_pb2.Decision.REASON_MINIMUM,
+    Reason.CLUSTER_OVERRIDE: types_pb2.Decision.REASON_CLUSTER_OVERRIDE,
+    Reason.BROKER_OVERRIDE: types_pb2.Decision.REASON_BROKER_OVERRIDE,
+}
+_REASON_BACK = {number: reason for reason, number in _REASON.items()}
+
+
+def decision_to_message(decision: Decision) -> types_pb2.Decision:
+    """Return a decision as a message."""
+    return types_pb2.Decision(
+        broker_id=decision.broker_id,
+        role=_ROLE[decision.role],
+        rate_bytes_per_second=decision.rate,
+        reason=_REASON[decision.reason],
+        standing_bytes_per_second=decision.standing,
+        headroom_bytes_per_second=decision.headroom,
+        utilization_bytes_per_second=decision.utilization,
+        capacity_bytes_per_second=decision.capacity,
+    )
+
+
+def decision_from_message(message: types_pb2.Decision) -> Decision:
+    """Return the decision that a message holds.
+
+    Raises:
+        Invalid: when its role or reason is none that this version knows.
+    """
+    role, reason = _ROLE_BACK.get(message.role), _REASON_BACK.get(message.reason)
+    if role is None or reason is None:
+        raise Invalid(
+            f"role {message.role} or reason {message.reason} of broker {message.broker_id}'s decision is "
+            "unknown; update this program"
+        )
+    return Decision(
+        broker_id=message.broker_id,
+        role=role,
+        rate=message.rate_bytes_per_second,
+        reason=reason,
+        standing=_present(message, "standing_bytes_per_second"),
+        headroom=_present(message, "headroom_bytes_per_second"),
+        utilization=_present(message, "utilization_bytes_per_second"),
+        capacity=_present(message, "capacity_bytes_per_second"),
+    )
+
+
+def _present(message: types_pb2.Decision, name: str) -> int | None:
+    return int(getattr(message, name)) if message.HasField(name) else None  # type: ignore[arg-type]
+
+
+def cycle_to_message(cycle: CycleRecord) -> types_pb2.Cycle:
+    """Return a cycle as a message."""
+    return types_pb2.Cycle(
+        term=cycle.term,
+        number=cycle.number,
+        start_time=time_to_message(cycle.start),
+        end_time=time_to_message(cycle.end),
+        reason=cycle.reason,
+        sentence=cycle.sentence,
+        topics=cycle.topics,
+        decisions=map(decision_to_message, cycle.decisions),
+        outcomes=map(outcome_to_message, cycle.outcomes),
+        findings=cycle.findings,
+        error=cycle.error,
+    )
+
+
+def cycle_from_message(message: types_pb2.Cycle) -> CycleRecord:
+    """Return the cycle that a message holds.
+
+    Raises:
+        Invalid: when it has words that this version does not know.
+    """
+    return CycleRecord(
+        term=message.term,
+        number=message.number,
+        start=time_from_message(message.start_time),
+        end=time_from_message(message.end_time),
+        reason=message.reason,
+        sentence=message.sentence,
+        topics=tuple(message.topics),
+        decisions=tuple(map(decision_from_message, message.decisions)),
+        outcomes=tuple(map(outcome_from_message, message.outcomes)),
+        findings=tuple(message.findings),
+        error=message.error,
+    )
+
+
+def state_to_message(state: PlannerState) -> planner_pb2.GetStateResponse:
+    """Return the state of a planner as a message."""
+    return planner_pb2.GetStateResponse(
+        leading=state.leading,
+        term=state.term,
+        leader_address=state.leader_address,
+        last_cycle=None if state.last_cycle is None else cycle_to_message(state.last_cycle),
+        failures=state.failures,
+    )
+
+
+def state_from_message(message: planner_pb2.GetStateResponse) -> PlannerState:
+    """Return the state of a planner that a message holds.
+
+    Raises:
+        Invalid: when it has words that this version does not know.
+    """
+    return PlannerState(
+        leading=message.leading,
+        term=message.term,
+        leader_address=message.leader_address,
+        last_cycle=cycle_from_message(message.last_cycle) if message.HasField("last_cycle") else None,
+        failures=dict(message.failures),
+    )

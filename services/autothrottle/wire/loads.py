@@ -1,0 +1,71 @@
+"""Loads and events, to messages and back."""
+
+from __future__ import annotations
+
+from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
+from autothrottle.ports.metrics import Event
+from autothrottle.v1 import metrics_pb2
+from autothrottle.wire.times import time_from_message, time_to_message
+
+
+def loads_to_message(loads: Loads) -> metrics_pb2.GetLoadsResponse:
+    """Return one reading of the metrics source as a message."""
+    return metrics_pb2.GetLoadsResponse(
+        brokers=[_load_to_message(load) for load in loads.brokers.values()],
+        problems=loads.problems,
+        warnings=loads.warnings,
+    )
+
+
+def loads_from_message(message: metrics_pb2.GetLoadsResponse) -> Loads:
+    """Return the reading that a message holds."""
+    return Loads(
+        brokers={load.broker_id: _load_from_message(load) for load in message.brokers},
+        problems=dict(message.problems),
+        warnings=tuple(message.warnings),
+    )
+
+
+def _load_to_message(load: BrokerLoad) -> metrics_pb2.BrokerLoad:
+    return metrics_pb2.BrokerLoad(
+        broker_id=load.broker_id,
+        tx_capacity_bytes_per_second=load.capacity.tx,
+        rx_capacity_bytes_per_second=load.capacity.rx,
+        tx=_utilization_to_message(load.tx),
+        rx=_utilization_to_message(load.rx),
+    )
+
+
+def _load_from_message(message: metrics_pb2.BrokerLoad) -> BrokerLoad:
+    return BrokerLoad(
+        broker_id=message.broker_id,
+        capacity=Capacity(tx=message.tx_capacity_bytes_per_second, rx=message.rx_capacity_bytes_per_second),
+        tx=_utilization_from_message(message.tx),
+        rx=_utilization_from_message(message.rx),
+    )
+
+
+def _utilization_to_message(utilization: Utilization) -> metrics_pb2.Utilization:
+    return metrics_pb2.Utilization(
+        rate_bytes_per_second=utilization.rate,
+        start_time=time_to_message(utilization.start),
+        end_time=time_to_message(utilization.end),
+    )
+
+
+def _utilization_from_message(message: metrics_pb2.Utilization) -> Utilization:
+    return Utilization(
+        rate=message.rate_bytes_per_second,
+        start=time_from_message(message.start_time),
+        end=time_from_message(message.end_time),
+    )
+
+
+def event_to_message(event: Event) -> metrics_pb2.PostEventRequest:
+    """Return the request that posts an event."""
+    return metrics_pb2.PostEventRequest(title=event.title, text=event.text, tags=event.tags)
+
+
+def event_from_message(message: metrics_pb2.PostEventRequest) -> Event:
+    """Return the event that a request posts."""
+    return Event(message.title, message.text, tuple(message.tags))

@@ -1,0 +1,218 @@
+"""Snapshots to a stream of chunks and back, columns all the way: 100,000 moving partitions are normal.
+
+An empty mapping of throttles arrives as an absent one, which means the same. A chunk is bounded, so that no
+snapshot is too large for a message. gRPC itself says when a stream breaks off; one that ended well and
+yet is no snapshot is noticed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
+
+from autothrottle.core.configs import ConfigResource
+from autothrottle.core.errors import Incomplete
+from autothrottle.core.ledger import LedgerEntry
+from autothrottle.core.topology import Problem, Snapshot, TopicReassignment
+from autothrottle.v1 import discovery_pb2
+from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
+from autothrottle.wire.changes import ledger_from_message, ledger_to_message
+
+_BYTES_PER_PARTITION = 16
+"""What a partition takes in a chunk; configs and problems are weighed by it too."""
+
+_Piece = tuple[int, GetSnapshotResponse]
+"""A part of a chunk, and its weight in partitions, > 0."""
+
+
+def snapshot_to_chunks(
+    snapshot: Snapshot, partitions_per_chunk: int = 20_000
+) -> Iterator[GetSnapshotResponse]:
+    """Yield the chunks that together are one snapshot; the first has the header.
+
+    Args:
+        snapshot: of version 1 or later; the empty one, of which nothing is known, is refused there.
+        partitions_per_chunk: how many partitions, or what takes as much, one chunk holds at most, > 0.
+    """
+    chunk, weight = GetSnapshotResponse(version=snapshot.version, broker_ids=sorted(snapshot.brokers)), 0
+    for piece_weight, piece in _pieces(snapshot, partitions_per_chunk):
+        if weight and weight + piece_weight > partitions_per_chunk:
+            yield chunk
+            chunk, weight = GetSnapshotResponse(), 0
+        chunk.MergeFrom(piece)
+        weight += piece_weight
+    yield chunk
+
+
+def _pieces(snapshot: Snapshot, limit: int) -> Iterator[_Piece]:
+    for reassignment in snapshot.reassignments:
+        for part in _slices(len(reassignment.partitions), limit):
+            message = _reassignment_to_message(reassignment, part)
+            yield max(1, len(message.partitions)), GetSnapshotResponse(reassignments=[message])
+    resources = snapshot.throttles.keys() | snapshot.ledger.keys() | snapshot.unreadable_configs.keys()
+    for resource in sorted(resources):
+        config = _config_to_message(snapshot, resource)
+        yield _weight(config), GetSnapshotResponse(throttles=[config])
+    for broker_id, topics in snapshot.replicas.items():
+        for listed in _replicas_to_messages(broker_id, topics, limit):
+            yield max(1, len(listed.partitions)), GetSnapshotResponse(replicas=[listed])
+    for problem in snapshot.problems:
+        named = discovery_pb2.Problem(path=problem.path, reason=problem.reason)
+        yield _weight(named), GetSnapshotResponse(problems=[named])
+
+
+def _weight(message: discovery_pb2.ResourceThrottles | discovery_pb2.Problem) -> int:
+    return 1 + message.ByteSize() // _BYTES_PER_PARTITION
+
+
+def _replicas_to_messages(
+    broker_id: int, topics: Mapping[str, tuple[int, ...]], limit: int
+) -> Iterator[discovery_pb2.BrokerReplicas]:
+    """A broker without replicas has one message without a topic: it was asked for and holds nothing."""
+    for topic, partitions in topics.items() or [("", ())]:
+        for part in _slices(len(partitions), limit):
+            yield discovery_pb2.BrokerReplicas(broker_id=broker_id, topic=topic, partitions=partitions[part])
+
+
+def _slices(length: int, limit: int) -> Iterator[slice]:
+    """Slices of at most `limit` items; one also when there is nothing, since that says something too."""
+    yield from (slice(start, start + limit) for start in range(0, max(1, length), limit))
+
+
+def _reassignment_to_message(reassignment: TopicReassignment, part: slice) -> discovery_pb2.TopicReassignment:
+    isr = reassignment.isr[part]
+    adding = reassignment.adding_replicas[part]
+    removing = reassignment.removing_replicas[part]
+    return discovery_pb2.TopicReassignment(
+        topic=reassignment.topic,
+        partitions=reassignment.partitions[part],
+        leaders=reassignment.leaders[part],
+        isr_counts=map(len, isr),
+        isr=chain.from_iterable(isr),
+        adding_counts=map(len, adding),
+        adding_replicas=chain.from_iterable(adding),
+        removing_counts=map(len, removing),
+        removing_replicas=chain.from_iterable(removing),
+    )
+
+
+def _config_to_message(snapshot: Snapshot, resource: ConfigResource) -> discovery_pb2.ResourceThrottles:
+    ledger, unreadable = snapshot.ledger.get(resource), snapshot.unreadable_configs.get(resource)
+    return discovery_pb2.ResourceThrottles(
+        resource=resource.path,
+        values=snapshot.throttles.get(resource, {}),
+        ledger=None if ledger is None else ledger_to_message(ledger),
+        unreadable_path=unreadable.path if unreadable else "",
+        unreadable_reason=unreadable.reason if unreadable else "",
+    )
+
+
+def snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse]) -> Snapshot:
+    """Return the snapshot that a stream of chunks holds.
+
+    Raises:
+        Incomplete: when the chunks are not one whole snapshot.
+    """
+    version, brokers = 0, frozenset[int]()
+    parts: dict[str, list[discovery_pb2.TopicReassignment]] = {}
+    throttles: dict[ConfigResource, dict[str, str]] = {}
+    ledger: dict[ConfigResource, LedgerEntry] = {}
+    unreadable: dict[ConfigResource, Problem] = {}
+    replicas: dict[int, dict[str, tuple[int, ...]]] = {}
+    problems: list[Problem] = []
+    for number, chunk in enumerate(chunks):
+        if bool(chunk.version > 0) is not (number == 0):
+            raise _not_one_snapshot(number, chunk.version)
+        if number == 0:
+            version, brokers = chunk.version, frozenset(chunk.broker_ids)
+        for reassignment in chunk.reassignments:
+            parts.setdefault(reassignment.topic, []).append(reassignment)
+        for config in chunk.throttles:
+            _take_config(config, throttles, ledger, unreadable)
+        for listed in chunk.replicas:
+            _take_replicas(listed, replicas.setdefault(listed.broker_id, {}))
+        problems += (Problem(p.path, p.reason) for p in chunk.problems)
+    if version == 0:
+        raise Incomplete("the stream of a snapshot ended before its first chunk; ask for the snapshot again")
+    return Snapshot(
+        version=version,
+        brokers=brokers,
+        reassignments=tuple(_reassignment_from_parts(topic, found) for topic, found in parts.items()),
+        throttles=throttles,
+        ledger=ledger,
+        replicas=replicas,
+        unreadable_configs=unreadable,
+        problems=tuple(problems),
+    )
+
+
+def _not_one_snapshot(number: int, version: int) -> Incomplete:
+    return Incomplete(
+        f"chunk {number + 1} of a snapshot has version {version}; the first needs one > 0 and no other has "
+        "one: ask for the snapshot again"
+    )
+
+
+def _take_config(
+    message: discovery_pb2.ResourceThrottles,
+    throttles: dict[ConfigResource, dict[str, str]],
+    ledger: dict[ConfigResource, LedgerEntry],
+    unreadable: dict[ConfigResource, Problem],
+) -> None:
+    resource = ConfigResource(message.resource)
+    if message.values:
+        throttles[resource] = dict(message.values)
+    if message.HasField("ledger"):
+        ledger[resource] = ledger_from_message(message.ledger)
+    if message.unreadable_path or message.unreadable_reason:
+        unreadable[resource] = Problem(message.unreadable_path, message.unreadable_reason)
+
+
+def _take_replicas(message: discovery_pb2.BrokerReplicas, topics: dict[str, tuple[int, ...]]) -> None:
+    if message.topic:
+        topics[message.topic] = topics.get(message.topic, ()) + tuple(message.partitions)
+
+
+def _reassignment_from_parts(
+    topic: str, parts: Sequence[discovery_pb2.TopicReassignment]
+) -> TopicReassignment:
+    whole = parts[0] if len(parts) == 1 else _joined(parts)
+    length = len(whole.partitions)
+    if len(whole.leaders) != length:
+        raise _uneven(topic, "leaders", len(whole.leaders), length)
+    return TopicReassignment(
+        topic=topic,
+        partitions=tuple(whole.partitions),
+        leaders=tuple(whole.leaders),
+        isr=_unpacked(topic, "isr", whole.isr_counts, whole.isr, length),
+        adding_replicas=_unpacked(topic, "adding", whole.adding_counts, whole.adding_replicas, length),
+        removing_replicas=_unpacked(
+            topic, "removing", whole.removing_counts, whole.removing_replicas, length
+        ),
+    )
+
+
+def _joined(parts: Sequence[discovery_pb2.TopicReassignment]) -> discovery_pb2.TopicReassignment:
+    whole = discovery_pb2.TopicReassignment()
+    for part in parts:
+        whole.MergeFrom(part)
+    return whole
+
+
+def _unpacked(
+    topic: str, column: str, counts: Sequence[int], values: Sequence[int], length: int
+) -> tuple[tuple[int, ...], ...]:
+    edges = list(accumulate(counts, initial=0))
+    if len(counts) != length:
+        raise _uneven(topic, f"{column}_counts", len(counts), length)
+    if edges[-1] != len(values) or min(counts, default=0) < 0:
+        raise _uneven(topic, column, len(values), edges[-1])
+    flat = tuple(values)
+    return tuple(flat[start:end] for start, end in pairwise(edges))
+
+
+def _uneven(topic: str, column: str, found: int, expected: int) -> Incomplete:
+    return Incomplete(
+        f"the column {column} of topic {topic} has {found} values instead of {expected}; "
+        "ask for the snapshot again"
+    )

@@ -1,0 +1,103 @@
+"""Which throttle stood over which interval."""
+
+from datetime import UTC, datetime, timedelta
+
+from autothrottle.core.configs import ReplicaRole
+from autothrottle.core.history import Port, ThrottleHistory
+
+LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
+PORT: Port = (1, LEADER)
+
+
+def at(second: float) -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
+
+
+def observed(*steps: tuple[float, int]) -> ThrottleHistory:
+    history = ThrottleHistory()
+    for second, rate in steps:
+        history = history.observe(at(second), {PORT: rate} if rate else {})
+    return history
+
+
+def mean(history: ThrottleHistory, start: float, end: float, standing: int | None = None) -> int:
+    return history.mean(*PORT, at(start), at(end), standing)
+
+
+def test_the_mean_is_weighted_by_time() -> None:
+    history = observed((0, 100), (90, 20))
+    assert mean(history, 60, 180) == (30 * 100 + 90 * 20) // 120
+
+
+def test_an_interval_before_a_raise_knows_nothing_of_it() -> None:
+    # The original subtracts the newest throttle from an older measurement, and the rates swing by 30 %.
+    assert mean(observed((0, 100), (120, 500)), 0, 120) == 100
+
+
+def test_an_interval_after_the_last_step_has_its_value() -> None:
+    assert mean(observed((0, 100), (60, 40)), 100, 200) == 40
+
+
+def test_three_steps_within_one_interval_all_count() -> None:
+    assert mean(observed((0, 10), (10, 20), (20, 60)), 0, 30) == 30
+
+
+def test_before_the_first_observation_what_it_saw_stood() -> None:
+    assert mean(observed((100, 50)), 0, 60) == 50
+    assert mean(observed((100, 50), (150, 90)), 0, 200) == (150 * 50 + 50 * 90) // 200
+
+
+def test_a_port_that_comes_later_had_no_throttle_before() -> None:
+    # A broker that joins a move in its tenth minute was not throttled in the ninth: to say so would take its
+    # clients' traffic for replication.
+    history = ThrottleHistory().observe(at(0), {}).observe(at(100), {PORT: 60})
+    assert mean(history, 40, 100) == 0
+    assert mean(history, 40, 160) == 30
+
+
+def test_without_any_observation_what_stands_has_always_stood() -> None:
+    assert mean(ThrottleHistory(), 0, 60, standing=70) == 70
+    assert mean(ThrottleHistory(), 0, 60) == 0
+
+
+def test_a_port_that_was_never_seen_to_have_a_throttle_had_none() -> None:
+    assert mean(ThrottleHistory().observe(at(0), {}), 0, 60, standing=70) == 0
+
+
+def test_an_interval_of_no_length_has_the_value_of_its_moment() -> None:
+    history = observed((0, 100), (60, 20))
+    assert mean(history, 60, 60) == 20
+    assert mean(history, 59, 59) == 100
+    assert mean(history, 70, 65) == 20
+
+
+def test_a_port_that_is_not_seen_any_more_has_no_throttle() -> None:
+    assert mean(observed((0, 100), (60, 0)), 60, 120) == 0
+
+
+def test_roles_and_brokers_are_apart() -> None:
+    history = observed((0, 100))
+    assert history.mean(1, FOLLOWER, at(0), at(60), None) == 0
+    assert history.mean(2, LEADER, at(0), at(60), None) == 0
+
+
+def test_an_unchanged_rate_adds_no_step() -> None:
+    assert len(observed((0, 100), (60, 100), (120, 100)).steps[PORT]) == 1
+
+
+def test_steps_are_forgotten_after_the_horizon_but_the_standing_one_stays() -> None:
+    history = observed((0, 100), (60, 200), (120, 300), (4000, 300))
+    assert history.steps[PORT] == ((at(120), 300),)
+    assert mean(history, 3900, 4000) == 300
+
+
+def test_a_port_without_throttle_is_forgotten_after_the_horizon() -> None:
+    history = observed((0, 100), (60, 0), (4000, 0))
+    assert history.steps == {}
+    assert mean(history, 3900, 4000, standing=5) == 0
+
+
+def test_an_observation_leaves_the_older_history_as_it_was() -> None:
+    older = observed((0, 100))
+    older.observe(at(60), {PORT: 7})
+    assert mean(older, 60, 120) == 100

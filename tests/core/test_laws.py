@@ -1,0 +1,421 @@
+"""The laws of plan and changes: whatever happens, a cluster is left as it was found.
+
+A small cluster is led through arbitrary stories. `apply_change_set` is what any writer of changes has to do;
+it knows nothing of throttles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autothrottle.core.changes import ChangeSet, changes
+from autothrottle.core.configs import (
+    FOLLOWER_RATE,
+    LEADER_RATE,
+    RATE_KEYS,
+    REPLICAS_KEYS,
+    ConfigResource,
+    ReplicaRole,
+    parse_replicas,
+)
+from autothrottle.core.history import ThrottleHistory
+from autothrottle.core.ledger import LedgerEntry
+from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
+from autothrottle.core.overrides import Override, Overrides
+from autothrottle.core.plan import CONSUMER_OFFSETS, Limits, Plan, plan, standing_rate
+from autothrottle.core.topology import NO_LEADER, Problem, Snapshot, TopicReassignment, participants
+
+BROKERS = (1, 2, 3, 4, 5)
+TOPICS = ("a", "b", CONSUMER_OFFSETS)
+QUIET_TOPIC = "quiet"
+MOVABLE = (0, 1, 2)
+FIXED = (3, 4)
+"""Partitions that never move: foreign list entries of the moving topics name these only."""
+LIMITS = Limits(min_rate=10_000_000, max_tx_ratio=0.9, max_rx_ratio=0.9, change_threshold=0.1, failure_threshold=1)
+
+Configs = Mapping[ConfigResource, Mapping[str, str]]
+
+
+def apply_change_set(snapshot: Snapshot, change_set: ChangeSet) -> Snapshot:
+    """Return the cluster after the edits; each finds what it expects, as a writer has to check."""
+    throttles = {resource: dict(keys) for resource, keys in snapshot.throttles.items()}
+    ledger = dict(snapshot.ledger)
+    for change in change_set.changes:
+        keys = throttles.setdefault(change.resource, {})
+        for edit in change.edits:
+            assert keys.get(edit.key) == edit.expected
+            assert edit.value != edit.expected
+            if edit.value is None:
+                del keys[edit.key]
+            else:
+                keys[edit.key] = edit.value
+        ledger.pop(change.resource, None)
+        if change.ledger is not None:
+            assert change.ledger.keys
+            ledger[change.resource] = change.ledger
+    standing = {resource: keys for resource, keys in throttles.items() if keys}
+    return replace(snapshot, version=snapshot.version + 1, throttles=standing, ledger=ledger)
+
+
+@dataclass
+class Partition:
+    """One partition of the model."""
+
+    replicas: set[int]
+    isr: list[int]
+    leader: int
+    adding: set[int] = field(default_factory=set)
+    removing: set[int] = field(default_factory=set)
+    moving: bool = False
+
+
+@dataclass
+class Model:
+    """A cluster, its overrides and the planner's memory."""
+
+    throttles: Configs
+    ledger: Mapping[ConfigResource, LedgerEntry] = field(default_factory=dict)
+    partitions: dict[tuple[str, int], Partition] = field(default_factory=dict)
+    overrides: Overrides = field(default_factory=Overrides)
+    history: ThrottleHistory = field(default_factory=ThrottleHistory)
+    failures: dict[int, int] = field(default_factory=dict)
+    blind: set[int] = field(default_factory=set)
+    """Brokers without metrics."""
+    traffic: dict[int, int] = field(default_factory=dict)
+    """Broker -> bytes/s in each direction."""
+    problems: tuple[Problem, ...] = ()
+    unreadable: dict[ConfigResource, Problem] = field(default_factory=dict)
+    now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    last_plan: Plan = field(default_factory=Plan)
+
+    def __post_init__(self) -> None:
+        for topic in (*TOPICS, QUIET_TOPIC):
+            for number in (*MOVABLE, *FIXED):
+                replicas = [BROKERS[(number + i) % len(BROKERS)] for i in range(2)]
+                self.partitions[topic, number] = Partition(set(replicas), replicas, replicas[0])
+
+    def snapshot(self) -> Snapshot:
+        """What discovery would see."""
+        rows = [
+            (topic, [(n, p) for (t, n), p in sorted(self.partitions.items()) if t == topic and p.moving])
+            for topic in sorted(TOPICS)
+        ]
+        hosted: dict[int, dict[str, tuple[int, ...]]] = {b: {} for b in self.overrides.active_brokers}
+        for (topic, number), partition in sorted(self.partitions.items()):
+            for broker_id in partition.replicas & hosted.keys():
+                hosted[broker_id][topic] = (*hosted[broker_id].get(topic, ()), number)
+        return Snapshot(
+            version=1,
+            brokers=frozenset(BROKERS),
+            reassignments=tuple(
+                TopicReassignment(
+                    topic=topic,
+                    partitions=tuple(n for n, _ in moving),
+                    leaders=tuple(p.leader for _, p in moving),
+                    isr=tuple(tuple(p.isr) for _, p in moving),
+                    adding_replicas=tuple(tuple(sorted(p.adding)) for _, p in moving),
+                    removing_replicas=tuple(tuple(sorted(p.removing)) for _, p in moving),
+                )
+                for topic, moving in rows
+                if moving
+            ),
+            throttles={r: k for r, k in self.throttles.items() if r not in self.unreadable},
+            ledger=self.ledger,
+            replicas=hosted,
+            unreadable_configs=self.unreadable,
+            problems=self.problems,
+        )
+
+    def loads(self) -> Loads:
+        """The mean of the minute before now."""
+        capacity = Capacity(tx=200_000_000, rx=100_000_000)
+        start = self.now - timedelta(minutes=1)
+        used = {b: Utilization(self.traffic.get(b, 40_000_000), start, self.now) for b in BROKERS}
+        return Loads({b: BrokerLoad(b, capacity, u, u) for b, u in used.items() if b not in self.blind})
+
+    def cycle(self) -> ChangeSet:
+        """Run one cycle and check what holds after any cycle."""
+        self.now += timedelta(minutes=3)
+        snapshot = self.snapshot()
+        for broker_id in BROKERS:
+            self.failures[broker_id] = self.failures.get(broker_id, 0) + 1 if broker_id in self.blind else 0
+        self.history = self.history.observe(self.now, standing_rates(snapshot))
+        self.last_plan = self._plan(snapshot)
+        done = changes(self.last_plan, snapshot, term=7)
+        after = apply_change_set(snapshot, done)
+        again = changes(self._plan(after), after, term=8, cycle=1)
+        assert again.changes == ()
+        assert again.refused == done.refused
+        hidden = {r: k for r, k in self.throttles.items() if r in self.unreadable}
+        self.throttles, self.ledger = {**after.throttles, **hidden}, after.ledger
+        return done
+
+    def _plan(self, snapshot: Snapshot) -> Plan:
+        return plan(snapshot, self.loads(), LIMITS, self.overrides, self.failures, self.history)
+
+    def restart(self) -> None:
+        """Another planner leads: memory is gone, the ledger is not."""
+        self.history, self.failures = ThrottleHistory(), {}
+
+    def start(self, topic: str, number: int, adding: set[int]) -> None:
+        """Start a reassignment that adds these replicas and removes the others."""
+        partition = self.partitions[topic, number]
+        if not partition.moving:
+            partition.adding = adding - partition.replicas
+            partition.removing = partition.replicas - adding if adding else set()
+            partition.replicas |= partition.adding
+            partition.moving = True
+
+    def join(self, topic: str, number: int) -> None:
+        """Let the first pending replica join the ISR."""
+        partition = self.partitions[topic, number]
+        pending = sorted(partition.adding - set(partition.isr))
+        partition.isr += pending[:1]
+
+    def lead(self, topic: str, number: int, choice: int) -> None:
+        """Move leadership within the ISR; every fourth time the partition goes offline."""
+        partition = self.partitions[topic, number]
+        leaders = [*partition.isr, NO_LEADER]
+        partition.leader = leaders[choice % len(leaders)]
+
+    def finish(self, topic: str, number: int) -> None:
+        """End the partition's reassignment."""
+        partition = self.partitions[topic, number]
+        if partition.moving:
+            partition.replicas -= partition.removing
+            partition.isr = sorted(partition.replicas)
+            partition.leader = partition.isr[0]
+            partition.adding, partition.removing, partition.moving = set(), set(), False
+
+    def override(self, broker_id: int, rate: int) -> None:
+        """Set an override; broker 0 is the cluster, rate 0 removes it."""
+        value = Override(rate)
+        if broker_id == 0:
+            self.overrides = replace(self.overrides, cluster=value if rate else None)
+            return
+        brokers = {b: o for b, o in self.overrides.brokers.items() if b != broker_id}
+        self.overrides = replace(self.overrides, brokers={**brokers, broker_id: value} if rate else brokers)
+
+    def end(self) -> None:
+        """End everything and run the cycle that takes notice."""
+        for topic, number in self.partitions:
+            self.finish(topic, number)
+        self.overrides, self.problems, self.unreadable, self.blind = Overrides(), (), {}, set()
+        self.cycle()
+
+
+def standing_rates(snapshot: Snapshot) -> dict[tuple[int, ReplicaRole], int]:
+    found = {(b, role): standing_rate(snapshot, b, role) for b in BROKERS for role in ReplicaRole}
+    return {port: rate for port, rate in found.items() if rate is not None}
+
+
+# What happens: (name, three numbers that its step takes as it needs them).
+STEPS = (
+    "start",
+    "join",
+    "lead",
+    "finish",
+    "override",
+    "drop override",
+    "cluster override",
+    "blind",
+    "traffic",
+    "restart",
+    "problem",
+    "unreadable override",
+    "unreadable config",
+    "readable",
+    "cycle",
+)
+Step = tuple[str, int, int, int, bool]
+# Starts are drawn more often, or most stories tell of nothing.
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(("start", "start", "start", "join", "join", *STEPS)),
+        st.integers(0, 9),
+        st.integers(0, 9),
+        st.integers(0, 31),
+        st.booleans(),
+    ),
+    max_size=25,
+)
+
+
+def take(model: Model, step: Step) -> None:
+    name, i, j, k, _ = step
+    topic, number = TOPICS[i % len(TOPICS)], MOVABLE[j % len(MOVABLE)]
+    broker_id = BROKERS[i % len(BROKERS)]
+    if name == "start":
+        model.start(topic, number, {b for b in BROKERS if k >> (b - 1) & 1})
+    elif name == "join":
+        model.join(topic, number)
+    elif name == "lead":
+        model.lead(topic, number, k)
+    elif name == "finish":
+        model.finish(topic, number)
+    elif name == "override":
+        model.override(broker_id, 1 + k * 1_000_000)
+    elif name == "drop override":
+        model.override(broker_id, 0)
+    elif name == "cluster override":
+        model.override(0, k * 1_000_000)
+    elif name == "blind":
+        model.blind ^= {broker_id}
+    elif name == "traffic":
+        model.traffic[broker_id] = k * 7_000_000
+    elif name == "restart":
+        model.restart()
+    elif name == "problem":
+        model.problems = (Problem("/admin/reassign_partitions", "no JSON"),)
+    elif name == "unreadable override":
+        model.overrides = replace(model.overrides, unreadable={broker_id: "no JSON"})
+    elif name == "unreadable config":
+        resource = ConfigResource.topic(topic) if k % 2 else ConfigResource.broker(broker_id)
+        model.unreadable[resource] = Problem(f"/config/{resource}", "no JSON")
+    elif name == "readable":
+        model.problems, model.unreadable = (), {}
+        model.overrides = replace(model.overrides, unreadable={})
+
+
+def list_of(entries: list[str]) -> str:
+    return ",".join(entries)
+
+
+foreign_lists = st.one_of(
+    st.just(""),
+    st.just("*"),
+    st.lists(st.builds("{}:{}".format, st.sampled_from(FIXED), st.sampled_from(BROKERS)), unique=True).map(list_of),
+)
+foreign_rates = st.sampled_from(("0", "-1", "1", "500000", "40000000", "9000000000", "x"))
+
+
+@st.composite
+def foreign_configs(draw: st.DrawFn) -> Configs:
+    """Rates on any broker, lists of any topic; of moving topics only partitions that never move."""
+    brokers = draw(
+        st.dictionaries(
+            st.sampled_from(BROKERS).map(ConfigResource.broker),
+            st.dictionaries(st.sampled_from(RATE_KEYS), foreign_rates, min_size=1),
+        )
+    )
+    topics = draw(
+        st.dictionaries(
+            st.sampled_from((*TOPICS, QUIET_TOPIC)).map(ConfigResource.topic),
+            st.dictionaries(st.sampled_from(REPLICAS_KEYS), foreign_lists, min_size=1),
+        )
+    )
+    return {**brokers, **topics}
+
+
+def entries_of(configs: Configs, topic: str, role: ReplicaRole) -> frozenset[str]:
+    return parse_replicas(configs.get(ConfigResource.topic(topic), {}).get(role.replicas_key, ""))
+
+
+def wanted_entries(model: Model, topic: str, role: ReplicaRole) -> set[str]:
+    """What the specification asks for, in the words of the model."""
+    wanted: set[str] = set()
+    busy = participants(model.snapshot()).keys()
+    for (name, number), partition in model.partitions.items():
+        pending = partition.adding - set(partition.isr)
+        if name == topic and partition.moving and pending:
+            brokers = partition.isr if role is ReplicaRole.LEADER else pending
+            wanted |= {f"{number}:{b}" for b in brokers}
+        if name == topic and topic != CONSUMER_OFFSETS and role is ReplicaRole.FOLLOWER:
+            standalone = partition.replicas & model.overrides.active_brokers - busy
+            wanted |= {f"{number}:{b}" for b in standalone}
+    return wanted
+
+
+def check_exact(model: Model, initial: Configs) -> None:
+    """After a cycle without a hold: exactly what is wanted and what was there before."""
+    for topic in (*TOPICS, QUIET_TOPIC):
+        for role in ReplicaRole:
+            foreign = entries_of(initial, topic, role)
+            standing = entries_of(model.throttles, topic, role)
+            if ConfigResource.topic(topic) not in model.unreadable:
+                expected = foreign if "*" in foreign else foreign | wanted_entries(model, topic, role)
+                assert standing == expected
+    decided = {(d.broker_id, d.role): str(d.rate) for d in model.last_plan.decisions}
+    roles, alone = participants(model.snapshot()), model.overrides.active_brokers
+    for broker_id in BROKERS:
+        resource = ConfigResource.broker(broker_id)
+        for role in ReplicaRole:
+            held = role in roles.get(broker_id, set()) or (broker_id in alone and broker_id not in roles)
+            before = initial.get(resource, {}).get(role.rate_key)
+            expected_rate = decided[broker_id, role] if held else before
+            assert held or (broker_id, role) not in decided
+            if resource not in model.unreadable:
+                assert model.throttles.get(resource, {}).get(role.rate_key) == expected_rate
+
+
+def check_nothing_removed(before: Configs, after: Configs) -> None:
+    for resource, keys in before.items():
+        assert keys.keys() <= after.get(resource, {}).keys()
+        for key in keys.keys() & set(REPLICAS_KEYS):
+            assert parse_replicas(keys[key]) <= parse_replicas(after[resource][key])
+
+
+def tell(model: Model, story: list[Step], initial: Configs) -> None:
+    for step in story:
+        take(model, step)
+        if step[0] == "cycle" or step[-1]:
+            before = model.throttles
+            model.cycle()
+            if model.last_plan.hold:
+                check_nothing_removed(before, model.throttles)
+            else:
+                check_exact(model, initial)
+
+
+@settings(max_examples=150, deadline=None)
+@given(initial=foreign_configs(), story=steps)
+def test_a_cluster_is_left_byte_for_byte_as_it_was_found(initial: Configs, story: list[Step]) -> None:
+    model = Model(initial)
+    tell(model, story, initial)
+    model.end()
+    assert model.throttles == initial
+    assert model.ledger == {}
+
+
+@settings(max_examples=75, deadline=None)
+@given(initial=foreign_configs(), story=steps)
+def test_a_restart_before_every_cycle_changes_nothing_of_what_is_left(initial: Configs, story: list[Step]) -> None:
+    model = Model(initial)
+    for step in story:
+        tell(model, [("restart", 0, 0, 0, False), step], initial)
+    model.restart()
+    model.end()
+    assert model.throttles == initial
+    assert model.ledger == {}
+
+
+@settings(max_examples=75, deadline=None)
+@given(story=steps, seen_unreadable=st.booleans())
+def test_what_kafkas_own_tool_set_for_the_move_is_gone_at_its_end(story: list[Step], seen_unreadable: bool) -> None:
+    # kafka-reassign-partitions --throttle writes lists that name moving partitions, all current replicas on
+    # the leader side, and both rates on every broker in them. Only the end of the move takes them back.
+    tool_rates = {LEADER_RATE: "5000000", FOLLOWER_RATE: "5000000"}
+    others = {ConfigResource.broker(5): {LEADER_RATE: "77"}}
+    model = Model(
+        {
+            **others,
+            ConfigResource.topic("a"): {REPLICAS_KEYS[0]: "0:1,0:2", REPLICAS_KEYS[1]: "0:3,0:4"},
+            **{ConfigResource.broker(b): tool_rates for b in (1, 2, 3, 4)},
+        }
+    )
+    model.start("a", 0, {3, 4})
+    if seen_unreadable:
+        model.overrides = replace(model.overrides, unreadable={None: "no JSON"})
+        model.cycle()
+        assert {b for b in BROKERS if LEADER_RATE in model.throttles[ConfigResource.broker(b)]} == set(BROKERS)
+        model.overrides = Overrides()
+    model.cycle()
+    tell(model, story, others)
+    model.end()
+    assert model.throttles == others
+    assert model.ledger == {}

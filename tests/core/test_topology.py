@@ -1,0 +1,61 @@
+"""Who takes part in a move, and between whom the bytes flow."""
+
+from autothrottle.core.configs import ReplicaRole
+from autothrottle.core.topology import (
+    NO_LEADER,
+    Flow,
+    Snapshot,
+    TopicReassignment,
+    flows,
+    participants,
+)
+
+LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
+Row = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""(leader, isr, adding replicas) of one partition."""
+
+
+def moving(*rows: Row) -> Snapshot:
+    reassignment = TopicReassignment(
+        topic="t",
+        partitions=tuple(range(len(rows))),
+        leaders=tuple(leader for leader, _, _ in rows),
+        isr=tuple(isr for _, isr, _ in rows),
+        adding_replicas=tuple(adding for _, _, adding in rows),
+        removing_replicas=tuple(() for _ in rows),
+    )
+    return Snapshot(version=1, reassignments=(reassignment,))
+
+
+def test_the_leader_sends_and_each_adding_replica_outside_of_the_isr_receives() -> None:
+    snapshot = moving((1, (1, 2, 3), (3, 4, 5)))
+    assert participants(snapshot) == {1: {LEADER}, 4: {FOLLOWER}, 5: {FOLLOWER}}
+    assert flows(snapshot) == {Flow(1, 4): 1, Flow(1, 5): 1}
+
+
+def test_a_broker_can_hold_both_roles() -> None:
+    snapshot = moving((1, (1,), (2,)), (2, (2,), (1,)))
+    assert participants(snapshot) == {1: {LEADER, FOLLOWER}, 2: {LEADER, FOLLOWER}}
+
+
+def test_a_flow_counts_its_partitions() -> None:
+    assert flows(moving((1, (1,), (2,)), (1, (1,), (2,)))) == {Flow(1, 2): 2}
+
+
+def test_a_partition_without_leader_has_receivers_but_no_flow() -> None:
+    snapshot = moving((NO_LEADER, (), (2,)))
+    assert participants(snapshot) == {2: {FOLLOWER}}
+    assert flows(snapshot) == {}
+
+
+def test_a_partition_that_is_all_in_sync_holds_nobody() -> None:
+    assert participants(moving((1, (1, 2), (2,)))) == {}
+
+
+def test_a_move_that_only_removes_holds_nobody() -> None:
+    assert participants(moving((1, (1, 2), ()))) == {}
+
+
+def test_the_empty_snapshot_is_older_than_any_other_and_knows_nothing() -> None:
+    empty = Snapshot.empty()
+    assert (empty.version, empty.topics, participants(empty), flows(empty)) == (0, (), {}, {})

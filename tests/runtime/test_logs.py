@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from autothrottle.runtime.logs import JsonFormat, TextFormat, configure_logs
+
+WHEN = datetime(2020, 2, 27, 22, 28, 13, 250_000, UTC).timestamp()
+
+
+def record(message: str, level: int = logging.INFO, **extra: object) -> logging.LogRecord:
+    made = logging.makeLogRecord(
+        {
+            "name": "autothrottle.planner",
+            "levelno": level,
+            "levelname": logging.getLevelName(level),
+            "msg": message,
+        }
+        | extra
+    )
+    made.created = WHEN
+    return made
+
+
+@pytest.fixture
+def configured() -> Iterator[Callable[..., io.StringIO]]:
+    """Configure logs into a text that can be read; put everything back afterwards."""
+    root, ours = logging.getLogger(), logging.getLogger("autothrottle")
+    before = (root.level, ours.level, list(root.handlers))
+
+    def configure(format: str = "text", level: str = "info") -> io.StringIO:
+        stream = io.StringIO()
+        configure_logs(format, level, stream)
+        return stream
+
+    yield configure
+    root.setLevel(before[0])
+    ours.setLevel(before[1])
+    root.handlers[:] = before[2]
+
+
+def test_a_text_line_is_what_operators_of_the_original_grep_for() -> None:
+    assert TextFormat().format(record("Autothrottle Running")) == "2020/02/27 22:28:13 Autothrottle Running"
+
+
+@pytest.mark.parametrize("level", [logging.WARNING, logging.ERROR])
+def test_a_text_line_from_warnings_upwards_names_its_level(level: int) -> None:
+    line = TextFormat().format(record("no metrics", level))
+    assert line == f"2020/02/27 22:28:13 {logging.getLevelName(level)} no metrics"
+
+
+def test_times_are_utc_in_any_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "XYZ-9")
+    time.tzset()
+    try:
+        assert TextFormat().format(record("x")).startswith("2020/02/27 22:28:13 ")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_json_line_has_time_level_logger_and_message_and_no_more() -> None:
+    assert json.loads(JsonFormat().format(record("a\nb"))) == {
+        "time": "2020-02-27T22:28:13.250Z",
+        "level": "info",
+        "logger": "autothrottle.planner",
+        "message": "a\nb",
+    }
+
+
+def test_a_json_line_has_trace_and_cycle_when_the_record_has_them() -> None:
+    entry = json.loads(JsonFormat().format(record("x", trace_id="abc", cycle=0)))
+    assert (entry["trace_id"], entry["cycle"]) == ("abc", 0)
+
+
+def test_a_json_line_with_a_traceback_is_one_line(configured: Callable[..., io.StringIO]) -> None:
+    stream = configured("json")
+    try:
+        raise KeyError("gone")
+    except KeyError:
+        logging.getLogger("autothrottle.x").exception("failed")
+    (line,) = stream.getvalue().splitlines()
+    assert "KeyError: 'gone'" in json.loads(line)["exception"]
+
+
+def test_a_lower_level_than_asked_for_is_silent(configured: Callable[..., io.StringIO]) -> None:
+    stream = configured(level="warning")
+    logging.getLogger("autothrottle.x").info("quiet")
+    logging.getLogger("autothrottle.x").warning("loud")
+    assert re.fullmatch(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d WARNING loud\n", stream.getvalue())
+
+
+def test_libraries_are_heard_from_warnings_upwards_also_at_debug(
+    configured: Callable[..., io.StringIO],
+) -> None:
+    stream = configured(level="debug")
+    logging.getLogger("kazoo.client").info("connecting")
+    logging.getLogger("kazoo.client").warning("dropped")
+    logging.getLogger("autothrottle.x").debug("ours")
+    assert [line.split(" ", 2)[2] for line in stream.getvalue().splitlines()] == ["WARNING dropped", "ours"]
+
+
+def test_configuring_again_replaces_what_was_configured(configured: Callable[..., io.StringIO]) -> None:
+    first, second = configured(), configured()
+    logging.getLogger("autothrottle.x").info("once")
+    assert first.getvalue() == ""
+    assert second.getvalue().count("once") == 1

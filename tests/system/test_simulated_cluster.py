@@ -1,0 +1,496 @@
+"""The simulated cluster behaves in a real ZooKeeper as Kafka 3.9 does there."""
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from autothrottle.core.configs import ReplicaRole
+from autothrottle.core.errors import Invalid, Missing, Unavailable
+from autothrottle.core.loads import MEGABYTE, Capacity
+from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition
+from autothrottle.core.topology import Flow
+from autothrottle.lab.processes import free_ports
+from autothrottle.lab.simulated import (
+    CountersEndpoint,
+    SimulatedKafka,
+    demo_scenario,
+    parse_reassignment,
+    read_cluster,
+    reassignment_document,
+)
+from autothrottle.lab.zookeeper import ZooKeeperServer
+
+LINK = 100 * MEGABYTE
+FOLLOWER_RATE = ReplicaRole.FOLLOWER.rate_key
+FOLLOWER_LIST = ReplicaRole.FOLLOWER.replicas_key
+
+
+class Operator:
+    """Somebody with a ZooKeeper client who reads and writes what Kafka's own tools do, under one prefix."""
+
+    def __init__(self, connect: str, prefix: str) -> None:
+        self.prefix = prefix
+        self.client = KazooClient(hosts=connect)
+        self.client.start()
+
+    def close(self) -> None:
+        self.client.stop()
+        self.client.close()
+
+    def exists(self, path: str) -> bool:
+        return self.client.exists(self.prefix + path) is not None
+
+    def children(self, path: str) -> list[str]:
+        return sorted(self.client.get_children(self.prefix + path))
+
+    def read(self, path: str) -> Any:
+        return json.loads(self.client.get(self.prefix + path)[0])
+
+    def write(self, path: str, content: bytes) -> None:
+        self.client.ensure_path(self.prefix + path)
+        self.client.set(self.prefix + path, content)
+
+    def set_config(self, entity_path: str, config: Mapping[str, Any], notify: bool = True) -> None:
+        self.write(f"/config/{entity_path}", json.dumps({"version": 1, "config": config}).encode())
+        if notify:
+            self.notify(json.dumps({"version": 2, "entity_path": entity_path}).encode())
+
+    def notify(self, content: bytes) -> None:
+        self.client.create(f"{self.prefix}/config/changes/config_change_", content, sequence=True, makepath=True)
+
+    def reassign(self, moves: Mapping[tuple[str, int], tuple[int, ...]]) -> None:
+        content = json.dumps(reassignment_document(moves)).encode()
+        self.client.create(f"{self.prefix}/admin/reassign_partitions", content)
+
+    def state(self, topic: str, partition: int) -> Any:
+        return self.read(f"/brokers/topics/{topic}/partitions/{partition}/state")
+
+
+@pytest.fixture
+def operator(zookeeper: ZooKeeperServer) -> Iterator[Operator]:
+    someone = Operator(zookeeper.connect, f"/simulated-{uuid.uuid4().hex}")
+    yield someone
+    someone.close()
+
+
+def small_cluster(size: int = 1_000 * MEGABYTE) -> Cluster:
+    """Brokers 1, 2, 3 alive and 9 dead; partitions 0 and 1 of `t` are on 9 and on leaders 1 and 2."""
+    brokers = [SimulatedBroker(broker_id, Capacity(LINK, LINK)) for broker_id in (1, 2, 3)]
+    partitions = [
+        SimulatedPartition(
+            topic="t", partition=p, size=size * (p + 1), replicas=(9, leader), isr=(leader,), leader=leader
+        )
+        for p, leader in enumerate((1, 2))
+    ]
+    return Cluster(brokers, partitions)
+
+
+MOVES = {("t", 0): (3, 1), ("t", 1): (3, 2)}
+
+
+def eventually(condition: Callable[[], bool], within: float = 10.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within} s"
+        time.sleep(0.02)
+
+
+def live(zookeeper: ZooKeeperServer, operator: Operator, cluster: Cluster) -> SimulatedKafka:
+    return SimulatedKafka(zookeeper.connect, cluster, operator.prefix)
+
+
+def bytes_moved_in(kafka: SimulatedKafka, seconds: float) -> int:
+    before = kafka.counters()["bytes_left"]
+    time.sleep(seconds)
+    return int(before - kafka.counters()["bytes_left"])
+
+
+def test_the_znodes_are_those_of_a_cluster_and_the_brokers_go_with_it(
+    zookeeper: ZooKeeperServer, operator: Operator
+) -> None:
+    with live(zookeeper, operator, small_cluster()):
+        assert operator.children("/brokers/ids") == ["1", "2", "3"]
+        assert operator.read("/brokers/ids/1")["endpoints"]
+        topic = operator.read("/brokers/topics/t")
+        assert topic.pop("topic_id")
+        assert topic == {
+            "partitions": {"0": [9, 1], "1": [9, 2]},
+            "adding_replicas": {},
+            "removing_replicas": {},
+            "version": 3,
+        }
+        assert operator.state("t", 1) == {
+            "controller_epoch": 1,
+            "leader": 2,
+            "version": 1,
+            "leader_epoch": 0,
+            "isr": [2],
+        }
+        assert operator.read("/config/topics/t") == {"version": 1, "config": {}}
+        assert operator.children("/config/changes") == []
+        assert not operator.exists("/admin/reassign_partitions")
+    assert operator.children("/brokers/ids") == []
+    assert operator.exists("/brokers/topics/t")
+
+
+def test_a_reassignment_in_the_admin_node_starts_the_move_and_goes_away_at_its_end(
+    zookeeper: ZooKeeperServer, operator: Operator
+) -> None:
+    seen: list[dict[tuple[str, int], tuple[int, ...]]] = []
+    with live(zookeeper, operator, small_cluster(100 * MEGABYTE)):
+        operator.reassign(MOVES)
+
+        @operator.client.DataWatch(f"{operator.prefix}/admin/reassign_partitions")  # type: ignore[untyped-decorator]
+        def remember(content: bytes | None, _: object) -> None:
+            seen.append(parse_reassignment(content) if content else {})
+
+        eventually(lambda: bool(operator.read("/brokers/topics/t")["adding_replicas"]), within=2)
+        topic = operator.read("/brokers/topics/t")
+        assert topic["partitions"] == {"0": [3, 1, 9], "1": [3, 2, 9]}
+        assert topic["adding_replicas"] == {"0": [3], "1": [3]}
+        assert topic["removing_replicas"] == {"0": [9], "1": [9]}
+        eventually(lambda: 3 in operator.state("t", 0)["isr"])
+        assert operator.state("t", 1)["isr"] == [2]
+        eventually(lambda: operator.read("/brokers/topics/t")["adding_replicas"] == {"1": [3]})
+        eventually(lambda: not operator.exists("/admin/reassign_partitions"))
+        topic = operator.read("/brokers/topics/t")
+        assert topic["partitions"] == {"0": [3, 1], "1": [3, 2]}
+        assert topic["adding_replicas"] == topic["removing_replicas"] == {}
+        assert sorted(operator.state("t", 1)["isr"]) == [2, 3]
+        eventually(lambda: seen[-1] == {})
+    assert seen == [MOVES, {("t", 1): (3, 2)}, {}]
+
+
+def test_a_move_of_the_bootstrap_kind_shows_in_the_topic_node_only(
+    zookeeper: ZooKeeperServer, operator: Operator
+) -> None:
+    with live(zookeeper, operator, small_cluster(50 * MEGABYTE)) as kafka:
+        kafka.reassign(MOVES)
+        eventually(lambda: operator.read("/brokers/topics/t")["adding_replicas"] == {"0": [3], "1": [3]}, within=2)
+        assert not operator.exists("/admin/reassign_partitions")
+        eventually(lambda: kafka.counters()["moving_partitions"] == 0)
+        eventually(lambda: operator.read("/brokers/topics/t")["partitions"] == {"0": [3, 1], "1": [3, 2]})
+
+
+def test_a_config_takes_effect_with_its_notification_and_not_before(
+    zookeeper: ZooKeeperServer, operator: Operator
+) -> None:
+    with live(zookeeper, operator, small_cluster(10_000 * MEGABYTE)) as kafka:
+        operator.set_config("brokers/3", {FOLLOWER_RATE: "1000000"}, notify=False)
+        operator.set_config("topics/t", {FOLLOWER_LIST: "0:3,1:3"}, notify=False)
+        kafka.reassign(MOVES)
+        assert bytes_moved_in(kafka, 1.5) > 50 * MEGABYTE
+        operator.set_config("brokers/3", {FOLLOWER_RATE: "1000000"})
+        operator.set_config("topics/t", {FOLLOWER_LIST: "0:3,1:3"})
+        time.sleep(0.5)
+        assert bytes_moved_in(kafka, 3) <= 1.25 * 3 * MEGABYTE + 2 * MEGABYTE
+        operator.set_config("brokers/3", {}, notify=False)
+        assert bytes_moved_in(kafka, 2) <= 1.25 * 2 * MEGABYTE + 2 * MEGABYTE
+        operator.set_config("brokers/3", {})
+        time.sleep(0.5)
+        assert bytes_moved_in(kafka, 1.5) > 50 * MEGABYTE
+
+
+def rate_of(cluster: Cluster, broker_id: int) -> int | None:
+    return cluster.brokers[broker_id].rx.rate
+
+
+def test_configs_that_stand_at_the_start_are_in_force(zookeeper: ZooKeeperServer, operator: Operator) -> None:
+    operator.set_config("brokers/3", {FOLLOWER_RATE: "7000000", "log.cleaner.threads": "2"})
+    operator.set_config("topics/t", {FOLLOWER_LIST: "*"})
+    cluster = small_cluster()
+    with live(zookeeper, operator, cluster) as kafka:
+        assert rate_of(cluster, 3) == 7_000_000
+        kafka.reassign(MOVES)
+        time.sleep(1)
+        assert kafka.counters()["unthrottled_bytes"] == 0
+        assert operator.read("/config/topics/t") == {"version": 1, "config": {FOLLOWER_LIST: "*"}}
+
+
+def test_a_broker_without_a_rate_of_its_own_has_the_clusters_default(
+    zookeeper: ZooKeeperServer, operator: Operator
+) -> None:
+    cluster = small_cluster()
+    with live(zookeeper, operator, cluster):
+        operator.set_config("brokers/<default>", {FOLLOWER_RATE: "5000000"})
+        operator.set_config("brokers/3", {FOLLOWER_RATE: "9000000"})
+        eventually(lambda: (rate_of(cluster, 1), rate_of(cluster, 3)) == (5_000_000, 9_000_000))
+        operator.set_config("brokers/3", {})
+        eventually(lambda: rate_of(cluster, 3) == 5_000_000)
+        operator.set_config("brokers/<default>", {})
+        eventually(lambda: rate_of(cluster, 1) is None)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({FOLLOWER_RATE: "fast"}, "fast"),
+        ({FOLLOWER_RATE: 5}, "no string"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused_and_the_old_one_stands(
+    zookeeper: ZooKeeperServer,
+    operator: Operator,
+    caplog: pytest.LogCaptureFixture,
+    config: dict[str, object],
+    said: str,
+) -> None:
+    cluster = small_cluster()
+    with live(zookeeper, operator, cluster):
+        operator.set_config("brokers/3", {FOLLOWER_RATE: "9000000"})
+        eventually(lambda: rate_of(cluster, 3) == 9_000_000)
+        operator.set_config("brokers/3", config)
+        operator.set_config("brokers/2", {FOLLOWER_RATE: "8000000"})
+        eventually(lambda: rate_of(cluster, 2) == 8_000_000)
+        assert rate_of(cluster, 3) == 9_000_000
+    assert any(r.levelno == logging.WARNING and said in r.getMessage() for r in caplog.records)
+
+
+def test_a_list_that_is_no_list_leaves_the_old_one_in_force(
+    zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    with live(zookeeper, operator, small_cluster(10_000 * MEGABYTE)) as kafka:
+        operator.set_config("brokers/3", {FOLLOWER_RATE: "1000000"})
+        operator.set_config("topics/t", {FOLLOWER_LIST: "0:3,1:3"})
+        operator.set_config("topics/t", {FOLLOWER_LIST: "everything"})
+        eventually(lambda: "everything" in caplog.text)
+        kafka.reassign(MOVES)
+        time.sleep(1)
+        assert kafka.counters()["unthrottled_bytes"] == 0
+
+
+def test_a_negative_rate_means_unthrottled(
+    zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = small_cluster()
+    with live(zookeeper, operator, cluster):
+        operator.set_config("brokers/3", {FOLLOWER_RATE: "9000000"})
+        eventually(lambda: rate_of(cluster, 3) == 9_000_000)
+        operator.set_config("brokers/3", {FOLLOWER_RATE: "-1"})
+        eventually(lambda: rate_of(cluster, 3) is None)
+    assert "negative" in caplog.text
+
+
+def test_a_config_node_that_cannot_be_read_counts_as_empty(
+    zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = small_cluster()
+    with live(zookeeper, operator, cluster):
+        operator.set_config("brokers/3", {FOLLOWER_RATE: "9000000"})
+        eventually(lambda: rate_of(cluster, 3) == 9_000_000)
+        operator.write("/config/brokers/3", b'{"version":1,"config":null}')
+        operator.notify(b'{"version":2,"entity_path":"brokers/3"}')
+        eventually(lambda: rate_of(cluster, 3) is None)
+    assert "/config/brokers/3" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b'{"version":2}', b'{"version":3,"entity_path":"brokers/3"}'])
+def test_a_malformed_notification_is_refused_and_does_not_stop_the_next(
+    zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    cluster = small_cluster()
+    with live(zookeeper, operator, cluster):
+        operator.notify(content)
+        operator.set_config("brokers/3", {FOLLOWER_RATE: "9000000"})
+        eventually(lambda: rate_of(cluster, 3) == 9_000_000)
+    assert "Notification config_change_" in caplog.text
+
+
+def test_an_impossible_reassignment_leaves_the_node_and_the_others_move(
+    zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    with live(zookeeper, operator, small_cluster(20 * MEGABYTE)):
+        operator.reassign({("t", 0): (3, 1), ("t", 1): (77,), ("u", 0): (1,)})
+        eventually(lambda: not operator.exists("/admin/reassign_partitions"))
+        assert operator.read("/brokers/topics/t")["partitions"] == {"0": [3, 1], "1": [9, 2]}
+    assert "77" in caplog.text
+    assert "u-0" in caplog.text
+
+
+def test_a_reassignment_that_cannot_be_read_is_ignored(
+    zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    with live(zookeeper, operator, small_cluster(20 * MEGABYTE)):
+        operator.write("/admin/reassign_partitions", b'{"version":1,')
+        eventually(lambda: "reassignment is ignored" in caplog.text)
+        assert operator.read("/brokers/topics/t")["adding_replicas"] == {}
+        operator.write("/admin/reassign_partitions", json.dumps(reassignment_document(MOVES)).encode())
+        eventually(lambda: not operator.exists("/admin/reassign_partitions"))
+        assert operator.read("/brokers/topics/t")["partitions"] == {"0": [3, 1], "1": [3, 2]}
+
+
+def test_samples_are_cumulative_and_carry_their_time(zookeeper: ZooKeeperServer, operator: Operator) -> None:
+    samples: list[tuple[int, float, int, int]] = []
+    cluster = small_cluster(10_000 * MEGABYTE)
+    began = time.time()
+    with SimulatedKafka(zookeeper.connect, cluster, operator.prefix, lambda *sample: samples.append(sample)) as kafka:
+        kafka.reassign(MOVES)
+        eventually(lambda: len(samples) >= 30)
+    of_broker_3 = [(at, rx) for broker_id, at, _, rx in samples if broker_id == 3]
+    assert {broker_id for broker_id, *_ in samples} == {1, 2, 3}
+    assert began - 0.5 <= of_broker_3[0][0] <= of_broker_3[-1][0] <= time.time() + 0.5
+    assert of_broker_3 == sorted(of_broker_3)
+    (first, before), (last, after) = of_broker_3[0], of_broker_3[-1]
+    assert (last - first) / (len(of_broker_3) - 1) == pytest.approx(0.2, rel=0.1)
+    assert (after - before) / (last - first) == pytest.approx(LINK, rel=0.1)
+
+
+def test_the_cluster_outlives_its_zookeeper(fresh_zookeeper: ZooKeeperServer) -> None:
+    operator = Operator(fresh_zookeeper.connect, "")
+    cluster = small_cluster(200 * MEGABYTE)
+    with SimulatedKafka(fresh_zookeeper.connect, cluster, session_timeout_seconds=2) as kafka:
+        operator.reassign(MOVES)
+        eventually(lambda: kafka.counters()["moving_partitions"] == 2)
+        fresh_zookeeper.kill()
+        eventually(lambda: kafka.counters()["moving_partitions"] == 0, within=20)
+        fresh_zookeeper.start()
+        eventually(lambda: not operator.exists("/admin/reassign_partitions"), within=30)
+        assert operator.read("/brokers/topics/t")["partitions"] == {"0": [3, 1], "1": [3, 2]}
+        eventually(lambda: operator.children("/brokers/ids") == ["1", "2", "3"], within=30)
+        time.sleep(3)  # longer than the old session: what it had registered is gone now
+        eventually(lambda: operator.children("/brokers/ids") == ["1", "2", "3"], within=30)
+    operator.close()
+
+
+def test_it_stops_while_its_zookeeper_is_gone(fresh_zookeeper: ZooKeeperServer) -> None:
+    kafka = SimulatedKafka(fresh_zookeeper.connect, small_cluster(), session_timeout_seconds=2)
+    kafka.start()
+    fresh_zookeeper.kill()
+    start = time.monotonic()
+    kafka.stop()
+    assert time.monotonic() - start < 20
+
+
+def test_a_zookeeper_that_is_not_there_is_named() -> None:
+    nowhere = f"127.0.0.1:{free_ports(1)[0]}"
+    with pytest.raises(Unavailable, match=nowhere):
+        SimulatedKafka(nowhere, small_cluster(), connect_timeout_seconds=1).start()
+
+
+# Over HTTP, and as a process
+
+
+def fetch(url: str, body: bytes | None = None) -> Any:
+    with urllib.request.urlopen(url, data=body, timeout=5) as answer:
+        return json.load(answer)
+
+
+def test_the_counters_say_what_an_observer_needs(zookeeper: ZooKeeperServer, operator: Operator) -> None:
+    with live(zookeeper, operator, small_cluster(50 * MEGABYTE)) as kafka, CountersEndpoint(kafka) as endpoint:
+        fetch(f"{endpoint.url}/reassignments", json.dumps(reassignment_document(MOVES)).encode())
+        eventually(lambda: fetch(f"{endpoint.url}/counters")["moving_partitions"] == 0)
+        counters = fetch(f"{endpoint.url}/counters")
+        assert counters["ideal_seconds"] == pytest.approx(1.5)
+        assert counters["at"] == pytest.approx(time.time(), abs=2)
+        assert counters["unthrottled_bytes"] == 150 * MEGABYTE
+        assert counters["brokers"]["3"]["rx"] == counters["brokers"]["3"]["replication_in"] == 150 * MEGABYTE
+        assert counters["flows"] == [
+            {"leader": 1, "follower": 3, "bytes_landed": 50 * MEGABYTE},
+            {"leader": 2, "follower": 3, "bytes_landed": 100 * MEGABYTE},
+        ]
+        for path, body, status in [
+            ("/else", None, 404),
+            ("/counters", b"{}", 404),
+            ("/reassignments", b"{}", 400),
+            ("/reassignments", json.dumps(reassignment_document({("u", 0): (1,)})).encode(), 404),
+        ]:
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                fetch(endpoint.url + path, body)
+            refused.value.close()
+            assert refused.value.code == status
+
+
+def run_main(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "autothrottle.lab.simulated", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_as_a_process_it_runs_the_demo_until_a_signal(
+    zookeeper: ZooKeeperServer, operator: Operator, number: signal.Signals
+) -> None:
+    with run_main("--zookeeper", zookeeper.connect, "--prefix", operator.prefix) as process:
+        try:
+            assert process.stdout
+            url = process.stdout.readline().removeprefix("Simulated Kafka: ").strip()
+            assert operator.children("/brokers/ids") == ["1001", "1002", "1003", "1004", "1005", "1006"]
+            moves = parse_reassignment(json.dumps(demo_scenario()["reassignment"]).encode())
+            operator.reassign(moves)
+            eventually(lambda: fetch(f"{url}/counters")["moving_partitions"] == 40)
+            process.send_signal(number)
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
+    assert operator.children("/brokers/ids") == []
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"brokers": []}', '{"brokers": [{"id": 1}], "partitions": []}'])
+def test_a_scenario_that_makes_no_sense_ends_the_process_with_2(tmp_path: Path, content: str) -> None:
+    scenario = tmp_path / "scenario.json"
+    scenario.write_text(content)
+    with run_main("--zookeeper", "127.0.0.1:1", "--scenario", str(scenario)) as process:
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "demo_scenario()" in said
+
+
+# The demo's scenario
+
+
+def test_the_demo_replaces_a_failed_broker_in_45_to_50_seconds_at_best() -> None:
+    scenario = json.loads(json.dumps(demo_scenario()))
+    cluster = read_cluster(scenario)
+    moves = parse_reassignment(json.dumps(scenario["reassignment"]).encode())
+    assert len(moves) == 40
+    assert sorted(cluster.brokers) == [1001, 1002, 1003, 1004, 1005, 1006]
+    for key, target in moves.items():
+        moving = cluster.partitions[key]
+        assert 1000 in moving.replicas
+        assert moving.leader in range(1001, 1006)
+        assert [1000 if b == 1006 else b for b in target] == list(moving.replicas)
+    cluster.start_reassignment(moves)
+    assert 45 <= cluster.ideal_seconds() <= 50
+
+
+def test_the_demos_partitions_join_all_along_and_clients_suffer_without_throttles() -> None:
+    cluster = read_cluster(demo_scenario())
+    cluster.start_reassignment(parse_reassignment(json.dumps(demo_scenario()["reassignment"]).encode()))
+    left = {}
+    while cluster.moving():
+        cluster.step(0.1)
+        left[int(cluster.now)] = len(cluster.moving())
+    assert max(left) < 1.25 * cluster.ideal_seconds()
+    assert left[15] in range(25, 36)
+    assert left[30] in range(10, 25)
+    assert cluster.flow_bytes.keys() == {Flow(leader, 1006) for leader in range(1001, 1006)}
+    counters = [broker.counters() for broker in cluster.brokers.values()]
+    offered, deferred = (sum(getattr(c, name) for c in counters) for name in ("client_offered", "client_deferred"))
+    assert deferred / offered > 0.005
+
+
+@pytest.mark.parametrize("content", [b"[]", b'{"partitions":[{"topic":"t"}]}', b'{"partitions":5}', b"\xff"])
+def test_a_malformed_reassignment_is_invalid(content: bytes) -> None:
+    with pytest.raises(Invalid, match="Kafka's form"):
+        parse_reassignment(content)
+
+
+def test_a_reassignment_takes_integers_only() -> None:
+    with pytest.raises(Invalid, match="integers"):
+        parse_reassignment(b'{"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}')
+
+
+def test_an_unknown_partition_is_missing(zookeeper: ZooKeeperServer, operator: Operator) -> None:
+    with live(zookeeper, operator, small_cluster()) as kafka, pytest.raises(Missing, match="u-0"):
+        kafka.reassign({("u", 0): (1,)})

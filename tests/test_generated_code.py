@@ -1,0 +1,29 @@
+"""The committed `autothrottle.v1` is exactly what `proto/` gives."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = Path("autothrottle", "v1")
+
+
+def generated(source_root: Path) -> dict[str, bytes]:
+    """File name -> content of every generated file under a source root."""
+    return {path.name: path.read_bytes() for path in (source_root / PACKAGE).glob("*_pb2*.py*")}
+
+
+def test_the_committed_code_is_what_the_protos_give(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "proto" / "generate.py", "--out", tmp_path], check=True)
+    fresh, committed = generated(tmp_path), generated(ROOT / "services")
+    names = fresh.keys() | committed.keys()
+    stale = sorted(name for name in names if fresh.get(name) != committed.get(name))
+    assert fresh, "no generated file: proto/autothrottle/v1 is empty"
+    assert not stale, f"{', '.join(stale)} differ from proto/: run make proto"
+
+
+def test_every_proto_has_messages_services_and_the_stubs_of_both() -> None:
+    protos = sorted(path.stem for path in (ROOT / "proto" / PACKAGE).glob("*.proto"))
+    wanted = {f"{stem}_{kind}" for stem in protos for kind in ("pb2.py", "pb2.pyi", "pb2_grpc.py")}
+    assert protos
+    assert wanted <= generated(ROOT / "services").keys()

@@ -1,0 +1,115 @@
+"""Hypothesis strategies for core's values, with everything that is odd and legal."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import strategies as st
+
+from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
+from autothrottle.core.configs import THROTTLE_KEYS, ConfigResource, ReplicaRole
+from autothrottle.core.cycle import CycleRecord, PlannerState
+from autothrottle.core.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
+from autothrottle.core.plan import Decision, Reason
+from autothrottle.core.topology import Problem, Snapshot, TopicReassignment
+
+text = st.text(max_size=8)
+sentences = st.text(min_size=1, max_size=12)
+int32 = st.integers(0, 2**31 - 1)
+int64 = st.integers(0, 2**63 - 1)
+broker_ids = st.integers(1, 2**31 - 1)
+times = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))
+topic_names = st.from_regex(r"[a-zA-Z0-9_-]{1,12}", fullmatch=True)
+keys = st.sampled_from(sorted(THROTTLE_KEYS))
+resources = st.one_of(st.builds(ConfigResource.broker, broker_ids), st.builds(ConfigResource.topic, topic_names))
+ledger_keys = st.builds(LedgerKey, st.none() | text, text, st.frozensets(text, max_size=3))
+ledger_entries = st.builds(LedgerEntry, st.dictionaries(keys, ledger_keys, min_size=1, max_size=3), int64, int64)
+edits = st.builds(Edit, keys, st.none() | text, st.none() | text)
+changes = st.builds(Change, resources, st.lists(edits, max_size=4).map(tuple), st.none() | ledger_entries)
+outcomes = st.builds(Outcome, resources, st.sampled_from(OutcomeStatus), text)
+problems = st.builds(Problem, sentences, text)
+_replica_sets = st.lists(broker_ids, max_size=4).map(tuple)
+
+
+@st.composite
+def reassignments(draw: st.DrawFn, topic: str) -> TopicReassignment:
+    """Columns of equal length; offline partitions and empty lists included."""
+    partitions = sorted(draw(st.sets(int32, max_size=9)))
+    n = len(partitions)
+    column = st.lists(_replica_sets, min_size=n, max_size=n).map(tuple)
+    leaders = draw(st.lists(st.just(-1) | broker_ids, min_size=n, max_size=n))
+    return TopicReassignment(topic, tuple(partitions), tuple(leaders), draw(column), draw(column), draw(column))
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """Snapshots of any size that a chunk may cut anywhere."""
+    topics = sorted(draw(st.sets(topic_names, max_size=4)))
+    partitions = st.lists(int32, max_size=5, unique=True).map(lambda p: tuple(sorted(p)))
+    return Snapshot(
+        version=draw(st.integers(1, 2**63 - 1)),
+        brokers=draw(st.frozensets(broker_ids, max_size=5)),
+        reassignments=tuple(draw(reassignments(topic)) for topic in topics),
+        throttles=draw(st.dictionaries(resources, st.dictionaries(keys, text, min_size=1, max_size=3), max_size=3)),
+        ledger=draw(st.dictionaries(resources, ledger_entries, max_size=3)),
+        replicas=draw(st.dictionaries(broker_ids, st.dictionaries(topic_names, partitions, max_size=3), max_size=3)),
+        unreadable_configs=draw(st.dictionaries(resources, problems, max_size=2)),
+        problems=tuple(draw(st.lists(problems, max_size=3))),
+    )
+
+
+@st.composite
+def utilizations(draw: st.DrawFn) -> Utilization:
+    """A mean over an interval of up to an hour."""
+    start = draw(times)
+    length = timedelta(microseconds=draw(st.integers(0, 3_600_000_000)))
+    return Utilization(draw(int64), start, start + min(length, datetime(9999, 12, 31, tzinfo=UTC) - start))
+
+
+@st.composite
+def loads(draw: st.DrawFn) -> Loads:
+    """Readings with some brokers missing."""
+    capacities = st.builds(Capacity, st.integers(1, 2**63 - 1), st.integers(1, 2**63 - 1))
+    brokers = {
+        broker_id: BrokerLoad(broker_id, draw(capacities), draw(utilizations()), draw(utilizations()))
+        for broker_id in draw(st.sets(broker_ids, max_size=4))
+    }
+    missing = draw(st.dictionaries(broker_ids, text, max_size=3))
+    return Loads(brokers, missing, tuple(draw(st.lists(text, max_size=3))))
+
+
+decisions = st.builds(
+    Decision,
+    broker_ids,
+    st.sampled_from(ReplicaRole),
+    int64,
+    st.sampled_from(Reason),
+    st.none() | int64,
+    st.none() | int64,
+    st.none() | int64,
+    st.none() | int64,
+)
+_texts = st.lists(text, max_size=3).map(tuple)
+cycles = st.builds(
+    CycleRecord,
+    term=int64,
+    number=int64,
+    start=times,
+    end=times,
+    reason=text,
+    sentence=text,
+    topics=_texts,
+    decisions=st.lists(decisions, max_size=3).map(tuple),
+    outcomes=st.lists(outcomes, max_size=3).map(tuple),
+    findings=_texts,
+    error=text,
+)
+states = st.builds(
+    PlannerState,
+    st.booleans(),
+    int64,
+    text,
+    st.none() | cycles,
+    st.dictionaries(broker_ids, int32, max_size=3),
+)

@@ -338,6 +338,15 @@ def test_d19_tags_are_read_again_after_their_time_to_live(lab: Lab) -> None:
     assert set(metrics.fetch_loads(PLENTY).brokers) == {1001, 1009}
 
 
+def test_d19_looked_up_tags_are_read_again_after_their_time_to_live_as_well(lab: Lab) -> None:
+    lab.add("h3", 1003, is_listed=False)
+    metrics = lab.metrics(tag_ttl=timedelta(seconds=0.2))
+    assert set(metrics.fetch_loads(PLENTY).brokers) == {1001, 1002, 1003}
+    lab.add("h3", 1009, is_listed=False)
+    time.sleep(0.25)
+    assert set(metrics.fetch_loads(PLENTY).brokers) == {1001, 1002, 1009}
+
+
 def test_d19_a_host_without_broker_id_is_asked_again_at_the_next_reading(lab: Lab) -> None:
     lab.add("h3", 1003, is_tagged=False)
     metrics = lab.metrics()

@@ -22,19 +22,14 @@ from autothrottle.core.loads import MEGABYTE, Capacity
 from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition
 from autothrottle.core.topology import Flow
 from autothrottle.lab.processes import free_ports
-from autothrottle.lab.simulated import (
-    CountersEndpoint,
-    SimulatedKafka,
-    demo_scenario,
-    parse_reassignment,
-    read_cluster,
-    reassignment_document,
-)
+from autothrottle.lab.scenario import demo_scenario, parse_reassignment, read_cluster, reassignment_document
+from autothrottle.lab.simulated import CountersEndpoint, SimulatedKafka
 from autothrottle.lab.zookeeper import ZooKeeperServer
 
 LINK = 100 * MEGABYTE
 FOLLOWER_RATE = ReplicaRole.FOLLOWER.rate_key
 FOLLOWER_LIST = ReplicaRole.FOLLOWER.replicas_key
+LEADER_LIST = ReplicaRole.LEADER.replicas_key
 
 
 class Operator:
@@ -86,11 +81,11 @@ def operator(zookeeper: ZooKeeperServer) -> Iterator[Operator]:
 
 
 def small_cluster(size: int = 1_000 * MEGABYTE) -> Cluster:
-    """Brokers 1, 2, 3 alive and 9 dead; partitions 0 and 1 of `t` are on 9 and on leaders 1 and 2."""
+    """Brokers 1, 2, 3 alive, 9 dead; partition 0 of `t` is on 9 and 1, and partition 1, 4 x as large, on 9 and 2."""
     brokers = [SimulatedBroker(broker_id, Capacity(LINK, LINK)) for broker_id in (1, 2, 3)]
     partitions = [
         SimulatedPartition(
-            topic="t", partition=p, size=size * (p + 1), replicas=(9, leader), isr=(leader,), leader=leader
+            topic="t", partition=p, size=size * (1 + 3 * p), replicas=(9, leader), isr=(leader,), leader=leader
         )
         for p, leader in enumerate((1, 2))
     ]
@@ -261,14 +256,16 @@ def test_a_config_that_makes_no_sense_is_refused_and_the_old_one_stands(
 def test_a_list_that_is_no_list_leaves_the_old_one_in_force(
     zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with live(zookeeper, operator, small_cluster(10_000 * MEGABYTE)) as kafka:
-        operator.set_config("brokers/3", {FOLLOWER_RATE: "1000000"})
+    cluster = small_cluster()
+    with live(zookeeper, operator, cluster):
         operator.set_config("topics/t", {FOLLOWER_LIST: "0:3,1:3"})
-        operator.set_config("topics/t", {FOLLOWER_LIST: "everything"})
+        eventually(lambda: cluster.throttled_replicas("t", ReplicaRole.FOLLOWER) == {"0:3", "1:3"})
+        operator.set_config("topics/t", {FOLLOWER_LIST: "everything", LEADER_LIST: "*"})
         eventually(lambda: "everything" in caplog.text)
-        kafka.reassign(MOVES)
-        time.sleep(1)
-        assert kafka.counters()["unthrottled_bytes"] == 0
+        assert cluster.throttled_replicas("t", ReplicaRole.FOLLOWER) == {"0:3", "1:3"}
+        assert cluster.throttled_replicas("t", ReplicaRole.LEADER) == frozenset()
+        operator.set_config("topics/t", {})
+        eventually(lambda: cluster.throttled_replicas("t", ReplicaRole.FOLLOWER) == frozenset())
 
 
 def test_a_negative_rate_means_unthrottled(
@@ -392,13 +389,13 @@ def test_the_counters_say_what_an_observer_needs(zookeeper: ZooKeeperServer, ope
         fetch(f"{endpoint.url}/reassignments", json.dumps(reassignment_document(MOVES)).encode())
         eventually(lambda: fetch(f"{endpoint.url}/counters")["moving_partitions"] == 0)
         counters = fetch(f"{endpoint.url}/counters")
-        assert counters["ideal_seconds"] == pytest.approx(1.5)
+        assert counters["ideal_seconds"] == pytest.approx(2.5)
         assert counters["at"] == pytest.approx(time.time(), abs=2)
-        assert counters["unthrottled_bytes"] == 150 * MEGABYTE
-        assert counters["brokers"]["3"]["rx"] == counters["brokers"]["3"]["replication_in"] == 150 * MEGABYTE
+        assert counters["unthrottled_bytes"] == 250 * MEGABYTE
+        assert counters["brokers"]["3"]["rx"] == counters["brokers"]["3"]["replication_in"] == 250 * MEGABYTE
         assert counters["flows"] == [
             {"leader": 1, "follower": 3, "bytes_landed": 50 * MEGABYTE},
-            {"leader": 2, "follower": 3, "bytes_landed": 100 * MEGABYTE},
+            {"leader": 2, "follower": 3, "bytes_landed": 200 * MEGABYTE},
         ]
         for path, body, status in [
             ("/else", None, 404),

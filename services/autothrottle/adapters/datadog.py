@@ -221,17 +221,16 @@ class DatadogMetrics:
         self._client.close()
 
     def fetch_loads(self, timeout: timedelta) -> Loads:
-        began = time.monotonic()
         deadline = _deadline(timeout)
         end = int(self._clock())
         window = _Window(end - self._settings.window_seconds, end)
         try:
-            tx, rx = self._fetch_series(window, began, deadline)
+            tx, rx = self._fetch_series(window, deadline)
             hosts = {*tx.by_host, *rx.by_host}
-            unreadable = self._fetch_missing_tags(hosts, began, deadline)
+            unreadable = self._fetch_missing_tags(hosts, deadline)
         finally:
             self._client.drop_idle_connections()
-        tags = {host: self._tags.of(host, began) for host in hosts}
+        tags = {host: self._tags.of(host) for host in hosts}
         return _Reading(self._settings, self._limits, window, tx, rx, tags, unreadable).loads()
 
     def post_event(self, event: Event, timeout: timedelta) -> None:
@@ -257,11 +256,11 @@ class DatadogMetrics:
             self._client.drop_idle_connections()
         self._raise_failure([call], answers)
 
-    def _fetch_series(self, window: _Window, began: float, deadline: float) -> tuple[_Series, _Series]:
+    def _fetch_series(self, window: _Window, deadline: float) -> tuple[_Series, _Series]:
         """Fetch both queries, and the tags of all hosts when they are due, at the same time."""
         queries = {"net-tx-query": self._settings.net_tx_query, "net-rx-query": self._settings.net_rx_query}
         calls = [self._query(name, query, window) for name, query in queries.items()]
-        if self._tags.is_due(began):
+        if self._tags.is_due():
             calls.append(_Call("host tags", lambda: TagsApi(self._client).list_host_tags()))
         answers = self._reads.run(calls, deadline, stop_at_failure=True)
         self._raise_failure(calls, answers)
@@ -280,9 +279,9 @@ class DatadogMetrics:
         metrics = MetricsApi(self._client)
         return _Call(name, lambda: metrics.query_metrics(_from=window.start, to=window.end, query=rolled_up))
 
-    def _fetch_missing_tags(self, hosts: set[str], began: float, deadline: float) -> dict[str, str]:
+    def _fetch_missing_tags(self, hosts: set[str], deadline: float) -> dict[str, str]:
         """Look up the hosts whose broker id is unknown; return host -> why it could not be read."""
-        missing = sorted(host for host in hosts if not self._tags.of(host, began).broker_ids)
+        missing = sorted(host for host in hosts if not self._tags.of(host).broker_ids)
         calls = [self._host_tags(host) for host in missing]
         unreadable: dict[str, str] = {}
         for host, answer in zip(missing, self._reads.run(calls, deadline, stop_at_failure=False), strict=True):
@@ -428,8 +427,8 @@ class _HostTags:
 class _TagCache:
     """What hosts with a broker id are tagged with, none of it older than the time to live.
 
-    Hosts without a broker id are not remembered: the tag may come with the next reading. The age is taken at
-    the begin of a reading, so that no expiry splits one.
+    Each list of all hosts replaces everything, what was looked up since the last one as well; hosts without a
+    broker id are not remembered, since the tag may come with the next reading.
     """
 
     def __init__(self, settings: DatadogSettings) -> None:
@@ -437,29 +436,28 @@ class _TagCache:
         self._ttl_seconds = settings.tag_ttl.total_seconds()
         self._lock = threading.Lock()
         self._expiry = -math.inf
-        self._hosts: dict[str, tuple[float, _HostTags]] = {}
+        self._hosts: dict[str, _HostTags] = {}
 
-    def is_due(self, began: float) -> bool:
+    def is_due(self) -> bool:
         with self._lock:
-            return began >= self._expiry
+            return time.monotonic() >= self._expiry
 
     def replace(self, tags_by_host: Mapping[str, Sequence[str]]) -> None:
         expiry = time.monotonic() + self._ttl_seconds
         parsed = {host.lower(): self._parse(tags) for host, tags in tags_by_host.items()}
         with self._lock:
             self._expiry = expiry
-            self._hosts = {host: (expiry, tags) for host, tags in parsed.items() if tags.broker_ids}
+            self._hosts = {host: tags for host, tags in parsed.items() if tags.broker_ids}
 
     def put(self, host: str, tags: Sequence[str]) -> None:
         parsed = self._parse(tags)
         if parsed.broker_ids:
             with self._lock:
-                self._hosts[host] = (time.monotonic() + self._ttl_seconds, parsed)
+                self._hosts[host] = parsed
 
-    def of(self, host: str, began: float) -> _HostTags:
+    def of(self, host: str) -> _HostTags:
         with self._lock:
-            expiry, tags = self._hosts.get(host, (-math.inf, _HostTags()))
-        return tags if began < expiry else _HostTags()
+            return self._hosts.get(host, _HostTags())
 
     def _parse(self, tags: Sequence[str]) -> _HostTags:
         values: dict[str, set[str]] = {}
@@ -629,13 +627,11 @@ class _Exchange:
             response = cast(BaseHTTPResponse, self._call.send())
             return json.loads(response.data)
         except (OpenApiException, HTTPError, OSError, ValueError, RecursionError) as error:
-            failure = _failure_of(error)
+            raise _failure_of(error) from None
         finally:
             self._of_thread.exchange = None
             with self._lock:
                 self._socket = None
-        # Outside of the except clause: the client's exception holds the whole answer, and would come along.
-        raise failure
 
     def hold(self, connection: socket.socket | None) -> None:
         with self._lock:

@@ -56,7 +56,7 @@ Interceptor = grpc.UnaryUnaryClientInterceptor | grpc.UnaryStreamClientIntercept
 """What wraps every call of a client, for example to carry a trace along."""
 
 _STANDS_WITHIN = timedelta(seconds=1)
-"""How long the start of a watch may take before it goes on in the background."""
+"""How long the start of a watch is waited for: what happens before it stands is not seen."""
 
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
 """Seconds between attempts to open a lost watch again; doubled each time."""
@@ -67,9 +67,7 @@ _T = TypeVar("_T")
 class Endpoints:
     """The replicas of one service, a channel each; calls begin with the one that answered last."""
 
-    def __init__(
-        self, service: str, addresses: Sequence[str], interceptors: Sequence[Interceptor] = ()
-    ) -> None:
+    def __init__(self, service: str, addresses: Sequence[str], interceptors: Sequence[Interceptor] = ()) -> None:
         """Open the channels; nothing connects before the first call.
 
         Args:
@@ -195,7 +193,7 @@ class DiscoveryClient(_Client):
         return self._endpoints.call(fetch, timeout)
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> SnapshotWatch:
-        """Return as soon as the watch stands, or after a second if it does not."""
+        """Return when the watch stands or could not be opened, and goes on in the background."""
         watch = SnapshotWatch(self._endpoints, notify)
         self._watches = [w for w in self._watches if not w.closed] + [watch]
         return watch
@@ -218,12 +216,12 @@ class SnapshotWatch:
         self._notify = notify
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._stands = threading.Event()
+        self._settled = threading.Event()
         self._missed = False
         self._cancel: Callable[[], object] = bool
         self._thread = threading.Thread(target=self._run, name="snapshot-watch", daemon=True)
         self._thread.start()
-        if not self._stands.wait(_STANDS_WITHIN.total_seconds()):
+        if not self._settled.wait(_STANDS_WITHIN.total_seconds()):
             self._missed = True
 
     @property
@@ -244,6 +242,7 @@ class SnapshotWatch:
             if self._follow():
                 pause = _FIRST_PAUSE
             self._missed = True
+            self._settled.set()
             self._closed.wait(pause)
             pause = min(2 * pause, _LAST_PAUSE)
 
@@ -278,7 +277,7 @@ class SnapshotWatch:
             self._notify(SnapshotEvent(message.version, message.reason))
         elif self._missed:
             self._notify(SnapshotEvent(message.version, "discovery reconnected"))
-        self._stands.set()
+        self._settled.set()
 
 
 class MetricsClient(_Client):
@@ -312,8 +311,7 @@ class ApplierClient(_Client):
         )
         if len(response.outcomes) != len(changes):
             raise Incomplete(
-                f"applier sent {len(response.outcomes)} outcomes for {len(changes)} changes; "
-                "read back what stands"
+                f"applier sent {len(response.outcomes)} outcomes for {len(changes)} changes; read back what stands"
             )
         return tuple(map(outcome_from_message, response.outcomes))
 
@@ -383,9 +381,7 @@ class PlannerClient(_Client):
 
 
 def _state(channel: grpc.Channel, seconds: float) -> PlannerState:
-    return state_from_message(
-        PlannerServiceStub(channel).GetState(planner_pb2.GetStateRequest(), timeout=seconds)
-    )
+    return state_from_message(PlannerServiceStub(channel).GetState(planner_pb2.GetStateRequest(), timeout=seconds))
 
 
 class CycleStream:

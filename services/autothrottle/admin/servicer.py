@@ -9,7 +9,7 @@ from typing import Protocol
 import grpc
 
 from autothrottle.core.cycle import PlannerState
-from autothrottle.core.errors import AutothrottleError, Missing
+from autothrottle.core.errors import AutothrottleError, Missing, NotLeader, Unavailable
 from autothrottle.core.overrides import Override, Overrides, validate_broker_id, validate_rate
 from autothrottle.ports.cluster import SnapshotSource
 from autothrottle.ports.overrides import OverrideStore
@@ -25,6 +25,11 @@ from autothrottle.wire.overrides import (
 log = logging.getLogger(__name__)
 
 _TIMEOUT = timedelta(seconds=5)
+
+_WARNING_TIMEOUT = timedelta(seconds=1)
+"""For what only warns: the override stands by then."""
+
+_NO_LEADER = "no planner leads at the moment; try again in some seconds"
 
 
 class LeadingPlanner(Protocol):
@@ -67,11 +72,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         """Set an override; planners see the store change and act at once."""
         broker_id, wanted = override_from_message(request.override)
         validate_rate(wanted.rate)
-        warnings = self._warnings(broker_id, wanted.autoremove)
         override = self._overrides.set_override(broker_id, wanted.rate, wanted.autoremove)
         log.info("Override of %s set to %d bytes/s by %s", _whose(broker_id), override.rate, context.peer())
         return admin_pb2.SetOverrideResponse(
-            override=override_to_message(broker_id, override), warnings=warnings
+            override=override_to_message(broker_id, override),
+            warnings=self._warnings(broker_id, wanted.autoremove),
         )
 
     def RemoveOverride(
@@ -88,7 +93,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.RequestCycleRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RequestCycleResponse:
         """Ask the leading planner for a cycle."""
-        self._planner.run_cycle(f"asked for by {context.peer()}", _TIMEOUT)
+        try:
+            self._planner.run_cycle(f"asked for by {context.peer()}", _TIMEOUT)
+        except NotLeader as error:
+            raise Unavailable(_NO_LEADER) from error
         return admin_pb2.RequestCycleResponse()
 
     def GetClusterState(
@@ -96,6 +104,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.GetClusterStateResponse:
         """Return who leads, its last cycle and the overrides."""
         state = self._planner.state(_TIMEOUT)
+        if not state.leading:
+            raise Unavailable(_NO_LEADER)
         return admin_pb2.GetClusterStateResponse(
             term=state.term,
             leader_address=state.leader_address,
@@ -108,13 +118,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             return []
         found = ["autoremove has no effect on a broker's override"] if autoremove else []
         try:
-            brokers = self._snapshots.fetch_snapshot(timeout=_TIMEOUT).brokers
+            brokers = self._snapshots.fetch_snapshot(timeout=_WARNING_TIMEOUT).brokers
         except AutothrottleError:
             return found
         if broker_id not in brokers:
-            found.append(
-                f"broker {broker_id} is not registered: the override acts on what it catches up with"
-            )
+            found.append(f"broker {broker_id} is not registered: the override acts on what it catches up with")
         return found
 
 

@@ -25,6 +25,9 @@ from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.plan import DesiredReplicas, Plan
 from autothrottle.core.topology import Snapshot
 
+_SHOWN_ENTRIES, _SHOWN_BYTES = 8, 80
+"""How much of a list a finding shows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Edit:
@@ -170,9 +173,7 @@ def _keys(
             )
 
 
-def _rate(
-    desired: int | None, standing: str | None, ours: LedgerKey | None, of_the_move: bool, hold: bool
-) -> _Key:
+def _rate(desired: int | None, standing: str | None, ours: LedgerKey | None, of_the_move: bool, hold: bool) -> _Key:
     if ours is None:
         return _rate_of_others(desired, standing, of_the_move, hold)
     edited = standing != ours.written
@@ -239,7 +240,8 @@ def _replicas(
 def _replacement(standing: str | None) -> str:
     if standing is None:
         return "somebody removed the replica list"
-    return f"the replica list {standing!r} is not ours"
+    shown = standing if len(standing) <= _SHOWN_BYTES else f"{standing[:_SHOWN_BYTES]}..."
+    return f"the replica list {shown!r} is not ours"
 
 
 def _entries(standing: str | None) -> frozenset[str] | None:
@@ -262,9 +264,14 @@ def _list_edit(owned: frozenset[str], entries: frozenset[str], added: frozenset[
     """What somebody did to a list of ours, in one sentence; "" when nothing."""
     lost = owned - entries
     added = added - owned
-    deeds = [f"removed {format_replicas(lost)} from"] if lost else []
-    deeds += [f"added {format_replicas(added)} to"] if added else []
+    deeds = [f"removed {_some(lost)} from"] if lost else []
+    deeds += [f"added {_some(added)} to"] if added else []
     return f"somebody {' and '.join(deeds)} the replica list; repaired" if deeds else ""
+
+
+def _some(entries: frozenset[str]) -> str:
+    first = format_replicas(entries).split(",")[:_SHOWN_ENTRIES]
+    return ",".join(first) + (f" and {len(entries) - len(first)} more" if len(entries) > len(first) else "")
 
 
 def _of_partitions(entries: frozenset[str], partitions: frozenset[int]) -> frozenset[str]:
@@ -308,9 +315,7 @@ def _change(
 ) -> Change | None:
     standing, entry = snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource)
     edits = tuple(
-        Edit(name, standing.get(name), key.value)
-        for name, key in keys.items()
-        if key.value != standing.get(name)
+        Edit(name, standing.get(name), key.value) for name, key in keys.items() if key.value != standing.get(name)
     )
     ledger = {name: key.ledger for name, key in keys.items() if key.ledger is not None}
     if not edits and ledger == (entry.keys if entry else {}):

@@ -71,9 +71,7 @@ class ThrottleHistory:
         if end <= start:
             return _value_at(steps, end)
         edges = [start, *(t for t, _ in steps if start < t < end), end]
-        total = sum(
-            _value_at(steps, since) * (until - since).total_seconds() for since, until in pairwise(edges)
-        )
+        total = sum(_value_at(steps, since) * (until - since).total_seconds() for since, until in pairwise(edges))
         return round(total / (end - start).total_seconds())
 
 

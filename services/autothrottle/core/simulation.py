@@ -515,6 +515,10 @@ class Cluster:
         self._listed[topic, role] = entries
         self._streams = None
 
+    def throttled_replicas(self, topic: str, role: ReplicaRole) -> frozenset[str]:
+        """Return which replicas of a topic that role's throttles concern."""
+        return self._listed.get((topic, role), frozenset())
+
     def start_reassignment(self, moves: Mapping[TopicPartition, Sequence[int]]) -> None:
         """Begin to move partitions to new replicas: all of them, or none when one is wrong.
 
@@ -615,7 +619,7 @@ class Cluster:
         stream.partitions.append(partition)
 
     def _is_listed(self, partition: SimulatedPartition, role: ReplicaRole, broker_id: int) -> bool:
-        entries = self._listed.get((partition.topic, role), frozenset())
+        entries = self.throttled_replicas(partition.topic, role)
         return WILDCARD in entries or f"{partition.partition}:{broker_id}" in entries
 
     def _shares(self, streams: list[_Stream], seconds: float) -> list[float]:

@@ -8,11 +8,14 @@ from datetime import timedelta
 
 import grpc
 
+from autothrottle.core.errors import Invalid
+from autothrottle.core.overrides import validate_broker_id
 from autothrottle.ports.cluster import SnapshotEvent, SnapshotSource
 from autothrottle.v1 import discovery_pb2, discovery_pb2_grpc
 from autothrottle.wire.snapshots import snapshot_to_chunks
 
 _LONGEST = timedelta(seconds=60)
+_MOST_BROKERS = 10_000
 
 
 class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
@@ -25,11 +28,12 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         self, request: discovery_pb2.GetSnapshotRequest, context: grpc.ServicerContext
     ) -> Iterator[discovery_pb2.GetSnapshotResponse]:
         """Return the cluster as it is now, in chunks."""
+        if len(request.replicas_of) > _MOST_BROKERS:
+            raise Invalid(f"replicas of {len(request.replicas_of)} brokers are asked for; name at most {_MOST_BROKERS}")
+        asked = tuple(validate_broker_id(broker_id) for broker_id in request.replicas_of)
         left = context.time_remaining()
         timeout = _LONGEST if left is None else min(_LONGEST, timedelta(seconds=max(left, 0.001)))
-        snapshot = self._source.fetch_snapshot(
-            min_version=request.min_version, replicas_of=tuple(request.replicas_of), timeout=timeout
-        )
+        snapshot = self._source.fetch_snapshot(min_version=request.min_version, replicas_of=asked, timeout=timeout)
         yield from snapshot_to_chunks(snapshot)
 
     def WatchSnapshots(

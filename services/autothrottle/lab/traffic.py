@@ -89,6 +89,10 @@ class Leaders:
         """Return the broker id of a partition's leader, -1 when none is known."""
         return self._leaders.get(partition, -1)
 
+    def known(self) -> Mapping[Partition, int]:
+        """Return the leader of every partition that has one."""
+        return {partition: leader for partition, leader in self._leaders.items() if leader >= 0}
+
     def close(self) -> None:
         """End the background thread; one that waits for a frozen ZooKeeper ends with its client."""
         self._ending.set()
@@ -213,15 +217,16 @@ class Counters(NamedTuple):
 class BrokerCounters:
     """Cumulative bytes received and sent by each broker; a context manager.
 
-    Only growth counts, so that deleted segments take nothing away. A sample looks at file sizes only: it
-    waits for no broker, and for no ZooKeeper. The growth of a partition without a known leader is counted
-    once it has one.
+    Only growth counts, so that deleted segments take nothing away. A sample looks at file sizes only: it waits
+    for no broker, and for no ZooKeeper. Growth counts as sent by who led at the sample before, since a partition
+    that has moved often has a new leader at its end; without a known leader it is counted once there is one.
     """
 
     def __init__(self, cluster: KafkaCluster) -> None:
         """Begin to count from what the logs hold now."""
         self._cluster = cluster
         self._leaders = Leaders(cluster)
+        self._led = self._leaders.known()
         self._lock = threading.Lock()
         self._sizes = {broker_id: cluster.log_bytes(broker_id) for broker_id in cluster.brokers}
         self._received: dict[int, float] = dict.fromkeys(cluster.brokers, 0.0)
@@ -238,8 +243,11 @@ class BrokerCounters:
     def sample(self) -> dict[int, Counters]:
         """Return the counters of every broker, also of those that are down."""
         with self._lock:
+            leads = self._leaders.known()
+            leaders = {**leads, **self._led}
             for broker_id in self._cluster.brokers:
-                self._sizes[broker_id] = self._count(broker_id, self._cluster.log_bytes(broker_id))
+                self._sizes[broker_id] = self._count(broker_id, self._cluster.log_bytes(broker_id), leaders)
+            self._led = leads
             return {b: Counters(self._received[b], self._sent[b]) for b in self._cluster.brokers}
 
     def call_every(self, seconds: float, callback: Callable[[Mapping[int, Counters]], None]) -> None:
@@ -260,12 +268,14 @@ class BrokerCounters:
             thread.join(timeout=30.0)
         self._leaders.close()
 
-    def _count(self, broker_id: int, sizes: Mapping[Partition, int]) -> dict[Partition, int]:
+    def _count(
+        self, broker_id: int, sizes: Mapping[Partition, int], leaders: Mapping[Partition, int]
+    ) -> dict[Partition, int]:
         """Count what a broker's logs have grown by, and return the sizes up to which they are counted."""
         counted: dict[Partition, int] = {}
         before = self._sizes[broker_id]
         for partition, size in sizes.items():
-            leader = self._leaders.of(partition)
+            leader = leaders.get(partition)
             if leader not in self._sent:
                 counted[partition] = before.get(partition, 0)
                 continue

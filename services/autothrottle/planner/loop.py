@@ -6,9 +6,11 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from autothrottle.core.changes import (
     Change,
@@ -28,7 +30,7 @@ from autothrottle.core.plan import Limits, Plan, plan, standing_rate
 from autothrottle.core.topology import Snapshot, participants
 from autothrottle.planner import narration
 from autothrottle.planner.triggers import Trigger, Triggers
-from autothrottle.ports.cluster import ConfigWriter, SnapshotSource
+from autothrottle.ports.cluster import ConfigWriter, SnapshotEvent, SnapshotSource
 from autothrottle.ports.leadership import Election, Term
 from autothrottle.ports.metrics import Event, EventSink, LoadSource
 from autothrottle.ports.overrides import OverrideStore
@@ -39,6 +41,12 @@ _CLUSTER_TIMEOUT = timedelta(seconds=20)
 """For reading the cluster and for writing to it: enough for 100,000 partitions read anew."""
 
 _LONGEST_METRICS_WAIT = timedelta(seconds=15)
+
+_METRICS_PAUSE = timedelta(seconds=15)
+"""After a reading that failed: so long no event cycle reads again, lest a source that hangs holds each of them."""
+
+_CYCLES_KEPT = 100
+"""For whoever watches them and is slower than they come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +83,14 @@ class _Memory:
     version: int = 0
     topics: frozenset[str] = frozenset()
     announced: tuple[str, ...] = ()
-    overrides: Overrides = field(default_factory=Overrides)
+    overrides: Overrides | None = None
     loads: Loads = field(default_factory=Loads)
     loads_read: float | None = None
+    loads_error: str = ""
     failures: dict[int, int] = field(default_factory=dict)
     history: ThrottleHistory = field(default_factory=ThrottleHistory)
-    idle: int = 0
+    after_reassignment: bool = False
+    foreign_intervals: int = 0
     troubles: int = 0
     findings: frozenset[str] = frozenset()
 
@@ -93,17 +103,19 @@ class Planner:
         ports: Ports,
         settings: PlannerSettings,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ports, self._settings, self._now = ports, settings, now
-        self._triggers = Triggers(settings.interval)
+        self._ports, self._settings, self._now, self._clock = ports, settings, now, clock
+        self._triggers = Triggers(settings.interval, clock)
         self._memory = _Memory()
         self._fence = 0
-        self._last_cycle: CycleRecord | None = None
+        self._newest_event = 0
+        self._cycles: deque[CycleRecord] = deque(maxlen=_CYCLES_KEPT)
         self._ended = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
         self._poster = _EventPoster(ports.events, min(settings.interval / 2, _LONGEST_METRICS_WAIT))
         self._watches = [
-            ports.snapshots.watch_snapshots(lambda event: self._triggers.request(event.reason)),
+            ports.snapshots.watch_snapshots(self._happened),
             ports.overrides.watch_overrides(lambda: self._triggers.request("an override changed")),
         ]
 
@@ -117,7 +129,8 @@ class Planner:
         for watch in self._watches:
             watch.close()
         self._triggers.stop()
-        self._thread.join()
+        if self._thread.is_alive():  # not when what was to come before `start` has failed
+            self._thread.join()
         self._ports.election.leave()
         self._poster.stop()
         with self._ended:
@@ -149,36 +162,51 @@ class Planner:
         )
 
     def next_cycle(self, after: CycleRecord | None, timeout: timedelta) -> CycleRecord | None:
-        """Return the newest cycle as soon as it is another than `after`; None: none came in time."""
+        """Return the cycle that followed `after` as soon as there is one; None: none came in time.
+
+        It is the newest one when `after` is None or forgotten.
+        """
         with self._ended:
-            self._ended.wait_for(lambda: self._last_cycle is not after, timeout.total_seconds())
-            return self._last_cycle if self._last_cycle is not after else None
+            if not self._ended.wait_for(lambda: self._last_cycle is not after, timeout.total_seconds()):
+                return None
+            kept = list(self._cycles)
+            followers = [following for cycle, following in pairwise(kept) if cycle is after]
+            return followers[0] if followers else kept[-1]
+
+    @property
+    def _last_cycle(self) -> CycleRecord | None:
+        return self._cycles[-1] if self._cycles else None
+
+    def _happened(self, event: SnapshotEvent) -> None:
+        # The replica of discovery that is asked next may lag behind the one that saw it.
+        self._newest_event = max(self._newest_event, event.version)
+        self._triggers.request(event.reason)
 
     def _run(self) -> None:
         while (trigger := self._triggers.wait()) is not None:
             term = self._ports.election.term
-            if term is None:
-                continue
-            if term.fence != self._fence:
-                log.info("Leading in term %d", term.fence)
-                self._fence, self._memory = term.fence, _Memory()
-            self._publish(self.run_cycle(term, trigger))
+            if term is not None:
+                self._publish(self.run_cycle(term, trigger))
 
     def _publish(self, record: CycleRecord) -> None:
         with self._ended:
-            self._last_cycle = record
+            self._cycles.append(record)
             self._ended.notify_all()
 
     def run_cycle(self, term: Term, trigger: Trigger) -> CycleRecord:
         """Run one cycle: all that is read is one moment's, and what is written is what the plan lacks."""
+        if term.fence != self._fence:
+            log.info("Leading in term %d", term.fence)
+            self._fence, self._memory, self._newest_event = term.fence, _Memory(), 0
         memory, start = self._memory, self._now()
         memory.cycles += 1
         cycle = _Cycle(term, memory.cycles)
         try:
             self._read(cycle, trigger)
             self._decide(cycle)
-            self._write(cycle)
+            self._write(cycle, trigger)
             self._tell(cycle, trigger)
+            self._purge_overrides(cycle)
             memory.troubles = memory.troubles + 1 if cycle.refused else 0
         except NotLeader as error:
             log.warning("The cycle ends: %s", error)
@@ -186,6 +214,10 @@ class Planner:
         except AutothrottleError as error:
             log.error("The cycle failed, nothing was removed: %s", error)
             cycle.error = str(error)
+            memory.troubles += 1
+        except Exception as error:  # a bug must not end the loop: nobody else leads while we hold the term
+            log.exception("The cycle failed unexpectedly")
+            cycle.error = f"unexpected {type(error).__name__}; the log has the traceback"
             memory.troubles += 1
         if memory.troubles:
             self._triggers.request("trying again", _back_off(memory.troubles, self._settings.interval))
@@ -197,11 +229,10 @@ class Planner:
 
     def _read(self, cycle: _Cycle, trigger: Trigger) -> None:
         memory, ports = self._memory, self._ports
-        read = ports.overrides.read_overrides()
-        cycle.overrides = memory.overrides = read.keeping_unreadable(memory.overrides)
-        cycle.findings += [*read.warnings, *read.unreadable.values()]
+        cycle.overrides = memory.overrides = self._overrides()
+        cycle.findings += dict.fromkeys([*cycle.overrides.warnings, *cycle.overrides.unreadable.values()])
         cycle.snapshot = ports.snapshots.fetch_snapshot(
-            min_version=memory.version,
+            min_version=max(memory.version, self._newest_event),
             replicas_of=sorted(cycle.overrides.active_brokers),
             timeout=_CLUSTER_TIMEOUT,
         )
@@ -210,32 +241,49 @@ class Planner:
         memory.history = memory.history.observe(self._now(), _standing(cycle.snapshot))
         cycle.loads = self._loads(cycle, trigger)
 
+    def _overrides(self) -> Overrides:
+        """The overrides, those that cannot be read as they were last read."""
+        last = self._memory.overrides
+        try:
+            read = self._ports.overrides.read_overrides()
+        except Unavailable as error:
+            if last is None:
+                raise
+            reason = f"no override can be read, the last ones stay: {error}"
+            read = Overrides(unreadable={None: reason, **{b: reason for b in last.brokers}})
+        return read.keeping_unreadable(last or Overrides())
+
     def _loads(self, cycle: _Cycle, trigger: Trigger) -> Loads:
         """The loads to decide on; read anew by scheduled cycles, and when those last read are too old."""
         memory = self._memory
-        if trigger.scheduled or not self._loads_are_fresh():
-            try:
-                timeout = min(self._settings.interval / 2, _LONGEST_METRICS_WAIT)
-                memory.loads = self._ports.loads.fetch_loads(timeout)
-                memory.loads_read = time.monotonic()
-            except AutothrottleError as error:
-                memory.loads, memory.loads_read = Loads(), None
-                cycle.findings.append(f"metrics cannot be read: {error}")
-        involved = participants(cycle.snapshot).keys()
+        if trigger.scheduled or self._loads_are_due():
+            self._fetch_loads()
+        missing = participants(cycle.snapshot).keys() - memory.loads.brokers.keys()
+        if trigger.scheduled:
+            memory.failures = {b: memory.failures.get(b, 0) + 1 for b in missing}
+        if memory.loads_error:
+            cycle.findings.append(memory.loads_error)
+            return memory.loads
         cycle.findings += memory.loads.warnings
         cycle.findings += [
             f"broker {b}: {memory.loads.problems.get(b, 'the metrics source does not know it')}"
-            for b in sorted(involved - memory.loads.brokers.keys())
-            if memory.loads_read is not None
+            for b in sorted(missing)
         ]
-        if trigger.scheduled:
-            missing = involved - memory.loads.brokers.keys()
-            memory.failures = {b: memory.failures.get(b, 0) + 1 for b in missing}
         return memory.loads
 
-    def _loads_are_fresh(self) -> bool:
-        read = self._memory.loads_read
-        return read is not None and time.monotonic() - read < self._settings.metrics_window.total_seconds()
+    def _loads_are_due(self) -> bool:
+        memory = self._memory
+        lifetime = _METRICS_PAUSE if memory.loads_error else self._settings.metrics_window
+        return memory.loads_read is None or self._clock() - memory.loads_read >= lifetime.total_seconds()
+
+    def _fetch_loads(self) -> None:
+        memory = self._memory
+        try:
+            memory.loads = self._ports.loads.fetch_loads(min(self._settings.interval / 2, _LONGEST_METRICS_WAIT))
+            memory.loads_error = ""
+        except AutothrottleError as error:
+            memory.loads, memory.loads_error = Loads(), f"metrics cannot be read: {error}"
+        memory.loads_read = self._clock()
 
     # Decide.
 
@@ -248,6 +296,7 @@ class Planner:
             cycle.overrides,
             memory.failures,
             memory.history,
+            memory.after_reassignment,
         )
         found = changes(cycle.plan, cycle.snapshot, cycle.term.fence, cycle.number)
         cycle.changes, cycle.outcomes = list(found.changes), list(found.refused)
@@ -255,37 +304,51 @@ class Planner:
 
     # Write.
 
-    def _write(self, cycle: _Cycle) -> None:
-        if self._cleanup_is_due(cycle):
-            cycle.changes += removal_of_foreign(cycle.snapshot, cycle.term.fence, cycle.number)
+    def _write(self, cycle: _Cycle, trigger: Trigger) -> None:
+        if self._cleanup_is_due(cycle, trigger):
+            ours = {change.resource for change in cycle.changes}
+            foreign = removal_of_foreign(cycle.snapshot, cycle.term.fence, cycle.number)
+            # One change for each resource: what is left out here is still there at the next cycle.
+            cycle.changes += [change for change in foreign if change.resource not in ours]
         if cycle.changes:
             fence, wanted = cycle.term.fence, cycle.changes
             cycle.outcomes += self._ports.writer.apply(fence, wanted, _CLUSTER_TIMEOUT)
         cycle.applied = narration.Applied.of(cycle.changes, cycle.outcomes)
         standing = _standing(cycle.snapshot) | {port: rate or 0 for port, rate in cycle.applied.rates.items()}
         self._memory.history = self._memory.history.observe(self._now(), standing)
-        self._purge_overrides(cycle)
 
-    def _cleanup_is_due(self, cycle: _Cycle) -> bool:
+    def _cleanup_is_due(self, cycle: _Cycle, trigger: Trigger) -> bool:
         """Whether foreign throttles are to go; they are reported first, once."""
         memory, settings = self._memory, self._settings
         idle = not cycle.snapshot.reassignments and not cycle.plan.hold
         foreign = foreign_throttles(cycle.snapshot) if idle else {}
-        if foreign:
-            cycle.findings.append(narration.foreign_line(foreign, settings.cleanup_foreign))
-        due = settings.cleanup_foreign and bool(foreign) and memory.idle >= settings.cleanup_after
-        memory.idle = 0 if due or not idle else memory.idle
+        if not foreign:
+            memory.foreign_intervals = 0
+            return False
+        cycle.findings.append(narration.foreign_line(foreign, settings.cleanup_foreign))
+        due = settings.cleanup_foreign and memory.foreign_intervals >= settings.cleanup_after
+        memory.foreign_intervals += trigger.scheduled
         return due
 
     def _purge_overrides(self, cycle: _Cycle) -> None:
         """Remove the overrides that have done their work, each in the version that was read."""
         overrides, fence = cycle.overrides, cycle.term.fence
-        if cycle.plan.finished_override and overrides.cluster is not None and not cycle.refused:
-            self._ports.overrides.purge_override(fence, None, overrides.cluster.version)
-            log.info("Throttle override removed: no reassignment is left")
+        finished = cycle.plan.finished_override and overrides.cluster is not None
+        if finished and overrides.cluster is not None and not cycle.refused:
+            if self._ports.overrides.purge_override(fence, None, overrides.cluster.version):
+                log.info("Throttle override removed: no reassignment is left")
+            finished = False
+        self._note_reassignment(cycle, finished)
         for broker_id, override in overrides.brokers.items():
-            if override.rate == 0:
+            if override.rate == 0 and broker_id not in overrides.unreadable:
                 self._ports.overrides.purge_override(fence, broker_id, override.version)
+
+    def _note_reassignment(self, cycle: _Cycle, purge_is_left: bool) -> None:
+        """Remember whether an autoremove override has had its reassignment; what is unknown changes nothing."""
+        if cycle.snapshot.reassignments:
+            self._memory.after_reassignment = True
+        elif not (purge_is_left or cycle.snapshot.problems or None in cycle.overrides.unreadable):
+            self._memory.after_reassignment = False
 
     # Tell.
 
@@ -308,8 +371,6 @@ class Planner:
         for event in narration.events(cycle.plan, snapshot, cycle.applied, done):
             self._poster.post(event)
         memory.topics, memory.announced = topics, lines
-        if trigger.scheduled:
-            memory.idle = 0 if topics else memory.idle + 1
 
     def _tell_findings(self, cycle: _Cycle) -> None:
         """Log what was found, each thing when it appears and not again while it stays."""

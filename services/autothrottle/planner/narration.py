@@ -164,9 +164,5 @@ def sentence(snapshot: Snapshot, changes: Sequence[Change], outcomes: Sequence[O
 def foreign_line(found: Mapping[ConfigResource, Mapping[str, str]], cleanup: bool) -> str:
     """Return the line that reports throttles which others left while nothing moves."""
     names = _bracketed(found)
-    fix = (
-        "they go after --cleanup-after intervals"
-        if cleanup
-        else "they are left; --cleanup-foreign removes them"
-    )
+    fix = "they go after --cleanup-after intervals" if cleanup else "they are left; --cleanup-foreign removes them"
     return f"Throttles that autothrottle did not set stand while nothing moves: {names}; {fix}"

@@ -12,7 +12,8 @@ from autothrottle.planner.loop import Planner
 from autothrottle.v1 import planner_pb2, planner_pb2_grpc
 from autothrottle.wire.cycles import cycle_to_message, state_to_message
 
-_POLL = timedelta(seconds=1)
+_POLL = timedelta(seconds=0.2)
+"""How long a watch may outlast its caller."""
 
 
 class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
@@ -33,7 +34,8 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
     ) -> Iterator[planner_pb2.WatchCyclesResponse]:
         """Send every cycle as it ends."""
         ended = threading.Event()
-        context.add_callback(ended.set)
+        if not context.add_callback(ended.set):
+            return
         last = None
         while not ended.is_set():
             if (cycle := self._planner.next_cycle(last, _POLL)) is not None:

@@ -54,6 +54,11 @@ class Triggers:
             self._stopped = True
             self._condition.notify_all()
 
+    def poll(self) -> Trigger | None:
+        """Return what is due now, as `wait` would; None: nothing is."""
+        with self._condition:
+            return self._due(self._clock())
+
     def wait(self) -> Trigger | None:
         """Block until a cycle is due; None: stopped."""
         with self._condition:

@@ -27,7 +27,5 @@ def take_back_everything(term: Term, snapshots: SnapshotSource, writer: ConfigWr
     outcomes = [*found.refused, *writer.apply(term.fence, found.changes, _TIMEOUT)]
     left = [f"{o.resource}: {o.reason}" for o in outcomes if o.status is OutcomeStatus.REFUSED]
     if left:
-        raise Conflict(
-            "not everything could be taken back; mend it and run this again:\n  " + "\n  ".join(left)
-        )
+        raise Conflict("not everything could be taken back; mend it and run this again:\n  " + "\n  ".join(left))
     return outcomes

@@ -70,9 +70,7 @@ def resource_from_path(path: str) -> ConfigResource:
 
 def _validate_key(key: str) -> None:
     if key not in THROTTLE_KEYS:
-        raise Invalid(
-            f"config key {key!r} is none of {', '.join(sorted(THROTTLE_KEYS))}; only these are changed"
-        )
+        raise Invalid(f"config key {key!r} is none of {', '.join(sorted(THROTTLE_KEYS))}; only these are changed")
 
 
 def ledger_to_message(entry: LedgerEntry) -> types_pb2.LedgerEntry:
@@ -99,9 +97,7 @@ def ledger_from_message(message: types_pb2.LedgerEntry) -> LedgerEntry:
 
 def outcome_to_message(outcome: Outcome) -> types_pb2.Outcome:
     """Return an outcome as a message."""
-    return types_pb2.Outcome(
-        resource=outcome.resource.path, status=_STATUS[outcome.status], reason=outcome.reason
-    )
+    return types_pb2.Outcome(resource=outcome.resource.path, status=_STATUS[outcome.status], reason=outcome.reason)
 
 
 def outcome_from_message(message: types_pb2.Outcome) -> Outcome:

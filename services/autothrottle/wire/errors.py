@@ -77,9 +77,7 @@ def to_status(error: AutothrottleError) -> tuple[grpc.StatusCode, str, tuple[tup
     return code_of(error), _fitting(str(error)), metadata
 
 
-def from_rpc_error(
-    error: grpc.RpcError, *, peer: str = "", deadline: timedelta | None = None
-) -> AutothrottleError:
+def from_rpc_error(error: grpc.RpcError, *, peer: str = "", deadline: timedelta | None = None) -> AutothrottleError:
     """Return the error of core's tree that a failed call stands for.
 
     Args:
@@ -121,9 +119,7 @@ def _fitting(message: str) -> str:
     """Cut a message to what fits into a header; each byte that is not printable ASCII takes three there."""
     size = 0
     for position, character in enumerate(message):
-        size += (
-            1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode(errors="replace"))
-        )
+        size += 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode(errors="replace"))
         if size > MAX_MESSAGE_BYTES:
             return message[:position] + " ... (cut)"
     return message

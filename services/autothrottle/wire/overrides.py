@@ -11,9 +11,7 @@ from autothrottle.v1 import admin_pb2
 
 def override_to_message(broker_id: int | None, override: Override) -> admin_pb2.Override:
     """Return an override as a message; broker id None is the cluster's."""
-    return admin_pb2.Override(
-        broker_id=broker_id, rate_bytes_per_second=override.rate, autoremove=override.autoremove
-    )
+    return admin_pb2.Override(broker_id=broker_id, rate_bytes_per_second=override.rate, autoremove=override.autoremove)
 
 
 def override_from_message(message: admin_pb2.Override) -> tuple[int | None, Override]:

@@ -25,9 +25,7 @@ _Piece = tuple[int, GetSnapshotResponse]
 """A part of a chunk, and its weight in partitions, > 0."""
 
 
-def snapshot_to_chunks(
-    snapshot: Snapshot, partitions_per_chunk: int = 20_000
-) -> Iterator[GetSnapshotResponse]:
+def snapshot_to_chunks(snapshot: Snapshot, partitions_per_chunk: int = 20_000) -> Iterator[GetSnapshotResponse]:
     """Yield the chunks that together are one snapshot; the first has the header.
 
     Args:
@@ -173,9 +171,7 @@ def _take_replicas(message: discovery_pb2.BrokerReplicas, topics: dict[str, tupl
         topics[message.topic] = topics.get(message.topic, ()) + tuple(message.partitions)
 
 
-def _reassignment_from_parts(
-    topic: str, parts: Sequence[discovery_pb2.TopicReassignment]
-) -> TopicReassignment:
+def _reassignment_from_parts(topic: str, parts: Sequence[discovery_pb2.TopicReassignment]) -> TopicReassignment:
     whole = parts[0] if len(parts) == 1 else _joined(parts)
     length = len(whole.partitions)
     if len(whole.leaders) != length:
@@ -186,9 +182,7 @@ def _reassignment_from_parts(
         leaders=tuple(whole.leaders),
         isr=_unpacked(topic, "isr", whole.isr_counts, whole.isr, length),
         adding_replicas=_unpacked(topic, "adding", whole.adding_counts, whole.adding_replicas, length),
-        removing_replicas=_unpacked(
-            topic, "removing", whole.removing_counts, whole.removing_replicas, length
-        ),
+        removing_replicas=_unpacked(topic, "removing", whole.removing_counts, whole.removing_replicas, length),
     )
 
 
@@ -213,6 +207,5 @@ def _unpacked(
 
 def _uneven(topic: str, column: str, found: int, expected: int) -> Incomplete:
     return Incomplete(
-        f"the column {column} of topic {topic} has {found} values instead of {expected}; "
-        "ask for the snapshot again"
+        f"the column {column} of topic {topic} has {found} values instead of {expected}; ask for the snapshot again"
     )

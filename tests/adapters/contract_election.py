@@ -1,0 +1,105 @@
+"""What every `Election` keeps to; inherit and give the fixture `subject`."""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+from tests.builders import eventually
+
+from autothrottle.ports.leadership import Election
+
+
+class ElectionSubject(Protocol):
+    """Makes candidates of one election, and makes them leave at the end of the test."""
+
+    def candidate(self) -> Election:
+        """A new candidate that has not joined yet."""
+        ...
+
+    def depose(self, leader: Election) -> None:
+        """End the session of the candidate that leads, as a network partition does."""
+        ...
+
+
+def nothing() -> None:
+    """For those that do not care."""
+
+
+def leading(candidate: Election) -> bool:
+    return candidate.term is not None
+
+
+def fence_of(candidate: Election) -> int:
+    term = candidate.term
+    assert term is not None
+    return term.fence
+
+
+class ElectionContract:
+    def test_before_the_first_term_nobody_leads(self, subject: ElectionSubject) -> None:
+        candidate = subject.candidate()
+        assert candidate.term is None
+        assert candidate.leader() is None
+
+    def test_a_single_candidate_leads_and_is_told_so(self, subject: ElectionSubject) -> None:
+        changed = threading.Event()
+        candidate = subject.candidate()
+        candidate.join("127.0.0.1:4004", changed.set)
+        assert changed.wait(20)
+        leader = candidate.leader()
+        assert leader is not None
+        assert (leader.fence, leader.address) == (fence_of(candidate), "127.0.0.1:4004")
+        assert leader.fence > 0
+
+    def test_only_one_of_many_leads(self, subject: ElectionSubject) -> None:
+        candidates = [subject.candidate() for _ in range(3)]
+        for number, candidate in enumerate(candidates):
+            candidate.join(f"host{number}:1", nothing)
+        eventually(lambda: any(map(leading, candidates)))
+        assert sum(map(leading, candidates)) == 1
+
+    def test_a_follower_knows_where_the_leader_answers(self, subject: ElectionSubject) -> None:
+        first, second = subject.candidate(), subject.candidate()
+        first.join("host1:1", nothing)
+        eventually(lambda: leading(first))
+        second.join("host2:1", nothing)
+        leader = second.leader()
+        assert leader is not None and leader.address == "host1:1"
+
+    def test_who_leaves_gives_the_lead_away_under_a_higher_fence(self, subject: ElectionSubject) -> None:
+        first, second = subject.candidate(), subject.candidate()
+        first.join("host1:1", nothing)
+        eventually(lambda: leading(first))
+        second.join("host2:1", nothing)
+        earlier = fence_of(first)
+        first.leave()
+        first.leave()
+        assert first.term is None
+        eventually(lambda: leading(second))
+        assert fence_of(second) > earlier
+        leader = first.leader()
+        assert leader is not None and leader.address == "host2:1"
+
+    def test_a_follower_that_leaves_never_leads(self, subject: ElectionSubject) -> None:
+        first, second, third = (subject.candidate() for _ in range(3))
+        for candidate, address in ((first, "host1:1"), (second, "host2:1"), (third, "host3:1")):
+            candidate.join(address, nothing)
+            eventually(lambda: leading(first))
+        second.leave()
+        first.leave()
+        eventually(lambda: leading(third))
+        assert second.term is None
+
+    def test_a_deposed_leader_is_told_and_another_leads(self, subject: ElectionSubject) -> None:
+        changes: list[bool] = []
+        first, second = subject.candidate(), subject.candidate()
+        first.join("host1:1", lambda: changes.append(leading(first)))
+        eventually(lambda: leading(first))
+        second.join("host2:1", nothing)
+        earlier = fence_of(first)
+        subject.depose(first)
+        eventually(lambda: leading(second))
+        assert fence_of(second) > earlier
+        eventually(lambda: changes == [True, False])
+        assert first.term is None

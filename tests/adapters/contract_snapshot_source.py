@@ -1,0 +1,140 @@
+"""What every `SnapshotSource` keeps to; inherit and give the fixture `subject`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+import pytest
+from tests import builders
+
+from autothrottle.core.configs import LEADER_RATE, ConfigResource
+from autothrottle.core.errors import Unavailable
+from autothrottle.core.topology import Snapshot
+from autothrottle.ports.cluster import SnapshotEvent, SnapshotSource
+
+TIMEOUT = timedelta(seconds=20)
+BROKER = ConfigResource.broker(1001)
+
+
+class Controller(Protocol):
+    """What happens to the cluster; `MemoryCluster` has these methods."""
+
+    def add_topic(self, topic: str, assignment: Mapping[int, Sequence[int]]) -> None: ...
+    def start_reassignment(self, topic: str, target: Mapping[int, Sequence[int]]) -> None: ...
+    def join_isr(self, topic: str, partition: int, broker_id: int) -> None: ...
+    def move_leader(self, topic: str, partition: int, broker_id: int) -> None: ...
+    def finish(self, topic: str, *partitions: int) -> None: ...
+    def set_config_as_user(self, resource: ConfigResource, key: str, value: str | None) -> None: ...
+
+
+class SnapshotSourceSubject(Protocol):
+    """A source, and its cluster: brokers 1001 to 1004, no topic."""
+
+    @property
+    def source(self) -> SnapshotSource: ...
+    @property
+    def cluster(self) -> Controller: ...
+
+
+class Events:
+    """What a watch delivered."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.seen: list[SnapshotEvent] = []
+
+    def notify(self, event: SnapshotEvent) -> None:
+        with self._changed:
+            self.seen.append(event)
+            self._changed.notify_all()
+
+    def await_count(self, count: int) -> list[SnapshotEvent]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.seen) >= count, 20), self.seen
+            return list(self.seen)
+
+
+def fetched(subject: SnapshotSourceSubject, min_version: int = 0, replicas_of: Sequence[int] = ()) -> Snapshot:
+    return subject.source.fetch_snapshot(min_version=min_version, replicas_of=replicas_of, timeout=TIMEOUT)
+
+
+class SnapshotSourceContract:
+    def test_an_idle_cluster_has_brokers_and_nothing_that_moves(self, subject: SnapshotSourceSubject) -> None:
+        subject.cluster.add_topic("t1", {0: [1001, 1002]})
+        snapshot = fetched(subject)
+        assert snapshot.brokers == {1001, 1002, 1003, 1004}
+        assert snapshot.reassignments == ()
+        assert snapshot.version > 0
+
+    def test_only_partitions_that_move_are_in_a_reassignment(self, subject: SnapshotSourceSubject) -> None:
+        subject.cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1003]})
+        subject.cluster.start_reassignment("t1", {1: [1004, 1002]})
+        assert fetched(subject).reassignments == (
+            builders.reassignment("t1", {1: (1002, (1002, 1003), (1004,), (1003,))}),
+        )
+
+    def test_a_replica_that_caught_up_and_a_new_leader_are_seen(self, subject: SnapshotSourceSubject) -> None:
+        subject.cluster.add_topic("t1", {0: [1001, 1002]})
+        subject.cluster.start_reassignment("t1", {0: [1004, 1002]})
+        subject.cluster.join_isr("t1", 0, 1004)
+        subject.cluster.move_leader("t1", 0, 1004)
+        (reassignment,) = fetched(subject).reassignments
+        assert reassignment.leaders == (1004,)
+        assert set(reassignment.isr[0]) == {1001, 1002, 1004}
+
+    def test_topics_are_ordered_by_name(self, subject: SnapshotSourceSubject) -> None:
+        for topic in ("b", "a", "c"):
+            subject.cluster.add_topic(topic, {0: [1001]})
+            subject.cluster.start_reassignment(topic, {0: [1002]})
+        assert fetched(subject).topics == ("a", "b", "c")
+
+    def test_a_reassignment_that_is_over_is_gone(self, subject: SnapshotSourceSubject) -> None:
+        subject.cluster.add_topic("t1", {0: [1001, 1002]})
+        subject.cluster.start_reassignment("t1", {0: [1004, 1002]})
+        before = fetched(subject).version
+        subject.cluster.finish("t1")
+        builders.eventually(lambda: fetched(subject).reassignments == ())
+        assert fetched(subject).version > before
+
+    def test_throttles_that_stand_are_seen_and_other_configs_are_not(self, subject: SnapshotSourceSubject) -> None:
+        subject.cluster.set_config_as_user(BROKER, LEADER_RATE, "5")
+        subject.cluster.set_config_as_user(BROKER, "log.cleaner.threads", "2")
+        assert fetched(subject).throttles == {BROKER: {LEADER_RATE: "5"}}
+
+    def test_replicas_are_listed_for_those_that_were_asked_for_only(self, subject: SnapshotSourceSubject) -> None:
+        subject.cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1003], 2: [1003, 1002]})
+        assert fetched(subject).replicas == {}
+        assert fetched(subject, replicas_of=[1002]).replicas == {1002: {"t1": (0, 1, 2)}}
+
+    def test_a_version_that_never_was_is_unavailable(self, subject: SnapshotSourceSubject) -> None:
+        never = fetched(subject).version + 10**9
+        with pytest.raises(Unavailable):
+            subject.source.fetch_snapshot(min_version=never, timeout=timedelta(seconds=0.3))
+
+    def test_a_watch_tells_of_a_reassignment_and_its_snapshot_shows_it(self, subject: SnapshotSourceSubject) -> None:
+        events = Events()
+        subject.cluster.add_topic("t1", {0: [1001, 1002]})
+        watch = subject.source.watch_snapshots(events.notify)
+        try:
+            subject.cluster.start_reassignment("t1", {0: [1004, 1002]})
+            event = events.await_count(1)[0]
+        finally:
+            watch.close()
+        assert "t1" in event.reason
+        assert fetched(subject, min_version=event.version).topics == ("t1",)
+
+    def test_a_closed_watch_delivers_nothing(self, subject: SnapshotSourceSubject) -> None:
+        closed, other = Events(), Events()
+        subject.cluster.add_topic("t1", {0: [1001, 1002]})
+        subject.source.watch_snapshots(closed.notify).close()
+        watch = subject.source.watch_snapshots(other.notify)
+        try:
+            subject.cluster.start_reassignment("t1", {0: [1004, 1002]})
+            other.await_count(1)
+        finally:
+            watch.close()
+            watch.close()
+        assert closed.seen == []

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+
+import pytest
+from tests import builders
+from tests.adapters.contract_config_writer import ConfigWriterContract, rate
+from tests.adapters.contract_election import ElectionContract, nothing
+from tests.adapters.contract_override_store import OverrideStoreContract
+from tests.adapters.contract_snapshot_source import SnapshotSourceContract
+
+from autothrottle.adapters.memory import (
+    MemoryCluster,
+    MemoryElection,
+    MemoryElectorate,
+    MemoryMetrics,
+    MemoryOverrides,
+)
+from autothrottle.core.changes import OutcomeStatus, changes
+from autothrottle.core.configs import ConfigResource
+from autothrottle.core.errors import Incomplete, NotLeader, Unavailable
+from autothrottle.core.ledger import LedgerEntry
+from autothrottle.core.plan import plan
+from autothrottle.core.topology import Problem
+from autothrottle.ports.cluster import ConfigWriter, SnapshotSource
+from autothrottle.ports.leadership import Election
+from autothrottle.ports.metrics import Event, EventSink, LoadSource
+from autothrottle.ports.overrides import OverrideStore
+
+TIMEOUT = timedelta(seconds=1)
+BROKERS = (1001, 1002, 1003, 1004)
+BROKER = ConfigResource.broker(1001)
+
+
+class MemorySubject:
+    """A cluster in memory as the subject of the contracts."""
+
+    def __init__(self) -> None:
+        self.cluster = MemoryCluster(brokers=BROKERS)
+        self.writer: ConfigWriter = self.cluster
+        self.source: SnapshotSource = self.cluster
+        self.begin_term = self.cluster.begin_term
+        self.set_config_as_user = self.cluster.set_config_as_user
+
+    def standing(self, resource: ConfigResource) -> Mapping[str, str]:
+        return self.cluster.configs.get(resource, {})
+
+    def ledger(self, resource: ConfigResource) -> LedgerEntry | None:
+        return self.cluster.ledger.get(resource)
+
+    def notifications(self) -> Sequence[str]:
+        return self.cluster.notifications
+
+
+class TestMemoryConfigWriter(ConfigWriterContract):
+    @pytest.fixture
+    def subject(self) -> MemorySubject:
+        return MemorySubject()
+
+
+class TestMemorySnapshotSource(SnapshotSourceContract):
+    @pytest.fixture
+    def subject(self) -> MemorySubject:
+        return MemorySubject()
+
+
+class MemoryOverridesSubject:
+    def __init__(self) -> None:
+        electorate = MemoryElectorate()
+        self.store: OverrideStore = MemoryOverrides(electorate)
+        self.begin_term = electorate.begin_term
+
+
+class TestMemoryOverrides(OverrideStoreContract):
+    @pytest.fixture
+    def subject(self) -> MemoryOverridesSubject:
+        return MemoryOverridesSubject()
+
+
+class MemoryElectionSubject:
+    def __init__(self) -> None:
+        self.electorate = MemoryElectorate()
+
+    def candidate(self) -> Election:
+        return MemoryElection(self.electorate)
+
+    def depose(self, leader: Election) -> None:
+        assert leader.term is not None
+        self.electorate.depose()
+
+
+class TestMemoryElection(ElectionContract):
+    @pytest.fixture
+    def subject(self) -> Iterator[MemoryElectionSubject]:
+        yield MemoryElectionSubject()
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    cluster = MemoryCluster(brokers=BROKERS)
+    cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1003]})
+    return cluster
+
+
+def test_a_move_from_begin_to_end_leaves_the_cluster_as_it_was(cluster: MemoryCluster) -> None:
+    cluster.set_config_as_user(BROKER, "log.cleaner.threads", "2")
+    before = {r: dict(c) for r, c in cluster.configs.items()}
+    fence = cluster.begin_term()
+    cluster.start_reassignment("t1", {0: [1004, 1002]})
+    for turn in ("throttle", "finish"):
+        snapshot = cluster.fetch_snapshot(timeout=TIMEOUT)
+        loads = builders.loads(*(builders.load(b) for b in BROKERS))
+        todo = changes(plan(snapshot, loads, builders.limits()), snapshot, fence)
+        outcomes = cluster.apply(fence, todo.changes, TIMEOUT)
+        assert outcomes and {o.status for o in outcomes} == {OutcomeStatus.APPLIED}, turn
+        if turn == "throttle":
+            assert {r.path for r in cluster.ledger} == {"brokers/1001", "brokers/1004", "topics/t1"}
+            cluster.join_isr("t1", 0, 1004)
+            cluster.finish("t1")
+    assert {r: c for r, c in cluster.configs.items() if c} == before
+    assert cluster.ledger == {}
+    assert cluster.notifications[:2] == ["brokers/1001", "brokers/1004"]
+
+
+def test_a_finished_move_has_the_new_replicas_and_a_leader_among_them(cluster: MemoryCluster) -> None:
+    cluster.start_reassignment("t1", {0: [1004, 1002]})
+    cluster.finish("t1")
+    partition = cluster.topics["t1"][0]
+    assert partition.replicas == (1004, 1002)
+    assert partition.leader in partition.isr
+    assert set(partition.isr) == {1002, 1004}
+    assert not partition.moves
+
+
+def test_a_cancelled_move_has_the_replicas_of_before(cluster: MemoryCluster) -> None:
+    before = cluster.topics["t1"][0]
+    cluster.start_reassignment("t1", {0: [1004, 1003]})
+    cluster.cancel("t1")
+    assert set(cluster.topics["t1"][0].replicas) == set(before.replicas)
+    assert cluster.topics["t1"][0].leader == before.leader
+    assert not cluster.topics["t1"][0].moves
+
+
+def test_a_second_target_replaces_the_first(cluster: MemoryCluster) -> None:
+    cluster.start_reassignment("t1", {0: [1004, 1002]})
+    cluster.start_reassignment("t1", {0: [1003, 1002]})
+    (reassignment,) = cluster.fetch_snapshot(timeout=TIMEOUT).reassignments
+    assert reassignment.adding_replicas == ((1003,),)
+    assert reassignment.removing_replicas == ((1001,),)
+
+
+def test_a_deleted_topic_moves_no_more(cluster: MemoryCluster) -> None:
+    cluster.start_reassignment("t1", {0: [1004, 1002]})
+    cluster.set_config_as_user(ConfigResource.topic("t1"), "retention.ms", "1")
+    cluster.delete_topic("t1")
+    assert cluster.fetch_snapshot(timeout=TIMEOUT).reassignments == ()
+    assert cluster.configs == {}
+
+
+def test_a_resource_can_be_made_to_refuse(cluster: MemoryCluster) -> None:
+    fence = cluster.begin_term()
+    cluster.refuse(BROKER, "no permission")
+    (outcome,) = cluster.apply(fence, [rate("5")], TIMEOUT)
+    assert (outcome.status, outcome.reason) == (OutcomeStatus.REFUSED, "no permission")
+    assert cluster.writes == []
+    cluster.refuse(BROKER, "")
+    (outcome,) = cluster.apply(fence, [rate("5")], TIMEOUT)
+    assert outcome.status is OutcomeStatus.APPLIED
+    assert cluster.writes == [rate("5")]
+
+
+def test_an_unavailable_cluster_neither_reads_nor_writes(cluster: MemoryCluster) -> None:
+    fence = cluster.begin_term()
+    cluster.unavailable(True)
+    with pytest.raises(Unavailable):
+        cluster.apply(fence, [rate("5")], TIMEOUT)
+    with pytest.raises(Unavailable):
+        cluster.fetch_snapshot(timeout=TIMEOUT)
+    cluster.unavailable(False)
+    assert cluster.fetch_snapshot(timeout=TIMEOUT).throttles == {}
+
+
+def test_what_cannot_be_read_is_said(cluster: MemoryCluster) -> None:
+    problem = Problem("brokers/1001", "no JSON")
+    cluster.set_config_as_user(BROKER, "leader.replication.throttled.rate", "5")
+    cluster.unreadable_configs[BROKER] = problem
+    cluster.problems.append(problem)
+    snapshot = cluster.fetch_snapshot(timeout=TIMEOUT)
+    assert (snapshot.unreadable_configs, snapshot.problems) == ({BROKER: problem}, (problem,))
+    assert snapshot.throttles == {}
+    cluster.incomplete("the topics cannot be listed")
+    with pytest.raises(Incomplete, match="the topics cannot be listed"):
+        cluster.fetch_snapshot(timeout=TIMEOUT)
+
+
+def test_a_snapshot_does_not_change_after_it_was_taken(cluster: MemoryCluster) -> None:
+    cluster.set_config_as_user(BROKER, "leader.replication.throttled.rate", "5")
+    snapshot = cluster.fetch_snapshot(timeout=TIMEOUT)
+    cluster.set_config_as_user(BROKER, "leader.replication.throttled.rate", "6")
+    assert snapshot.throttles[BROKER] == {"leader.replication.throttled.rate": "5"}
+
+
+def test_the_writes_of_a_cluster_are_fenced_by_the_election_it_shares() -> None:
+    electorate = MemoryElectorate()
+    cluster = MemoryCluster(electorate, BROKERS)
+    first, second = MemoryElection(electorate), MemoryElection(electorate)
+    first.join("host1:1", nothing)
+    second.join("host2:1", nothing)
+    assert first.term is not None
+    earlier = first.term.fence
+    electorate.depose()
+    with pytest.raises(NotLeader) as refused:
+        cluster.apply(earlier, [rate("5")], TIMEOUT)
+    assert refused.value.leader_address == "host2:1"
+    assert second.term is not None
+    assert len(cluster.apply(second.term.fence, [rate("5")], TIMEOUT)) == 1
+
+
+def test_a_lonely_deposed_leader_leads_again_under_a_new_term() -> None:
+    electorate = MemoryElectorate()
+    candidate = MemoryElection(electorate)
+    terms: list[int] = []
+    candidate.join("host1:1", lambda: terms.append(candidate.term.fence if candidate.term else 0))
+    electorate.depose()
+    assert terms == [1, 0, 2]
+
+
+def test_an_election_that_does_not_answer_is_unavailable() -> None:
+    electorate = MemoryElectorate()
+    electorate.unavailable(True)
+    with pytest.raises(Unavailable):
+        MemoryElection(electorate).leader()
+
+
+def test_metrics_hold_what_they_are_given() -> None:
+    metrics = MemoryMetrics(builders.load(1001), builders.load(1002))
+    source: LoadSource = metrics
+    sink: EventSink = metrics
+    metrics.lose(1001, "no host has the tag broker_id:1001")
+    assert source.fetch_loads(TIMEOUT).brokers.keys() == {1002}
+    assert source.fetch_loads(TIMEOUT).problems.keys() == {1001}
+    metrics.set_loads(builders.load(1001, tx=5))
+    assert source.fetch_loads(TIMEOUT).brokers[1001].tx.rate == 5
+    assert source.fetch_loads(TIMEOUT).problems == {}
+    sink.post_event(Event("a", "b"), TIMEOUT)
+    assert metrics.events == [Event("a", "b")]
+
+
+def test_unavailable_metrics_neither_answer_nor_take_events() -> None:
+    metrics = MemoryMetrics()
+    metrics.unavailable(True)
+    with pytest.raises(Unavailable):
+        metrics.fetch_loads(TIMEOUT)
+    with pytest.raises(Unavailable):
+        metrics.post_event(Event("a", "b"), TIMEOUT)
+    assert metrics.events == []
+
+
+def test_an_unreadable_override_is_a_value_and_a_marked_one_rules_nothing() -> None:
+    store = MemoryOverrides()
+    store.set_override(1001, 5, False)
+    store.unreadable[1001] = "no JSON"
+    store.mark_for_removal(1002)
+    read = store.read_overrides()
+    assert read.unreadable == {1001: "no JSON"}
+    assert read.brokers[1002].rate == 0
+    assert read.active_brokers == frozenset()
+    store.unavailable(True)
+    with pytest.raises(Unavailable):
+        store.read_overrides()

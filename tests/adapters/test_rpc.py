@@ -1,0 +1,610 @@
+"""The clients against real gRPC servers in front of the in-memory twins."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tests import builders
+from tests.adapters.contract_config_writer import ConfigWriterContract, rate
+from tests.adapters.contract_snapshot_source import Events, SnapshotSourceContract
+
+from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics
+from autothrottle.adapters.rpc import (
+    ApplierClient,
+    DiscoveryClient,
+    Endpoints,
+    MetricsClient,
+    PlannerClient,
+)
+from autothrottle.core.changes import Change, Outcome
+from autothrottle.core.configs import ConfigResource
+from autothrottle.core.cycle import CycleRecord, PlannerState
+from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, NotLeader, Unavailable
+from autothrottle.core.ledger import LedgerEntry
+from autothrottle.ports.cluster import ConfigWriter, SnapshotEvent, SnapshotSource
+from autothrottle.ports.metrics import Event, EventSink, LoadSource
+from autothrottle.v1 import (
+    applier_pb2,
+    applier_pb2_grpc,
+    discovery_pb2,
+    discovery_pb2_grpc,
+    metrics_pb2,
+    metrics_pb2_grpc,
+    planner_pb2,
+    planner_pb2_grpc,
+)
+from autothrottle.wire.changes import change_from_message, outcome_to_message
+from autothrottle.wire.cycles import cycle_to_message, state_to_message
+from autothrottle.wire.errors import to_status
+from autothrottle.wire.loads import event_from_message, loads_to_message
+from autothrottle.wire.snapshots import snapshot_to_chunks
+
+TIMEOUT = timedelta(seconds=20)
+BROKERS = (1001, 1002, 1003, 1004)
+NOBODY = "127.0.0.1:1"
+"""A port where nothing listens: connections are refused at once."""
+
+
+@contextmanager
+def answered(context: grpc.ServicerContext) -> Iterator[None]:
+    """Turns core's errors into statuses, as the services' interceptor does."""
+    try:
+        yield
+    except AutothrottleError as error:
+        code, message, metadata = to_status(error)
+        context.set_trailing_metadata(metadata)
+        context.abort(code, message)
+
+
+def left(context: grpc.ServicerContext) -> timedelta:
+    seconds = context.time_remaining()
+    assert seconds is not None and seconds < 3600, "a call without a deadline"
+    return timedelta(seconds=seconds)
+
+
+class Discovery(discovery_pb2_grpc.DiscoveryServiceServicer):
+    def __init__(self, source: SnapshotSource, partitions_per_chunk: int = 1) -> None:
+        self.source, self.partitions_per_chunk = source, partitions_per_chunk
+        self.watches = 0
+        self.calls = 0
+
+    def GetSnapshot(self, request: discovery_pb2.GetSnapshotRequest, context: Any) -> Iterator[Any]:
+        self.calls += 1
+        with answered(context):
+            snapshot = self.source.fetch_snapshot(
+                min_version=request.min_version, replicas_of=request.replicas_of, timeout=left(context)
+            )
+        yield from snapshot_to_chunks(snapshot, self.partitions_per_chunk)
+
+    def WatchSnapshots(self, request: object, context: Any) -> Iterator[Any]:
+        events: queue.Queue[SnapshotEvent | None] = queue.Queue()
+        watch = self.source.watch_snapshots(events.put)
+        context.add_callback(lambda: events.put(None))
+        self.watches += 1
+        yield discovery_pb2.WatchSnapshotsResponse(version=1)
+        while event := events.get():
+            yield discovery_pb2.WatchSnapshotsResponse(version=event.version, reason=event.reason)
+        watch.close()
+
+
+class Metrics(metrics_pb2_grpc.MetricsServiceServicer):
+    def __init__(self, metrics: MemoryMetrics) -> None:
+        self.metrics = metrics
+
+    def GetLoads(self, request: object, context: Any) -> metrics_pb2.GetLoadsResponse:
+        with answered(context):
+            return loads_to_message(self.metrics.fetch_loads(left(context)))
+        raise AssertionError
+
+    def PostEvent(self, request: metrics_pb2.PostEventRequest, context: Any) -> metrics_pb2.PostEventResponse:
+        with answered(context):
+            self.metrics.post_event(event_from_message(request), left(context))
+        return metrics_pb2.PostEventResponse()
+
+
+class Applier(applier_pb2_grpc.ApplierServiceServicer):
+    def __init__(self, writer: ConfigWriter) -> None:
+        self.writer = writer
+
+    def Apply(self, request: applier_pb2.ApplyRequest, context: Any) -> applier_pb2.ApplyResponse:
+        with answered(context):
+            changes = [change_from_message(change) for change in request.changes]
+            outcomes = self.writer.apply(request.fence, changes, left(context))
+            return applier_pb2.ApplyResponse(outcomes=map(outcome_to_message, outcomes))
+        raise AssertionError
+
+
+class Planner(planner_pb2_grpc.PlannerServiceServicer):
+    def __init__(self, state: PlannerState) -> None:
+        self.planner = state
+        self.requests: list[str] = []
+        self.cycles: queue.Queue[CycleRecord | None] = queue.Queue()
+
+    def RunCycle(self, request: planner_pb2.RunCycleRequest, context: Any) -> planner_pb2.RunCycleResponse:
+        with answered(context):
+            left(context)
+            if not self.planner.leading:
+                raise NotLeader("this planner does not lead", self.planner.leader_address)
+        self.requests.append(request.reason)
+        return planner_pb2.RunCycleResponse()
+
+    def GetState(self, request: object, context: Any) -> planner_pb2.GetStateResponse:
+        left(context)
+        return state_to_message(self.planner)
+
+    def WatchCycles(self, request: object, context: Any) -> Iterator[Any]:
+        context.add_callback(lambda: self.cycles.put(None))
+        while cycle := self.cycles.get():
+            yield planner_pb2.WatchCyclesResponse(cycle=cycle_to_message(cycle))
+
+
+ADD: dict[type, Callable[..., None]] = {
+    Discovery: discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server,
+    Metrics: metrics_pb2_grpc.add_MetricsServiceServicer_to_server,
+    Applier: applier_pb2_grpc.add_ApplierServiceServicer_to_server,
+    Planner: planner_pb2_grpc.add_PlannerServiceServicer_to_server,
+}
+
+
+class Server:
+    """One replica of a service on a free port, or on a given address."""
+
+    def __init__(self, servicer: Any, address: str = "127.0.0.1:0") -> None:
+        self._pool = ThreadPoolExecutor(8)
+        self._server = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
+        next(ADD[kind] for kind in type(servicer).__mro__ if kind in ADD)(servicer, self._server)
+        port = self._server.add_insecure_port(address)
+        self.address = address if address.startswith("unix:") else f"127.0.0.1:{port}"
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop(None).wait(20)
+        self._pool.shutdown()
+
+
+Serve = Callable[..., Server]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    with ExitStack() as started:
+
+        def start(servicer: Any, address: str = "127.0.0.1:0") -> Server:
+            server = Server(servicer, address)
+            started.callback(server.stop)
+            return server
+
+        yield start
+
+
+@contextmanager
+def closing(client: Any) -> Iterator[Any]:
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def discovery(*addresses: str) -> AbstractContextManager[DiscoveryClient]:
+    return closing(DiscoveryClient(addresses))
+
+
+def metrics_of(*addresses: str) -> AbstractContextManager[MetricsClient]:
+    return closing(MetricsClient(addresses))
+
+
+def appliers(*addresses: str) -> AbstractContextManager[ApplierClient]:
+    return closing(ApplierClient(addresses))
+
+
+def planner_at(*addresses: str) -> AbstractContextManager[PlannerClient]:
+    return closing(PlannerClient(addresses))
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    return MemoryCluster(brokers=BROKERS)
+
+
+def moving(cluster: MemoryCluster, partitions: int = 3) -> None:
+    cluster.add_topic("t1", {p: [1001, 1002] for p in range(partitions)})
+    cluster.start_reassignment("t1", {p: [1003, 1002] for p in range(partitions)})
+
+
+class RemoteSubject:
+    """The contracts' subject: a client, its service and the cluster behind it."""
+
+    def __init__(self, source: SnapshotSource, writer: ConfigWriter, cluster: MemoryCluster) -> None:
+        self.source, self.writer, self.cluster = source, writer, cluster
+        self.begin_term = cluster.begin_term
+        self.set_config_as_user = cluster.set_config_as_user
+
+    def standing(self, resource: ConfigResource) -> dict[str, str]:
+        return self.cluster.configs.get(resource, {})
+
+    def ledger(self, resource: ConfigResource) -> LedgerEntry | None:
+        return self.cluster.ledger.get(resource)
+
+    def notifications(self) -> Sequence[str]:
+        return self.cluster.notifications
+
+
+@pytest.fixture
+def remote(serve: Serve, cluster: MemoryCluster) -> Iterator[RemoteSubject]:
+    source = DiscoveryClient([serve(Discovery(cluster)).address])
+    writer = ApplierClient([serve(Applier(cluster)).address])
+    with closing(source), closing(writer):
+        yield RemoteSubject(source, writer, cluster)
+
+
+class TestRemoteSnapshotSource(SnapshotSourceContract):
+    @pytest.fixture
+    def subject(self, remote: RemoteSubject) -> RemoteSubject:
+        return remote
+
+
+class TestRemoteConfigWriter(ConfigWriterContract):
+    @pytest.fixture
+    def subject(self, remote: RemoteSubject) -> RemoteSubject:
+        return remote
+
+
+# Which replica answers.
+
+
+def test_a_replica_that_is_not_there_is_passed_over(serve: Serve, cluster: MemoryCluster) -> None:
+    with discovery(NOBODY, serve(Discovery(cluster)).address) as client:
+        assert client.fetch_snapshot(timeout=TIMEOUT).brokers == set(BROKERS)
+
+
+def test_the_replica_that_answered_last_is_asked_first(serve: Serve, cluster: MemoryCluster) -> None:
+    first, second = Discovery(cluster), Discovery(cluster)
+    servers = [serve(first), serve(second)]
+    with discovery(servers[0].address, servers[1].address) as client:
+        client.fetch_snapshot(timeout=TIMEOUT)
+        servers[0].stop()
+        client.fetch_snapshot(timeout=TIMEOUT)
+        restarted = Discovery(cluster)
+        serve(restarted, servers[0].address)
+        client.fetch_snapshot(timeout=TIMEOUT)
+    assert (first.calls, second.calls, restarted.calls) == (1, 2, 0)
+
+
+def test_a_replica_that_cannot_answer_gives_way_to_one_that_can(serve: Serve, cluster: MemoryCluster) -> None:
+    cut_off = MemoryCluster()
+    cut_off.unavailable(True)
+    with discovery(serve(Discovery(cut_off)).address, serve(Discovery(cluster)).address) as client:
+        assert client.fetch_snapshot(timeout=TIMEOUT).brokers == set(BROKERS)
+
+
+def test_when_nobody_answers_the_error_names_every_address_and_comes_at_once() -> None:
+    started = time.monotonic()
+    with discovery(NOBODY, "127.0.0.1:2") as client, pytest.raises(Unavailable) as error:
+        client.fetch_snapshot(timeout=TIMEOUT)
+    assert str(error.value).startswith("discovery is unavailable: ")
+    assert NOBODY in str(error.value) and "127.0.0.1:2" in str(error.value)
+    assert time.monotonic() - started < 10
+
+
+def test_an_answer_that_is_no_unavailability_is_final(serve: Serve, cluster: MemoryCluster) -> None:
+    broken = MemoryCluster()
+    broken.incomplete("the topics cannot be listed")
+    other = Discovery(cluster)
+    client = discovery(serve(Discovery(broken)).address, serve(other).address)
+    with client as asked, pytest.raises(Incomplete, match="the topics cannot be listed"):
+        asked.fetch_snapshot(timeout=TIMEOUT)
+    assert other.calls == 0
+
+
+def test_an_address_that_takes_connections_and_says_nothing_does_not_use_up_the_deadline(
+    serve: Serve, cluster: MemoryCluster
+) -> None:
+    # gRPC's own patience with a connection is 20 s.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent_address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with discovery(silent_address, serve(Discovery(cluster)).address) as client:
+            started = time.monotonic()
+            client.fetch_snapshot(timeout=TIMEOUT)
+            assert time.monotonic() - started < 10
+
+
+def test_a_frozen_replica_costs_one_deadline_and_is_not_asked_first_again(serve: Serve, cluster: MemoryCluster) -> None:
+    thaw = threading.Event()
+
+    class Frozen(MemoryCluster):
+        def fetch_snapshot(self, **_: Any) -> Any:
+            thaw.wait(20)
+            raise Unavailable("too late")
+
+    with discovery(serve(Discovery(Frozen())).address, serve(Discovery(cluster)).address) as client:
+        started = time.monotonic()
+        with pytest.raises(Unavailable, match=r"did not answer within 0\.5 s"):
+            client.fetch_snapshot(timeout=timedelta(seconds=0.5))
+        assert time.monotonic() - started < 5
+        assert client.fetch_snapshot(timeout=TIMEOUT).brokers == set(BROKERS)
+        thaw.set()
+
+
+def test_a_unix_socket_is_an_address(serve: Serve, cluster: MemoryCluster, tmp_path: Path) -> None:
+    server = serve(Discovery(cluster), f"unix:{tmp_path}/discovery")
+    with discovery(server.address) as client:
+        assert client.fetch_snapshot(timeout=TIMEOUT).brokers == set(BROKERS)
+
+
+def test_a_service_without_an_address_is_refused() -> None:
+    with pytest.raises(Invalid, match="discovery has no address"):
+        DiscoveryClient([])
+
+
+def test_a_closed_client_is_unavailable(serve: Serve, cluster: MemoryCluster) -> None:
+    client = DiscoveryClient([serve(Discovery(cluster)).address])
+    client.close()
+    client.close()
+    with pytest.raises(Unavailable, match="closed"):
+        client.fetch_snapshot(timeout=TIMEOUT)
+
+
+def test_a_call_that_is_under_way_when_the_client_is_closed_is_unavailable(serve: Serve) -> None:
+    called, thaw = threading.Event(), threading.Event()
+
+    class Slow(MemoryCluster):
+        def fetch_snapshot(self, **_: Any) -> Any:
+            called.set()
+            thaw.wait(20)
+            raise Unavailable("too late")
+
+    client = DiscoveryClient([serve(Discovery(Slow())).address])
+    with ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(client.fetch_snapshot, timeout=TIMEOUT)
+        assert called.wait(20)
+        client.close()
+        assert isinstance(fetched.exception(20), Unavailable)
+        thaw.set()
+
+
+def test_an_interceptor_sees_every_call(serve: Serve, cluster: MemoryCluster) -> None:
+    methods: list[str] = []
+
+    class Names(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+        def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+            methods.append(details.method)
+            return continuation(details, request)
+
+        def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
+            methods.append(details.method)
+            return continuation(details, request)
+
+    address = serve(Discovery(cluster)).address
+    with closing(DiscoveryClient([address], [Names()])) as client:
+        client.fetch_snapshot(timeout=TIMEOUT)
+        client.watch_snapshots(lambda _: None).close()
+    prefix = "/autothrottle.v1.DiscoveryService"
+    assert methods == [f"{prefix}/GetSnapshot", f"{prefix}/WatchSnapshots"]
+
+
+# Snapshots.
+
+
+def test_100_000_moving_partitions_arrive_in_chunks(serve: Serve, cluster: MemoryCluster) -> None:
+    moving(cluster, 100_000)
+    with discovery(serve(Discovery(cluster, 20_000)).address) as client:
+        snapshot = client.fetch_snapshot(timeout=TIMEOUT)
+    assert snapshot == cluster.fetch_snapshot(timeout=TIMEOUT)
+
+
+def test_a_stream_that_breaks_off_is_no_snapshot(serve: Serve, cluster: MemoryCluster) -> None:
+    moving(cluster)
+
+    class BreaksOff(Discovery):
+        def GetSnapshot(self, request: Any, context: Any) -> Iterator[Any]:
+            yield next(super().GetSnapshot(request, context))
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the process ends")
+
+    client = discovery(serve(BreaksOff(cluster)).address)
+    with client as asked, pytest.raises(Unavailable, match="the process ends"):
+        asked.fetch_snapshot(timeout=TIMEOUT)
+
+
+def test_a_watch_that_stands_is_silent_until_something_happens(serve: Serve, cluster: MemoryCluster) -> None:
+    events = Events()
+    with discovery(serve(Discovery(cluster)).address) as client:
+        client.watch_snapshots(events.notify)
+        assert events.seen == []
+        moving(cluster)
+        assert events.await_count(1)[0].reason == "a reassignment of [t1] started"
+
+
+def test_a_watch_comes_back_after_a_restart_and_says_that_it_was_away(serve: Serve, cluster: MemoryCluster) -> None:
+    events = Events()
+    server = serve(Discovery(cluster))
+    with discovery(server.address) as client:
+        client.watch_snapshots(events.notify)
+        server.stop()
+        moving(cluster)  # Nobody hears of this.
+        serve(Discovery(cluster), server.address)
+        assert events.await_count(1) == [SnapshotEvent(1, "discovery reconnected")]
+        cluster.finish("t1")
+        assert events.await_count(2)[1].reason == "the reassignment of [t1] ended"
+
+
+def test_a_watch_moves_to_another_replica(serve: Serve, cluster: MemoryCluster) -> None:
+    events = Events()
+    first, second = Discovery(cluster), Discovery(cluster)
+    servers = [serve(first), serve(second)]
+    with discovery(*(server.address for server in servers)) as client:
+        client.watch_snapshots(events.notify)
+        servers[0].stop()
+        assert events.await_count(1)[0].reason == "discovery reconnected"
+    assert (first.watches, second.watches) == (1, 1)
+
+
+def test_a_watch_can_be_started_before_its_service(serve: Serve, cluster: MemoryCluster) -> None:
+    events = Events()
+    server = serve(Discovery(cluster))
+    server.stop()
+    with discovery(server.address) as client:
+        started = time.monotonic()
+        client.watch_snapshots(events.notify)
+        assert time.monotonic() - started < 10
+        serve(Discovery(cluster), server.address)
+        assert events.await_count(1)[0].reason == "discovery reconnected"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_watch_ends_promptly_and_leaves_no_thread(serve: Serve, cluster: MemoryCluster, there: bool) -> None:
+    address = serve(Discovery(cluster)).address if there else NOBODY
+    with discovery(address) as client:
+        watch = client.watch_snapshots(lambda _: None)
+        started = time.monotonic()
+        watch.close()
+        assert time.monotonic() - started < 5
+        assert not [t for t in threading.enumerate() if t.name == "snapshot-watch"]
+
+
+def test_a_watch_may_be_closed_by_what_it_calls(serve: Serve, cluster: MemoryCluster) -> None:
+    watches: list[Any] = []
+    closed = threading.Event()
+
+    def close(_: SnapshotEvent) -> None:
+        watches[0].close()
+        closed.set()
+
+    with discovery(serve(Discovery(cluster)).address) as client:
+        watches.append(client.watch_snapshots(close))
+        moving(cluster)
+        assert closed.wait(20)
+
+
+# Metrics and the applier.
+
+
+def test_loads_and_events_go_through(serve: Serve) -> None:
+    metrics = MemoryMetrics(builders.load(1001, tx=5))
+    metrics.lose(1002, "no host has the tag broker_id:1002")
+    with metrics_of(serve(Metrics(metrics)).address) as client:
+        source: LoadSource = client
+        sink: EventSink = client
+        assert source.fetch_loads(TIMEOUT) == metrics.loads
+        sink.post_event(Event("Broker 1001", "was throttled", ("a:b",)), TIMEOUT)
+    assert metrics.events == [Event("Broker 1001", "was throttled", ("a:b",))]
+
+
+def test_metrics_that_do_not_answer_are_unavailable(serve: Serve) -> None:
+    metrics = MemoryMetrics()
+    metrics.unavailable(True)
+    with metrics_of(serve(Metrics(metrics)).address) as client:
+        with pytest.raises(Unavailable, match="the metrics source does not answer"):
+            client.fetch_loads(TIMEOUT)
+        with pytest.raises(Unavailable):
+            client.post_event(Event("a", "b"), TIMEOUT)
+
+
+def test_a_refused_term_carries_the_leaders_address(serve: Serve, cluster: MemoryCluster) -> None:
+    earlier = cluster.begin_term("host1:1")
+    cluster.begin_term("host2:1")
+    with closing(ApplierClient([serve(Applier(cluster)).address])) as client, pytest.raises(NotLeader) as error:
+        client.apply(earlier, [rate("5")], TIMEOUT)
+    assert error.value.leader_address == "host2:1"
+
+
+def test_an_applier_that_forgets_an_outcome_is_not_believed(serve: Serve, cluster: MemoryCluster) -> None:
+    class Forgetful(MemoryCluster):
+        def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+            return super().apply(fence, changes, timeout)[1:]
+
+    forgetful = Forgetful(brokers=BROKERS)
+    client = appliers(serve(Applier(forgetful)).address)
+    with client as asked, pytest.raises(Incomplete, match="0 outcomes for 1 changes"):
+        asked.apply(forgetful.begin_term(), [rate("5")], TIMEOUT)
+
+
+# The planners.
+
+
+@pytest.fixture
+def leader(serve: Serve) -> tuple[Planner, str]:
+    planner = Planner(PlannerState())
+    address = serve(planner).address
+    planner.planner = PlannerState(True, 3, address, builders.cycle_record(3, 7), {1001: 2})
+    return planner, address
+
+
+def test_a_cycle_is_asked_for_at_the_leader_wherever_it_is(serve: Serve, leader: tuple[Planner, str]) -> None:
+    planner, address = leader
+    follower = serve(Planner(PlannerState(leader_address=address)))
+    with planner_at(NOBODY, follower.address) as client:
+        client.run_cycle("an override was set", TIMEOUT)
+    assert planner.requests == ["an override was set"]
+
+
+def test_without_a_leader_nobody_runs_a_cycle(serve: Serve) -> None:
+    with planner_at(serve(Planner(PlannerState())).address) as client:
+        with pytest.raises(NotLeader):
+            client.run_cycle("x", TIMEOUT)
+        with pytest.raises(Unavailable, match="no planner leads"):
+            client.watch_cycles(TIMEOUT)
+
+
+def test_a_leader_that_is_gone_is_unavailable(serve: Serve) -> None:
+    follower = Planner(PlannerState(False, 3, NOBODY))
+    with planner_at(serve(follower).address) as client:
+        with pytest.raises(Unavailable, match=f"the leading planner is unavailable: {NOBODY}"):
+            client.run_cycle("x", TIMEOUT)
+        assert client.state(TIMEOUT) == follower.planner
+
+
+def test_the_state_is_the_leaders(serve: Serve, leader: tuple[Planner, str]) -> None:
+    planner, address = leader
+    follower = serve(Planner(PlannerState(term=3, leader_address=address)))
+    with planner_at(follower.address) as client:
+        assert client.state(TIMEOUT) == planner.planner
+
+
+def test_cycles_are_the_leaders_as_they_end(serve: Serve, leader: tuple[Planner, str]) -> None:
+    planner, address = leader
+    follower = serve(Planner(PlannerState(leader_address=address)))
+    with planner_at(follower.address) as client, closing(client.watch_cycles(TIMEOUT)) as cycles:
+        for number in (1, 2):
+            planner.cycles.put(builders.cycle_record(number=number))
+        assert [next(cycles).number, next(cycles).number] == [1, 2]
+
+
+def test_a_leader_that_goes_away_ends_its_cycles_with_an_error(serve: Serve) -> None:
+    planner = Planner(PlannerState())
+    server = serve(planner)
+    planner.planner = PlannerState(True, 1, server.address)
+    with planner_at(server.address) as client, closing(client.watch_cycles(TIMEOUT)) as cycles:
+        planner.cycles.put(builders.cycle_record())
+        assert next(cycles).number == 1
+        server.stop()
+        with pytest.raises(Unavailable):
+            next(cycles)
+
+
+def test_a_stream_of_cycles_ends_when_another_thread_closes_it(leader: tuple[Planner, str]) -> None:
+    planner, address = leader
+    planner.cycles.put(builders.cycle_record())
+    with planner_at(address) as client, ThreadPoolExecutor(1) as pool:
+        cycles = client.watch_cycles(TIMEOUT)
+        seen: queue.Queue[CycleRecord] = queue.Queue()
+        reading = pool.submit(lambda: list(map(seen.put, cycles)))
+        assert seen.get(timeout=20).number == 1
+        cycles.close()
+        assert len(reading.result(20)) == 1
+
+
+def test_endpoints_can_be_closed_twice() -> None:
+    endpoints = Endpoints("discovery", [NOBODY])
+    endpoints.close()
+    endpoints.close()

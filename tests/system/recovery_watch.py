@@ -1,0 +1,214 @@
+"""Watches a recovery on a real cluster from outside: znodes and log sizes, never what a planner says."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from autothrottle.lab.datadog import DatadogEmulator
+from autothrottle.lab.kafka import KafkaCluster, Partition
+from autothrottle.lab.traffic import BrokerCounters
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+
+Lists = tuple[frozenset[str], frozenset[str]]
+"""(leader list, follower list) of a topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The cluster at one moment."""
+
+    at: float
+    """`time.monotonic()`."""
+    moving: frozenset[int]
+    """Partitions of the topic that are still being copied."""
+    expected: Lists
+    """What the lists should be, from the topic's node and its partitions' states."""
+    lists: Lists
+    """What the lists are."""
+    rates: Mapping[tuple[int, str], int]
+    """(broker id, key) -> bytes/s."""
+    received: Mapping[int, int]
+    """Broker id -> bytes of the topic's partitions that it has copied while outside of the ISR, cumulative."""
+    rx: Mapping[int, float]
+    """Broker id -> all bytes received, cumulative."""
+
+
+@dataclass(slots=True)
+class RecoveryWatch:
+    """Samples one moving topic; a context manager."""
+
+    cluster: KafkaCluster
+    zookeeper: KazooClient
+    topic: str
+    every_seconds: float = 0.2
+    samples: list[Sample] = field(default_factory=list)
+    _received: dict[int, int] = field(default_factory=dict)
+    _sizes: dict[tuple[int, int], int] = field(default_factory=dict)
+    _ending: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _counters: BrokerCounters | None = None
+
+    def __enter__(self) -> RecoveryWatch:
+        self._counters = BrokerCounters(self.cluster)
+        self.samples.append(self._sample())
+        self._thread = threading.Thread(target=self._run, name="recovery watch", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        assert self._thread is not None and self._counters is not None
+        self._thread.join()
+        self._counters.close()
+
+    def _run(self) -> None:
+        while not self._ending.wait(self.every_seconds):
+            self.samples.append(self._sample())
+
+    def _sample(self) -> Sample:
+        assert self._counters is not None
+        node = self._json(f"/brokers/topics/{self.topic}")
+        adding = {int(p): ids for p, ids in (node.get("adding_replicas") or {}).items()}
+        states = {p: self._json(f"/brokers/topics/{self.topic}/partitions/{p}/state") for p in adding}
+        pending = {p: [b for b in ids if b not in states[p]["isr"]] for p, ids in adding.items()}
+        moving = frozenset(p for p, ids in pending.items() if ids)
+        expected = (
+            frozenset(f"{p}:{b}" for p in moving for b in states[p]["isr"]),
+            frozenset(f"{p}:{b}" for p in moving for b in pending[p]),
+        )
+        config = self._config(f"/config/topics/{self.topic}")
+        lists = (_entries(config.get(LEADER_REPLICAS)), _entries(config.get(FOLLOWER_REPLICAS)))
+        rates = {
+            (broker_id, key): int(value)
+            for broker_id in self.cluster.brokers
+            for key, value in self._config(f"/config/brokers/{broker_id}").items()
+            if key in (LEADER_RATE, FOLLOWER_RATE)
+        }
+        self._count(pending)
+        rx = {b: counters.rx_bytes for b, counters in self._counters.sample().items()}
+        return Sample(time.monotonic(), moving, expected, lists, rates, dict(self._received), rx)
+
+    def _count(self, pending: Mapping[int, Sequence[int]]) -> None:
+        """Count the growth of the logs of replicas that are being copied."""
+        for broker_id in {b for ids in pending.values() for b in ids}:
+            sizes = self.cluster.log_bytes(broker_id)
+            for partition, ids in pending.items():
+                if broker_id in ids:
+                    size = sizes.get((self.topic, partition), 0)
+                    grown = max(0, size - self._sizes.get((broker_id, partition), 0))
+                    self._sizes[broker_id, partition] = size
+                    self._received[broker_id] = self._received.get(broker_id, 0) + grown
+
+    def _json(self, path: str) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self.zookeeper.get(path)[0])
+        return value
+
+    def _config(self, path: str) -> dict[str, str]:
+        try:
+            config: dict[str, str] = self._json(path)["config"]
+        except NoNodeError:
+            return {}
+        return config
+
+    def wait_until(self, true: Callable[[Sample], bool], within_seconds: float, what: str) -> Sample:
+        """Return the first sample from now on of which it is true."""
+        seen = len(self.samples)
+        deadline = time.monotonic() + within_seconds
+        while time.monotonic() < deadline:
+            for sample in self.samples[seen:]:
+                if true(sample):
+                    return sample
+                seen += 1
+            time.sleep(0.02)
+        raise AssertionError(f"within {within_seconds:.0f} s it was never true that {what}: {self.samples[-1:]}")
+
+    # Judgements.
+
+    def inexact_lists(self, tolerance_seconds: float) -> list[Sample]:
+        """Return the samples whose lists were right at no moment of the tolerance before them."""
+        found = []
+        for index, sample in enumerate(self.samples):
+            recent = [s.expected for s in self.samples[: index + 1] if s.at >= sample.at - tolerance_seconds]
+            if index and sample.lists not in [*recent, self.samples[max(0, index - len(recent))].expected]:
+                found.append(sample)
+        return found
+
+    def worst_window(self, broker_id: int, seconds: float = 12.0) -> float:
+        """Return the most bytes copied in a window, as a share of the highest throttle that stood in it.
+
+        Windows begin once the follower throttle stands.
+        """
+        key = (broker_id, FOLLOWER_RATE)
+        throttled = [s for s in self.samples if key in s.rates]
+        worst = 0.0
+        for index, first in enumerate(throttled):
+            window = [s for s in throttled[index:] if s.at <= first.at + seconds]
+            if window[-1].at - first.at < seconds * 0.9:
+                break
+            moved = window[-1].received.get(broker_id, 0) - first.received.get(broker_id, 0)
+            allowed = max(s.rates[key] for s in window) * (window[-1].at - first.at)
+            worst = max(worst, moved / allowed)
+        return worst
+
+    def seconds_over(self, broker_id: int, capacity: float) -> tuple[float, float]:
+        """Return (share of the move's seconds in which a broker received more than its capacity, peak bytes/s)."""
+        moving = [s for s in self.samples if s.moving]
+        rates = []
+        start = moving[0]
+        for sample in moving[1:]:
+            if sample.at - start.at >= 1.0:
+                rates.append((sample.rx[broker_id] - start.rx[broker_id]) / (sample.at - start.at))
+                start = sample
+        return sum(rate > capacity for rate in rates) / max(1, len(rates)), max(rates, default=0.0)
+
+    def rates_of(self, broker_id: int, key: str = FOLLOWER_RATE) -> list[tuple[float, int | None]]:
+        """Return the rates that stood on a broker one after the other, and when each was seen first."""
+        found: list[tuple[float, int | None]] = []
+        for sample in self.samples:
+            rate = sample.rates.get((broker_id, key))
+            if not found or found[-1][1] != rate:
+                found.append((sample.at, rate))
+        return found
+
+
+def _entries(value: str | None) -> frozenset[str]:
+    return frozenset(value.split(",")) if value else frozenset()
+
+
+def feed(counters: BrokerCounters, datadog: DatadogEmulator, every_seconds: float = 0.25) -> None:
+    """Give the emulator what the brokers' network cards would count."""
+
+    def record(sample: Mapping[int, Any]) -> None:
+        now = time.time()
+        for broker_id, of_broker in sample.items():
+            datadog.record(broker_id, now, of_broker.tx_bytes, of_broker.rx_bytes)
+
+    counters.call_every(every_seconds, record)
+
+
+def configs(zookeeper: KazooClient) -> dict[str, dict[str, str]]:
+    """Return every dynamic config of the cluster; an empty one is as none."""
+    found = {}
+    for kind in ("brokers", "topics"):
+        for name in zookeeper.get_children(f"/config/{kind}"):
+            config = json.loads(zookeeper.get(f"/config/{kind}/{name}")[0])["config"]
+            if config:
+                found[f"{kind}/{name}"] = config
+    return found
+
+
+def moved(topic: str, assignment: Mapping[int, Sequence[int]], old: int, new: int) -> dict[Partition, list[int]]:
+    """Return the plan that puts one broker in the place of another."""
+    return {(topic, p): [new if b == old else b for b in ids] for p, ids in assignment.items()}

@@ -236,7 +236,7 @@ Step = tuple[str, int, int, int, bool]
 # Starts are drawn more often, or most stories tell of nothing.
 steps = st.lists(
     st.tuples(
-        st.sampled_from(("start", "start", "start", "join", "join", *STEPS)),
+        st.sampled_from(("start", "start", "start", "join", "join", "override", *STEPS)),
         st.integers(0, 9),
         st.integers(0, 9),
         st.integers(0, 31),
@@ -282,14 +282,10 @@ def take(model: Model, step: Step) -> None:
         model.overrides = replace(model.overrides, unreadable={})
 
 
-def list_of(entries: list[str]) -> str:
-    return ",".join(entries)
-
-
+# Both replicas of a partition that stays are among the brokers, so that overrides often want the same entries.
 foreign_lists = st.one_of(
-    st.just(""),
-    st.just("*"),
-    st.lists(st.builds("{}:{}".format, st.sampled_from(FIXED), st.sampled_from(BROKERS)), unique=True).map(list_of),
+    st.sampled_from(("", "*")),
+    st.lists(st.sampled_from(("3:4", "3:5", "4:5", "4:1", "3:1", "4:2")), unique=True).map(",".join),
 )
 foreign_rates = st.sampled_from(("0", "-1", "1", "500000", "40000000", "9000000000", "x"))
 

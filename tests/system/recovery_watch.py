@@ -137,11 +137,15 @@ class RecoveryWatch:
     # Judgements.
 
     def inexact_lists(self, tolerance_seconds: float) -> list[Sample]:
-        """Return the samples whose lists were right at no moment of the tolerance before them."""
+        """Return the samples whose lists were right at no moment of the tolerance before them.
+
+        A sample reads the lists after the partitions, so lists that are right by the next sample count too.
+        """
         found = []
         for index, sample in enumerate(self.samples):
-            recent = [s.expected for s in self.samples[: index + 1] if s.at >= sample.at - tolerance_seconds]
-            if index and sample.lists not in [*recent, self.samples[max(0, index - len(recent))].expected]:
+            first = next(i for i, s in enumerate(self.samples) if s.at >= sample.at - tolerance_seconds)
+            near = self.samples[max(0, first - 1) : index + 2]
+            if sample.lists not in [s.expected for s in near]:
                 found.append(sample)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -12,29 +13,33 @@ class Subscriptions(Generic[T]):
     """A set of callbacks; safe to change while one of them runs."""
 
     def __init__(self) -> None:
-        self._callbacks: tuple[Callable[[T], None], ...] = ()
+        self._lock = threading.Lock()
+        self._subscriptions: tuple[Subscription[T], ...] = ()
 
     def add(self, notify: Callable[[T], None]) -> Subscription[T]:
         """Call `notify` from now on, until the subscription is closed."""
-        self._callbacks += (notify,)
-        return Subscription(self, notify)
+        subscription = Subscription(self, notify)
+        with self._lock:
+            self._subscriptions += (subscription,)
+        return subscription
 
-    def remove(self, notify: Callable[[T], None]) -> None:
-        """Call `notify` no more."""
-        self._callbacks = tuple(c for c in self._callbacks if c is not notify)
+    def remove(self, subscription: Subscription[T]) -> None:
+        """Call it no more; a call that is under way ends by itself."""
+        with self._lock:
+            self._subscriptions = tuple(s for s in self._subscriptions if s is not subscription)
 
     def publish(self, value: T) -> None:
         """Tell everybody."""
-        for callback in self._callbacks:
-            callback(value)
+        for subscription in self._subscriptions:
+            subscription.notify(value)
 
 
 class Subscription(Generic[T]):
     """One callback's place among them; a `Watch`."""
 
     def __init__(self, subscriptions: Subscriptions[T], notify: Callable[[T], None]) -> None:
-        self._subscriptions, self._notify = subscriptions, notify
+        self._subscriptions, self.notify = subscriptions, notify
 
     def close(self) -> None:
         """End it. Idempotent."""
-        self._subscriptions.remove(self._notify)
+        self._subscriptions.remove(self)

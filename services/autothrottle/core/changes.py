@@ -212,6 +212,8 @@ def _replicas(
     ours: LedgerKey | None,
     hold: bool,
 ) -> _Key:
+    if ours and desired == ours.owned and _is_all_ours(standing, ours):
+        return _Key(standing, ours)
     owned = ours.owned if ours else frozenset()
     entries = _entries(standing)
     replaced = entries is None or (WILDCARD in entries) != (WILDCARD in owned)
@@ -235,6 +237,11 @@ def _replicas(
     else:
         finding = _list_edit(owned, present, _of_partitions(present, moving) - wanted) if ours else ""
     return _Key(value, LedgerKey(before, value, wanted), finding)
+
+
+def _is_all_ours(standing: str | None, ours: LedgerKey) -> bool:
+    """Whether a list stands as we wrote it, without foreign entries: the usual case, known without reading it."""
+    return standing == ours.written and not ours.before
 
 
 def _replacement(standing: str | None) -> str:
@@ -297,8 +304,10 @@ def _brokers_throttled_for_the_move(snapshot: Snapshot) -> frozenset[int]:
         entry = snapshot.ledger.get(resource)
         for role in ReplicaRole:
             key = role.replicas_key
-            ours = entry.keys.get(key) if entry else None
-            entries = _entries(snapshot.throttles.get(resource, {}).get(key)) or frozenset()
+            ours, standing = entry.keys.get(key) if entry else None, snapshot.throttles.get(resource, {}).get(key)
+            if ours and _is_all_ours(standing, ours):
+                continue
+            entries = _entries(standing) or frozenset()
             foreign = entries - (ours.owned if ours else frozenset())
             found |= {int(e.partition(":")[2]) for e in _of_partitions(foreign, moving)}
     return frozenset(b for b in found if _has_foreign_rate(snapshot, b))

@@ -47,7 +47,7 @@ SESSION_SECONDS = 6.0
 """ZooKeeper session of a broker: so long the cluster believes that a killed broker lives."""
 
 CLIENT: Mapping[str, Any] = {"proxy_url": "direct://"}
-"""Options for every client of kafka-python; `direct` is what `_ClosingSocket` makes of it."""
+"""Options for every client of kafka-python; `direct` names `_DirectConnection`."""
 
 REQUEST_SECONDS = 15.0
 """Deadline of one request to the brokers."""
@@ -91,23 +91,25 @@ log4j.appender.file.layout.ConversionPattern=[%d] %p %m (%c)%n
 _LOG_DIRECTORY = re.compile(r"^(?P<topic>.+)-(?P<partition>\d+)$")
 
 
-class _ClosingSocket(kafka.net.inet.KafkaNetSocket):  # type: ignore[misc]
-    """A connection without a proxy that is closed when it cannot be made.
+class _CollectedSocket(socket.socket):
+    """A socket that may be left to the garbage collector."""
 
-    kafka-python 3.0.12 drops the socket of a refused connection without closing it: one ResourceWarning for
-    each broker that is down, at some later moment and in somebody else's test. The scheme registers this
-    class with it.
+    def __del__(self) -> None:
+        self.close()
+
+
+class _DirectConnection(kafka.net.inet.KafkaNetSocket):  # type: ignore[misc]
+    """A connection without a proxy; kafka-python finds this class by its scheme.
+
+    kafka-python 3.0.12 leaves sockets to the garbage collector when a connection is refused, and when a client is
+    closed with something unsent. Python warns of each at some later moment, which is an error in somebody's test.
     """
 
     SCHEMES = ("direct",)
 
-    async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:
-        """Return the connected socket."""
-        try:
-            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
-        except BaseException:
-            sock.close()
-            raise
+    def socket(self, family: int, sock_type: int, proto: int) -> socket.socket:
+        """Return a new socket."""
+        return _CollectedSocket(family, sock_type, proto)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ class _Memory:
     failures: dict[int, int] = field(default_factory=dict)
     history: ThrottleHistory = field(default_factory=ThrottleHistory)
     after_reassignment: bool = False
-    foreign_intervals: int = 0
+    foreign_cycles: int = 0
     troubles: int = 0
     findings: frozenset[str] = frozenset()
 
@@ -323,12 +323,12 @@ class Planner:
         idle = not cycle.snapshot.reassignments and not cycle.plan.hold
         foreign = foreign_throttles(cycle.snapshot) if idle else {}
         if not foreign:
-            memory.foreign_intervals = 0
+            memory.foreign_cycles = 0
             return False
         cycle.findings.append(narration.foreign_line(foreign, settings.cleanup_foreign))
-        due = settings.cleanup_foreign and memory.foreign_intervals >= settings.cleanup_after
-        memory.foreign_intervals += trigger.scheduled
-        return due
+        # The cycle that first saw them has no interval behind it yet.
+        memory.foreign_cycles += trigger.scheduled
+        return settings.cleanup_foreign and memory.foreign_cycles > settings.cleanup_after
 
     def _purge_overrides(self, cycle: _Cycle) -> None:
         """Remove the overrides that have done their work, each in the version that was read."""

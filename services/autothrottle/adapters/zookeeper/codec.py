@@ -6,6 +6,7 @@ Kafka's formats are those of 0.10 to 3.9; the overrides' format is shared with t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,14 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import MEGABYTE
 from autothrottle.core.overrides import MAX_RATE, Override
+
+_BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+"""As Kafka writes it; other digits and leading zeros name no broker."""
+
+
+def broker_id_of(name: str) -> int | None:
+    """Return the broker id that a node's name is; None: it is no broker id."""
+    return int(name) if _BROKER_ID.fullmatch(name) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +47,7 @@ class StateNode:
 def _json_object(data: bytes, what: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Invalid(f"{what} is no JSON: {_excerpt(data)}; repair or remove the node") from error
     if not isinstance(value, dict):
         raise Invalid(f"{what} is no JSON object: {_excerpt(data)}; repair or remove the node")
@@ -49,9 +58,21 @@ def _excerpt(data: bytes) -> str:
     return repr(data[:80].decode(errors="replace"))
 
 
+def _integer(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is no integer")
+    return value
+
+
+def _broker_ids(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list of broker ids")
+    return tuple(_integer(b) for b in value)
+
+
 def _replica_map(value: Any, data: bytes) -> dict[int, tuple[int, ...]]:
     try:
-        return {int(p): tuple(int(b) for b in replicas) for p, replicas in (value or {}).items()}
+        return {int(p): _broker_ids(replicas) for p, replicas in value.items()}
     except (AttributeError, TypeError, ValueError) as error:
         raise Invalid(f"partitions of the topic are malformed: {_excerpt(data)}; repair the node") from error
 
@@ -65,8 +86,8 @@ def parse_topic(data: bytes) -> TopicNode:
     value = _json_object(data, "the topic's assignment")
     return TopicNode(
         _replica_map(value.get("partitions"), data),
-        _replica_map(value.get("adding_replicas"), data),
-        _replica_map(value.get("removing_replicas"), data),
+        _replica_map(value.get("adding_replicas") or {}, data),
+        _replica_map(value.get("removing_replicas") or {}, data),
     )
 
 
@@ -78,9 +99,15 @@ def parse_state(data: bytes) -> StateNode:
     """
     value = _json_object(data, "the partition's state")
     try:
-        return StateNode(int(value["leader"]), tuple(int(b) for b in value["isr"]))
+        return StateNode(_integer(value["leader"]), _broker_ids(value["isr"]))
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"the partition's state is malformed: {_excerpt(data)}; repair the node") from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def parse_reassignments(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
@@ -92,7 +119,7 @@ def parse_reassignments(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
     value = _json_object(data, "the list of reassignments")
     try:
         return {
-            (str(entry["topic"]), int(entry["partition"])): tuple(int(b) for b in entry["replicas"])
+            (_text(entry["topic"]), _integer(entry["partition"])): _broker_ids(entry["replicas"])
             for entry in value["partitions"]
         }
     except (KeyError, TypeError, ValueError) as error:
@@ -131,15 +158,15 @@ def parse_ledger_entry(data: bytes) -> LedgerEntry:
     try:
         keys = {
             key: LedgerKey(
-                known["before"],
-                known["written"],
+                None if known["before"] is None else _text(known["before"]),
+                _text(known["written"]),
                 parse_replicas(known["owned"]) if "owned" in known else frozenset(),
             )
             for key, known in value["keys"].items()
         }
-        return LedgerEntry(keys, int(value["term"]), int(value["cycle"]))
+        return LedgerEntry(keys, _integer(value["term"]), _integer(value["cycle"]))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Invalid(f"the ledger entry is malformed: {_excerpt(data)}") from error
+        raise Invalid(f"the ledger entry is malformed: {_excerpt(data)}; repair or remove the node") from error
 
 
 def format_ledger_entry(entry: LedgerEntry) -> bytes:
@@ -169,7 +196,8 @@ def parse_override(data: bytes, version: int) -> Override | None:
         return None
     text = data.strip()
     if text.isdigit():
-        return Override(_rate_in_range(int(text) * MEGABYTE, data), False, version)
+        # A number of thousands of digits is more than int() takes; 20 are out of range already.
+        return Override(_rate_in_range(int(text.lstrip(b"0")[:20] or b"0") * MEGABYTE, data), False, version)
     value = _json_object(data, "the override")
     exact, rate = value.get("rate_bytes_per_second"), value.get("rate")
     if isinstance(exact, int) and not isinstance(exact, bool):

@@ -15,12 +15,11 @@ from typing import Any
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
     BadVersionError,
-    ConnectionLoss,
     KazooException,
+    NodeExistsError,
     NoNodeError,
     RolledBackError,
     RuntimeInconsistency,
-    SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
@@ -41,7 +40,10 @@ MAX_BATCH_BYTES = 512_000
 _OPERATION_BYTES = 64
 """What an operation costs on the wire beside its path and data."""
 
-_LOST = (ConnectionLoss, SessionExpiredError, KazooTimeoutError)
+_LOST = (KazooException, KazooTimeoutError)
+"""What a commit itself raises: whether it was carried out is not known then."""
+
+_RETRY_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,7 @@ class _Prepared:
     @property
     def size(self) -> int:
         return sum(
-            _OPERATION_BYTES
-            + sum(len(argument) for argument in arguments if isinstance(argument, str | bytes))
+            _OPERATION_BYTES + sum(len(argument) for argument in arguments if isinstance(argument, str | bytes))
             for _, arguments in self.operations
         )
 
@@ -72,26 +73,29 @@ class ZooKeeperConfigWriter:
         deadline = time.monotonic() + timeout.total_seconds()
         outcomes: dict[str, Outcome] = {}
         with translated_errors("writing throttles"):
-            self._ensure_parents(changes, deadline)
+            self._ensure_parents(fence, changes, deadline)
             prepared = self._prepare(changes, outcomes, deadline)
         for batch in _batches(prepared):
             self._write(fence, batch, outcomes, deadline)
-        if outcomes and all(o.status is _REFUSED and o.reason == _NOT_TRIED for o in outcomes.values()):
+        if outcomes and all(o.reason == _NOT_TRIED for o in outcomes.values()):
             raise Unavailable("ZooKeeper did not answer in time; no throttle was written")
         return [outcomes[change.resource.path] for change in changes]
 
-    def _ensure_parents(self, changes: Sequence[Change], deadline: float) -> None:
-        """Make the ledger's parents; a create in a transaction fails without them."""
-        for kind in {change.resource.type for change in changes if change.ledger is not None}:
-            path = f"{self._own.ledger}/{kind.value}"
+    def _ensure_parents(self, fence: int, changes: Sequence[Change], deadline: float) -> None:
+        """Make the ledger's parents, on behalf of the term too; a create in a transaction fails without them."""
+        kinds = {change.resource.type for change in changes if change.ledger is not None}
+        parents = [self._own.ledger, *(f"{self._own.ledger}/{kind.value}" for kind in kinds)]
+        for path in parents if kinds else ():
             if self._client.exists_async(path).get(timeout=_left(deadline)) is None:
-                self._client.ensure_path_async(path).get(timeout=_left(deadline))
+                transaction = self._client.transaction()
+                transaction.check(self._own.term, fence)
+                transaction.create(path)
+                term_check, _ = transaction.commit_async().get(timeout=_left(deadline))
+                _demand_term(fence, term_check)
 
     # Reading what stands.
 
-    def _prepare(
-        self, changes: Sequence[Change], outcomes: dict[str, Outcome], deadline: float
-    ) -> list[_Prepared]:
+    def _prepare(self, changes: Sequence[Change], outcomes: dict[str, Outcome], deadline: float) -> list[_Prepared]:
         answers = [
             (
                 change,
@@ -150,12 +154,13 @@ class ZooKeeperConfigWriter:
 
     # Writing.
 
-    def _write(
-        self, fence: int, batch: Sequence[_Prepared], outcomes: dict[str, Outcome], deadline: float
-    ) -> None:
+    def _write(self, fence: int, batch: Sequence[_Prepared], outcomes: dict[str, Outcome], deadline: float) -> None:
         """Write a batch; a resource that fails is refused alone and the rest is tried again."""
         rest = list(batch)
         while rest:
+            if time.monotonic() >= deadline:
+                outcomes.update((p.change.resource.path, _refused(p.change, _NOT_TRIED)) for p in rest)
+                return
             try:
                 failed, reason = self._commit(fence, rest, deadline)
             except _LOST:
@@ -169,9 +174,7 @@ class ZooKeeperConfigWriter:
             outcomes[failed.change.resource.path] = _refused(failed.change, reason)
             rest.remove(failed)
 
-    def _commit(
-        self, fence: int, batch: Sequence[_Prepared], deadline: float
-    ) -> tuple[_Prepared | None, str]:
+    def _commit(self, fence: int, batch: Sequence[_Prepared], deadline: float) -> tuple[_Prepared | None, str]:
         """Commit one transaction; return the change that made it fail, and why; None: all is written."""
         transaction: TransactionRequest = self._client.transaction()
         transaction.check(self._own.term, fence)
@@ -181,36 +184,60 @@ class ZooKeeperConfigWriter:
                 getattr(transaction, method)(*arguments)
                 owners.append(prepared)
         term_check, *results = transaction.commit_async().get(timeout=_left(deadline))
-        if isinstance(term_check, BadVersionError | NoNodeError):
-            raise NotLeader(f"term {fence} is over; nothing more was written")
+        _demand_term(fence, term_check)
         for owner, result in zip(owners, results, strict=True):
-            if isinstance(result, Exception) and not isinstance(
-                result, RolledBackError | RuntimeInconsistency
-            ):
+            if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
                 return owner, _conflict(owner.change, result)
         return None, ""
 
     def _read_back(self, batch: Sequence[_Prepared], outcomes: dict[str, Outcome], deadline: float) -> None:
-        """Find out what became of a batch whose answer was lost."""
-        for prepared in batch:
-            change = prepared.change
+        """Find out what became of a batch whose answer was lost, as soon as ZooKeeper answers again."""
+        outcomes.update((p.change.resource.path, _refused(p.change, _UNKNOWN)) for p in batch)
+        while time.monotonic() < deadline:
             try:
-                config = _node(self._client.get_async(self._kafka.config(change.resource)), deadline)
-                standing = parse_config(config[0]) if config else {}
-                stands = all(standing.get(edit.key) == edit.value for edit in change.edits)
-            except (KazooException, KazooTimeoutError, Invalid):
-                outcomes[change.resource.path] = _refused(change, _NOT_TRIED)
-                continue
-            lost = "the connection was lost before it was written; it is tried again next cycle"
-            outcomes[change.resource.path] = (
-                Outcome(change.resource, OutcomeStatus.APPLIED) if stands else _refused(change, lost)
+                outcomes.update((o.resource.path, o) for o in self._found(batch, deadline))
+                return
+            except _LOST:
+                time.sleep(_RETRY_SECONDS)
+
+    def _found(self, batch: Sequence[_Prepared], deadline: float) -> list[Outcome]:
+        # What was on its way is carried out before the sync, or never.
+        self._client.sync_async("/").get(timeout=_left(deadline))
+        answers = [
+            (
+                prepared.change,
+                self._client.get_async(self._kafka.config(prepared.change.resource)),
+                self._client.get_async(self._own.ledger_entry(prepared.change.resource)),
             )
+            for prepared in batch
+        ]
+        return [
+            Outcome(change.resource, OutcomeStatus.APPLIED)
+            if self._stands(change, _node(config, deadline), _node(ledger, deadline))
+            else _refused(change, _LOST_REASON)
+            for change, config, ledger in answers
+        ]
+
+    def _stands(self, change: Change, config: tuple[bytes, Any] | None, ledger: tuple[bytes, Any] | None) -> bool:
+        """Whether a change was carried out; one that only has a ledger entry shows nowhere else."""
+        try:
+            standing = parse_config(config[0]) if config else {}
+        except Invalid:
+            return False
+        wanted = format_ledger_entry(change.ledger) if change.ledger else None
+        found = ledger[0] if ledger else None
+        return wanted == found and all(standing.get(edit.key) == edit.value for edit in change.edits)
 
 
-_REFUSED = OutcomeStatus.REFUSED
-_NOT_TRIED = (
-    "ZooKeeper did not answer, so that it is unknown whether it was written; it is read back next cycle"
-)
+_NOT_TRIED = "there was no time left to write it; it is tried again next cycle"
+_UNKNOWN = "ZooKeeper did not answer, so that it is unknown whether it was written; it is read back next cycle"
+_LOST_REASON = "the connection was lost before it was written; it is tried again next cycle"
+
+
+def _demand_term(fence: int, term_check: object) -> None:
+    """Refuse to go on when a transaction's check of the term failed."""
+    if isinstance(term_check, BadVersionError | NoNodeError):
+        raise NotLeader(f"term {fence} is over; nothing more was written")
 
 
 def _edited(path: str, standing: dict[str, str], edits: Sequence[Edit]) -> dict[str, str]:
@@ -253,7 +280,7 @@ def _refused(change: Change, reason: str) -> Outcome:
 
 
 def _conflict(change: Change, error: Exception) -> str:
-    if isinstance(error, BadVersionError):
+    if isinstance(error, BadVersionError | NodeExistsError):
         return f"somebody else wrote {change.resource} at the same moment; it is decided anew next cycle"
     return f"ZooKeeper refused {change.resource}: {type(error).__name__} {error}".rstrip()
 

@@ -35,7 +35,7 @@ Key = tuple[Part, str]
 
 
 class ZnodeMirror:
-    """Copies of the tracked nodes; `refresh` makes them at least as new as its own start.
+    """Copies of the tracked nodes: `catch_up`, then `read_changed` until nothing is left to read.
 
     One thread at a time may call its methods; watches arrive from kazoo's threads.
     """
@@ -54,11 +54,14 @@ class ZnodeMirror:
         self._client.remove_listener(self._state_changed)
 
     def track(self, keys: Iterable[Key]) -> None:
-        """Mirror these from the next refresh on."""
+        """Mirror these from the next reading on; those that were not there are looked for again.
+
+        A node whose parent's list of children is mirrored has no watch while it is not there, or the watches of all
+        nodes that ever were would pile up: track it again whenever the list names it.
+        """
         with self._lock:
             for key in keys:
-                if key not in self._values:
-                    self._values[key] = None
+                if self._values.setdefault(key) is None:
                     self._dirty.add(key)
 
     def forget(self, keys: Iterable[Key]) -> None:
@@ -73,8 +76,8 @@ class ZnodeMirror:
         node: tuple[bytes, int] | None = self._values.get((Part.DATA, path))
         return node[0] if node else None
 
-    def version(self, path: str) -> int:
-        """The version of a node's data; 0: there is no such node."""
+    def written_by(self, path: str) -> int:
+        """The transaction that wrote a node's data last; 0: there is no such node."""
         node: tuple[bytes, int] | None = self._values.get((Part.DATA, path))
         return node[1] if node else 0
 
@@ -82,47 +85,55 @@ class ZnodeMirror:
         """The children of a node, by name; empty when there is no such node."""
         return self._values.get((Part.CHILDREN, path)) or ()
 
-    def refresh(self, timeout_seconds: float, min_zxid: int = 0) -> tuple[int, set[Key]]:
-        """Read again what changed; return the transaction that the copies show at least, and what was read.
+    def catch_up(self, timeout_seconds: float, min_zxid: int = 0) -> int:
+        """Wait for the word of every change so far; return the transaction that the copies can show then.
+
+        The server sends the event of a change before any later answer, so a sync brings all of them; kazoo hands
+        events to a thread of its own, so the queue of that thread has to run empty too.
 
         Raises:
             Unavailable: when it takes longer than the timeout, or the server has not seen `min_zxid`.
         """
         deadline = time.monotonic() + timeout_seconds
         try:
-            zxid = self._drained(min_zxid, deadline)
-            read: set[Key] = set()
-            while stale := self._take_dirty():
-                try:
-                    self._read(stale, deadline)
-                except BaseException:
-                    with self._lock:
-                        self._dirty |= {key for key in stale if key in self._values}
-                    raise
-                read |= stale
-            return zxid, read
+            self._client.sync_async("/").get(timeout=_left(deadline))
+            zxid = int(self._client.last_zxid)
+            # kazoo counts from 0 again in a new session.
+            if zxid == 0 or zxid < min_zxid:
+                raise Unavailable(f"ZooKeeper's server is at transaction {zxid:#x}, older than {min_zxid:#x}")
+            delivered = threading.Event()
+            self._client.handler.dispatch_callback(Callback("watch", delivered.set, ()))
+            if not delivered.wait(_left(deadline)):
+                raise KazooTimeoutError("watch events are not delivered")
         except KazooTimeoutError as error:
             raise Unavailable(f"ZooKeeper did not answer within {timeout_seconds:.1f} s") from error
-
-    def _drained(self, min_zxid: int, deadline: float) -> int:
-        """Return a transaction such that every watch event up to it has been delivered.
-
-        The server sends the event of a change before any later answer, so a sync brings all of them; kazoo hands
-        events to a thread of its own, so the queue of that thread has to run empty too.
-        """
-        self._client.sync_async("/").get(timeout=_left(deadline))
-        zxid = int(self._client.last_zxid)
-        if zxid < min_zxid:
-            raise Unavailable(f"ZooKeeper's server is at transaction {zxid:#x}, older than {min_zxid:#x}")
-        delivered = threading.Event()
-        self._client.handler.dispatch_callback(Callback("watch", delivered.set, ()))
-        if not delivered.wait(_left(deadline)):
-            raise KazooTimeoutError("watch events are not delivered")
         return zxid
+
+    def read_changed(self, timeout_seconds: float) -> set[Key]:
+        """Read what changed and return it; empty: the copies are fresh.
+
+        Lists of children come alone and first: a node that is gone can be forgotten then instead of read.
+
+        Raises:
+            Unavailable: when it takes longer than the timeout; what was not read is read next time.
+        """
+        stale = self._take_dirty()
+        try:
+            self._read(stale, time.monotonic() + timeout_seconds)
+        except BaseException as error:
+            with self._lock:
+                # An answer that was not waited for may have been "no such node", which leaves no watch.
+                self._watched -= stale
+                self._dirty |= {key for key in stale if key in self._values}
+            if isinstance(error, KazooTimeoutError):
+                raise Unavailable(f"ZooKeeper did not answer within {timeout_seconds:.1f} s") from error
+            raise
+        return stale
 
     def _take_dirty(self) -> set[Key]:
         with self._lock:
-            taken, self._dirty = self._dirty, set()
+            taken = {key for key in self._dirty if key[0] is Part.CHILDREN} or self._dirty
+            self._dirty = self._dirty - taken
             return taken
 
     def _read(self, keys: set[Key], deadline: float) -> None:
@@ -149,6 +160,9 @@ class ZnodeMirror:
             value = None
             with self._lock:
                 self._watched.discard(key)  # a failed read leaves no watch behind
+                if (Part.CHILDREN, key[1].rpartition("/")[0]) in self._values:
+                    self._values.update({key: None} if key in self._values else {})
+                    return
             exists = self._client.exists_async(key[1], watch=self._watch(key)).get(timeout=_left(deadline))
             if exists is not None:
                 with self._lock:
@@ -186,7 +200,7 @@ def _copied(part: Part, result: Any) -> Any:
     if part is Part.CHILDREN:
         return tuple(sorted(result))
     data, stat = result
-    return data, stat.version
+    return data, stat.mzxid
 
 
 def _left(deadline: float) -> float:

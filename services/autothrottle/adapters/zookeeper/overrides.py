@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,46 +11,68 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from autothrottle.adapters.subscriptions import Subscriptions
-from autothrottle.adapters.zookeeper.codec import format_override, parse_override
+from autothrottle.adapters.zookeeper.codec import broker_id_of, format_override, parse_override
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.errors import Invalid, NotLeader
+from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.loads import BytesPerSecond
 from autothrottle.core.overrides import Override, Overrides, validate_broker_id, validate_rate
 from autothrottle.ports.cluster import Watch
 
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.5
+
 
 class ZooKeeperOverrides:
-    """An `OverrideStore`. Thread-safe."""
+    """An `OverrideStore`. Thread-safe.
+
+    The version of an override is the transaction that wrote it: the version of the node itself starts again when a
+    node is removed and made anew.
+    """
 
     def __init__(self, client: KazooClient, own: OwnPaths, timeout: timedelta = timedelta(seconds=5)) -> None:
         self._client, self._own = client, own
         self._timeout = timeout.total_seconds()
         self._lock = threading.Lock()
         self._watchers = Subscriptions[None]()
-        self._mirror = ZnodeMirror(client, self._changed)
+        self._dirty = threading.Event()
+        self._closed = threading.Event()
+        self._follower: threading.Thread | None = None
+        self._fired = False
+        self._mirror = ZnodeMirror(client, self._fire)
         self._mirror.track([(Part.DATA, own.overrides), (Part.CHILDREN, own.overrides)])
         self._children: frozenset[str] = frozenset()
 
     def close(self) -> None:
-        """Stop reacting to the session."""
+        """Stop following the overrides."""
+        self._closed.set()
+        self._dirty.set()
+        if self._follower is not None:
+            self._follower.join()
         self._mirror.close()
 
     def read_overrides(self) -> Overrides:
         """Return all overrides."""
         with self._lock, translated_errors("reading overrides"):
-            self._mirror.refresh(self._timeout)
-            while self._track_children():
-                self._mirror.refresh(self._timeout)
+            self._read_changed()
             return self._parsed()
 
-    def _track_children(self) -> bool:
+    def _read_changed(self) -> bool:
+        """Read what changed; return whether anything did."""
+        changed = False
+        self._mirror.catch_up(self._timeout)
+        while self._mirror.read_changed(self._timeout):
+            changed = True
+            self._track_children()
+        return changed
+
+    def _track_children(self) -> None:
         names = frozenset(self._mirror.children(self._own.overrides))
         known, self._children = self._children, names
-        self._mirror.track((Part.DATA, self._path(name)) for name in names - known)
+        self._mirror.track((Part.DATA, self._path(name)) for name in names)
         self._mirror.forget((Part.DATA, self._path(name)) for name in known - names)
-        return bool(names - known)
 
     def _path(self, name: str) -> str:
         return f"{self._own.overrides}/{name}"
@@ -60,14 +83,13 @@ class ZooKeeperOverrides:
         cluster = self._parse(None, self._own.overrides, unreadable)
         brokers = {}
         for name in sorted(self._children):
-            if not name.isdigit() or int(name) == 0 or name != str(int(name)):
-                warnings.append(
-                    f"{self._path(name)}: {name!r} is no broker id > 0; the node is ignored, remove it"
-                )
+            broker_id = broker_id_of(name)
+            if not broker_id:
+                warnings.append(f"{self._path(name)}: {name!r} is no broker id > 0; the node is ignored, remove it")
                 continue
-            override = self._parse(int(name), self._path(name), unreadable)
+            override = self._parse(broker_id, self._path(name), unreadable)
             if override is not None:
-                brokers[int(name)] = override
+                brokers[broker_id] = override
         return Overrides(cluster, brokers, unreadable, tuple(warnings))
 
     def _parse(self, broker_id: int | None, path: str, unreadable: dict[int | None, str]) -> Override | None:
@@ -75,7 +97,7 @@ class ZooKeeperOverrides:
         if data is None:
             return None
         try:
-            return parse_override(data, self._mirror.version(path))
+            return parse_override(data, self._mirror.written_by(path))
         except Invalid as error:
             unreadable[broker_id] = f"{path}: {error}"
             return None
@@ -88,17 +110,17 @@ class ZooKeeperOverrides:
         with translated_errors("setting an override"):
             self._client.ensure_path(self._own.overrides)
             try:
-                version = self._client.set(path, format_override(override)).version
+                version = int(self._client.set(path, format_override(override)).mzxid)
             except NoNodeError:
                 version = self._created(path, override)
         return Override(rate, autoremove, version)
 
     def _created(self, path: str, override: Override) -> int:
         try:
-            self._client.create(path, format_override(override))
+            _, stat = self._client.create(path, format_override(override), include_data=True)
         except NodeExistsError:
-            return int(self._client.set(path, format_override(override)).version)
-        return 0
+            stat = self._client.set(path, format_override(override))
+        return int(stat.mzxid)
 
     def remove_override(self, broker_id: int | None) -> bool:
         """Remove an override; the cluster's node stays, marked as the original marks it, for its children."""
@@ -123,22 +145,50 @@ class ZooKeeperOverrides:
         path = self._own.override(broker_id)
         transaction = self._client.transaction()
         transaction.check(self._own.term, fence)
-        if broker_id is None:
-            transaction.set_data(path, format_override(Override(0)), version)
-        else:
-            transaction.delete(path, version)
         with translated_errors("purging an override"):
-            term_check, result = transaction.commit_async().get(timeout=self._timeout)
+            stat = self._client.exists_async(path).get(timeout=self._timeout)
+            if stat is not None and stat.mzxid == version:
+                if broker_id is None:
+                    transaction.set_data(path, format_override(Override(0)), stat.version)
+                else:
+                    transaction.delete(path, stat.version)
+            term_check, *results = transaction.commit_async().get(timeout=self._timeout)
         if isinstance(term_check, BadVersionError | NoNodeError):
             raise NotLeader(f"term {fence} is over; the override stays")
-        return not isinstance(result, Exception)
+        return bool(results) and not isinstance(results[0], Exception)
 
     def watch_overrides(self, notify: Callable[[], None]) -> Watch:
         """Call `notify` after every change of any override."""
-        return self._watchers.add(lambda _: notify())
+        watch = self._watchers.add(lambda _: notify())
+        with self._lock:
+            if self._follower is None:
+                self._follower = threading.Thread(target=self._follow, name="zookeeper-overrides", daemon=True)
+                self._follower.start()
+        self._dirty.set()
+        return watch
 
-    def _changed(self) -> None:
-        self._watchers.publish(None)
+    def _follow(self) -> None:
+        """Read what changed, so that its watches stand again, and tell."""
+        while True:
+            self._dirty.wait()
+            self._dirty.clear()
+            if self._closed.is_set():
+                return
+            fired, self._fired = self._fired, False
+            try:
+                with self._lock, translated_errors("reading overrides"):
+                    changed = self._read_changed()
+            except AutothrottleError as error:
+                log.warning("the overrides cannot be followed: %s", error)
+                self._closed.wait(_RETRY_SECONDS)
+                self._fire()
+                continue
+            if fired or changed:
+                self._watchers.publish(None)
+
+    def _fire(self) -> None:
+        self._fired = True
+        self._dirty.set()
 
 
 def _standing(data: bytes) -> bool:

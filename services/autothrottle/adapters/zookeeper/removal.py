@@ -19,7 +19,8 @@ def remove_own_tree(client: KazooClient, own: OwnPaths) -> None:
     """
     parents = [f"{own.ledger}/{kind.value}" for kind in ResourceType]
     with translated_errors("removing our tree"):
-        for path in (*parents, own.ledger, own.election):
+        # The election first: whoever still stands for it is left a whole tree.
+        for path in (own.election, *parents, own.ledger):
             try:
                 client.delete(path)
             except NoNodeError:

@@ -19,6 +19,7 @@ from autothrottle.adapters.subscriptions import Subscriptions
 from autothrottle.adapters.zookeeper.codec import (
     StateNode,
     TopicNode,
+    broker_id_of,
     parse_config,
     parse_ledger_entry,
     parse_reassignments,
@@ -126,7 +127,8 @@ class ZooKeeperSnapshots:
         brokers, moving = self._brokers(), dict(self._moving)
         announced, self._announced = self._announced, (brokers, moving)
         if announced is None:
-            return []
+            # Whoever began to watch before the first look was over would wait for these in vain.
+            return [f"reassignment found: [{' '.join(sorted(moving))}]"] if moving else []
         old_brokers, old = announced
         reasons = []
         if started := sorted(moving.keys() - old.keys()):
@@ -143,21 +145,17 @@ class ZooKeeperSnapshots:
 
     def _refresh(self, deadline: float, min_version: int) -> int:
         with translated_errors("reading the cluster"):
-            while True:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise Unavailable("the cluster could not be read in time")
-                version, read = self._mirror.refresh(left, min_version)
-                if not self._absorb(read):
-                    return version
+            version = self._mirror.catch_up(_left(deadline), min_version)
+            while read := self._mirror.read_changed(_left(deadline)):
+                self._absorb(read)
+            return version
 
-    def _absorb(self, read: Collection[Key]) -> bool:
-        """Take over what was read; return whether more has to be read because of it."""
-        more = False
+    def _absorb(self, read: Collection[Key]) -> None:
+        """Take over what was read."""
         touched: set[str] = set()
         for part, path in read:
             if part is Part.CHILDREN:
-                more |= self._absorb_children(path, touched)
+                self._absorb_children(path, touched)
             elif path == self._kafka.reassign_partitions:
                 touched |= self._absorb_reassignments(path)
             elif (topic := self._topic_of(path)) is not None:
@@ -166,16 +164,15 @@ class ZooKeeperSnapshots:
             else:
                 self._absorb_resource(path)
         for topic in touched:
-            more |= self._absorb_moves(topic)
-        return more
+            self._absorb_moves(topic)
 
-    def _absorb_children(self, parent: str, touched: set[str]) -> bool:
+    def _absorb_children(self, parent: str, touched: set[str]) -> None:
         if parent == self._kafka.broker_ids:
-            return False
+            return
         names = frozenset(self._mirror.children(parent)) - {"<default>"}
         known = self._tracked_children.get(parent, frozenset())
         self._tracked_children[parent] = names
-        self._mirror.track((Part.DATA, f"{parent}/{name}") for name in names - known)
+        self._mirror.track((Part.DATA, f"{parent}/{name}") for name in names)
         for name in known - names:
             path = f"{parent}/{name}"
             self._mirror.forget([(Part.DATA, path)])
@@ -185,7 +182,6 @@ class ZooKeeperSnapshots:
                 touched.add(name)
             else:
                 self._absorb_resource(path)
-        return bool(names - known)
 
     def _topic_of(self, path: str) -> str | None:
         root = self._kafka.topics + "/"
@@ -221,13 +217,14 @@ class ZooKeeperSnapshots:
                 resource = _resource(kind, path.removeprefix(root))
                 config = self._parsed(path, parse_config) or {}
                 throttles = {key: value for key, value in config.items() if key in THROTTLE_KEYS}
-                if resource is not None:
+                if resource is not None and path not in self._problems:
                     _put(self._throttles, resource, throttles)
         for root, kind in self._ledger_roots.items():
             if path.startswith(root):
                 resource = _resource(kind, path.removeprefix(root))
-                if resource is not None:
-                    _put(self._ledger, resource, self._parsed(path, parse_ledger_entry))
+                entry = self._parsed(path, parse_ledger_entry)
+                if resource is not None and path not in self._problems:
+                    _put(self._ledger, resource, entry)
 
     def _parsed(self, path: str, parse: Callable[[bytes], T]) -> T | None:
         """The node's content; None when it is not there or, with a problem noted, cannot be read."""
@@ -244,8 +241,8 @@ class ZooKeeperSnapshots:
 
     # What moves.
 
-    def _absorb_moves(self, topic: str) -> bool:
-        """Work out a topic's reassignment; return whether states of its partitions have to be read."""
+    def _absorb_moves(self, topic: str) -> None:
+        """Work out a topic's reassignment, and follow the states of its partitions."""
         moving = self._moving_partitions(topic)
         paths = frozenset(self._kafka.state(topic, p) for p in moving)
         known = self._state_paths.get(topic, frozenset())
@@ -257,7 +254,6 @@ class ZooKeeperSnapshots:
             self._problems.pop(path, None)
         _put(self._state_paths, topic, paths)
         _put(self._moving, topic, self._reassignment(topic, moving) if moving else None)
-        return bool(paths - known)
 
     def _moving_partitions(self, topic: str) -> dict[int, tuple[tuple[int, ...] | None, tuple[int, ...]]]:
         """Partition -> (adding replicas or None: not known from the topic's node, removing replicas)."""
@@ -292,7 +288,8 @@ class ZooKeeperSnapshots:
     # What is handed out.
 
     def _brokers(self) -> frozenset[int]:
-        return frozenset(int(b) for b in self._mirror.children(self._kafka.broker_ids) if b.isdigit())
+        ids = (broker_id_of(name) for name in self._mirror.children(self._kafka.broker_ids))
+        return frozenset(b for b in ids if b is not None)
 
     def _snapshot(self, version: int, replicas_of: Collection[int]) -> Snapshot:
         unreadable = dict(self._unreadable_configs())
@@ -329,8 +326,13 @@ _OFFLINE = StateNode(NO_LEADER, ())
 def _resource(kind: ResourceType, name: str) -> ConfigResource | None:
     """The resource of a node's name; None for a broker's node whose name is no id."""
     if kind is ResourceType.BROKER:
-        return ConfigResource.broker(int(name)) if name.isdigit() else None
+        broker_id = broker_id_of(name)
+        return None if broker_id is None else ConfigResource.broker(broker_id)
     return ConfigResource.topic(name)
+
+
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())
 
 
 def _put(mapping: dict[K, V], key: K, value: V | None) -> None:

@@ -1,0 +1,180 @@
+"""The words of a cycle, one by one; over a whole recovery they are in tests/services/test_whole_chain.py."""
+
+from __future__ import annotations
+
+import pytest
+from tests import builders
+from tests.builders import mb
+
+from autothrottle.core.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource, ReplicaRole
+from autothrottle.core.plan import Decision, Plan, Reason
+from autothrottle.core.topology import Snapshot
+from autothrottle.planner import narration
+from autothrottle.planner.narration import Applied
+from autothrottle.ports.metrics import Event
+
+LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
+MOVING = builders.snapshot(
+    builders.reassignment("t2", {0: (1004, [1004], [1001], [])}),
+    builders.reassignment("t1", {0: (1001, [1001, 1002], [1003], [1002])}),
+)
+IDLE = builders.snapshot()
+
+
+def applied(*ports: tuple[int, ReplicaRole], removed: tuple[int, ...] = (), cleared: tuple[str, ...] = ()) -> Applied:
+    rates: dict[tuple[int, ReplicaRole], int | None] = {port: mb(50) for port in ports}
+    return Applied(rates | {(b, LEADER): None for b in removed}, cleared)
+
+
+def outcome(path: str, status: OutcomeStatus = OutcomeStatus.APPLIED) -> Outcome:
+    return Outcome(ConfigResource(path), status)
+
+
+def decided(*decisions: Decision) -> Plan:
+    return Plan(decisions)
+
+
+def test_the_lines_say_what_moves_between_whom() -> None:
+    assert narration.topic_lines(MOVING) == [
+        "Topics with ongoing reassignments: [t1 t2]",
+        "Source brokers participating in replication: [1001 1004]",
+        "Destination brokers participating in replication: [1001 1003]",
+    ]
+
+
+def test_a_line_says_that_nothing_moves() -> None:
+    assert narration.topic_lines(IDLE) == ["No topics undergoing reassignment"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "basis"),
+    [
+        (Reason.HEADROOM, "based on a 90% max free capacity utilization"),
+        (Reason.UNCHANGED, "based on a 90% max free capacity utilization"),
+        (Reason.KEPT, "no metrics: the standing rate"),
+        (Reason.MINIMUM, "no metrics: the minimum rate"),
+        (Reason.CLUSTER_OVERRIDE, "override"),
+        (Reason.BROKER_OVERRIDE, "broker override"),
+    ],
+)
+def test_a_rate_that_was_written_is_told_with_what_it_was_decided_on(reason: Reason, basis: str) -> None:
+    plan = decided(builders.decision(1037, LEADER, 139_830_000, reason))
+    assert narration.rate_lines(plan, applied((1037, LEADER)), builders.limits()) == [
+        f"Replication throttle rate for broker 1037 [leader] ({basis}): 139.83MB/s",
+        "Updated throttle on broker 1037 [leader]",
+    ]
+
+
+def test_each_role_names_the_share_of_its_own_direction() -> None:
+    plan = decided(builders.decision(1, FOLLOWER, mb(225)))
+    (line, _) = narration.rate_lines(plan, applied((1, FOLLOWER)), builders.limits(max_rx_ratio=0.07))
+    assert line == (
+        "Replication throttle rate for broker 1 [follower] (based on a 7% max free capacity utilization): 225.00MB/s"
+    )
+
+
+def test_a_rate_that_was_not_written_is_not_told() -> None:
+    plan = decided(builders.decision(1001, LEADER), builders.decision(1001, FOLLOWER))
+    lines = narration.rate_lines(plan, applied((1001, FOLLOWER)), builders.limits())
+    assert [line for line in lines if line.startswith("Updated")] == ["Updated throttle on broker 1001 [follower]"]
+
+
+def test_what_was_refused_or_stood_already_counts_as_not_applied() -> None:
+    ours = builders.ledger_entry(leader_replication_throttled_rate="5")
+    written, refused, unchanged = (
+        builders.change(f"brokers/{b}", (LEADER_RATE, None, "5"), ledger=ours) for b in (1, 2, 3)
+    )
+    outcomes = [
+        outcome("brokers/1"),
+        outcome("brokers/2", OutcomeStatus.REFUSED),
+        outcome("brokers/3", OutcomeStatus.UNCHANGED),
+    ]
+    assert Applied.of([written, refused, unchanged], outcomes) == Applied({(1, LEADER): 5}, ())
+
+
+def test_a_rate_that_is_no_longer_ours_counts_as_removed_and_a_list_as_cleared() -> None:
+    ours = builders.ledger_entry(leader_replication_throttled_rate="5")
+    changes: list[Change] = [
+        builders.change("brokers/1", (LEADER_RATE, "3", "5"), (FOLLOWER_RATE, "7", None), ledger=ours),
+        builders.change("brokers/2", (LEADER_RATE, "5", "9")),
+        builders.change("topics/t1", (LEADER_REPLICAS, "0:1", None)),
+    ]
+    done = Applied.of(changes, [outcome("brokers/1"), outcome("brokers/2"), outcome("topics/t1")])
+    assert done.rates == {(1, LEADER): 5, (1, FOLLOWER): None, (2, LEADER): None}
+    assert done.topics_cleared == ("t1",)
+
+
+def test_a_broker_that_keeps_a_role_is_not_told_to_be_without_throttle() -> None:
+    plan = decided(builders.decision(1002, FOLLOWER))
+    assert narration.removal_lines(plan, applied(removed=(1003, 1002, 1001), cleared=("t1",))) == [
+        "Throttle removed on broker 1001",
+        "Throttle removed on broker 1003",
+        "Throttled replicas removed on topic t1",
+    ]
+
+
+def test_one_event_lists_all_brokers_of_the_move_when_one_rate_was_written() -> None:
+    plan = decided(
+        builders.decision(1001, LEADER, mb(126)),
+        builders.decision(1003, FOLLOWER, 81_257_000),
+        builders.decision(1004, LEADER, mb(50)),
+    )
+    assert narration.events(plan, MOVING, applied((1001, LEADER)), []) == [
+        Event(
+            "Broker replication throttle set",
+            "Replication throttles changes for brokers [ID, role, rate]: "
+            "[1001, leader, 126.00], [1003, follower, 81.26], [1004, leader, 50.00]\n"
+            "Topics currently undergoing replication: [t1 t2]",
+        )
+    ]
+
+
+def test_a_cycle_that_changed_nothing_posts_nothing() -> None:
+    plan = decided(builders.decision(1001, LEADER))
+    assert narration.events(plan, MOVING, Applied(), []) == []
+
+
+def test_an_override_of_a_broker_outside_of_the_move_is_an_event_of_its_own() -> None:
+    plan = decided(*(builders.decision(1002, role, mb(50), Reason.BROKER_OVERRIDE) for role in ReplicaRole))
+    assert narration.events(plan, IDLE, applied((1002, LEADER), (1002, FOLLOWER)), []) == [
+        Event(
+            "Broker level throttle override(s) configured",
+            "Replication throttle overrides for brokers [ID, role, rate]: "
+            "[1002, leader, 50.00], [1002, follower, 50.00]",
+        )
+    ]
+
+
+def test_the_end_of_a_move_posts_what_is_done_and_what_is_removed() -> None:
+    assert narration.events(Plan(), IDLE, applied(removed=(1003, 1001), cleared=("t1",)), ["t1", "t2"]) == [
+        Event("Topics done reassigning", "Topics done reassigning: [t1 t2]"),
+        Event(
+            "Broker replication throttle removed",
+            "Replication throttle removed on the following brokers: [1001 1003]\n"
+            "Throttled replicas removed on the following topics: [t1]",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seen", "changes", "outcomes", "sentence"),
+    [
+        (IDLE, 0, [], "nothing moves; what stands is right"),
+        (MOVING, 0, [], "2 topics in reassignment; what stands is right"),
+        (MOVING, 2, ["applied", "applied"], "2 topics in reassignment; 2 of 2 changes written"),
+        (MOVING, 2, ["applied", "refused"], "2 topics in reassignment; 1 of 2 changes written, 1 refused"),
+        (MOVING, 0, ["refused"], "2 topics in reassignment; 0 of 0 changes written, 1 refused"),
+    ],
+)
+def test_a_sentence_says_what_a_cycle_did(seen: Snapshot, changes: int, outcomes: list[str], sentence: str) -> None:
+    wanted = [builders.change(f"brokers/{b}") for b in range(changes)]
+    became = [outcome(f"brokers/{b}", OutcomeStatus(status)) for b, status in enumerate(outcomes)]
+    assert narration.sentence(seen, wanted, became) == sentence
+
+
+def test_foreign_throttles_are_reported_with_what_becomes_of_them() -> None:
+    found = {ConfigResource.broker(1001): {LEADER_RATE: "1"}, ConfigResource.topic("t9"): {LEADER_REPLICAS: "0:1"}}
+    begin = "Throttles that autothrottle did not set stand while nothing moves: [brokers/1001 topics/t9]; "
+    assert narration.foreign_line(found, cleanup=False) == begin + "they are left; --cleanup-foreign removes them"
+    assert narration.foreign_line(found, cleanup=True) == begin + "they go after --cleanup-after intervals"

@@ -1,0 +1,365 @@
+"""A recovery on a simulated cluster, for tests about services that end, freeze and start again.
+
+The cluster lives in a real ZooKeeper, the services are separate processes, and what is judged is what ZooKeeper
+shows: its nodes, and the order of transactions in its log.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from autothrottle.adapters.rpc import PlannerClient
+from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.core.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_REPLICAS, THROTTLE_KEYS
+from autothrottle.core.cycle import CycleRecord
+from autothrottle.core.loads import MEGABYTE, Capacity
+from autothrottle.core.simulation import ClientTraffic, Cluster, SimulatedBroker, SimulatedPartition, TrafficStep
+from autothrottle.lab.datadog import DatadogEmulator
+from autothrottle.lab.services import Deployment, ServiceProcesses
+from autothrottle.lab.simulated import SimulatedKafka
+from autothrottle.lab.zookeeper import Operation, ZooKeeperServer
+
+SESSION_SECONDS = 2.0
+INTERVAL_SECONDS = 2.0
+
+FAILED = 1000
+SURVIVORS = (1001, 1002, 1003)
+NEW = 1004
+BROKERS = (*SURVIVORS, NEW)
+LINK = 300 * MEGABYTE
+"""What the simulated links carry; the services believe `CAPACITY`, so that an override can speed a move up."""
+CAPACITY = 100 * MEGABYTE
+CLIENTS = 20 * MEGABYTE
+"""What clients read from and write to every broker while the load is steady."""
+THROTTLE = 72 * MEGABYTE
+"""The headroom of a steady load: 90 % of what clients leave of the capacity."""
+SPED_UP_MEGABYTES = 400
+
+STEADY = ClientTraffic.constant(CLIENTS, CLIENTS)
+RESTLESS = ClientTraffic(tuple(TrafficStep(at, r, r) for at in range(600) for r in [(20 + at % 3 * 15) * MEGABYTE]))
+"""Another load every second, so that most cycles have rates to write."""
+
+T = TypeVar("T")
+Lists = tuple[frozenset[str], frozenset[str]]
+"""(leader list, follower list) of a topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads, as the term's node says."""
+
+    fence: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One transaction that touched configs or ledger entries."""
+
+    zxid: int
+    at: datetime
+    paths: tuple[str, ...]
+    fence: int | None
+    """The term that it checked before anything else; None: it checked none."""
+    term: int
+    """The term that was in force."""
+    session_id: int
+    """Who wrote."""
+
+
+class SimulatedRecovery:
+    """Broker 1004 takes the replicas of broker 1000; a context manager for the cluster and its Datadog."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeperServer,
+        directory: Path,
+        sizes: Mapping[str, Sequence[int]],
+        prefix: str = "",
+        traffic: ClientTraffic = STEADY,
+    ) -> None:
+        """Say what there is to move.
+
+        Args:
+            zookeeper: the test's own.
+            directory: for the logs of the services.
+            sizes: topic -> megabytes of each of its partitions.
+            prefix: Kafka's chroot.
+            traffic: of clients, on every broker.
+        """
+        self.zookeeper, self.paths, self.own = zookeeper, KafkaPaths(prefix), OwnPaths()
+        self.moves = {(topic, p): (NEW, *_alive(p)) for topic, mb in sizes.items() for p in range(len(mb))}
+        self._prefix, self._directory, self._deployments = prefix, directory, 0
+        partitions = [
+            SimulatedPartition(
+                topic=topic,
+                partition=p,
+                size=megabytes * MEGABYTE,
+                replicas=(FAILED, *_alive(p)),
+                isr=_alive(p),
+                leader=_alive(p)[0],
+            )
+            for topic, of_topic in sizes.items()
+            for p, megabytes in enumerate(of_topic)
+        ]
+        brokers = [SimulatedBroker(broker_id, Capacity(LINK, LINK), traffic) for broker_id in BROKERS]
+        self._cluster = Cluster(brokers, partitions)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> SimulatedRecovery:
+        with ExitStack() as stack:
+            self.datadog = stack.enter_context(DatadogEmulator())
+            for broker_id in BROKERS:
+                self.datadog.add_host(f"host-{broker_id}", broker_id, "lab")
+            kafka = SimulatedKafka(self.zookeeper.connect, self._cluster, self._prefix, self.datadog.record)
+            self.kafka = stack.enter_context(kafka)
+            self.client = KazooClient(self.zookeeper.connect)
+            self.client.start()
+            stack.callback(self.client.close)
+            stack.callback(self.client.stop)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # The services.
+
+    def deployment(self, **options: str) -> Deployment:
+        """Return a way to start services, with logs of their own; `_` in an option's name stands for `-`."""
+        self._deployments += 1
+        directory = self._directory / f"start-{self._deployments}"
+        directory.mkdir(parents=True)
+        chosen = {
+            "zk-prefix": self._prefix,
+            "zk-session-timeout": str(SESSION_SECONDS),
+            "interval": str(INTERVAL_SECONDS),
+            "metrics-window": "2",
+            "cap-map": f'{{"lab":{CAPACITY // MEGABYTE}}}',
+            "log-level": "debug",
+            **{name.replace("_", "-"): value for name, value in options.items()},
+        }
+        return Deployment(self.zookeeper.connect, self.datadog.url, directory, chosen)
+
+    def services(self, planners: int = 2, **options: str) -> ServiceProcesses:
+        """Return all services, not started; every call is another deployment."""
+        return ServiceProcesses(self.deployment(**options), planners)
+
+    def leader(self) -> Leader:
+        """Return who leads; fence 0: nobody yet."""
+        try:
+            data, stat = self.client.get(self.own.term)
+        except NoNodeError:
+            return Leader(0, "")
+        return Leader(stat.version, json.loads(data)["address"] if data else "")
+
+    def wait_for_term(self, after: int = 0, within_seconds: float = 20.0) -> Leader:
+        """Return the leader of a term after that one, as soon as there is one."""
+
+        def newer() -> Leader | None:
+            leader = self.leader()
+            return leader if leader.fence > after else None
+
+        return wait_for(newer, within_seconds, f"there is a term after {after}")
+
+    def wait_for_cycle(self, leader: Leader, number: int = 1, within_seconds: float = 20.0) -> CycleRecord:
+        """Return the newest cycle of a term, once it has had so many."""
+        planner = PlannerClient((leader.address,))
+
+        def cycle() -> CycleRecord | None:
+            last = planner.state(timedelta(seconds=5)).last_cycle
+            return last if last and last.term >= leader.fence and last.number >= number else None
+
+        try:
+            return wait_for(cycle, within_seconds, f"term {leader.fence} has had {number} cycles")
+        finally:
+            planner.close()
+
+    # What an operator does.
+
+    def start_move(self, *topics: str) -> None:
+        """Start to move some topics, or all."""
+        self.kafka.reassign({key: target for key, target in self.moves.items() if not topics or key[0] in topics})
+
+    def speed_up(self) -> None:
+        """Set the cluster's override to what the links carry, until the move is over."""
+        override = {"rate": SPED_UP_MEGABYTES, "autoremove": True}
+        self.client.ensure_path(self.own.overrides)
+        self.client.set(self.own.overrides, json.dumps(override).encode())
+
+    def set_config(self, entity_path: str, config: Mapping[str, str]) -> None:
+        """Set a dynamic config as Kafka's own tools do."""
+        path, document = f"{self.paths.configs}/{entity_path}", {"version": 1, "config": dict(config)}
+        self.client.ensure_path(path)
+        self.client.set(path, json.dumps(document).encode())
+        notification = json.dumps({"version": 2, "entity_path": entity_path}).encode()
+        self.client.create(self.paths.change_notification, notification, sequence=True)
+
+    # What is there.
+
+    def configs(self) -> dict[str, dict[str, str]]:
+        """Return every dynamic config by its entity path; an empty one is as none."""
+        found = {}
+        for kind in ("brokers", "topics"):
+            for name in self.client.get_children(f"{self.paths.configs}/{kind}"):
+                if config := self._json(f"{self.paths.configs}/{kind}/{name}")["config"]:
+                    found[f"{kind}/{name}"] = config
+        return found
+
+    def ledger(self) -> dict[str, dict[str, Any]]:
+        """Return the keys of every ledger entry by its entity path."""
+        found = {}
+        for kind in self._children(self.own.ledger):
+            for name in self._children(f"{self.own.ledger}/{kind}"):
+                found[f"{kind}/{name}"] = self._json(f"{self.own.ledger}/{kind}/{name}")["keys"]
+        return found
+
+    def half_written(self) -> list[str]:
+        """Return where a throttle and the ledger disagree; only where no throttle is somebody else's."""
+        standing = {
+            (entity, key): value
+            for entity, config in self.configs().items()
+            for key, value in config.items()
+            if key in THROTTLE_KEYS
+        }
+        written = {(entity, key): known["written"] for entity, keys in self.ledger().items() for key, known in keys.items()}
+        return [
+            f"{entity} {key}: {standing.get((entity, key))!r} stands, {written.get((entity, key))!r} is in the ledger"
+            for entity, key in sorted(standing.keys() | written.keys())
+            if standing.get((entity, key)) != written.get((entity, key))
+        ]
+
+    def rate(self, broker_id: int = NEW, key: str = FOLLOWER_RATE) -> int | None:
+        """Return a rate that stands, bytes/s."""
+        value = self.configs().get(f"brokers/{broker_id}", {}).get(key)
+        return None if value is None else int(value)
+
+    def lists(self, topic: str) -> Lists:
+        """Return the replica lists of a topic that stand."""
+        config = self.configs().get(f"topics/{topic}", {})
+        return _entries(config.get(LEADER_REPLICAS)), _entries(config.get(FOLLOWER_REPLICAS))
+
+    def exact_lists(self, topic: str) -> Lists:
+        """Return what the replica lists of a topic should be, from its node and the states of its partitions."""
+        leader, follower = set(), set()
+        for partition, adding in self._json(self.paths.topic(topic))["adding_replicas"].items():
+            isr = self._json(self.paths.state(topic, int(partition)))["isr"]
+            if pending := [b for b in adding if b not in isr]:
+                leader |= {f"{partition}:{b}" for b in isr}
+                follower |= {f"{partition}:{b}" for b in pending}
+        return frozenset(leader), frozenset(follower)
+
+    def is_throttled(self, *topics: str) -> bool:
+        """Whether the new broker has a rate, and topics that move have their lists exactly."""
+        expected = {topic: self.exact_lists(topic) for topic in topics or sorted({t for t, _ in self.moves})}
+        return self.rate() is not None and all(any(e) and self.lists(t) == e for t, e in expected.items())
+
+    def is_moving(self) -> bool:
+        """Whether something is still being copied."""
+        return bool(self.kafka.counters()["moving_partitions"])
+
+    def wait_until_throttled(self, *topics: str, within_seconds: float = 10.0) -> None:
+        """Return once `is_throttled`."""
+        wait_for(lambda: self.is_throttled(*topics) or None, within_seconds, f"{topics or 'all'} are throttled")
+
+    def wait_until_clean(self, before: Mapping[str, Mapping[str, str]], within_seconds: float = 60.0) -> float:
+        """Return once the move is over and the configs are what they were; how long the latter took, seconds."""
+        wait_for(lambda: not self.is_moving() or None, within_seconds, "the move is over")
+        over = time.monotonic()
+        try:
+            wait_for(lambda: (self.configs() == before and not self.ledger()) or None, 10.0, "all is clean")
+        except AssertionError:
+            assert (self.configs(), self.ledger()) == (before, {})
+        return time.monotonic() - over
+
+    # What was written, and in which order.
+
+    def writes(self, after_zxid: int = 0) -> list[Write]:
+        """Return the transactions that wrote configs or ledger entries, in the order in which they became true."""
+        found = []
+        term = 0
+        for transaction in self.zookeeper.transactions():
+            paths = tuple(o.path for o in transaction.operations if o.kind != "check" and self._is_ours_to_fence(o.path))
+            if paths and transaction.zxid > after_zxid:
+                fence = _fence(transaction.operations, self.own.term)
+                found.append(Write(transaction.zxid, transaction.time, paths, fence, term, transaction.session_id))
+            for operation in transaction.operations:
+                if operation.path == self.own.term and operation.kind == "set":
+                    term = operation.version or 0
+        return found
+
+    def assert_fenced(self, after_zxid: int, terms: int) -> list[Write]:
+        """Assert that every write checked the term in force, of which there were at least so many; return them."""
+        writes = self.writes(after_zxid)
+        assert [w for w in writes if w.fence is None] == []
+        assert [w for w in writes if w.fence != w.term] == []
+        fences = [w.fence or 0 for w in writes]
+        assert fences == sorted(fences)
+        assert len(set(fences)) >= terms, f"only the terms {sorted(set(fences))} wrote"
+        return writes
+
+    def _is_ours_to_fence(self, path: str) -> bool:
+        parents = [f"{root}/{kind}/" for root in (self.paths.configs, self.own.ledger) for kind in ("brokers", "topics")]
+        return path.startswith(tuple(parents))
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            return sorted(self.client.get_children(path))
+        except NoNodeError:
+            return []
+
+    def _json(self, path: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.client.get(path)[0])
+        return document
+
+
+def wait_for(found: Callable[[], T | None], within_seconds: float, what: str) -> T:
+    """Return what is found, as soon as something is."""
+    deadline = time.monotonic() + within_seconds
+    while (value := found()) is None:
+        assert time.monotonic() < deadline, f"not within {within_seconds:g} s: {what}"
+        time.sleep(0.02)
+    return value
+
+
+def seconds_since(moment: datetime, until: datetime | None = None) -> float:
+    """Return the seconds from a moment until another one, or now."""
+    return ((until or datetime.now(UTC)) - moment).total_seconds()
+
+
+def broken_sessions(log: str) -> list[str]:
+    """Return the lines of a log that tell of a session with ZooKeeper that was cut."""
+    signs = ("Connection dropped", "SUSPENDED", "session is lost", "LOST", "Connection loss", "Traceback")
+    return [line for line in log.splitlines() if any(sign in line for sign in signs)]
+
+
+def _alive(partition: int) -> tuple[int, int]:
+    """The replicas of a partition that are in sync, the leader first."""
+    first = partition % len(SURVIVORS)
+    return SURVIVORS[first], SURVIVORS[(first + 1) % len(SURVIVORS)]
+
+
+def _entries(value: str | None) -> frozenset[str]:
+    return frozenset(value.split(",")) if value else frozenset()
+
+
+def _fence(operations: Sequence[Operation], term: str) -> int | None:
+    first = next(iter(operations), None)
+    return first.version if first and first.kind == "check" and first.path == term else None
+
+
+def tree(client: KazooClient, path: str) -> Iterator[str]:
+    """Yield the nodes below a path, without those whose parent is listed as a leaf."""
+    for name in sorted(client.get_children(path)):
+        yield f"{path}/{name}"
+        yield from tree(client, f"{path}/{name}")

@@ -34,11 +34,19 @@ def fresh_zookeeper() -> Iterator[ZooKeeperServer]:
         yield server
 
 
+SCALED_FETCHES = {"replica.fetch.max.bytes": 128 * 1024, "replica.fetch.response.max.bytes": 512 * 1024}
+"""The tests throttle to about 10 MB/s, a tenth of what brokers have: so one fetch brings a tenth of the default too.
+
+With the default of 10 MB a response is a second of such a throttle, and every fetch a burst.
+"""
+
+
 @pytest.fixture(scope="session")
 def kafka_cluster(zookeeper: ZooKeeperServer) -> Iterator[KafkaCluster]:
     """Five brokers, 1001 to 1005; a test uses topics of its own and takes back what it sets."""
+    brokers = (1001, 1002, 1003, 1004, 1005)
     with (
         scratch_directory() as directory,
-        KafkaCluster(zookeeper.connect, directory, (1001, 1002, 1003, 1004, 1005)) as cluster,
+        KafkaCluster(zookeeper.connect, directory, brokers, broker_properties=SCALED_FETCHES) as cluster,
     ):
         yield cluster

@@ -87,6 +87,7 @@ class SimulatedRecovery:
         sizes: Mapping[str, Sequence[int]],
         prefix: str = "",
         traffic: ClientTraffic = STEADY,
+        link: int = LINK,
     ) -> None:
         """Say what there is to move.
 
@@ -96,6 +97,7 @@ class SimulatedRecovery:
             sizes: topic -> megabytes of each of its partitions.
             prefix: Kafka's chroot.
             traffic: of clients, on every broker.
+            link: bytes/s that a link really carries.
         """
         self.zookeeper, self.paths, self.own = zookeeper, KafkaPaths(prefix), OwnPaths()
         self.moves = {(topic, p): (NEW, *_alive(p)) for topic, mb in sizes.items() for p in range(len(mb))}
@@ -112,7 +114,7 @@ class SimulatedRecovery:
             for topic, of_topic in sizes.items()
             for p, megabytes in enumerate(of_topic)
         ]
-        brokers = [SimulatedBroker(broker_id, Capacity(LINK, LINK), traffic) for broker_id in BROKERS]
+        brokers = [SimulatedBroker(broker_id, Capacity(link, link), traffic) for broker_id in BROKERS]
         self._cluster = Cluster(brokers, partitions)
         self._stack = ExitStack()
 
@@ -191,6 +193,10 @@ class SimulatedRecovery:
         """Start to move some topics, or all."""
         self.kafka.reassign({key: target for key, target in self.moves.items() if not topics or key[0] in topics})
 
+    def cancel_move(self) -> None:
+        """Let every partition stay where it was."""
+        self.kafka.reassign({(topic, p): (FAILED, *_alive(p)) for topic, p in self.moves})
+
     def speed_up(self) -> None:
         """Set the cluster's override to what the links carry, until the move is over."""
         override = {"rate": SPED_UP_MEGABYTES, "autoremove": True}
@@ -244,10 +250,13 @@ class SimulatedRecovery:
         value = self.configs().get(f"brokers/{broker_id}", {}).get(key)
         return None if value is None else int(value)
 
-    def lists(self, topic: str) -> Lists:
-        """Return the replica lists of a topic that stand."""
-        config = self.configs().get(f"topics/{topic}", {})
-        return _entries(config.get(LEADER_REPLICAS)), _entries(config.get(FOLLOWER_REPLICAS))
+    def lists(self) -> dict[str, Lists]:
+        """Return the replica lists that stand, by topic."""
+        return {
+            entity.removeprefix("topics/"): (_entries(config.get(LEADER_REPLICAS)), _entries(config.get(FOLLOWER_REPLICAS)))
+            for entity, config in self.configs().items()
+            if config.keys() & {LEADER_REPLICAS, FOLLOWER_REPLICAS}
+        }
 
     def exact_lists(self, topic: str) -> Lists:
         """Return what the replica lists of a topic should be, from its node and the states of its partitions."""
@@ -262,7 +271,8 @@ class SimulatedRecovery:
     def is_throttled(self, *topics: str) -> bool:
         """Whether the new broker has a rate, and topics that move have their lists exactly."""
         expected = {topic: self.exact_lists(topic) for topic in topics or sorted({t for t, _ in self.moves})}
-        return self.rate() is not None and all(any(e) and self.lists(t) == e for t, e in expected.items())
+        lists = self.lists()
+        return self.rate() is not None and all(any(e) and lists.get(t) == e for t, e in expected.items())
 
     def is_moving(self) -> bool:
         """Whether something is still being copied."""

@@ -33,7 +33,7 @@ from autothrottle.lab.zookeeper import ZooKeeperServer
 BAD_VERSION = -103
 """ZooKeeper's code of a check that failed."""
 
-MANY_PARTITIONS = {"orders": [25 * n for n in range(1, 13)], "payments": [30 * n for n in range(1, 10)]}
+MANY_PARTITIONS = {"orders": [15 * n for n in range(1, 13)], "payments": [15 * n for n in range(1, 10)]}
 """Of many sizes, so that they join the ISR, and lists change, all along."""
 
 
@@ -53,7 +53,7 @@ def test_the_other_planner_goes_on_after_the_leader_was_killed_and_after_it_was_
             recovery.wait_until_throttled()
             figures = []
             for number, most in ((signal.SIGKILL, SESSION_SECONDS + 2), (signal.SIGTERM, 2.0)):
-                time.sleep(INTERVAL_SECONDS)
+                time.sleep(INTERVAL_SECONDS / 2)
                 assert recovery.is_moving()
                 process, ended = services.planner(leader.address), datetime.now(UTC)
                 if number is signal.SIGKILL:
@@ -77,7 +77,7 @@ def test_the_other_planner_goes_on_after_the_leader_was_killed_and_after_it_was_
 def test_a_leader_and_an_applier_that_were_frozen_beyond_their_session_write_nothing_late(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
-    sizes = {**MANY_PARTITIONS, "later": [700] * 3}
+    sizes = {**MANY_PARTITIONS, "later": [500] * 3}
     with SimulatedRecovery(fresh_zookeeper, tmp_path, sizes, "", RESTLESS) as recovery:
         before, start = recovery.configs(), fresh_zookeeper.last_zxid()
         with recovery.services() as services:
@@ -98,7 +98,7 @@ def test_a_leader_and_an_applier_that_were_frozen_beyond_their_session_write_not
             services.processes["applier"].freeze()
             recovery.start_move("later")
             time.sleep(1.5 * SESSION_SECONDS)
-            assert not any(recovery.lists("later"))
+            assert "later" not in recovery.lists()
             services.processes["applier"].thaw()
             recovery.wait_until_throttled("later")
             recovery.speed_up()
@@ -151,7 +151,7 @@ def wait_until_it_waits_for_its_applier(leader: Leader) -> None:
 
     def waits() -> bool | None:
         last = planner.state(timedelta(seconds=5)).last_cycle
-        return last is not None and seconds_since(last.end) > INTERVAL_SECONDS + 1 or None
+        return last is not None and (seconds_since(last.end) > INTERVAL_SECONDS + 0.5) or None
 
     try:
         wait_for(waits, 15, "the leader waits for its applier")
@@ -163,7 +163,7 @@ def test_a_write_that_was_decided_before_the_term_ended_is_refused_after_it(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
     """The leader sleeps between plan and commit, another leads, and then the commit arrives."""
-    sizes = {"orders": [300] * 3, "later": [1_500] * 3}
+    sizes = {"orders": [300] * 3, "later": [1_200] * 3}
     with SimulatedRecovery(fresh_zookeeper, tmp_path, sizes) as recovery:
         before, start = recovery.configs(), fresh_zookeeper.last_zxid()
         with pairs(recovery.deployment()) as found:
@@ -176,7 +176,7 @@ def test_a_write_that_was_decided_before_the_term_ended_is_refused_after_it(
             recovery.start_move("later")
             wait_until_it_waits_for_its_applier(old)
             first.planner.freeze()
-            assert not any(recovery.lists("later"))
+            assert "later" not in recovery.lists()
             new = recovery.wait_for_term(old.fence)
             recovery.wait_until_throttled("later")
             woken = fresh_zookeeper.last_zxid()

@@ -121,6 +121,7 @@ def test_a_recovery_follows_the_load_with_exact_lists_and_leaves_the_cluster_as_
     assert statuses == [0] * 5
     assert configs(client) == before
     first = first_throttle_seconds(zookeeper, topic)
+    _dump(watch)
     print_figures(watch, form, capacity_mb, submitted, stepped, end.at, clean.at, first)
     # The brokers themselves report the rate that stands in ZooKeeper.
     assert FOLLOWER_RATE in reported
@@ -205,3 +206,7 @@ recovery started through {form}, capacity {capacity_mb} MB/s, clients 2 then 6 M
 | makespan (bytes / headroom) | 137 s | {end - submitted:.0f} s ({bound:.0f} s) |
 | end to the last throttle gone | 5 to 7 s | {clean - end:.2f} s |
 """)
+
+def _dump(watch):
+    import pickle
+    pickle.dump([(s.at, dict(s.rates), dict(s.rx), dict(s.received), len(s.moving), s.expected, s.lists) for s in watch.samples], open("/tmp/work/watch.pkl","wb"))

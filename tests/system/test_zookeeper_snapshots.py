@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 import statistics
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from kazoo.exceptions import NodeExistsError, NoNodeError
@@ -22,6 +24,7 @@ from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.topology import Snapshot
+from autothrottle.lab.processes import scratch_directory
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.ports.cluster import SnapshotEvent
 
@@ -130,15 +133,17 @@ def test_whatever_a_cycle_should_see_is_told_at_once(subject: Subject) -> None:
     for number in range(3):
         topic = f"t{number}"
         cluster.add_topic(topic, {0: [1001, 1002]})
-        start, join = (lambda t=topic: cluster.start_reassignment(t, {0: [1003, 1002]})), cluster.join_isr
-        took += [
-            heard.seconds_until(f"reassignment started: [{topic}]", start),
-            heard.seconds_until(f"ISR of {topic} changed", lambda t=topic: join(t, 0, 1003)),  # type: ignore[misc]
-            heard.seconds_until(f"leader of {topic} changed", lambda t=topic: cluster.move_leader(t, 0, 1003)),  # type: ignore[misc]
-            heard.seconds_until(f"reassignment ended: [{topic}]", lambda t=topic: cluster.finish(t)),  # type: ignore[misc]
-        ]
+        for words, act in (
+            (f"reassignment started: [{topic}]", partial(cluster.start_reassignment, topic, {0: [1003, 1002]})),
+            (f"ISR of {topic} changed", partial(cluster.join_isr, topic, 0, 1003)),
+            (f"leader of {topic} changed", partial(cluster.move_leader, topic, 0, 1003)),
+            (f"reassignment ended: [{topic}]", partial(cluster.finish, topic)),
+        ):
+            took.append(heard.seconds_until(words, act))
     took.append(
-        heard.seconds_until("brokers registered: [1009]", lambda: cluster.write(f"{cluster.kafka.broker_ids}/1009", b""))
+        heard.seconds_until(
+            "brokers registered: [1009]", lambda: cluster.write(f"{cluster.kafka.broker_ids}/1009", b"")
+        )
     )
     assert statistics.median(took) < 0.3, took
     assert max(took) < 2.0, took
@@ -227,6 +232,23 @@ def test_after_any_sequence_of_changes_the_copy_equals_a_fresh_reading(subject: 
     assert copied == fresh
 
 
+def turn(subject: Subject, number: int) -> None:
+    """A topic comes, moves and goes."""
+    topic = f"topic-{number}"
+    entry = subject.cluster.own.ledger_entry(ConfigResource.topic(topic))
+    subject.cluster.add_topic(topic, {0: [1001, 1002]})
+    subject.cluster.start_reassignment(topic, {0: [1003, 1002]})
+    subject.cluster.write(entry, format_ledger_entry(ledger_entry(x="1")))
+    subject.cluster.set_config(BROKER, {LEADER_RATE: str(number)})
+    content(subject.source)
+    subject.cluster.join_isr(topic, 0, 1003)
+    subject.cluster.client.delete(entry)
+    subject.cluster.finish(topic)
+    content(subject.source)
+    subject.cluster.delete_topic(topic)
+    content(subject.source)
+
+
 def test_watches_do_not_pile_up(fresh_zookeeper: ZooKeeperServer) -> None:
     """Every reading that left another watch would fill the server's memory in weeks."""
 
@@ -234,28 +256,13 @@ def test_watches_do_not_pile_up(fresh_zookeeper: ZooKeeperServer) -> None:
         lines = dict(line.split("\t", 1) for line in fresh_zookeeper.say("mntr").splitlines() if "\t" in line)
         return int(lines["zk_watch_count"])
 
-    def turn(number: int) -> None:
-        topic = f"topic-{number}"
-        entry = subject.cluster.own.ledger_entry(ConfigResource.topic(topic))
-        subject.cluster.add_topic(topic, {0: [1001, 1002]})
-        subject.cluster.start_reassignment(topic, {0: [1003, 1002]})
-        subject.cluster.write(entry, format_ledger_entry(ledger_entry(x="1")))
-        subject.cluster.set_config(BROKER, {LEADER_RATE: str(number)})
-        content(subject.source)
-        subject.cluster.join_isr(topic, 0, 1003)
-        subject.cluster.client.delete(entry)
-        subject.cluster.finish(topic)
-        content(subject.source)
-        subject.cluster.delete_topic(topic)
-        content(subject.source)
-
     with contextlib.ExitStack() as stack:
         subject = Subject(fresh_zookeeper, stack)
         for number in range(3):
-            turn(number)
+            turn(subject, number)
         before = watches()
         for number in range(3, 60):
-            turn(number)
+            turn(subject, number)
         assert before >= 8
         assert watches() == before
 
@@ -297,8 +304,8 @@ def test_what_changed_while_the_server_was_away_is_seen_when_it_is_back(own_zook
         own_zookeeper.kill()
         own_zookeeper.start()
         # A session of its own is the first to write: the source may not be back yet.
-        late = Tree.__new__(Tree)
-        late.client, late.kafka, late.own = stack.enter_context(session(own_zookeeper)), subject.cluster.kafka, subject.cluster.own
+        late = copy.copy(subject.cluster)
+        late.client = stack.enter_context(session(own_zookeeper))
         heard.seconds_until("reassignment started: [t1]", lambda: late.start_reassignment("t1", {0: [1003, 1002]}))
         after = subject.snapshot()
         assert after.version > before.version
@@ -310,8 +317,6 @@ def test_what_changed_while_the_server_was_away_is_seen_when_it_is_back(own_zook
 @pytest.fixture(scope="module")
 def own_zookeeper() -> Iterator[ZooKeeperServer]:
     """A server that may be frozen and killed."""
-    from autothrottle.lab.processes import scratch_directory
-
     with scratch_directory() as directory, ZooKeeperServer(directory) as server:
         yield server
 

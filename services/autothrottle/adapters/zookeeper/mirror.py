@@ -154,22 +154,23 @@ class ZnodeMirror:
 
     def _collect(self, key: Key, answer: Any, deadline: float) -> None:
         try:
-            result = answer.get(timeout=_left(deadline))
-            value = _copied(key[0], result)
+            value = _copied(key[0], answer.get(timeout=_left(deadline)))
         except NoNodeError:
             value = None
             with self._lock:
                 self._watched.discard(key)  # a failed read leaves no watch behind
-                if (Part.CHILDREN, key[1].rpartition("/")[0]) in self._values:
-                    self._values.update({key: None} if key in self._values else {})
-                    return
-            exists = self._client.exists_async(key[1], watch=self._watch(key)).get(timeout=_left(deadline))
-            if exists is not None:
-                with self._lock:
-                    self._dirty.add(key)
+                listed = (Part.CHILDREN, key[1].rpartition("/")[0]) in self._values
+            if not listed:
+                self._await_creation(key, deadline)
         with self._lock:
             if key in self._values:
                 self._values[key] = value
+
+    def _await_creation(self, key: Key, deadline: float) -> None:
+        exists = self._client.exists_async(key[1], watch=self._watch(key)).get(timeout=_left(deadline))
+        if exists is not None:
+            with self._lock:
+                self._dirty.add(key)
 
     def _watch(self, key: Key) -> Callable[[Any], None] | None:
         """A watch for a key, unless one stands already: every read would pile up another."""

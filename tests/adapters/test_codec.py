@@ -1,0 +1,240 @@
+"""The text in znodes: what is written is read back, and what is no such text is refused, never half read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from autothrottle.adapters.zookeeper.codec import (
+    StateNode,
+    TopicNode,
+    broker_id_of,
+    format_change_notification,
+    format_config,
+    format_ledger_entry,
+    format_override,
+    parse_config,
+    parse_ledger_entry,
+    parse_override,
+    parse_reassignments,
+    parse_state,
+    parse_topic,
+)
+from autothrottle.core.errors import Invalid
+from autothrottle.core.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.overrides import MAX_RATE, Override
+
+MB = 1_000_000
+
+TEXTS = st.text(max_size=20)
+BROKER_IDS = st.integers(0, 2**31 - 1)
+REPLICAS = st.lists(BROKER_IDS, max_size=4)
+PARTITIONS = st.dictionaries(st.integers(0, 99), REPLICAS, max_size=4)
+ENTRIES = st.one_of(
+    st.just(frozenset({"*"})),
+    st.frozensets(st.builds("{}:{}".format, st.integers(0, 99), BROKER_IDS), max_size=5),
+)
+LEDGER_KEYS = st.builds(LedgerKey, st.none() | TEXTS, TEXTS, ENTRIES)
+LEDGER_ENTRIES = st.builds(
+    LedgerEntry, st.dictionaries(TEXTS, LEDGER_KEYS, max_size=3), st.integers(0, 2**31), st.integers(0, 2**31)
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+COLUMNS = ("partitions", "adding_replicas", "topic", "partition", "replicas", "leader", "isr", "config", "0", "x")
+OURS = ("keys", "term", "cycle", "before", "written", "owned", "rate", "rate_bytes_per_second", "autoremove")
+NAMES = st.sampled_from((*COLUMNS, *OURS))
+NEAR_MISSES = st.recursive(
+    JSON,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=5),
+    max_leaves=12,
+)
+
+PARSERS: list[Callable[[bytes], Any]] = [
+    parse_topic,
+    parse_state,
+    parse_reassignments,
+    parse_config,
+    parse_ledger_entry,
+    lambda data: parse_override(data, 1),
+]
+NAMED = pytest.mark.parametrize(
+    "parse", PARSERS, ids=["topic", "state", "reassignments", "config", "ledger", "override"]
+)
+
+
+def encoded(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+# Round trips.
+
+
+@given(st.dictionaries(TEXTS, TEXTS, max_size=5))
+def test_a_config_is_read_back_as_it_was_written(config: dict[str, str]) -> None:
+    assert parse_config(format_config(config)) == config
+
+
+@given(LEDGER_ENTRIES)
+def test_a_ledger_entry_is_read_back_as_it_was_written(entry: LedgerEntry) -> None:
+    assert parse_ledger_entry(format_ledger_entry(entry)) == entry
+
+
+@given(st.integers(0, MAX_RATE), st.booleans(), st.integers(0, 2**63 - 1))
+def test_an_override_is_read_back_as_it_was_written(rate: int, autoremove: bool, version: int) -> None:
+    override = Override(rate, autoremove, version)
+    assert parse_override(format_override(override), version) == override
+
+
+@given(st.integers(1, MAX_RATE))
+def test_the_original_never_reads_a_positive_rate_as_zero_nor_as_less(rate: int) -> None:
+    """It takes 0 for an override that was removed."""
+    whole = json.loads(format_override(Override(rate)))["rate"]
+    assert (whole - 1) * MB < rate <= whole * MB
+
+
+@given(PARTITIONS, PARTITIONS, PARTITIONS)
+def test_a_topics_assignment_is_read_as_the_controller_writes_it(
+    partitions: dict[int, list[int]], adding: dict[int, list[int]], removing: dict[int, list[int]]
+) -> None:
+    columns = [{str(p): r for p, r in column.items()} for column in (partitions, adding, removing)]
+    names = ("partitions", "adding_replicas", "removing_replicas")
+    node = parse_topic(encoded({"version": 3, "topic_id": "x", **dict(zip(names, columns, strict=True))}))
+    expected = [{p: tuple(r) for p, r in column.items()} for column in (partitions, adding, removing)]
+    assert node == TopicNode(*expected)
+
+
+@given(st.integers(-1, 2**31 - 1), REPLICAS)
+def test_a_partitions_state_is_read_as_the_controller_writes_it(leader: int, isr: list[int]) -> None:
+    state = {"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": 0, "isr": isr}
+    assert parse_state(encoded(state)) == StateNode(leader, tuple(isr))
+
+
+@given(st.dictionaries(st.tuples(TEXTS, st.integers(0, 99)), REPLICAS, max_size=4))
+def test_reassignments_are_read_as_kafkas_tools_write_them(targets: dict[tuple[str, int], list[int]]) -> None:
+    entries = [{"topic": t, "partition": p, "replicas": r, "log_dirs": ["any"]} for (t, p), r in targets.items()]
+    expected = {key: tuple(replicas) for key, replicas in targets.items()}
+    assert parse_reassignments(encoded({"version": 1, "partitions": entries})) == expected
+
+
+def test_a_topic_of_before_2_4_has_neither_adding_nor_removing_replicas() -> None:
+    assert parse_topic(b'{"version":1,"partitions":{"0":[1001]}}') == TopicNode({0: (1001,)}, {}, {})
+
+
+def test_the_bytes_are_those_that_kafka_expects() -> None:
+    assert format_config({"a": "1"}) == b'{"version":1,"config":{"a":"1"}}'
+    assert format_change_notification("topics/t1") == b'{"version":2,"entity_path":"topics/t1"}'
+
+
+# Overrides of the original.
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"", None),
+        (b"  \n", None),
+        (b"50", Override(50 * MB)),
+        (b"50\n", Override(50 * MB)),
+        (b"0", Override(0)),
+        (b"000000000000000000000000000005", Override(5 * MB)),
+        (b'{"rate":50,"autoremove":true}', Override(50 * MB, True)),
+        (b'{"rate":0,"autoremove":false}', Override(0)),
+        (b'{"rate":3,"autoremove":false,"rate_bytes_per_second":2000001}', Override(2_000_001)),
+    ],
+)
+def test_an_override_is_read_in_every_format_that_ever_was(text: bytes, expected: Override | None) -> None:
+    assert parse_override(text, 0) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"-1",
+        b"0.5",
+        b"null",
+        b"true",
+        b"[5]",
+        b"{}",
+        b'{"rate":"5"}',
+        b'{"rate":true}',
+        b'{"rate":1.5}',
+        b'{"rate":-1}',
+        b'{"rate":9223372036855}',
+        b"9223372036855",
+        b"9" * 5_000,
+        b"five",
+    ],
+)
+def test_what_is_no_override_is_refused_with_the_text(text: bytes) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_override(text, 0)
+    assert text[:40].decode() in str(caught.value)
+
+
+# What is refused.
+
+
+@NAMED
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        b"null",
+        b"[]",
+        b'"x"',
+        b"{}",
+        b"\xff\xfe",
+        b"[" * 50_000,
+        b'{"config":null,"partitions":null,"isr":null,"keys":null}',
+        b'{"config":{"a":1},"partitions":{"0":"12"},"leader":1,"isr":"12","keys":{"a":1},"term":1,"cycle":1}',
+        b'{"config":[],"partitions":{"0":[1.5]},"leader":"1","isr":[1],"keys":{},"term":Infinity,"cycle":1}',
+        b'{"config":"x","partitions":{"x":[1]},"leader":true,"isr":[],"keys":{},"term":1}',
+        b'{"partitions":[{"topic":7,"partition":0,"replicas":[1]}]}',
+        b'{"partitions":[{"topic":"t","partition":"0","replicas":[1]}]}',
+        b'{"keys":{"a":{"before":1,"written":"1"}},"term":1,"cycle":1}',
+        b'{"keys":{"a":{"before":null,"written":null}},"term":1,"cycle":1}',
+        b'{"keys":{"a":{"before":null,"written":"1","owned":"x"}},"term":1,"cycle":1}',
+        b'{"keys":{"a":{"before":null,"written":"1","owned":["0:1"]}},"term":1,"cycle":1}',
+    ],
+)
+def test_what_nobody_writes_is_refused_with_an_error_that_names_it(parse: Callable[[bytes], Any], data: bytes) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse(data)
+    assert str(caught.value)
+
+
+@NAMED
+@settings(max_examples=50)
+@given(data=st.binary(max_size=40) | NEAR_MISSES.map(encoded))
+@example(data=b'{"leader":1e999,"isr":[NaN]}')
+def test_any_bytes_are_read_or_refused_but_never_fail_otherwise(parse: Callable[[bytes], Any], data: bytes) -> None:
+    try:
+        parse(data)
+    except Invalid as error:
+        assert str(error)
+
+
+def test_a_long_text_is_named_by_its_beginning() -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_config(b'{"config":' + b"x" * 10_000)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x", "-1", "+1", "01", " 1", "1 ", "1.0", "²", "٣", "1_0", "9" * 5_000, "<default>"]
+)
+def test_other_names_are_no_broker_id(name: str) -> None:
+    assert broker_id_of(name) is None
+
+
+@given(BROKER_IDS)
+def test_a_broker_id_is_read_as_kafka_writes_it(broker_id: int) -> None:
+    assert broker_id_of(str(broker_id)) == broker_id

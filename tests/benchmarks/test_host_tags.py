@@ -1,0 +1,55 @@
+"""How long the metrics service takes to learn which host is which broker, when each request takes 45 ms."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.benchmarks.big_cluster import LARGE
+from tests.benchmarks.figures import Figures
+
+from autothrottle.adapters.rpc import MetricsClient
+from autothrottle.lab.datadog import DatadogEmulator
+from autothrottle.lab.services import Deployment
+
+RUNS = 3
+REQUEST_SECONDS = 0.045
+
+
+@pytest.mark.parametrize("is_listed", [True, False], ids=["one list of all hosts", "one request per host"])
+def test_host_tags(figures: Figures, tmp_path: Path, is_listed: bool) -> None:
+    with DatadogEmulator() as datadog:
+        now = time.time()
+        for broker_id in LARGE.broker_ids:
+            datadog.add_host(f"host-{broker_id}", broker_id, "bench", is_listed=is_listed)
+            datadog.record(broker_id, now - 600, 0, 0)
+            datadog.record(broker_id, now + 600, 1e11, 1e11)
+        datadog.tag_delay_seconds = REQUEST_SECONDS
+        options = {"default-capacity": "1000", "metrics-window": "10", "listen": "127.0.0.1:0"}
+        deployment = Deployment("", datadog.url, tmp_path, options)
+        samples = [measure(deployment, number) for number in range(RUNS)]
+    way = "one list" if is_listed else "not in the list, one request each"
+    size = f"{LARGE.brokers} hosts, 45 ms a request"
+    figures.add(f"first reading of loads, {way}", size, "s", [first for first, _ in samples], original="45 s")
+    figures.add(f"next reading of loads, {way}", size, "s", [then for _, then in samples])
+
+
+def measure(deployment: Deployment, number: int) -> tuple[float, float]:
+    """Return the seconds of the first and of the next reading of a service that has just started."""
+    with deployment.process("metrics", f"metrics-{number}", {}) as process:
+        process.wait_until(lambda: "listens on" in process.log.read_text(), 30)
+        client = MetricsClient((process.log.read_text().rsplit("listens on ", 1)[1].split()[0],))
+        try:
+            return timed_reading(client), timed_reading(client)
+        finally:
+            client.close()
+
+
+def timed_reading(client: MetricsClient) -> float:
+    start = time.monotonic()
+    loads = client.fetch_loads(timedelta(seconds=60))
+    seconds = time.monotonic() - start
+    assert len(loads.brokers) == LARGE.brokers, [*loads.warnings, *loads.problems.values()][:3]
+    return seconds

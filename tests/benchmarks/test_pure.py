@@ -1,0 +1,103 @@
+"""What a cycle thinks and sends, without any service: 1,000 brokers, 200 topics of 500 moving partitions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from tests.benchmarks.big_cluster import CAPACITY, LARGE, MAX_RATIO
+from tests.benchmarks.figures import Figures
+
+from autothrottle.core.changes import ChangeSet, changes
+from autothrottle.core.configs import ConfigResource
+from autothrottle.core.history import ThrottleHistory
+from autothrottle.core.loads import MEGABYTE, BrokerLoad, Capacity, Loads, Utilization
+from autothrottle.core.plan import Limits, Plan, plan
+from autothrottle.core.topology import Snapshot
+from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
+from autothrottle.wire.snapshots import snapshot_from_chunks, snapshot_to_chunks
+
+T = TypeVar("T")
+
+LIMITS = Limits(10 * MEGABYTE, MAX_RATIO, MAX_RATIO, change_threshold=0.1, failure_threshold=1)
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+RUNS = 5
+LINK = Capacity(CAPACITY, CAPACITY)
+
+
+def moving() -> Snapshot:
+    return Snapshot(version=1, brokers=frozenset(LARGE.broker_ids), reassignments=tuple(LARGE.reassignments()))
+
+
+def loads(megabytes: int) -> Loads:
+    used = Utilization(megabytes * MEGABYTE, NOW - timedelta(minutes=2), NOW)
+    return Loads({b: BrokerLoad(b, LINK, used, used) for b in LARGE.broker_ids})
+
+
+def timed(function: Callable[[], T]) -> tuple[float, T]:
+    start = time.perf_counter()
+    result = function()
+    return time.perf_counter() - start, result
+
+
+def with_changes(snapshot: Snapshot, found: ChangeSet) -> Snapshot:
+    """The cluster after everything was written."""
+    throttles: dict[ConfigResource, dict[str, str]] = {r: dict(keys) for r, keys in snapshot.throttles.items()}
+    ledger = dict(snapshot.ledger)
+    for change in found.changes:
+        keys = throttles.setdefault(change.resource, {})
+        keys.update({edit.key: edit.value for edit in change.edits if edit.value is not None})
+        assert change.ledger is not None
+        ledger[change.resource] = change.ledger
+    return replace(snapshot, throttles=throttles, ledger=ledger)
+
+
+def test_plan_and_changes(figures: Figures) -> None:
+    # What was measured is older than the first throttle: all of it is clients.
+    history = ThrottleHistory().observe(NOW - timedelta(hours=1), {})
+
+    def measure(snapshot: Snapshot, megabytes: int) -> tuple[float, float, Plan, ChangeSet]:
+        load = loads(megabytes)
+        planning, decided = timed(lambda: plan(snapshot, load, LIMITS, history=history))
+        comparing, found = timed(lambda: changes(decided, snapshot, term=1))
+        return planning, comparing, decided, found
+
+    fresh = moving()
+    _, _, decided, found = measure(fresh, 300)
+    assert len(decided.decisions) == 2 * LARGE.brokers
+    assert len(found.changes) == LARGE.brokers + LARGE.topics
+    standing = with_changes(fresh, found)
+    for name, snapshot, megabytes, edited in (
+        ("everything new", fresh, 300, LARGE.brokers + LARGE.topics),
+        ("all rates change", standing, 600, LARGE.brokers),
+        ("nothing changes", standing, 300, 0),
+    ):
+        runs = [measure(snapshot, megabytes) for _ in range(RUNS)]
+        assert {len(found.changes) for _, _, _, found in runs} == {edited}
+        figures.add(f"plan(), {name}", str(LARGE), "s", [run[0] for run in runs])
+        figures.add(f"changes(), {name}", str(LARGE), "s", [run[1] for run in runs])
+
+
+def test_a_snapshot_on_the_wire(figures: Figures) -> None:
+    history = ThrottleHistory().observe(NOW - timedelta(hours=1), {})
+    fresh = moving()
+    snapshot = with_changes(fresh, changes(plan(fresh, loads(300), LIMITS, history=history), fresh, term=1))
+
+    def encoded() -> list[bytes]:
+        return [chunk.SerializeToString() for chunk in snapshot_to_chunks(snapshot)]
+
+    def decoded(chunks: list[bytes]) -> Snapshot:
+        return snapshot_from_chunks(map(GetSnapshotResponse.FromString, chunks))
+
+    encoding = [timed(encoded) for _ in range(RUNS)]
+    chunks = encoding[0][1]
+    decoding = [timed(lambda: decoded(chunks)) for _ in range(RUNS)]
+    assert decoding[0][1] == snapshot
+    size = f"{LARGE}, all throttled"
+    figures.add("snapshot encoded", size, "s", [run[0] for run in encoding])
+    figures.add("snapshot decoded", size, "s", [run[0] for run in decoding])
+    figures.add("snapshot on the wire", size, "MB", [sum(map(len, chunks)) / MEGABYTE])
+    figures.add("largest chunk of a snapshot", size, "MB", [max(map(len, chunks)) / MEGABYTE])

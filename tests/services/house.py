@@ -1,0 +1,114 @@
+"""All services over gRPC on the loopback, in front of the in-memory twins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+import grpc
+from tests import builders
+
+from autothrottle.adapters.memory import MemoryCluster, MemoryElection, MemoryElectorate, MemoryOverrides
+from autothrottle.adapters.rpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
+from autothrottle.admin.servicer import AdminServicer
+from autothrottle.applier.servicer import ApplierServicer
+from autothrottle.discovery.servicer import DiscoveryServicer
+from autothrottle.metrics.servicer import MetricsServicer
+from autothrottle.planner.loop import Planner, PlannerSettings, Ports
+from autothrottle.planner.servicer import PlannerServicer
+from autothrottle.ports.metrics import EventSink, LoadSource
+from autothrottle.runtime.server import ServiceServer
+from autothrottle.v1 import (
+    admin_pb2_grpc,
+    applier_pb2_grpc,
+    discovery_pb2_grpc,
+    metrics_pb2_grpc,
+    planner_pb2_grpc,
+)
+
+
+class Closable(Protocol):
+    """What holds a connection."""
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+_Closable = TypeVar("_Closable", bound=Closable)
+
+BROKERS = (1001, 1002, 1003, 1004)
+
+
+class House:
+    """One discovery, metrics, applier and admin, and some planners, none of which stands for election yet."""
+
+    def __init__(self, loads: LoadSource, events: EventSink, planners: int = 1) -> None:
+        self._stack = ExitStack()
+        self.electorate = MemoryElectorate()
+        self.cluster = MemoryCluster(self.electorate, BROKERS)
+        self.overrides = MemoryOverrides(self.electorate)
+        self.servers: dict[str, ServiceServer] = {}
+        self._serve("discovery", DiscoveryServicer(self.cluster))
+        self._serve("metrics", MetricsServicer(loads, events))
+        self._serve("applier", ApplierServicer(self.cluster))
+        self.planners = [self._planner(f"planner-{number}") for number in range(1, planners + 1)]
+        addresses = [server.address for name, server in self.servers.items() if name.startswith("planner")]
+        leading = self._closing(PlannerClient(addresses))
+        snapshots = self._closing(DiscoveryClient([self.address("discovery")]))
+        self._serve("admin", AdminServicer(self.overrides, leading, snapshots))
+
+    def __enter__(self) -> House:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def start_planners(self) -> None:
+        """Let all planners stand for election; the first one wins."""
+        for number, planner in enumerate(self.planners, start=1):
+            planner.start(self.address(f"planner-{number}"))
+
+    def address(self, name: str) -> str:
+        """Where a service answers."""
+        return self.servers[name].address
+
+    def channel(self, name: str) -> grpc.Channel:
+        """A channel to a service, closed with the house."""
+        return self._closing(grpc.insecure_channel(self.address(name)))
+
+    def _planner(self, name: str) -> Planner:
+        metrics = self._closing(MetricsClient([self.address("metrics")]))
+        ports = Ports(
+            election=MemoryElection(self.electorate),
+            snapshots=self._closing(DiscoveryClient([self.address("discovery")])),
+            loads=metrics,
+            events=metrics,
+            writer=self._closing(ApplierClient([self.address("applier")])),
+            overrides=self.overrides,
+        )
+        planner = Planner(ports, PlannerSettings(builders.limits(), interval=timedelta(seconds=60)))
+        self._stack.callback(planner.stop)
+        self._serve(name, PlannerServicer(planner))
+        return planner
+
+    def _serve(self, name: str, servicer: object) -> None:
+        services: dict[str, tuple[Callable[[Any, grpc.Server], None], str]] = {
+            "discovery": (discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server, "DiscoveryService"),
+            "metrics": (metrics_pb2_grpc.add_MetricsServiceServicer_to_server, "MetricsService"),
+            "applier": (applier_pb2_grpc.add_ApplierServiceServicer_to_server, "ApplierService"),
+            "planner": (planner_pb2_grpc.add_PlannerServiceServicer_to_server, "PlannerService"),
+            "admin": (admin_pb2_grpc.add_AdminServiceServicer_to_server, "AdminService"),
+        }
+        add, service = services[name.partition("-")[0]]
+        server = ServiceServer(name, [(add, servicer, f"autothrottle.v1.{service}")])
+        self.servers[name] = self._stack.enter_context(server)
+
+    def _closing(self, opened: _Closable) -> _Closable:
+        self._stack.callback(opened.close)
+        return opened

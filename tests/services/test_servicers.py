@@ -1,0 +1,446 @@
+"""What each service answers over a real gRPC connection, its errors first of all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from tests import builders
+from tests.builders import eventually, mb
+from tests.services.house import House
+
+from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, ConfigResource
+from autothrottle.core.topology import Problem
+from autothrottle.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    applier_pb2,
+    applier_pb2_grpc,
+    discovery_pb2,
+    discovery_pb2_grpc,
+    metrics_pb2,
+    metrics_pb2_grpc,
+    planner_pb2,
+    planner_pb2_grpc,
+    types_pb2,
+)
+from autothrottle.wire.snapshots import snapshot_from_chunks
+
+SLACK = 10.0
+"""Seconds that anything may take on a busy machine."""
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+INVALID, MISSING = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
+UNAVAILABLE, NOT_LEADER = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION
+
+SERVICES = {
+    "discovery": "autothrottle.v1.DiscoveryService",
+    "metrics": "autothrottle.v1.MetricsService",
+    "applier": "autothrottle.v1.ApplierService",
+    "planner-1": "autothrottle.v1.PlannerService",
+    "admin": "autothrottle.v1.AdminService",
+}
+
+
+@pytest.fixture
+def metrics() -> MemoryMetrics:
+    return MemoryMetrics(*(builders.load(b, tx=mb(20), rx=mb(10)) for b in (1001, 1002, 1003, 1004)))
+
+
+@pytest.fixture
+def house(metrics: MemoryMetrics) -> Iterator[House]:
+    """Two planners, none of which stands for election yet."""
+    with House(metrics, metrics, planners=2) as built:
+        yield built
+
+
+@pytest.fixture
+def led(house: House) -> House:
+    """The first planner leads and has run its first cycle."""
+    house.start_planners()
+    eventually(lambda: house.planners[0].state().last_cycle)
+    return house
+
+
+def failure(call: Callable[[], object]) -> Any:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    return caught.value
+
+
+def code_of(call: Callable[[], object]) -> grpc.StatusCode:
+    code: grpc.StatusCode = failure(call).code()
+    return code
+
+
+def details_of(call: Callable[[], object], code: grpc.StatusCode) -> str:
+    failed = failure(call)
+    assert failed.code() is code
+    return str(failed.details())
+
+
+# Every service.
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_tells_its_health_and_lists_itself(house: House, name: str) -> None:
+    channel = house.channel(name)
+    request = health_pb2.HealthCheckRequest(service=SERVICES[name])
+    health: Any = health_pb2_grpc.HealthStub(channel)
+    assert health.Check(request, timeout=SLACK).status == SERVING
+    listing = reflection_pb2.ServerReflectionRequest(list_services="")
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+    (answer,) = stub.ServerReflectionInfo(iter([listing]), timeout=SLACK)
+    assert SERVICES[name] in {service.name for service in answer.list_services_response.service}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_reflection_describes_every_method(house: House, name: str) -> None:
+    """What grpcurl needs: the file of the service, and through it every message."""
+    asked = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICES[name])
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(house.channel(name))
+    (answer,) = stub.ServerReflectionInfo(iter([asked]), timeout=SLACK)
+    assert any(b"autothrottle.v1" in file for file in answer.file_descriptor_response.file_descriptor_proto)
+
+
+@pytest.mark.parametrize("name", ["planner-1", "discovery"])
+def test_a_stop_ends_open_streams_soon(led: House, name: str) -> None:
+    channel = led.channel(name)
+    stream: Any
+    if name == "discovery":
+        stream = discovery_pb2_grpc.DiscoveryServiceStub(channel).WatchSnapshots(discovery_pb2.WatchSnapshotsRequest())
+    else:
+        stream = planner_pb2_grpc.PlannerServiceStub(channel).WatchCycles(planner_pb2.WatchCyclesRequest())
+    next(stream)
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(failure, lambda: next(stream))
+        started = time.monotonic()
+        led.servers[name].stop()
+        assert time.monotonic() - started < 4, "well before the grace of 5 s is over"
+        assert following.result(SLACK).code() in (grpc.StatusCode.CANCELLED, UNAVAILABLE)
+
+
+# Admin.
+
+
+def admin(house: House) -> Any:
+    return admin_pb2_grpc.AdminServiceStub(house.channel("admin"))
+
+
+def override(rate: int, broker_id: int | None = None, autoremove: bool = False) -> admin_pb2.SetOverrideRequest:
+    wanted = admin_pb2.Override(broker_id=broker_id, rate_bytes_per_second=rate, autoremove=autoremove)
+    return admin_pb2.SetOverrideRequest(override=wanted)
+
+
+def test_an_override_is_set_shown_listed_and_removed(house: House) -> None:
+    stub = admin(house)
+    answer = stub.SetOverride(override(mb(50), 1002), timeout=SLACK)
+    assert answer.override == admin_pb2.Override(broker_id=1002, rate_bytes_per_second=mb(50))
+    assert list(answer.warnings) == []
+    stub.SetOverride(override(mb(200), autoremove=True), timeout=SLACK)
+    everyone = admin_pb2.Override(rate_bytes_per_second=mb(200), autoremove=True)
+    listed = stub.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=SLACK)
+    assert list(listed.overrides) == [everyone, answer.override]
+    assert stub.GetOverride(admin_pb2.GetOverrideRequest(), timeout=SLACK).override == everyone
+    one = admin_pb2.GetOverrideRequest(broker_id=1002)
+    assert stub.GetOverride(one, timeout=SLACK).override == answer.override
+    stub.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=1002), timeout=SLACK)
+    assert code_of(lambda: stub.GetOverride(one, timeout=SLACK)) is MISSING
+    assert house.overrides.read_overrides().brokers == {}
+
+
+@pytest.mark.parametrize(("broker_id", "whose"), [(None, "the cluster"), (1002, "broker 1002")])
+def test_an_override_that_is_not_set_is_not_found(house: House, broker_id: int | None, whose: str) -> None:
+    stub = admin(house)
+    get, remove = (
+        kind(broker_id=broker_id) for kind in (admin_pb2.GetOverrideRequest, admin_pb2.RemoveOverrideRequest)
+    )
+    said = f"no throttle override is set for {whose}; ListOverrides shows those that are"
+    assert details_of(lambda: stub.GetOverride(get, timeout=SLACK), MISSING) == said
+    assert details_of(lambda: stub.RemoveOverride(remove, timeout=SLACK), MISSING) == said
+
+
+def test_an_override_that_is_marked_for_removal_is_not_found(house: House) -> None:
+    house.overrides.mark_for_removal(1002)
+    stub = admin(house)
+    assert code_of(lambda: stub.GetOverride(admin_pb2.GetOverrideRequest(broker_id=1002), timeout=SLACK)) is MISSING
+    assert not stub.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=SLACK).overrides
+
+
+@pytest.mark.parametrize("rate", [0, -1, -(2**63)])
+def test_a_rate_out_of_range_is_refused_with_the_range_and_the_fix(house: House, rate: int) -> None:
+    said = details_of(lambda: admin(house).SetOverride(override(rate, 1002), timeout=SLACK), INVALID)
+    assert f"override rate {rate} bytes/s is outside of 1..9223372036854775807; give a positive rate" in said
+    assert house.overrides.read_overrides().brokers == {}
+
+
+@pytest.mark.parametrize("broker_id", [0, -5])
+def test_a_broker_id_out_of_range_is_refused_with_the_range_and_the_fix(house: House, broker_id: int) -> None:
+    stub = admin(house)
+    said = f"broker id {broker_id} is outside of 1..2147483647; give the id of a broker"
+    for call in (
+        lambda: stub.SetOverride(override(mb(1), broker_id), timeout=SLACK),
+        lambda: stub.GetOverride(admin_pb2.GetOverrideRequest(broker_id=broker_id), timeout=SLACK),
+        lambda: stub.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=broker_id), timeout=SLACK),
+    ):
+        assert said in details_of(call, INVALID)
+
+
+def test_an_override_for_a_broker_that_is_not_registered_is_accepted_with_a_warning(house: House) -> None:
+    answer = admin(house).SetOverride(override(mb(50), 1009), timeout=SLACK)
+    assert list(answer.warnings) == ["broker 1009 is not registered: the override acts on what it catches up with"]
+    assert house.overrides.read_overrides().brokers[1009].rate == mb(50)
+
+
+def test_autoremove_on_a_brokers_override_is_accepted_with_a_warning(house: House) -> None:
+    answer = admin(house).SetOverride(override(mb(50), 1002, autoremove=True), timeout=SLACK)
+    assert answer.override.autoremove
+    assert list(answer.warnings) == ["autoremove has no effect on a broker's override"]
+
+
+def test_an_override_stands_also_while_the_cluster_cannot_be_read(house: House) -> None:
+    house.cluster.unavailable(True)
+    assert list(admin(house).SetOverride(override(mb(50), 1009), timeout=SLACK).warnings) == []
+    assert house.overrides.read_overrides().brokers[1009].rate == mb(50)
+
+
+def test_overrides_that_cannot_be_read_are_told(house: House) -> None:
+    house.overrides.unreadable = {1002: "/override_rate/1002 is no JSON; mend it"}
+    listed = admin(house).ListOverrides(admin_pb2.ListOverridesRequest(), timeout=SLACK)
+    assert list(listed.warnings) == [
+        "the override of broker 1002 cannot be read: /override_rate/1002 is no JSON; mend it"
+    ]
+    house.overrides.unavailable(True)
+    stub = admin(house)
+    assert code_of(lambda: stub.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=SLACK)) is UNAVAILABLE
+    assert code_of(lambda: stub.SetOverride(override(mb(50)), timeout=SLACK)) is UNAVAILABLE
+
+
+def test_the_state_names_the_leader_its_last_cycle_and_the_overrides(led: House) -> None:
+    led.overrides.set_override(1002, mb(50), autoremove=False)
+    state = admin(led).GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=SLACK)
+    assert (state.term, state.leader_address) == (1, led.address("planner-1"))
+    assert (state.last_cycle.term, state.last_cycle.error) == (1, "")
+    assert [o.broker_id for o in state.overrides] == [1002]
+
+
+def test_without_a_leader_state_and_cycles_are_unavailable(house: House) -> None:
+    stub = admin(house)
+    for call in (
+        lambda: stub.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=SLACK),
+        lambda: stub.RequestCycle(admin_pb2.RequestCycleRequest(), timeout=SLACK),
+    ):
+        assert details_of(call, UNAVAILABLE) == "no planner leads at the moment; try again in some seconds"
+
+
+def test_a_cycle_that_is_asked_for_runs_at_the_leader_whoever_leads(led: House) -> None:
+    led.electorate.depose()
+    eventually(lambda: led.planners[1].state().last_cycle)
+    admin(led).RequestCycle(admin_pb2.RequestCycleRequest(), timeout=SLACK)
+    eventually(lambda: (last := led.planners[1].state().last_cycle) and "asked for by" in last.reason)
+
+
+# Planner.
+
+
+def planner(house: House, number: int) -> Any:
+    return planner_pb2_grpc.PlannerServiceStub(house.channel(f"planner-{number}"))
+
+
+def test_a_planner_that_does_not_lead_refuses_a_cycle_and_names_the_leader(led: House) -> None:
+    failed = failure(lambda: planner(led, 2).RunCycle(planner_pb2.RunCycleRequest(reason="test"), timeout=SLACK))
+    assert (failed.code(), failed.details()) == (NOT_LEADER, "this planner does not lead; ask the leader")
+    assert ("leader-address", led.address("planner-1")) in [(m.key, m.value) for m in failed.trailing_metadata()]
+    assert led.planners[1].state().last_cycle is None
+
+
+def test_the_leader_runs_a_cycle_for_the_reason_given(led: House) -> None:
+    planner(led, 1).RunCycle(planner_pb2.RunCycleRequest(reason="test"), timeout=SLACK)
+    eventually(lambda: (last := led.planners[0].state().last_cycle) and last.reason == "test")
+
+
+def test_both_planners_say_who_leads(led: House) -> None:
+    states = [planner(led, number).GetState(planner_pb2.GetStateRequest(), timeout=SLACK) for number in (1, 2)]
+    assert [(s.leading, s.term, s.leader_address, s.HasField("last_cycle")) for s in states] == [
+        (True, 1, led.address("planner-1"), True),
+        (False, 1, led.address("planner-1"), False),
+    ]
+
+
+def test_cycles_are_streamed_as_they_end_beginning_with_the_last_one(led: House) -> None:
+    stream = planner(led, 1).WatchCycles(planner_pb2.WatchCyclesRequest(), timeout=3 * SLACK)
+    first = next(stream).cycle
+    assert (first.term, first.number, first.sentence) == (1, 1, "nothing moves; what stands is right")
+    led.cluster.add_topic("t1", {0: (1001, 1002)})
+    led.cluster.start_reassignment("t1", {0: (1001, 1003)})
+    second = next(stream).cycle
+    assert (second.number, second.reason) == (2, "a reassignment of [t1] started")
+    assert list(second.topics) == ["t1"]
+    rates = {(d.broker_id, d.role): d.rate_bytes_per_second for d in second.decisions}
+    assert rates == {(1001, types_pb2.REPLICA_ROLE_LEADER): mb(72), (1003, types_pb2.REPLICA_ROLE_FOLLOWER): mb(81)}
+    assert {o.status for o in second.outcomes} == {types_pb2.Outcome.STATUS_APPLIED}
+    stream.cancel()
+
+
+def test_watches_that_their_callers_left_give_their_places_back(led: House) -> None:
+    """The servers of this house allow 32 streams at the same time."""
+    stub = planner(led, 1)
+
+    def is_answered() -> bool:
+        stream = stub.WatchCycles(planner_pb2.WatchCyclesRequest())
+        try:
+            return bool(next(stream).cycle.number)
+        except grpc.RpcError:
+            return False
+        finally:
+            stream.cancel()
+
+    for _ in range(40):
+        eventually(is_answered)
+
+
+# Discovery.
+
+
+def discovery(house: House) -> Any:
+    return discovery_pb2_grpc.DiscoveryServiceStub(house.channel("discovery"))
+
+
+def test_a_snapshot_shows_what_moves_what_stands_and_the_replicas_asked_for(house: House) -> None:
+    house.cluster.add_topic("t1", {0: (1001, 1002)})
+    house.cluster.start_reassignment("t1", {0: (1001, 1003)})
+    house.cluster.set_config_as_user(ConfigResource.broker(1001), LEADER_RATE, "5")
+    house.cluster.unreadable_configs[ConfigResource.broker(1002)] = Problem("/config/brokers/1002", "is no JSON")
+    house.cluster.problems.append(Problem("/brokers/topics/t2", "is no JSON"))
+    request = discovery_pb2.GetSnapshotRequest(replicas_of=[1002])
+    answered = snapshot_from_chunks(discovery(house).GetSnapshot(request, timeout=SLACK))
+    seen = house.cluster.fetch_snapshot(replicas_of=[1002], timeout=builders.NOON - builders.NOON)
+    assert answered == seen
+    assert answered.replicas == {1002: {"t1": (0,)}}
+
+
+@pytest.mark.parametrize("asked", [[0], [-1], [1001] * 10_001])
+def test_brokers_that_cannot_be_are_refused(house: House, asked: list[int]) -> None:
+    request = discovery_pb2.GetSnapshotRequest(replicas_of=asked)
+    said = details_of(lambda: list(discovery(house).GetSnapshot(request, timeout=SLACK)), INVALID)
+    assert "name at most 10000" in said or "outside of 1..2147483647" in said
+
+
+def test_a_cluster_that_cannot_be_read_is_an_error_and_never_an_empty_snapshot(house: House) -> None:
+    stub = discovery(house)
+    late = discovery_pb2.GetSnapshotRequest(min_version=10_000)
+    assert code_of(lambda: list(stub.GetSnapshot(late, timeout=SLACK))) is UNAVAILABLE
+    house.cluster.incomplete("/admin/reassign_partitions is no JSON; mend it")
+    request = discovery_pb2.GetSnapshotRequest()
+    said = details_of(lambda: list(stub.GetSnapshot(request, timeout=SLACK)), grpc.StatusCode.DATA_LOSS)
+    assert said == "/admin/reassign_partitions is no JSON; mend it"
+    house.cluster.unavailable(True)
+    assert code_of(lambda: list(stub.GetSnapshot(request, timeout=SLACK))) is UNAVAILABLE
+
+
+def test_a_watch_says_that_it_stands_and_then_what_happens(house: House) -> None:
+    stream = discovery(house).WatchSnapshots(discovery_pb2.WatchSnapshotsRequest(), timeout=3 * SLACK)
+    assert next(stream) == discovery_pb2.WatchSnapshotsResponse()
+    house.cluster.add_topic("t1", {0: (1001, 1002)})
+    house.cluster.start_reassignment("t1", {0: (1001, 1003)})
+    started = next(stream)
+    assert (started.reason, started.version) == ("a reassignment of [t1] started", house.cluster.version)
+    house.cluster.join_isr("t1", 0, 1003)
+    assert next(stream).reason == "broker 1003 joined the ISR of t1-0"
+    stream.cancel()
+
+
+# Metrics.
+
+
+def metrics_service(house: House) -> Any:
+    return metrics_pb2_grpc.MetricsServiceStub(house.channel("metrics"))
+
+
+def test_loads_come_with_the_problems_of_single_brokers(house: House, metrics: MemoryMetrics) -> None:
+    metrics.lose(1004, "host h4 reports nothing")
+    answer = metrics_service(house).GetLoads(metrics_pb2.GetLoadsRequest(), timeout=SLACK)
+    assert {b.broker_id: b.tx.rate_bytes_per_second for b in answer.brokers} == dict.fromkeys(
+        (1001, 1002, 1003), mb(20)
+    )
+    assert dict(answer.problems) == {1004: "host h4 reports nothing"}
+
+
+def test_a_source_that_is_away_is_unavailable(house: House, metrics: MemoryMetrics) -> None:
+    metrics.unavailable(True)
+    stub = metrics_service(house)
+    assert code_of(lambda: stub.GetLoads(metrics_pb2.GetLoadsRequest(), timeout=SLACK)) is UNAVAILABLE
+    event = metrics_pb2.PostEventRequest(title="t", text="x")
+    assert code_of(lambda: stub.PostEvent(event, timeout=SLACK)) is UNAVAILABLE
+
+
+@pytest.mark.parametrize("length", [0, 201])
+def test_a_title_out_of_range_is_refused_with_the_range(house: House, metrics: MemoryMetrics, length: int) -> None:
+    event = metrics_pb2.PostEventRequest(title="t" * length, text="x")
+    said = details_of(lambda: metrics_service(house).PostEvent(event, timeout=SLACK), INVALID)
+    assert said == f"an event's title has {length} characters; give 1 to 200"
+    assert metrics.events == []
+
+
+def test_an_event_is_posted_with_its_tags(house: House, metrics: MemoryMetrics) -> None:
+    event = metrics_pb2.PostEventRequest(title="t" * 200, text="x", tags=["team:data"])
+    metrics_service(house).PostEvent(event, timeout=SLACK)
+    (posted,) = metrics.events
+    assert (posted.title, posted.text, tuple(posted.tags)) == ("t" * 200, "x", ("team:data",))
+
+
+# Applier.
+
+
+def applier(house: House) -> Any:
+    return applier_pb2_grpc.ApplierServiceStub(house.channel("applier"))
+
+
+def write(fence: int, resource: str = "brokers/1001", key: str = FOLLOWER_RATE) -> applier_pb2.ApplyRequest:
+    edits = [applier_pb2.Edit(key=key, value="5")]
+    return applier_pb2.ApplyRequest(fence=fence, changes=[applier_pb2.Change(resource=resource, edits=edits)])
+
+
+def test_changes_of_the_newest_term_are_carried_out_with_an_outcome_each(house: House) -> None:
+    fence = house.electorate.begin_term()
+    house.cluster.refuse(ConfigResource.broker(1002), "not now; try again")
+    request = write(fence)
+    request.changes.extend(write(fence, "brokers/1002").changes)
+    outcomes = applier(house).Apply(request, timeout=SLACK).outcomes
+    assert [(o.resource, o.status, o.reason) for o in outcomes] == [
+        ("brokers/1001", types_pb2.Outcome.STATUS_APPLIED, ""),
+        ("brokers/1002", types_pb2.Outcome.STATUS_REFUSED, "not now; try again"),
+    ]
+    assert house.cluster.configs[ConfigResource.broker(1001)] == {FOLLOWER_RATE: "5"}
+
+
+def test_a_term_that_is_over_writes_nothing_and_is_told_where_the_leader_is(house: House) -> None:
+    old = house.electorate.begin_term()
+    house.electorate.begin_term("10.0.0.7:4003")
+    failed = failure(lambda: applier(house).Apply(write(old), timeout=SLACK))
+    assert failed.code() is NOT_LEADER
+    assert "term 1 is over" in failed.details()
+    assert ("leader-address", "10.0.0.7:4003") in [(m.key, m.value) for m in failed.trailing_metadata()]
+    assert house.cluster.writes == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (write(0), "fence 0 is not > 0; give the fence of the term"),
+        (write(-1), "fence -1 is not > 0; give the fence of the term"),
+        (write(1, key="log.retention.ms"), "config key 'log.retention.ms' is none of"),
+        (write(1, resource="users/admin"), "resource 'users/admin' is neither `brokers/<id>` nor `topics/<name>`"),
+    ],
+)
+def test_a_write_that_is_none_of_ours_is_refused(house: House, request_: applier_pb2.ApplyRequest, said: str) -> None:
+    house.electorate.begin_term()
+    assert said in details_of(lambda: applier(house).Apply(request_, timeout=SLACK), INVALID)
+    assert house.cluster.writes == []

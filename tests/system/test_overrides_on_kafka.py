@@ -1,0 +1,135 @@
+"""Overrides act on real Kafka 3.9: set over gRPC, judged by what ZooKeeper and the brokers show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from kazoo.client import KazooClient
+
+from autothrottle.lab.datadog import DatadogEmulator
+from autothrottle.lab.kafka import KafkaCluster
+from autothrottle.lab.services import Deployment, ServiceProcesses
+from autothrottle.lab.traffic import BrokerCounters, fill
+from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc
+from tests.system.recovery_watch import FOLLOWER_RATE, LEADER_RATE, RecoveryWatch, configs, feed
+
+MB = 1_000_000
+SLACK_SECONDS = 0.5
+"""What a noisy machine may add to a limit."""
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    client = KazooClient(zookeeper.connect)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def running(zookeeper: ZooKeeperServer, kafka_cluster: KafkaCluster, tmp_path: Path) -> Iterator[ServiceProcesses]:
+    """All services, with an interval so long that nothing here can be the work of a scheduled cycle."""
+    options = {"interval": "600", "metrics-window": "10", "cap-map": '{"lab":20}', "zk-session-timeout": "3"}
+    with DatadogEmulator() as datadog, BrokerCounters(kafka_cluster) as counters:
+        for broker_id in kafka_cluster.brokers:
+            datadog.add_host(f"host-{broker_id}", broker_id, "lab")
+        feed(counters, datadog)
+        time.sleep(2)
+        deployment = Deployment(zookeeper.connect, datadog.url, tmp_path, options)
+        with ServiceProcesses(deployment, planners=1) as services:
+            yield services
+
+
+@pytest.fixture
+def admin(running: ServiceProcesses) -> Iterator[admin_pb2_grpc.AdminServiceStub]:
+    with grpc.insecure_channel(running.addresses["admin"]) as channel:
+        yield admin_pb2_grpc.AdminServiceStub(channel)
+
+
+def set_override(
+    admin: admin_pb2_grpc.AdminServiceStub, rate: int, broker_id: int | None = None, autoremove: bool = False
+) -> admin_pb2.SetOverrideResponse:
+    override = admin_pb2.Override(broker_id=broker_id, rate_bytes_per_second=rate, autoremove=autoremove)
+    answer: admin_pb2.SetOverrideResponse = admin.SetOverride(
+        admin_pb2.SetOverrideRequest(override=override), timeout=5
+    )
+    return answer
+
+
+@pytest.mark.timeout(600)
+def test_overrides_rule_a_move_at_once_and_leave_nothing(
+    kafka_cluster: KafkaCluster, client: KazooClient, admin: admin_pb2_grpc.AdminServiceStub
+) -> None:
+    topic = "overridden"
+    assignment = {p: [1001 + p % 3, 1001 + (p + 1) % 3] for p in range(6)}
+    kafka_cluster.create_topic(topic, assignment)
+    fill(kafka_cluster, topic, 40 * MB)
+    before = configs(client)
+    with RecoveryWatch(kafka_cluster, client, topic, every_seconds=0.05) as watch:
+        kafka_cluster.reassign_through_bootstrap({(topic, p): [ids[0], 1005] for p, ids in assignment.items()})
+        watch.wait_until(lambda s: (1005, FOLLOWER_RATE) in s.rates, 20, "the move is throttled")
+        time.sleep(2)
+
+        def everywhere(rate: int, destination: int) -> dict[tuple[int, str], int]:
+            return {**{(b, LEADER_RATE): rate for b in (1001, 1002, 1003)}, (1005, FOLLOWER_RATE): destination}
+
+        asked = time.monotonic()
+        set_override(admin, 4_250_000, autoremove=True)
+        stood = watch.wait_until(lambda s: s.rates == everywhere(4_250_000, 4_250_000), 10, "the override stands")
+        print(f"\nthe cluster's override stood on all participants after {stood.at - asked:.2f} s")
+        assert stood.at - asked <= 1.0 + SLACK_SECONDS
+
+        set_override(admin, 9_000_000, broker_id=1005)
+        watch.wait_until(lambda s: s.rates == everywhere(4_250_000, 9_000_000), 10, "the broker's own beats it")
+        described = kafka_cluster.described_configs(1005)
+        assert described[FOLLOWER_RATE] == "9000000"
+
+        admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=1005), timeout=5)
+        watch.wait_until(lambda s: s.rates == everywhere(4_250_000, 4_250_000), 10, "removal leaves the cluster's")
+        watch.wait_until(lambda s: not s.moving, 300, "the move is over")
+        watch.wait_until(lambda s: not s.rates and not any(s.lists), 10, "nothing is left")
+    assert configs(client) == before
+    assert list(admin.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=5).overrides) == []  # autoremove
+
+
+@pytest.mark.timeout(600)
+def test_a_stopped_broker_with_an_override_of_its_own_catches_up_no_faster(
+    kafka_cluster: KafkaCluster, client: KazooClient, admin: admin_pb2_grpc.AdminServiceStub
+) -> None:
+    """The seed's main use of a broker's override: no reassignment runs, and nothing but the override slows it."""
+    topic, rate, behind = "lagging", 8 * MB, 160 * MB
+    assignment = {p: [1001 + p % 3, 1004] for p in range(6)}
+    kafka_cluster.create_topic(topic, assignment, {"min.insync.replicas": "1"})
+    before = configs(client)
+    kafka_cluster.stop_broker(1004)
+    try:
+        fill(kafka_cluster, topic, behind // 6)
+        answer = set_override(admin, rate, broker_id=1004)
+        assert "not registered" in " ".join(answer.warnings)
+        deadline = time.monotonic() + 10
+        while LEADER_RATE not in configs(client).get("brokers/1004", {}):
+            assert time.monotonic() < deadline, "the override never stood on the stopped broker"
+            time.sleep(0.05)
+        assert "0:1004" in configs(client)[f"topics/{topic}"]["follower.replication.throttled.replicas"]
+    finally:
+        kafka_cluster.start_broker(1004)
+    had = sum(size for (name, _), size in kafka_cluster.log_bytes(1004).items() if name == topic)
+    began = time.monotonic()
+    kafka_cluster.wait_until_in_sync([topic], within_seconds=120)
+    seconds = time.monotonic() - began
+    copied = sum(size for (name, _), size in kafka_cluster.log_bytes(1004).items() if name == topic) - had
+    print(f"\ncaught up {copied / MB:.0f} MB in {seconds:.1f} s: {copied / seconds / MB:.2f} MB/s of {rate / MB:.0f}")
+    assert copied >= behind * 0.5
+    assert copied / seconds <= 1.15 * rate
+
+    admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=1004), timeout=5)
+    deadline = time.monotonic() + 10
+    while configs(client) != before:
+        assert time.monotonic() < deadline, f"left behind: {configs(client)}"
+        time.sleep(0.05)

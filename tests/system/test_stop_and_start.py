@@ -1,0 +1,236 @@
+"""Services that end at any moment, start again, and are taken away for good: nothing is left half done."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+
+from kazoo.client import KazooClient
+from tests.system.simulated_recovery import (
+    CAPACITY,
+    NEW,
+    RESTLESS,
+    SimulatedRecovery,
+    broken_sessions,
+    seconds_since,
+    tree,
+    wait_for,
+)
+
+from autothrottle.core.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE
+from autothrottle.lab.processes import Process
+from autothrottle.lab.zookeeper import ZooKeeperServer
+
+SEED = 3
+STEADY_SECONDS = 10
+"""How long nothing may have been written before a load counts as steady."""
+FOREIGN = {
+    "brokers/1001": {FOLLOWER_RATE: "31000000", "log.cleaner.threads": "2"},
+    f"brokers/{NEW}": {LEADER_RATE: "32000000", FOLLOWER_RATE: "33000000"},
+    "brokers/1007": {FOLLOWER_RATE: "34000000"},
+    "topics/orders": {"retention.ms": "86400000"},
+    "topics/sessions": {FOLLOWER_REPLICAS: "0:1002", "retention.ms": "3600000"},
+}
+"""What others set: rates on brokers that take part and on one that does not, a list, keys that are no throttles."""
+
+
+def ended(process: Process, within_seconds: float = 30.0) -> int:
+    """Start a process, and return its exit status."""
+    with process:
+        return process.wait(within_seconds)
+
+
+def test_services_that_end_at_any_moment_leave_nothing_half_written(
+    fresh_zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    sizes = {"orders": [40 * n for n in range(1, 13)], "payments": [40 * n for n in range(1, 10)]}
+    chance = random.Random(SEED)
+    rounds = ["SIGTERM"] * 10 + ["SIGKILL"] * 3
+    chance.shuffle(rounds)
+    with SimulatedRecovery(fresh_zookeeper, tmp_path, sizes, "", RESTLESS) as recovery:
+        before, start = recovery.configs(), fresh_zookeeper.last_zxid()
+        longest = 0.0
+        for number, how in enumerate(rounds):
+            with recovery.services() as services:
+                if not number:
+                    recovery.start_move()
+                time.sleep(chance.uniform(0.0, 1.5))
+                stopped = time.monotonic()
+                if how == "SIGTERM":
+                    assert services.stop() == [0] * len(services.processes)
+                    longest = max(longest, time.monotonic() - stopped)
+                else:
+                    for process in services.processes.values():
+                        process.kill()
+                assert recovery.half_written() == [], f"after {how} {number}"
+                assert "Traceback" not in services.log()
+        assert recovery.is_moving(), "the recovery was over before the last stop"
+        assert recovery.configs() != before
+        assert longest < 10
+        stops = len({write.fence for write in recovery.writes(start)})
+        with recovery.services():
+            recovery.wait_until_throttled(within_seconds=20)
+            recovery.speed_up()
+            recovery.wait_until_clean(before)
+        writes = recovery.assert_fenced(start, terms=len(rounds) // 2)
+        print(f"\n{stops} of {len(rounds)} starts wrote, {len(writes)} writes; SIGTERM took at most {longest:.2f} s")
+
+
+def test_a_stop_and_a_start_in_mid_move_rewrite_nothing(fresh_zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+    # Links as narrow as the services believe: no burst before the first throttle that later measurements show.
+    options = {"metrics_window": str(STEADY_SECONDS // 2), "change_threshold": "20"}
+    with SimulatedRecovery(fresh_zookeeper, tmp_path, {"orders": [9_000] * 3}, link=CAPACITY) as recovery:
+        before = recovery.configs()
+        with recovery.services(**options) as services:
+            first = recovery.wait_for_term()
+            recovery.start_move()
+            recovery.wait_until_throttled()
+            wait_until_settled(recovery)
+            mark, standing = fresh_zookeeper.last_zxid(), recovery.configs()
+            assert services.stop() == [0] * len(services.processes)
+        with recovery.services(**options):
+            second = recovery.wait_for_term(first.fence)
+            cycle = recovery.wait_for_cycle(second, 4)
+            assert recovery.is_throttled("orders")
+            assert [path for write in recovery.writes(mark) for path in write.paths] == []
+            assert recovery.configs() == standing
+            assert not cycle.error
+            recovery.cancel_move()
+            recovery.wait_until_clean(before)
+
+
+def wait_until_settled(recovery: SimulatedRecovery) -> None:
+    """Return once nothing was written for longer than what a new planner can see of the past."""
+
+    def settled() -> bool | None:
+        return seconds_since(recovery.writes()[-1].at) > STEADY_SECONDS or None
+
+    wait_for(settled, 40, "under a steady load nothing is written")
+
+
+def test_uninstalling_gives_everything_back_and_is_refused_while_a_planner_runs(
+    fresh_zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    with SimulatedRecovery(fresh_zookeeper, tmp_path, {"orders": [1_000] * 3}) as recovery:
+        for entity, config in FOREIGN.items():
+            recovery.set_config(entity, config)
+        before = recovery.configs()
+        override = {"rate": 50, "autoremove": False}
+        recovery.client.create(f"{recovery.own.overrides}/{NEW}", json.dumps(override).encode(), makepath=True)
+        uninstall = recovery.deployment().process("uninstall", "uninstall", {})
+        with recovery.services() as services:
+            leader = recovery.wait_for_term()
+            recovery.start_move()
+            recovery.wait_until_throttled()
+            throttled = recovery.ledger().keys()
+            assert ended(uninstall) == 1
+            assert uninstall.log_end(1).endswith("a planner still runs; stop every planner, then run this again")
+            assert recovery.ledger().keys() == throttled
+            assert recovery.is_throttled()
+            assert recovery.leader() == leader
+            for process in services.processes.values():
+                process.kill()
+        assert ended(uninstall) == 0, uninstall.log_end()
+        assert recovery.is_moving()
+        assert recovery.configs() == before
+        own = [recovery.own.overrides, f"{recovery.own.overrides}/{NEW}", recovery.own.term]
+        assert sorted(tree(recovery.client, recovery.own.root)) == own
+        assert json.loads(recovery.client.get(own[1])[0]) == override
+        # In mid-move the services can come back, and go for good when it is over.
+        with recovery.services() as services:
+            recovery.wait_until_throttled()
+            recovery.client.delete(own[1])
+            recovery.speed_up()
+            recovery.wait_until_clean(before)
+            assert services.stop() == [0] * len(services.processes)
+        assert ended(uninstall) == 0, uninstall.log_end()
+        assert recovery.configs() == before
+        assert sorted(tree(recovery.client, recovery.own.root)) == [recovery.own.overrides, recovery.own.term]
+
+
+def test_an_idle_start_changes_nothing_and_what_others_set_outlives_a_recovery(
+    fresh_zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    with SimulatedRecovery(fresh_zookeeper, tmp_path, {"orders": [100, 150, 200]}) as recovery:
+        for entity, config in FOREIGN.items():
+            recovery.set_config(entity, config)
+        before, start = recovery.configs(), fresh_zookeeper.last_zxid()
+        with recovery.services() as services:
+            leader = recovery.wait_for_term()
+            recovery.wait_for_cycle(leader, 3)
+            touched = [o.path for t in fresh_zookeeper.transactions(start) for o in t.operations]
+            assert [path for path in touched if path.startswith(recovery.paths.configs)] == []
+            reports = [line for line in services.log().splitlines() if "that autothrottle did not set" in line]
+            assert len(reports) == 1
+            assert all(entity in reports[0] for entity in FOREIGN if entity != "topics/orders")
+            recovery.start_move()
+            recovery.wait_until_throttled()
+            assert recovery.rate() != 33_000_000
+            others = ("brokers/1007", "topics/sessions")
+            assert {entity: recovery.configs()[entity] for entity in others} == {e: FOREIGN[e] for e in others}
+            assert recovery.rate(1001) == 31_000_000
+            recovery.wait_until_clean(before)
+            assert services.stop() == [0] * len(services.processes)
+        assert recovery.configs() == before
+
+
+# Lists of more than a megabyte, on topics that are znodes and nothing else: a model would be too slow.
+
+LARGE_TOPICS = [f"large-{n:02}" for n in range(30)]
+LARGE_PARTITIONS = 1_000
+
+
+def write_large_topics(client: KazooClient, recovery: SimulatedRecovery) -> None:
+    """Write the large topics, each in one transaction: node by node it would take a minute."""
+    state = {"controller_epoch": 1, "leader": 1001, "version": 1, "leader_epoch": 0, "isr": [1001, 1002]}
+    content = json.dumps(state).encode()
+    for topic in LARGE_TOPICS:
+        transaction = client.transaction()
+        transaction.create(recovery.paths.topic(topic), large_topic(moving=False))
+        transaction.create(f"{recovery.paths.topic(topic)}/partitions")
+        for partition in range(LARGE_PARTITIONS):
+            transaction.create(f"{recovery.paths.topic(topic)}/partitions/{partition}")
+            transaction.create(recovery.paths.state(topic, partition), content)
+        assert not any(isinstance(result, Exception) for result in transaction.commit())
+
+
+def large_topic(moving: bool) -> bytes:
+    """Return a topic's node, with every partition on its way from broker 1000 to 1004 as KIP-455 shows it, or none."""
+    replicas = [NEW, 1001, 1002, 1000] if moving else [1000, 1001, 1002]
+    names = [str(p) for p in range(LARGE_PARTITIONS)]
+    document = {
+        "version": 3,
+        "partitions": dict.fromkeys(names, replicas),
+        "adding_replicas": dict.fromkeys(names, [NEW]) if moving else {},
+        "removing_replicas": dict.fromkeys(names, [1000]) if moving else {},
+    }
+    return json.dumps(document).encode()
+
+
+def test_lists_of_more_than_a_megabyte_never_suspend_our_sessions(
+    fresh_zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    with SimulatedRecovery(fresh_zookeeper, tmp_path, {"orders": [100] * 3}) as recovery:
+        write_large_topics(recovery.client, recovery)
+        before, start = recovery.configs(), fresh_zookeeper.last_zxid()
+        leaders = frozenset(f"{p}:{b}" for p in range(LARGE_PARTITIONS) for b in (1001, 1002))
+        followers = frozenset(f"{p}:{NEW}" for p in range(LARGE_PARTITIONS))
+        with recovery.services(zk_session_timeout="6") as services:
+            recovery.wait_for_cycle(recovery.wait_for_term(within_seconds=40))
+            moved = time.monotonic()
+            for topic in LARGE_TOPICS:
+                recovery.client.set(recovery.paths.topic(topic), large_topic(moving=True))
+            complete = dict.fromkeys(LARGE_TOPICS, (leaders, followers))
+            wait_for(lambda: recovery.lists() == complete or None, 60, "lists are complete")
+            seconds = time.monotonic() - moved
+            listed = sum(len(c.get(FOLLOWER_REPLICAS, "")) for c in recovery.configs().values())
+            for topic in LARGE_TOPICS:
+                recovery.client.set(recovery.paths.topic(topic), large_topic(moving=False))
+            recovery.wait_until_clean(before)
+            writes = recovery.assert_fenced(start, terms=1)
+            assert len({w.fence for w in writes}) == 1
+            assert broken_sessions(services.log()) == []
+            assert services.stop() == [0] * len(services.processes)
+        print(f"\n{len(LARGE_TOPICS)} lists complete {seconds:.1f} s after the start, in {len(writes)} writes; {listed} B")

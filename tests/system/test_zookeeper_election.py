@@ -1,0 +1,285 @@
+"""One planner leads, whatever happens to ZooKeeper and to the planners, and its fence only grows."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KazooState
+from tests.adapters.contract_election import ElectionContract, fence_of, leading, nothing
+from tests.builders import eventually
+from tests.system.zookeeper_tree import Tree, session
+
+from autothrottle.adapters.zookeeper.election import ZooKeeperElection
+from autothrottle.adapters.zookeeper.session import connect, disconnect
+from autothrottle.core.errors import Unavailable
+from autothrottle.lab.processes import scratch_directory
+from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle.ports.leadership import Election
+
+SESSION_SECONDS = 1.5
+NOISE_SECONDS = 1.5
+"""What a loaded machine may add to a time that is asserted."""
+
+CANDIDATE = """
+import sys, threading
+from datetime import timedelta
+from autothrottle.adapters.zookeeper.election import ZooKeeperElection
+from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.adapters.zookeeper.session import connect
+hosts, prefix, seconds = sys.argv[1], sys.argv[2], timedelta(seconds=float(sys.argv[3]))
+election = ZooKeeperElection(connect(hosts, seconds, timedelta(seconds=30)), OwnPaths(prefix), seconds)
+election.join("process:1", lambda: print(election.term.fence if election.term else "over", flush=True))
+threading.Event().wait()
+"""
+
+
+class Subject:
+    """Candidates of one election, each with a session of its own."""
+
+    def __init__(self, server: ZooKeeperServer, stack: contextlib.ExitStack, seconds: float = SESSION_SECONDS) -> None:
+        self.server, self.seconds, self._stack = server, seconds, stack
+        self.tree = Tree(stack.enter_context(session(server)))
+        self._clients: dict[int, KazooClient] = {}
+
+    def candidate(self) -> ZooKeeperElection:
+        duration = timedelta(seconds=self.seconds)
+        client = connect(self.server.connect, duration, timedelta(seconds=30))
+        self._stack.callback(disconnect, client)
+        election = ZooKeeperElection(client, self.tree.own, duration)
+        self._stack.callback(election.leave)
+        self._clients[id(election)] = client
+        return election
+
+    def client(self, election: Election) -> KazooClient:
+        return self._clients[id(election)]
+
+    def depose(self, leader: Election) -> None:
+        """A second connection takes the session over and closes it, as an expiry does."""
+        session_id, password = self.client(leader).client_id
+        thief = KazooClient(self.server.connect, client_id=(session_id, password))
+        thief.start(timeout=15)
+        thief.stop()
+        thief.close()
+
+    def standing(self) -> int:
+        return sum(node.startswith("/election/") for node in self.tree.nodes())
+
+
+@pytest.fixture
+def subject(zookeeper: ZooKeeperServer) -> Iterator[Subject]:
+    with contextlib.ExitStack() as stack:
+        yield Subject(zookeeper, stack)
+
+
+@pytest.fixture(scope="module")
+def own_zookeeper() -> Iterator[ZooKeeperServer]:
+    """A server that may be frozen."""
+    with scratch_directory() as directory, ZooKeeperServer(directory) as server:
+        yield server
+
+
+@pytest.fixture
+def freezable(own_zookeeper: ZooKeeperServer) -> Iterator[Subject]:
+    with contextlib.ExitStack() as stack:
+        subject = Subject(own_zookeeper, stack)
+        stack.callback(own_zookeeper.thaw)
+        yield subject
+
+
+class TestZooKeeperElection(ElectionContract):
+    @pytest.fixture
+    def subject(self, zookeeper: ZooKeeperServer) -> Iterator[Subject]:
+        with contextlib.ExitStack() as stack:
+            yield Subject(zookeeper, stack)
+
+
+class Referee:
+    """Looks all the time how many lead, and with which fences."""
+
+    def __init__(self, *candidates: Election) -> None:
+        self.most, self.fences = 0, list[int]()
+        self._candidates, self._end = candidates, threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> Referee:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._end.wait(0.002):
+            terms = [term for candidate in self._candidates if (term := candidate.term)]
+            self.most = max(self.most, len(terms))
+            self.fences += [t.fence for t in terms if not self.fences or t.fence != self.fences[-1]]
+
+
+def test_a_killed_leader_is_followed_by_another_with_a_higher_fence(subject: Subject) -> None:
+    arguments = [subject.server.connect, subject.tree.own.prefix, str(SESSION_SECONDS)]
+    with subprocess.Popen([sys.executable, "-c", CANDIDATE, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            earlier = int(process.stdout.readline())
+            heir, changed = subject.candidate(), threading.Event()
+            heir.join("heir:1", changed.set)
+            eventually(lambda: subject.standing() == 2)
+            leader = heir.leader()
+            assert leader is not None and (leader.fence, leader.address) == (earlier, "process:1")
+            assert heir.term is None
+            died = time.monotonic()
+        finally:
+            process.kill()
+    assert changed.wait(20)
+    assert time.monotonic() - died < SESSION_SECONDS + 1 + NOISE_SECONDS
+    assert fence_of(heir) > earlier
+    leader = heir.leader()
+    assert leader is not None and leader.address == "heir:1"
+
+
+def test_who_leaves_hands_over_at_once_and_two_never_lead(subject: Subject) -> None:
+    def stand(count: int) -> bool:
+        return subject.standing() == count
+
+    candidates = [subject.candidate() for _ in range(4)]
+    for number, candidate in enumerate(candidates):
+        candidate.join(f"host{number}:1", nothing)
+        eventually(partial(stand, number + 1))
+    eventually(lambda: leading(candidates[0]))
+    with Referee(*candidates) as referee:
+        for leaving, heir in itertools.pairwise(candidates):
+            asked = time.monotonic()
+            leaving.leave()
+            assert leaving.term is None
+            eventually(partial(leading, heir))
+            assert time.monotonic() - asked < 1 + NOISE_SECONDS
+    assert referee.most == 1
+    assert referee.fences == sorted(set(referee.fences))
+    assert subject.standing() == 1
+
+
+def test_a_silent_zookeeper_ends_the_term_by_the_clock_of_the_leader(freezable: Subject) -> None:
+    """kazoo only ever says SUSPENDED here: no session expires while the server is frozen."""
+    changes: list[bool] = []
+    leader = freezable.candidate()
+    leader.join("host1:1", lambda: changes.append(leading(leader)))
+    eventually(lambda: changes == [True])
+    states: list[str] = []
+    freezable.client(leader).add_listener(states.append)
+    earlier = fence_of(leader)
+    freezable.server.freeze()
+    frozen = time.monotonic()
+    eventually(lambda: not leading(leader))
+    assert time.monotonic() - frozen < SESSION_SECONDS * 2 / 3 + 0.3
+    eventually(lambda: changes == [True, False])
+    assert time.monotonic() - frozen < SESSION_SECONDS * 2 / 3 + NOISE_SECONDS
+    assert KazooState.LOST not in states
+    with pytest.raises(Unavailable):
+        leader.leader()
+    freezable.server.thaw()
+    eventually(lambda: leading(leader))
+    assert fence_of(leader) > earlier
+    eventually(lambda: changes == [True, False, True])
+
+
+def test_silence_again_and_again_leaves_no_candidate_behind_that_blocks_the_others(freezable: Subject) -> None:
+    """A candidate whose node was made but never confirmed to it would wait behind itself, and all others too."""
+    first, second = freezable.candidate(), freezable.candidate()
+    with Referee(first, second) as referee:
+        first.join("host1:1", nothing)
+        second.join("host2:1", nothing)
+        for seconds in (0.3, 2.0, 0.8, 1.2, 0.6):
+            eventually(lambda: leading(first) or leading(second))
+            freezable.server.freeze()
+            time.sleep(seconds)
+            freezable.server.thaw()
+            thawed = time.monotonic()
+            eventually(lambda: leading(first) or leading(second))
+            assert time.monotonic() - thawed < 2 * SESSION_SECONDS + NOISE_SECONDS
+        eventually(lambda: freezable.standing() == 2)
+        first.leave()
+        eventually(lambda: leading(second))
+    assert referee.most == 1
+    assert referee.fences == sorted(set(referee.fences))
+    assert freezable.standing() == 1
+
+
+def test_a_candidate_that_joins_while_zookeeper_is_silent_leads_afterwards(freezable: Subject) -> None:
+    candidate = freezable.candidate()
+    freezable.server.freeze()
+    candidate.join("host1:1", nothing)
+    time.sleep(SESSION_SECONDS * 1.5)
+    assert candidate.term is None
+    freezable.server.thaw()
+    eventually(lambda: leading(candidate))
+    eventually(lambda: freezable.standing() == 1)
+
+
+def test_leaving_takes_a_few_seconds_at_most_while_zookeeper_is_silent(own_zookeeper: ZooKeeperServer) -> None:
+    """Also with a session so long that the silence is not noticed; the candidacy goes as soon as it is over."""
+    with contextlib.ExitStack() as stack:
+        freezable = Subject(own_zookeeper, stack, seconds=30.0)
+        stack.callback(own_zookeeper.thaw)
+        leader, *followers = candidates = [freezable.candidate() for _ in range(3)]
+        leader.join("host1:1", nothing)
+        eventually(lambda: leading(leader))
+        for follower in followers:
+            follower.join("host2:1", nothing)
+        eventually(lambda: freezable.standing() == 3)
+        own_zookeeper.freeze()
+        leaving = [threading.Thread(target=candidate.leave) for candidate in candidates[:2]]
+        asked = time.monotonic()
+        for thread in leaving:
+            thread.start()
+        for thread in leaving:
+            thread.join()
+        assert time.monotonic() - asked < 3 + NOISE_SECONDS
+        assert leader.term is None
+        own_zookeeper.thaw()
+        eventually(lambda: freezable.standing() == 1)
+        eventually(lambda: leading(candidates[2]))
+
+
+def test_what_is_deleted_by_hand_ends_the_term_and_is_made_again(subject: Subject) -> None:
+    leader = subject.candidate()
+    leader.join("host1:1", nothing)
+    eventually(lambda: leading(leader))
+    earlier = fence_of(leader)
+    (node,) = subject.tree.client.get_children(subject.tree.own.election)
+    subject.tree.client.delete(f"{subject.tree.own.election}/{node}")
+    eventually(lambda: leading(leader) and fence_of(leader) > earlier)
+    assert subject.standing() == 1
+
+
+def test_a_term_that_somebody_else_began_ends_ours(subject: Subject) -> None:
+    leader = subject.candidate()
+    leader.join("host1:1", nothing)
+    eventually(lambda: leading(leader))
+    later = subject.tree.begin_term()
+    eventually(lambda: leading(leader) and fence_of(leader) > later)
+
+
+def test_leaving_without_having_joined_is_nothing(subject: Subject) -> None:
+    candidate = subject.candidate()
+    candidate.leave()
+    candidate.leave()
+    assert candidate.term is None
+
+
+def test_a_garbled_term_still_has_its_number(subject: Subject) -> None:
+    subject.tree.begin_term()
+    subject.tree.write(subject.tree.own.term, b"\xff")
+    leader = subject.candidate().leader()
+    assert leader is not None
+    assert (leader.fence, leader.address) == (2, "")

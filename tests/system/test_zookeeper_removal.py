@@ -1,0 +1,104 @@
+"""Uninstalling leaves nothing of ours in ZooKeeper but what operators set, and the number of the term."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from tests.adapters.contract_election import leading, nothing
+from tests.builders import change, eventually, ledger_entry
+from tests.system.zookeeper_tree import Tree, session
+
+from autothrottle.adapters.zookeeper.config_writer import ZooKeeperConfigWriter
+from autothrottle.adapters.zookeeper.election import ZooKeeperElection
+from autothrottle.adapters.zookeeper.overrides import ZooKeeperOverrides
+from autothrottle.adapters.zookeeper.removal import remove_own_tree
+from autothrottle.core.configs import LEADER_RATE, ConfigResource
+from autothrottle.core.errors import Conflict
+from autothrottle.lab.zookeeper import ZooKeeperServer
+
+TIMEOUT = timedelta(seconds=20)
+SET, UNSET = (LEADER_RATE, None, "5"), (LEADER_RATE, "5", None)
+BROKER_PATH, TOPIC_PATH = "brokers/1001", "topics/t1"
+
+
+class Installation:
+    """Everything that a running autothrottle puts into ZooKeeper."""
+
+    def __init__(self, server: ZooKeeperServer, stack: contextlib.ExitStack) -> None:
+        self.tree = Tree(stack.enter_context(session(server)))
+        self.client = stack.enter_context(session(server))
+        self.election = ZooKeeperElection(stack.enter_context(session(server)), self.tree.own, timedelta(seconds=10))
+        stack.callback(self.election.leave)
+        self.election.join("host1:1", nothing)
+        eventually(lambda: leading(self.election))
+        overrides = ZooKeeperOverrides(self.client, self.tree.own)
+        overrides.set_override(None, 5, False)
+        overrides.set_override(1001, 7, False)
+        overrides.close()
+        self.apply(SET)
+
+    def apply(self, edit: tuple[str, str | None, str | None]) -> None:
+        term = self.election.term
+        assert term is not None
+        ledger = ledger_entry(x="5") if edit == SET else None
+        changes = [change(path, edit, ledger=ledger) for path in (BROKER_PATH, TOPIC_PATH)]
+        ZooKeeperConfigWriter(self.client, self.tree.kafka, self.tree.own).apply(term.fence, changes, TIMEOUT)
+
+
+@pytest.fixture
+def installation(zookeeper: ZooKeeperServer) -> Iterator[Installation]:
+    with contextlib.ExitStack() as stack:
+        yield Installation(zookeeper, stack)
+
+
+def test_only_overrides_and_the_term_are_left(installation: Installation) -> None:
+    fence = installation.election.term
+    installation.apply(UNSET)
+    installation.election.leave()
+    remove_own_tree(installation.client, installation.tree.own)
+    assert installation.tree.nodes() == {"/override_rate", "/override_rate/1001", "/term"}
+    remove_own_tree(installation.client, installation.tree.own)
+    leader = installation.election.leader()
+    assert fence is not None and leader is not None and leader.fence == fence.fence
+
+
+def test_a_ledger_with_entries_is_refused(installation: Installation) -> None:
+    installation.election.leave()
+    with pytest.raises(Conflict, match=r"/ledger/brokers is not empty; take everything back first"):
+        remove_own_tree(installation.client, installation.tree.own)
+    assert installation.tree.ledger(ConfigResource(BROKER_PATH)) == ledger_entry(x="5")
+    assert installation.tree.ledger(ConfigResource(TOPIC_PATH)) == ledger_entry(x="5")
+
+
+def test_a_candidate_that_stands_is_refused_and_can_go_on(installation: Installation) -> None:
+    installation.apply(UNSET)
+    before = installation.tree.nodes()
+    with pytest.raises(Conflict, match=r"/election is not empty; stop every planner first"):
+        remove_own_tree(installation.client, installation.tree.own)
+    assert installation.tree.nodes() == before
+    installation.apply(SET)
+
+
+def test_a_tree_that_never_was_is_nothing_to_remove(zookeeper: ZooKeeperServer) -> None:
+    with session(zookeeper) as client:
+        tree = Tree(client)
+        remove_own_tree(client, tree.own)
+        assert tree.nodes() == set()
+
+
+def test_what_was_removed_is_made_again_by_the_next_installation(installation: Installation) -> None:
+    installation.apply(UNSET)
+    installation.election.leave()
+    remove_own_tree(installation.client, installation.tree.own)
+    again = ZooKeeperElection(installation.client, installation.tree.own, timedelta(seconds=10))
+    again.join("host2:1", nothing)
+    try:
+        eventually(lambda: leading(again))
+        installation.election = again
+        installation.apply(SET)
+        assert installation.tree.ledger(ConfigResource(TOPIC_PATH)) == ledger_entry(x="5")
+    finally:
+        again.leave()

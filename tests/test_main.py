@@ -1,0 +1,150 @@
+"""The command line: what is asked wrongly ends with status 2 and a word on how to do it right."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from autothrottle import __version__
+from autothrottle.__main__ import main
+from autothrottle.lab.processes import free_ports
+
+COMMANDS = ("run", "discovery", "metrics", "planner", "applier", "admin", "uninstall")
+SECONDS = 60
+KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
+
+
+@pytest.fixture(autouse=True)
+def _no_options_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in [v for v in os.environ if v.startswith("AUTOTHROTTLE_")]:
+        monkeypatch.delenv(variable)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a command says on standard error when it was called wrongly."""
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err
+
+
+def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the program as an operator does, for what starts logging."""
+    command: Sequence[str] = [sys.executable, "-m", "autothrottle", *arguments]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+
+
+@pytest.mark.parametrize("arguments", [("runn",), (), ("--interval", "5"), ("DISCOVERY",)])
+def test_an_unknown_command_is_named_and_all_commands_are_shown(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    said = refused(capsys, *arguments)
+    assert said.startswith(f"unknown command {(*arguments, '')[0]!r}\n")
+    for command in COMMANDS:
+        assert f"\n  {command} " in said
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--version",), ("-version",), ("version",), *((c, "--version") for c in COMMANDS)]
+)
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    assert main(arguments) == 0
+    assert capsys.readouterr() == (f"{__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("help",)])
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    assert main(arguments) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert all(f"\n  {command} " in said.out for command in (*COMMANDS, "demo"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_help_with_all_options(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert main((command, "--help")) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"Usage: autothrottle {command} [options]")
+    assert "AUTOTHROTTLE_MIN_RATE" in said and "AUTOTHROTTLE_ZK_ADDR" in said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_all_bad_options_are_listed_at_once_with_their_values_and_the_fix(
+    capsys: pytest.CaptureFixture[str], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTHROTTLE_CLEANUP_AFTER", "0")
+    said = refused(capsys, command, "--interval", "0", "-min-rate=-1", "--intervall=5", "--cap-map", "{x", "stray")
+    for name, value in (("interval", "0"), ("min-rate", "-1"), ("cap-map", "{x"), ("cleanup-after", "0")):
+        (line,) = [line for line in said.splitlines() if line.strip(" -").startswith(name)]
+        assert value in line, line
+    assert "AUTOTHROTTLE_CLEANUP_AFTER" in said
+    assert "did you mean --interval?" in said
+    assert "'stray' belongs to no flag" in said
+
+
+@pytest.mark.parametrize("command", ["run", "metrics"])
+def test_whoever_talks_to_datadog_needs_both_keys(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    said = refused(capsys, command)
+    assert "api-key" in said and "app-key" in said and "AUTOTHROTTLE_API_KEY" in said
+    said = refused(capsys, command, "--api-key", "secret-1")
+    assert "app-key" in said and "secret-1" not in said
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [("planner", ("discovery-addr", "metrics-addr", "applier-addr")), ("admin", ("planner-addr", "discovery-addr"))],
+)
+def test_a_service_of_its_own_needs_to_know_where_the_others_are(
+    capsys: pytest.CaptureFixture[str], command: str, missing: tuple[str, ...]
+) -> None:
+    said = refused(capsys, command)
+    assert all(name in said for name in missing)
+    assert "api-key" not in said
+
+
+@pytest.mark.parametrize("flag", ["--kafka-backend=admin", "--kafka-native-mode"])
+def test_the_admin_backend_is_refused_as_long_as_it_is_not_there(flag: str) -> None:
+    ended = process("discovery", flag)
+    assert ended.returncode == 2
+    assert f"--kafka-backend admin is not available in version {__version__}; use zookeeper" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_address_in_use_is_a_failure_that_names_the_fix() -> None:
+    """The metrics service opens nothing else, so that this needs no ZooKeeper."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = process("metrics", f"--listen={address}", **KEYS)
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
+    assert f"ERROR metrics cannot listen on {address}" in last and "Fix: stop the program that holds it" in last
+    assert "Traceback" not in ended.stderr
+
+
+def test_sigterm_ends_a_service_with_status_0() -> None:
+    command = [sys.executable, "-m", "autothrottle", "metrics", "--listen=127.0.0.1:0"]
+    with subprocess.Popen(command, env={**os.environ, **KEYS}, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        try:
+            assert "Metrics listens on 127.0.0.1:" in running.stderr.readline()
+            running.terminate()
+            assert running.wait(SECONDS) == 0
+            assert "Stopping" in running.stderr.read()
+        finally:
+            running.kill()
+
+
+def test_an_unknown_variable_is_a_warning_and_no_value_is_shown() -> None:
+    (port,) = free_ports(1)
+    ended = process("discovery", "--kafka-backend=admin", f"--zk-addr=127.0.0.1:{port}", AUTOTHROTTLE_INTERVALL="hush")
+    assert "WARNING environment variable AUTOTHROTTLE_INTERVALL is unknown and ignored" in ended.stderr
+    assert "did you mean AUTOTHROTTLE_INTERVAL?" in ended.stderr and "hush" not in ended.stderr

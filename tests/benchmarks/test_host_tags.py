@@ -28,7 +28,7 @@ def test_host_tags(figures: Figures, tmp_path: Path, is_listed: bool) -> None:
             datadog.record(broker_id, now + 600, 1e11, 1e11)
         datadog.tag_delay_seconds = REQUEST_SECONDS
         options = {"default-capacity": "1000", "metrics-window": "10", "listen": "127.0.0.1:0"}
-        deployment = Deployment("", datadog.url, tmp_path, options)
+        deployment = Deployment("127.0.0.1:1", datadog.url, tmp_path, options)
         samples = [measure(deployment, number) for number in range(RUNS)]
     way = "one list" if is_listed else "not in the list, one request each"
     size = f"{LARGE.brokers} hosts, 45 ms a request"

@@ -101,3 +101,28 @@ def test_an_observation_leaves_the_older_history_as_it_was() -> None:
     older = observed((0, 100))
     older.observe(at(60), {PORT: 7})
     assert mean(older, 60, 120) == 100
+
+
+def doubt(history: ThrottleHistory, start: float, end: float) -> int:
+    return history.doubt(*PORT, at(start), at(end))
+
+
+def test_a_change_leaves_a_short_measurement_in_doubt_and_a_long_one_hardly() -> None:
+    history = observed((0, 60), (100, 160))
+    assert doubt(history, 95, 106) == 100
+    assert doubt(history, 95, 205) == 10
+
+
+def test_a_lowering_is_as_doubtful_as_a_raise_and_doubts_add_up() -> None:
+    assert doubt(observed((0, 60), (100, 160), (105, 60)), 95, 106) == 200
+
+
+def test_a_change_is_felt_for_a_quota_window_and_no_longer() -> None:
+    history = observed((0, 60), (100, 160))
+    assert doubt(history, 110, 121) == 100
+    assert doubt(history, 111, 122) == 0
+    assert doubt(history, 80, 99) == 0
+
+
+def test_what_was_never_seen_is_beyond_doubt() -> None:
+    assert doubt(ThrottleHistory(), 0, 10) == 0

@@ -121,14 +121,15 @@ def test_a_recovery_follows_the_load_with_exact_lists_and_leaves_the_cluster_as_
     assert statuses == [0] * 5
     assert configs(client) == before
     first = first_throttle_seconds(zookeeper, topic)
-    _dump(watch)
     print_figures(watch, form, capacity_mb, submitted, stepped, end.at, clean.at, first)
     # The brokers themselves report the rate that stands in ZooKeeper.
     assert FOLLOWER_RATE in reported
     assert first <= 0.5 + SLACK
     assert watch.inexact_lists(tolerance_seconds=1.0 + SLACK) == []
     assert watch.worst_window(DESTINATION) <= 1.25
-    assert followed_seconds(watch, capacity_mb, stepped) <= INTERVAL + 5 + SLACK
+    lowered, right = followed_seconds(watch, capacity_mb, stepped)
+    assert lowered <= INTERVAL + SLACK  # the first cycle sees a part of the step in its 10 s of metrics ...
+    assert right <= 2 * INTERVAL + SLACK  # ... and the second one all of it
     assert clean.at - end.at <= 2.0 + SLACK
 
 
@@ -163,13 +164,14 @@ def first_throttle_seconds(zookeeper: ZooKeeperServer, topic: str) -> float:
     return (listed - moved).total_seconds()
 
 
-def followed_seconds(watch: RecoveryWatch, capacity_mb: int, stepped: float) -> float:
-    """From the step in client load to a throttle within 20 % of what is then right."""
+def followed_seconds(watch: RecoveryWatch, capacity_mb: int, stepped: float) -> tuple[float, float]:
+    """From the step in client load to the first lower throttle, and to one within 20 % of what is then right."""
     ideal = (capacity_mb - 6.0) * 0.9 * MB
-    for at, rate in watch.rates_of(DESTINATION):
-        if at > stepped and rate is not None and abs(rate - ideal) <= 0.2 * ideal:
-            return at - stepped
-    return float("inf")
+    rates = watch.rates_of(DESTINATION)
+    stood = next(rate for at, rate in reversed(rates) if at <= stepped and rate is not None)
+    after = [(at - stepped, rate) for at, rate in rates if at > stepped and rate is not None]
+    lowered = next((at for at, rate in after if rate < stood), float("inf"))
+    return lowered, next((at for at, rate in after if abs(rate - ideal) <= 0.2 * ideal), float("inf"))
 
 
 def print_figures(
@@ -192,6 +194,7 @@ def print_figures(
         else (stepped - submitted) + (total / MB - before * (stepped - submitted)) / after
     )
     rates = ", ".join("-" if rate is None else f"{rate / MB:.1f}" for _, rate in watch.rates_of(DESTINATION))
+    lowered, right = followed_seconds(watch, capacity_mb, stepped)
     untouched = min((s.received.get(DESTINATION, 0) for s in watch.samples if s.lists[1]), default=0)
     print(f"""
 recovery started through {form}, capacity {capacity_mb} MB/s, clients 2 then 6 MB/s, {total / MB:.0f} MB
@@ -201,12 +204,8 @@ recovery started through {form}, capacity {capacity_mb} MB/s, clients 2 then 6 M
 | moved unthrottled until then | 269 to 336 MB | {untouched / MB:.0f} MB |
 | rates on the destination, ideal {before:.1f} then {after:.1f} | 9.1, 1.0, 10.0, 7.8, 9.1, 3.6, 5.2 ... | {rates} |
 | seconds over capacity, peak | 23 to 27 %, 137 to 179 MB/s | {over * 100:.1f} %, {peak / MB:.0f} MB/s |
-| step in load to the right throttle | | {followed_seconds(watch, capacity_mb, stepped):.1f} s |
+| step in load to a lower throttle, to the right one | | {lowered:.1f} s, {right:.1f} s |
 | bytes in 12 s / throttle, worst | | {watch.worst_window(DESTINATION):.2f} |
 | makespan (bytes / headroom) | 137 s | {end - submitted:.0f} s ({bound:.0f} s) |
 | end to the last throttle gone | 5 to 7 s | {clean - end:.2f} s |
 """)
-
-def _dump(watch):
-    import pickle
-    pickle.dump([(s.at, dict(s.rates), dict(s.rx), dict(s.received), len(s.moving), s.expected, s.lists) for s in watch.samples], open("/tmp/work/watch.pkl","wb"))

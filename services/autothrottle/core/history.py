@@ -15,6 +15,9 @@ from itertools import pairwise
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.loads import BytesPerSecond
 
+QUOTA_WINDOW = timedelta(seconds=11)
+"""Over which a broker enforces a throttle by default (11 samples of 1 s): shorter means may be anything."""
+
 Port = tuple[int, ReplicaRole]
 """One direction of one broker's link: (broker id, role)."""
 
@@ -73,6 +76,19 @@ class ThrottleHistory:
         edges = [start, *(t for t, _ in steps if start < t < end), end]
         total = sum(_value_at(steps, since) * (until - since).total_seconds() for since, until in pairwise(edges))
         return round(total / (end - start).total_seconds())
+
+    def doubt(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> BytesPerSecond:
+        """Return how far replication's mean over an interval may lie below the throttle's, bytes/s.
+
+        After a change of the throttle replication follows within the quota window and not at once: a change by d
+        leaves up to `d * window / length of the interval` unsure, for each change that the interval still feels.
+        """
+        steps = self.steps.get((broker_id, role), ())
+        length = max(end - start, timedelta(seconds=1))
+        felt = sum(
+            abs(rate - before) for (_, before), (when, rate) in pairwise(steps) if start - QUOTA_WINDOW < when < end
+        )
+        return round(felt * (QUOTA_WINDOW / length))
 
 
 def _value_at(steps: _Steps, when: datetime) -> BytesPerSecond:

@@ -191,6 +191,12 @@ def _decide(
     used, capacity = load.of(role), load.capacity.of(role)
     throttle = history.mean(broker_id, role, used.start, used.end, standing)
     measured = headroom(used.rate, throttle, capacity, limits.max_ratio(role), limits.min_rate)
+    if previous is not None and measured > previous:
+        # A raise counts on what is certain: one that takes slow replication for absent clients is a burst, and
+        # what the burst does to the next measurement sets the rates swinging.
+        certain = throttle - history.doubt(broker_id, role, used.start, used.end)
+        sure = headroom(used.rate, certain, capacity, limits.max_ratio(role), limits.min_rate)
+        measured = max(previous, sure)
     small = is_small_change(previous, measured, limits.change_threshold)
     rate, reason = (previous or 0, Reason.UNCHANGED) if small else (measured, Reason.HEADROOM)
     return Decision(broker_id, role, rate, reason, standing, measured, used.rate, capacity)

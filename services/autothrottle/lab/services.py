@@ -97,4 +97,3 @@ class ServiceProcesses:
         if found:
             self.addresses[name] = found[-1]
         return bool(found)
-

@@ -63,6 +63,9 @@ STEP_SECONDS = 0.1
 SAMPLE_SECONDS = 0.2
 """How often `on_sample` is told the counters."""
 
+PAST_SECONDS = 60.0
+"""What the emulated Datadog of `main` knows of the time before: a window of metrics is full from the start."""
+
 MAX_STEPS_LATE = 50
 """What a machine that stood still makes up for; beyond that the cluster's time stood still as well."""
 
@@ -90,6 +93,7 @@ class SimulatedKafka:
         sample_seconds: float = SAMPLE_SECONDS,
         session_timeout_seconds: float = 6.0,
         connect_timeout_seconds: float = 15.0,
+        past_seconds: float = 0.0,
     ) -> None:
         """Say where to live.
 
@@ -102,6 +106,8 @@ class SimulatedKafka:
             sample_seconds: time between samples; a multiple of the step.
             session_timeout_seconds: how long the brokers stay registered without contact.
             connect_timeout_seconds: how long `start` waits for ZooKeeper.
+            past_seconds: how long the cluster has run already when it starts; its samples of that time are told
+                at the start.
         """
         self._cluster = cluster
         self._lock = threading.Lock()
@@ -112,6 +118,8 @@ class SimulatedKafka:
         self._on_sample = on_sample
         self._step_seconds = step_seconds
         self._steps_per_sample = max(round(sample_seconds / step_seconds), 1)
+        self._steps_done = 0
+        self._past_seconds = past_seconds
         self._begin = 0.0
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -139,7 +147,9 @@ class SimulatedKafka:
         except BaseException:
             self._close()
             raise
-        self._begin = time.monotonic() - self._cluster.now
+        self._begin = time.monotonic() - self._cluster.now - self._past_seconds
+        for _ in range(round(self._past_seconds / self._step_seconds)):
+            self._step()
         self._threads = [
             threading.Thread(target=self._run_model, name="simulated-brokers", daemon=True),
             threading.Thread(target=self._znodes.run, args=(self._stopping,), name="simulated-controller", daemon=True),
@@ -200,14 +210,16 @@ class SimulatedKafka:
         return time.time() - (time.monotonic() - self._begin - self._cluster.now)
 
     def _run_model(self) -> None:
-        steps_done = 0
         while not self._stopping.wait(self._seconds_until_next_step()):
             for _ in range(self._steps_due()):
-                with self._lock:
-                    self._cluster.step(self._step_seconds)
-                steps_done += 1
-                if self._on_sample and steps_done % self._steps_per_sample == 0:
-                    self._sample(self._on_sample)
+                self._step()
+
+    def _step(self) -> None:
+        with self._lock:
+            self._cluster.step(self._step_seconds)
+        self._steps_done += 1
+        if self._on_sample and self._steps_done % self._steps_per_sample == 0:
+            self._sample(self._on_sample)
 
     def _seconds_until_next_step(self) -> float:
         return max(self._begin + self._cluster.now + self._step_seconds - time.monotonic(), 0.0)
@@ -612,7 +624,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with ExitStack() as stack:
             datadog = stack.enter_context(DatadogEmulator()) if arguments.datadog else None
             on_sample = _reporting(cluster, datadog, arguments.datadog) if datadog else None
-            kafka = SimulatedKafka(arguments.zookeeper, cluster, arguments.prefix, on_sample)
+            past_seconds = PAST_SECONDS if datadog else 0.0
+            kafka = SimulatedKafka(arguments.zookeeper, cluster, arguments.prefix, on_sample, past_seconds=past_seconds)
             stack.enter_context(kafka)
             print(f"Simulated Kafka: {stack.enter_context(CountersEndpoint(kafka, host, int(port))).url}", flush=True)
             if datadog:

@@ -1,0 +1,334 @@
+"""The demo as a user starts it: its numbers, and that nothing of it is left, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from autothrottle.lab.observer import read_timeline, summary
+from autothrottle.lab.zookeeper import Operation, Transaction
+
+KEYS = {
+    *("recovery_seconds", "ideal_seconds", "client_bytes", "client_bytes_deferred", "first_throttle_seconds"),
+    *("writes", "cycles", "leader_changes"),
+}
+"""What the summary's file must have."""
+
+
+class Demo:
+    """A demo in a session of its own, with a temporary directory of its own and its output in a file."""
+
+    def __init__(self, directory: Path, *arguments: str, terminal: int | None = None) -> None:
+        self.scratch = directory / "scratch"
+        self.scratch.mkdir()
+        self.output = directory / "output"
+        self._seen: set[tuple[int, str]] = set()
+        environment = {**os.environ, "TMPDIR": str(self.scratch), "TERM": "xterm"}
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "autothrottle", "demo", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output if terminal is None else terminal,
+                stderr=output if terminal is None else terminal,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def text(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def wait_until(self, ready: Callable[[], bool], within_seconds: float) -> None:
+        deadline = time.monotonic() + within_seconds
+        while not ready():
+            self.look()
+            assert self.process.poll() is None, self.text()
+            assert time.monotonic() < deadline, self.text()
+            time.sleep(0.05)
+
+    def look(self) -> None:
+        """Remember the processes that descend from the demo."""
+        parents = {pid: parent for pid, parent, _ in _processes()}
+        for pid, _, started in _processes():
+            ancestor = pid
+            while ancestor in parents and ancestor != self.process.pid:
+                ancestor = parents[ancestor]
+            if ancestor == self.process.pid:
+                self._seen.add((pid, started))
+
+    @property
+    def seen(self) -> int:
+        """How many processes it was at least."""
+        return len(self._seen)
+
+    def left(self) -> list[str]:
+        """Return the processes and files of the demo that are still there, after a moment for the guard."""
+        deadline = time.monotonic() + 3
+        while (found := self._left()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return found
+
+    def _left(self) -> list[str]:
+        alive = {(pid, started) for pid, _, started in _processes()}
+        mentions = [command for command in _commands() if str(self.scratch) in command]
+        return [*map(str, self._seen & alive), *mentions, *map(str, self.scratch.iterdir())]
+
+
+def _processes() -> Iterator[tuple[int, int, str]]:
+    """Yield (process id, parent's, start time) of all that run; a zombie has ended."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(") ")[2].split()
+        except OSError:
+            continue
+        if fields[0] not in "ZX":
+            yield int(path.parent.name), int(fields[1]), fields[19]
+
+
+def _commands() -> Iterator[str]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+
+
+@contextmanager
+def running(directory: Path, *arguments: str, terminal: int | None = None) -> Iterator[Demo]:
+    demo = Demo(directory, *arguments, terminal=terminal)
+    try:
+        yield demo
+    finally:
+        demo.process.kill()  # what it started goes with it
+        demo.process.wait()
+
+
+def test_a_broker_is_replaced_near_the_ideal_and_clients_hardly_feel_it(tmp_path: Path) -> None:
+    file = tmp_path / "summary.json"
+    with running(tmp_path, "--json", str(file)) as demo:
+        demo.wait_until(lambda: "replaces it" in demo.text(), 60)
+        demo.look()
+        assert demo.process.wait(timeout=120) == 0, demo.text()
+        assert demo.left() == []
+        said = demo.text()
+    found = json.loads(file.read_text())
+    assert found.keys() >= KEYS
+    # The goals of the issue, with slack for a machine that does other things as well.
+    assert 1 <= found["recovery_seconds"] / found["ideal_seconds"] <= 1.35, said
+    assert found["client_bytes_deferred"] / found["client_bytes"] <= 0.01, said
+    assert found["first_throttle_seconds"] <= 1.5, said
+    assert found["leader_changes"] >= 1
+    assert found["cycles"] > 10
+    # At the start 6 rates and 4 lists, at the end as many removals.
+    assert found["writes"] >= 20
+    assert_the_story_is_told(said)
+
+
+def assert_the_story_is_told(said: str) -> None:
+    lines = [
+        "Autothrottle Running",
+        "Topics with ongoing reassignments: [clickstream orders payments telemetry]",
+        "Source brokers participating in replication: [1001 1002 1003 1004 1005]",
+        "Destination brokers participating in replication: [1006]",
+        "Replication throttle rate for broker 1006 [follower] (based on a 90% max free capacity utilization): ",
+        "Updated throttle on broker 1006 [follower]",
+        "demo: client load doubles on every broker",
+        "which leads, is killed (SIGKILL)",
+        "Leading in term 2",
+        "demo: client load falls to what it was",
+        "Topics done reassigning: [clickstream orders payments telemetry]",
+        "Throttle removed on broker 1006",
+        "recovery / at best",
+    ]
+    at = 0
+    for line in lines:
+        assert line in said[at:], f"{line!r} is missing, or too early:\n{said}"
+        at = said.index(line, at)
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_mid_move_leaves_no_process_and_no_file(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    with running(tmp_path) as demo:
+        demo.wait_until(lambda: "Updated throttle" in demo.text(), 60)
+        demo.look()
+        # Itself, its guard, ZooKeeper, the brokers, two planners, four other services.
+        assert demo.seen >= 10
+        assert list(demo.scratch.iterdir()) != []
+        demo.process.send_signal(number)
+        assert demo.process.wait(timeout=15) == status
+        assert demo.left() == []
+        assert "Traceback" not in demo.text()
+
+
+@pytest.mark.parametrize("processes", [3, 4, 6, 9])
+def test_ctrl_c_while_it_starts_leaves_no_process_and_no_file(tmp_path: Path, processes: int) -> None:
+    with running(tmp_path) as demo:
+        demo.wait_until(lambda: demo.seen >= processes, 60)
+        demo.process.send_signal(signal.SIGINT)
+        assert demo.process.wait(timeout=15) == 130
+        assert demo.left() == []
+        assert "Traceback" not in demo.text()
+
+
+def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_either(tmp_path: Path) -> None:
+    with running(tmp_path) as demo:
+        demo.wait_until(lambda: "Updated throttle" in demo.text(), 60)
+        demo.look()
+        demo.process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        demo.process.send_signal(signal.SIGINT)
+        assert demo.process.wait(timeout=2) == 130
+        assert demo.left() == []
+
+
+def test_on_a_terminal_there_is_a_progress_bar(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        with running(tmp_path, terminal=theirs) as demo:
+            shown = read_terminal(ours, lambda shown: "throttle 8" in shown, 60)
+            demo.process.send_signal(signal.SIGINT)
+            shown += read_terminal(ours, lambda _: demo.process.poll() is not None, 15)
+            assert demo.process.returncode == 130
+            assert demo.left() == []
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert "MB left" in shown
+    assert "━" in shown
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l"), "the cursor is hidden"
+
+
+def read_terminal(terminal: int, enough: Callable[[str], bool], within_seconds: float) -> str:
+    """Return what a terminal shows until it is enough."""
+    deadline = time.monotonic() + within_seconds
+    shown = ""
+    while not enough(shown):
+        assert time.monotonic() < deadline, shown
+        if select.select([terminal], [], [], 0.1)[0]:
+            shown += os.read(terminal, 65536).decode(errors="replace")
+    while select.select([terminal], [], [], 0.1)[0]:
+        shown += os.read(terminal, 65536).decode(errors="replace")
+    return shown
+
+
+def test_help_says_what_happens(capfd: pytest.CaptureFixture[str]) -> None:
+    assert subprocess.run([sys.executable, "-m", "autothrottle", "demo", "--help"], check=False).returncode == 0
+    assert "--json FILE" in capfd.readouterr().out
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_starts(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-m", "autothrottle", "demo", "--json", str(tmp_path / "missing" / "summary.json")]
+    assert subprocess.run(command, check=False).returncode == 2
+    assert "cannot be written" in capfd.readouterr().err
+
+
+# The observer's judgement
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def written(milliseconds: int, **nodes: object) -> Transaction:
+    """A transaction that sets nodes, named without dashes and slashes; None deletes one."""
+    operations = [Operation("delete" if v is None else "set", PATHS[k], _encoded(v)) for k, v in nodes.items()]
+    return Transaction(0, 0, START + timedelta(milliseconds=milliseconds), "multi", tuple(operations))
+
+
+PATHS = {
+    "reassignment": "/admin/reassign_partitions",
+    "state": "/brokers/topics/t/partitions/0/state",
+    "leader": "/config/brokers/1",
+    "follower": "/config/brokers/2",
+    "topic": "/config/topics/t",
+    "term": "/autothrottle/term",
+}
+
+
+def _encoded(value: object) -> bytes | None:
+    return None if value is None else json.dumps(value).encode()
+
+
+def created(milliseconds: int) -> Transaction:
+    content = {"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}
+    operation = Operation("create", PATHS["reassignment"], json.dumps(content).encode())
+    return Transaction(0, 0, START + timedelta(milliseconds=milliseconds), "create", (operation,))
+
+
+LEADER = {"config": {"leader.replication.throttled.rate": "5"}}
+FOLLOWER = {"config": {"follower.replication.throttled.rate": "5"}}
+LISTS = {
+    "config": {
+        "leader.replication.throttled.replicas": "0:1",
+        "follower.replication.throttled.replicas": "0:2",
+    }
+}
+NOTHING: dict[str, object] = {"config": {}}
+BEFORE = [
+    written(0, state={"leader": 1, "isr": [1]}, topic=NOTHING, term={"address": "a"}),
+    created(1000),
+]
+
+
+def test_the_first_throttle_stands_when_the_last_rate_and_list_do() -> None:
+    timeline = read_timeline(
+        [*BEFORE, written(1100, leader=LEADER), written(1200, topic=LISTS), written(1300, follower=FOLLOWER)]
+    )
+    assert timeline.seconds(timeline.throttled) == 0.3
+    assert (timeline.writes, timeline.leader_changes) == (3, 0)
+
+
+@pytest.mark.parametrize("entries", ["", "0:1", "0:2,0:3", "*"])
+def test_a_list_that_is_not_exact_does_not_count_as_standing(entries: str) -> None:
+    lists = {"config": {**LISTS["config"], "follower.replication.throttled.replicas": entries}}
+    timeline = read_timeline([*BEFORE, written(1100, leader=LEADER, topic=lists, follower=FOLLOWER)])
+    assert timeline.throttled is None
+
+
+def test_clean_is_when_the_last_throttle_is_gone_after_the_end() -> None:
+    timeline = read_timeline(
+        [
+            *BEFORE,
+            written(1100, leader=LEADER, topic=LISTS, follower=FOLLOWER),
+            written(2000, term={"address": "b"}),
+            written(9000, reassignment=None),
+            written(9100, leader=NOTHING, follower=NOTHING),
+            written(9200, topic=NOTHING),
+        ]
+    )
+    assert timeline.seconds(timeline.ended) == 8
+    assert timeline.seconds(timeline.clean) == 8.2
+    assert (timeline.writes, timeline.leader_changes) == (6, 1)
+
+
+def test_a_throttle_that_is_left_is_never_clean() -> None:
+    timeline = read_timeline([*BEFORE, written(1100, leader=LEADER), written(9000, reassignment=None)])
+    assert timeline.clean is None
+
+
+def test_the_summary_counts_what_clients_offered_during_the_move_only() -> None:
+    timeline = read_timeline(
+        [*BEFORE, written(1500, leader=LEADER, topic=LISTS, follower=FOLLOWER), written(51000, reassignment=None)]
+    )
+    before = {"brokers": {"1": {"client_offered": 100, "client_deferred": 7}}}
+    after = {"ideal_seconds": 40.0, "brokers": {"1": {"client_offered": 1100, "client_deferred": 17}}}
+    found = summary(timeline, before, after, cycles=9).document()
+    assert found["recovery_seconds"] == 50
+    assert found["recovery_over_ideal"] == 1.25
+    assert (found["client_bytes"], found["client_bytes_deferred"], found["deferred_percent"]) == (1000, 10, 1)
+    assert found["first_throttle_seconds"] == 0.5
+    assert found["clean_seconds"] is None

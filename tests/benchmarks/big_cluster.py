@@ -27,7 +27,8 @@ from autothrottle.lab.datadog import DatadogEmulator
 from autothrottle.lab.zookeeper import ZooKeeperServer
 
 CAPACITY = 1_000 * MEGABYTE
-MAX_RATIO = 0.9
+MAX_RATIO = 0.5
+"""So small that clients and a throttle that was right for less of them fit into the capacity together."""
 _FIRST_BROKER = 1001
 _BATCH_BYTES = 400_000
 _SAMPLE_SECONDS = 0.5

@@ -39,7 +39,7 @@ def loads(megabytes: int) -> Loads:
 
 
 def timed(function: Callable[[], T]) -> tuple[float, T]:
-    """Return the CPU seconds of this process that a function takes, and its result: others may keep the machine busy."""
+    """Return a function's CPU seconds, since others may keep the machine busy, and its result."""
     start = time.process_time()
     result = function()
     return time.process_time() - start, result

@@ -82,7 +82,7 @@ def test_broker_ids_are_integers_in_the_broker_map() -> None:
     assert parse_broker_cap_map('{"1001": 5}', "--broker-cap-map") == {1001: Capacity(5_000_000, 5_000_000)}
 
 
-@pytest.mark.parametrize("key", ["0", "-1", "x", "", " 7", "1_0", "1.0", "٣", "2147483648", "9" * 5_000])
+@pytest.mark.parametrize("key", ["-1", "x", "", " 7", "1_0", "1.0", "٣", "2147483648", "9" * 5_000])
 def test_a_key_that_is_no_broker_id_is_refused(key: str) -> None:
     with pytest.raises(Invalid, match="--broker-cap-map"):
         parse_broker_cap_map(json.dumps({key: 5}), "--broker-cap-map")
@@ -107,7 +107,7 @@ def test_all_problems_are_listed_at_once_with_value_range_and_fix() -> None:
         '--broker-cap-map["a"] is -1',
         "give MB/s > 0 and <= 1000000",
         "--broker-cap-map: 'a' is no broker id",
-        "give an integer > 0",
+        "give an integer in 0..2147483647",
         '--broker-cap-map["1"].tx is true',
         "give MB/s > 0 and <= 1000000",
         '--broker-cap-map["1"].rx is 0',

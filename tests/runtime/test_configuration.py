@@ -463,3 +463,11 @@ def test_the_help_text_has_every_option_with_range_default_and_variable() -> Non
         assert f"[{option.variable}]" in text
         assert f"Value: {option.range}." in text
         assert not option.default or f"Default: {option.default}." in text
+
+
+def test_a_required_key_may_stand_in_its_file(tmp_path: Path) -> None:
+    # `run --api-key-file F --app-key-file F` once ended with "api-key is not given".
+    (tmp_path / "api").write_text("secret-api\n")
+    (tmp_path / "app").write_text("secret-app\n")
+    flags = [f"--api-key-file={tmp_path / 'api'}", f"--app-key-file={tmp_path / 'app'}"]
+    assert parse(flags, {}, required=("api-key", "app-key")).datadog.api_key == "secret-api"

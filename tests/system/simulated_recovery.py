@@ -153,7 +153,7 @@ class SimulatedRecovery:
         }
         return Deployment(self.zookeeper.connect, self.datadog.url, directory, chosen)
 
-    def services(self, planners: int = 2, **options: str) -> ServiceProcesses:
+    def services(self, *, planners: int = 2, **options: str) -> ServiceProcesses:
         """Return all services, not started; every call is another deployment."""
         return ServiceProcesses(self.deployment(**options), planners)
 
@@ -193,9 +193,9 @@ class SimulatedRecovery:
         """Start to move some topics, or all."""
         self.kafka.reassign({key: target for key, target in self.moves.items() if not topics or key[0] in topics})
 
-    def cancel_move(self) -> None:
-        """Let every partition stay where it was."""
-        self.kafka.reassign({(topic, p): (FAILED, *_alive(p)) for topic, p in self.moves})
+    def cancel_move(self, topic: str) -> None:
+        """Let the partitions of a topic stay where they were."""
+        self.kafka.reassign({key: (FAILED, *_alive(key[1])) for key in self.moves if key[0] == topic})
 
     def speed_up(self) -> None:
         """Set the cluster's override to what the links carry, until the move is over."""
@@ -238,7 +238,9 @@ class SimulatedRecovery:
             for key, value in config.items()
             if key in THROTTLE_KEYS
         }
-        written = {(entity, key): known["written"] for entity, keys in self.ledger().items() for key, known in keys.items()}
+        written = {
+            (entity, key): known["written"] for entity, keys in self.ledger().items() for key, known in keys.items()
+        }
         return [
             f"{entity} {key}: {standing.get((entity, key))!r} stands, {written.get((entity, key))!r} is in the ledger"
             for entity, key in sorted(standing.keys() | written.keys())
@@ -253,7 +255,10 @@ class SimulatedRecovery:
     def lists(self) -> dict[str, Lists]:
         """Return the replica lists that stand, by topic."""
         return {
-            entity.removeprefix("topics/"): (_entries(config.get(LEADER_REPLICAS)), _entries(config.get(FOLLOWER_REPLICAS)))
+            entity.removeprefix("topics/"): (
+                _entries(config.get(LEADER_REPLICAS)),
+                _entries(config.get(FOLLOWER_REPLICAS)),
+            )
             for entity, config in self.configs().items()
             if config.keys() & {LEADER_REPLICAS, FOLLOWER_REPLICAS}
         }
@@ -299,7 +304,9 @@ class SimulatedRecovery:
         found = []
         term = 0
         for transaction in self.zookeeper.transactions():
-            paths = tuple(o.path for o in transaction.operations if o.kind != "check" and self._is_ours_to_fence(o.path))
+            paths = tuple(
+                o.path for o in transaction.operations if o.kind != "check" and self._is_ours_to_fence(o.path)
+            )
             if paths and transaction.zxid > after_zxid:
                 fence = _fence(transaction.operations, self.own.term)
                 found.append(Write(transaction.zxid, transaction.time, paths, fence, term, transaction.session_id))
@@ -319,7 +326,9 @@ class SimulatedRecovery:
         return writes
 
     def _is_ours_to_fence(self, path: str) -> bool:
-        parents = [f"{root}/{kind}/" for root in (self.paths.configs, self.own.ledger) for kind in ("brokers", "topics")]
+        parents = [
+            f"{root}/{kind}/" for root in (self.paths.configs, self.own.ledger) for kind in ("brokers", "topics")
+        ]
         return path.startswith(tuple(parents))
 
     def _children(self, path: str) -> list[str]:
@@ -369,7 +378,7 @@ def _fence(operations: Sequence[Operation], term: str) -> int | None:
 
 
 def tree(client: KazooClient, path: str) -> Iterator[str]:
-    """Yield the nodes below a path, without those whose parent is listed as a leaf."""
+    """Yield every node below a path."""
     for name in sorted(client.get_children(path)):
         yield f"{path}/{name}"
         yield from tree(client, f"{path}/{name}")

@@ -101,6 +101,7 @@ def test_a_leader_and_an_applier_that_were_frozen_beyond_their_session_write_not
             assert "later" not in recovery.lists()
             services.processes["applier"].thaw()
             recovery.wait_until_throttled("later")
+            recovery.cancel_move("later")
             recovery.speed_up()
             recovery.wait_until_clean(before)
             recovery.assert_fenced(start, terms=2)
@@ -151,7 +152,7 @@ def wait_until_it_waits_for_its_applier(leader: Leader) -> None:
 
     def waits() -> bool | None:
         last = planner.state(timedelta(seconds=5)).last_cycle
-        return last is not None and (seconds_since(last.end) > INTERVAL_SECONDS + 0.5) or None
+        return (last is not None and seconds_since(last.end) > INTERVAL_SECONDS + 0.5) or None
 
     try:
         wait_for(waits, 15, "the leader waits for its applier")
@@ -192,6 +193,7 @@ def test_a_write_that_was_decided_before_the_term_ended_is_refused_after_it(
             wait_for(lambda: f"term {old.fence} is over" in first.planner.log.read_text() or None, 10, "it knows")
             assert recovery.leader() == new
             assert [w for w in recovery.writes(woken) if w.fence == old.fence] == []
+            recovery.cancel_move("later")
             recovery.speed_up()
             recovery.wait_until_clean(before)
             recovery.assert_fenced(start, terms=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from functools import partial
 from pathlib import Path
 
 from kazoo.client import KazooClient
@@ -24,7 +25,7 @@ from autothrottle.lab.processes import Process
 from autothrottle.lab.zookeeper import ZooKeeperServer
 
 SEED = 3
-STEADY_SECONDS = 10
+STEADY_SECONDS = 8
 """How long nothing may have been written before a load counts as steady."""
 FOREIGN = {
     "brokers/1001": {FOLLOWER_RATE: "31000000", "log.cleaner.threads": "2"},
@@ -56,7 +57,7 @@ def test_services_that_end_at_any_moment_leave_nothing_half_written(
             with recovery.services() as services:
                 if not number:
                     recovery.start_move()
-                time.sleep(chance.uniform(0.0, 1.5))
+                time.sleep(chance.uniform(0.0, 1.2))
                 stopped = time.monotonic()
                 if how == "SIGTERM":
                     assert services.stop() == [0] * len(services.processes)
@@ -74,30 +75,30 @@ def test_services_that_end_at_any_moment_leave_nothing_half_written(
             recovery.wait_until_throttled(within_seconds=20)
             recovery.speed_up()
             recovery.wait_until_clean(before)
-        writes = recovery.assert_fenced(start, terms=len(rounds) // 2)
+        writes = recovery.assert_fenced(start, terms=4)
         print(f"\n{stops} of {len(rounds)} starts wrote, {len(writes)} writes; SIGTERM took at most {longest:.2f} s")
 
 
 def test_a_stop_and_a_start_in_mid_move_rewrite_nothing(fresh_zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
     # Links as narrow as the services believe: no burst before the first throttle that later measurements show.
-    options = {"metrics_window": str(STEADY_SECONDS // 2), "change_threshold": "20"}
     with SimulatedRecovery(fresh_zookeeper, tmp_path, {"orders": [9_000] * 3}, link=CAPACITY) as recovery:
+        steady = partial(recovery.services, metrics_window=str(STEADY_SECONDS // 2), change_threshold="20")
         before = recovery.configs()
-        with recovery.services(**options) as services:
+        with steady() as services:
             first = recovery.wait_for_term()
             recovery.start_move()
             recovery.wait_until_throttled()
             wait_until_settled(recovery)
             mark, standing = fresh_zookeeper.last_zxid(), recovery.configs()
             assert services.stop() == [0] * len(services.processes)
-        with recovery.services(**options):
+        with steady():
             second = recovery.wait_for_term(first.fence)
             cycle = recovery.wait_for_cycle(second, 4)
             assert recovery.is_throttled("orders")
             assert [path for write in recovery.writes(mark) for path in write.paths] == []
             assert recovery.configs() == standing
             assert not cycle.error
-            recovery.cancel_move()
+            recovery.cancel_move("orders")
             recovery.wait_until_clean(before)
 
 
@@ -171,6 +172,7 @@ def test_an_idle_start_changes_nothing_and_what_others_set_outlives_a_recovery(
             others = ("brokers/1007", "topics/sessions")
             assert {entity: recovery.configs()[entity] for entity in others} == {e: FOREIGN[e] for e in others}
             assert recovery.rate(1001) == 31_000_000
+            recovery.speed_up()
             recovery.wait_until_clean(before)
             assert services.stop() == [0] * len(services.processes)
         assert recovery.configs() == before
@@ -178,7 +180,7 @@ def test_an_idle_start_changes_nothing_and_what_others_set_outlives_a_recovery(
 
 # Lists of more than a megabyte, on topics that are znodes and nothing else: a model would be too slow.
 
-LARGE_TOPICS = [f"large-{n:02}" for n in range(30)]
+LARGE_TOPICS = [f"large-{n:02}" for n in range(20)]
 LARGE_PARTITIONS = 1_000
 
 
@@ -199,12 +201,11 @@ def write_large_topics(client: KazooClient, recovery: SimulatedRecovery) -> None
 def large_topic(moving: bool) -> bytes:
     """Return a topic's node, with every partition on its way from broker 1000 to 1004 as KIP-455 shows it, or none."""
     replicas = [NEW, 1001, 1002, 1000] if moving else [1000, 1001, 1002]
-    names = [str(p) for p in range(LARGE_PARTITIONS)]
     document = {
         "version": 3,
-        "partitions": dict.fromkeys(names, replicas),
-        "adding_replicas": dict.fromkeys(names, [NEW]) if moving else {},
-        "removing_replicas": dict.fromkeys(names, [1000]) if moving else {},
+        "partitions": {str(p): replicas for p in range(LARGE_PARTITIONS)},
+        "adding_replicas": {str(p): [NEW] for p in range(LARGE_PARTITIONS) if moving},
+        "removing_replicas": {str(p): [1000] for p in range(LARGE_PARTITIONS) if moving},
     }
     return json.dumps(document).encode()
 
@@ -225,7 +226,7 @@ def test_lists_of_more_than_a_megabyte_never_suspend_our_sessions(
             complete = dict.fromkeys(LARGE_TOPICS, (leaders, followers))
             wait_for(lambda: recovery.lists() == complete or None, 60, "lists are complete")
             seconds = time.monotonic() - moved
-            listed = sum(len(c.get(FOLLOWER_REPLICAS, "")) for c in recovery.configs().values())
+            listed = sum(len(value) for config in recovery.configs().values() for value in config.values())
             for topic in LARGE_TOPICS:
                 recovery.client.set(recovery.paths.topic(topic), large_topic(moving=False))
             recovery.wait_until_clean(before)
@@ -233,4 +234,6 @@ def test_lists_of_more_than_a_megabyte_never_suspend_our_sessions(
             assert len({w.fence for w in writes}) == 1
             assert broken_sessions(services.log()) == []
             assert services.stop() == [0] * len(services.processes)
-        print(f"\n{len(LARGE_TOPICS)} lists complete {seconds:.1f} s after the start, in {len(writes)} writes; {listed} B")
+        print(
+            f"\n{len(LARGE_TOPICS)} lists complete {seconds:.1f} s after the start, in {len(writes)} writes; {listed} B"
+        )

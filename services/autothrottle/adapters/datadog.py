@@ -50,7 +50,7 @@ from urllib3.response import HTTPResponse
 from autothrottle.core.capacity import CapacityLimits, capacity_of, parse_capacity
 from autothrottle.core.errors import Invalid, Missing, Unavailable
 from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
-from autothrottle.core.overrides import validate_broker_id
+from autothrottle.core.topology import parse_broker_id
 from autothrottle.ports.metrics import Event
 
 EVENT_TITLE_PREFIX = "[kafka-autothrottle] "
@@ -514,7 +514,7 @@ class _Reading:
                 warnings.append(self._no_broker_id(host))
             for text in broker_ids:
                 try:
-                    hosts.setdefault(_broker_id(text), []).append(host)
+                    hosts.setdefault(parse_broker_id(text), []).append(host)
                 except Invalid:
                     warnings.append(
                         f"host {host} has the tag {self._settings.broker_id_tag}:{text}; "
@@ -563,12 +563,6 @@ def _only(values: Sequence[str], broker_id: int, host: str, tag: str) -> str | N
         shown = ", ".join(values)
         raise Invalid(f"broker {broker_id}: host {host} has {len(values)} tags {tag} ({shown}): keep one")
     return values[0] if values else None
-
-
-def _broker_id(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise Invalid(f"{text!r} is no broker id")
-    return validate_broker_id(int(text[:20]))
 
 
 # --- Calls that keep their deadline

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.loads import MEGABYTE, BytesPerSecond, Capacity
-from autothrottle.core.overrides import validate_broker_id
+from autothrottle.core.topology import parse_broker_id
 
 MAX_CAPACITY_MEGABYTES = 1_000_000
 """The largest capacity, MB/s: no link is near 8 Tbit/s, but a value in bytes/s or bit/s is beyond it."""
@@ -98,7 +98,7 @@ def parse_broker_cap_map(text: str, option_name: str) -> dict[int, Capacity]:
     Raises:
         Invalid: naming every problem at once.
     """
-    return _parse_map(text, option_name, _broker_id)
+    return _parse_map(text, option_name, parse_broker_id)
 
 
 def parse_capacity(text: str, name: str) -> Capacity:
@@ -164,13 +164,6 @@ def _instance_type(name: str) -> str:
     if not name.strip():
         raise Invalid(f"{name!r} is no instance type; name one")
     return name
-
-
-def _broker_id(name: str) -> int:
-    # int() would take " 7", "+7", "1_000" and digits of other scripts as well.
-    if not (name.isascii() and name.isdigit()):
-        raise Invalid(f"{name!r} is no broker id; give an integer > 0")
-    return validate_broker_id(int(name[:20]))
 
 
 def _capacity(value: object, where: str, problems: list[str]) -> Capacity | None:

@@ -12,10 +12,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from autothrottle.core.configs import ConfigResource, ReplicaRole
+from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry
+
+MAX_BROKER_ID = 2**31 - 1
+"""Kafka keeps broker ids as a signed 32-bit number; the first one may be 0."""
 
 NO_LEADER = -1
 """Kafka's leader id of a partition that is offline."""
+
+
+def parse_broker_id(text: str) -> int:
+    """Return the broker id that a text holds.
+
+    Raises:
+        Invalid: when it is no plain integer in 0..2^31-1.
+    """
+    # int() would take " 7", "+7", "1_000" and digits of other scripts as well.
+    if text.isascii() and text.isdigit() and int(text[:11]) <= MAX_BROKER_ID:
+        return int(text[:11])
+    raise Invalid(f"{text[:40]!r} is no broker id; give an integer in 0..{MAX_BROKER_ID}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,9 +226,9 @@ class _Reader:
         return given.source if given else "default"
 
     def require(self, names: Collection[str]) -> None:
-        """Note which of these are not given."""
+        """Note which of these are not given; a key may also stand in its file."""
         for option in (OPTIONS[name] for name in sorted(names)):
-            if option.name not in self._given:
+            if not {option.name, f"{option.name}-file"} & self._given.keys():
                 self.problems.append(
                     f"{option.name} is not given; it must be {option.range}. "
                     f"Fix: --{option.name}={option.good_value} or {option.variable}"

@@ -31,7 +31,7 @@ class GetSnapshotRequest(_message.Message):
     """The snapshot shows at least this version; 0: any."""
     @_builtins.property
     def replicas_of(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The ids of the brokers whose replicas shall be listed, > 0 each; at most 10,000."""
+        """The ids of the brokers whose replicas shall be listed, >= 0 each; at most 10,000."""
 
     def __init__(
         self,

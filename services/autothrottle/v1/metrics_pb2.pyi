@@ -104,7 +104,7 @@ class BrokerLoad(_message.Message):
     TX_FIELD_NUMBER: _builtins.int
     RX_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
-    """The broker's id, > 0."""
+    """The broker's id, >= 0."""
     tx_capacity_bytes_per_second: _builtins.int
     """What its link can send, bytes per second, > 0."""
     rx_capacity_bytes_per_second: _builtins.int

@@ -188,7 +188,7 @@ class Decision(_message.Message):
     UTILIZATION_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     CAPACITY_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
-    """The broker's id, > 0."""
+    """The broker's id, >= 0."""
     role: Global___ReplicaRole.ValueType
     """The side that the rate limits."""
     rate_bytes_per_second: _builtins.int

@@ -7,13 +7,13 @@ from datetime import timedelta
 from typing import Protocol
 
 import pytest
-from tests import builders
 
 from autothrottle.core.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.errors import NotLeader
 from autothrottle.core.ledger import LedgerEntry
 from autothrottle.ports.cluster import ConfigWriter
+from tests import builders
 
 TIMEOUT = timedelta(seconds=20)
 BROKER = ConfigResource.broker(1001)

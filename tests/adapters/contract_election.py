@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
-from tests.builders import eventually
-
 from autothrottle.ports.leadership import Election
+from tests.builders import eventually
 
 
 class ElectionSubject(Protocol):

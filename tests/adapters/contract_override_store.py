@@ -6,11 +6,11 @@ import threading
 from typing import Protocol
 
 import pytest
-from tests import builders
 
 from autothrottle.core.errors import Invalid, NotLeader
 from autothrottle.core.overrides import MAX_RATE
 from autothrottle.ports.overrides import OverrideStore
+from tests import builders
 
 
 class OverrideStoreSubject(Protocol):

@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import Protocol
 
 import pytest
-from tests import builders
 
 from autothrottle.core.configs import LEADER_RATE, ConfigResource
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.topology import Snapshot
 from autothrottle.ports.cluster import SnapshotEvent, SnapshotSource
+from tests import builders
 
 TIMEOUT = timedelta(seconds=20)
 BROKER = ConfigResource.broker(1001)

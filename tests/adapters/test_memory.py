@@ -4,11 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
 import pytest
-from tests import builders
-from tests.adapters.contract_config_writer import ConfigWriterContract, rate
-from tests.adapters.contract_election import ElectionContract, nothing
-from tests.adapters.contract_override_store import OverrideStoreContract
-from tests.adapters.contract_snapshot_source import SnapshotSourceContract
 
 from autothrottle.adapters.memory import (
     MemoryCluster,
@@ -27,6 +22,11 @@ from autothrottle.ports.cluster import ConfigWriter, SnapshotSource
 from autothrottle.ports.leadership import Election
 from autothrottle.ports.metrics import Event, EventSink, LoadSource
 from autothrottle.ports.overrides import OverrideStore
+from tests import builders
+from tests.adapters.contract_config_writer import ConfigWriterContract, rate
+from tests.adapters.contract_election import ElectionContract, nothing
+from tests.adapters.contract_override_store import OverrideStoreContract
+from tests.adapters.contract_snapshot_source import SnapshotSourceContract
 
 TIMEOUT = timedelta(seconds=1)
 BROKERS = (1001, 1002, 1003, 1004)

@@ -15,9 +15,6 @@ from typing import Any
 
 import grpc
 import pytest
-from tests import builders
-from tests.adapters.contract_config_writer import ConfigWriterContract, rate
-from tests.adapters.contract_snapshot_source import Events, SnapshotSourceContract
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics
 from autothrottle.adapters.rpc import (
@@ -49,6 +46,9 @@ from autothrottle.wire.cycles import cycle_to_message, state_to_message
 from autothrottle.wire.errors import to_status
 from autothrottle.wire.loads import event_from_message, loads_to_message
 from autothrottle.wire.snapshots import snapshot_to_chunks
+from tests import builders
+from tests.adapters.contract_config_writer import ConfigWriterContract, rate
+from tests.adapters.contract_snapshot_source import Events, SnapshotSourceContract
 
 TIMEOUT = timedelta(seconds=20)
 BROKERS = (1001, 1002, 1003, 1004)
@@ -433,7 +433,7 @@ def test_a_watch_comes_back_after_a_restart_and_says_that_it_was_away(serve: Ser
         server.stop()
         moving(cluster)  # Nobody hears of this.
         serve(Discovery(cluster), server.address)
-        assert events.await_count(1) == [SnapshotEvent(1, "discovery reconnected")]
+        assert events.await_count(1) == [SnapshotEvent(1, "discovery reconnected", urgent=True)]
         cluster.finish("t1")
         assert events.await_count(2)[1].reason == "the reassignment of [t1] ended"
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.benchmarks.figures import Figures
 
 HERE = Path(__file__).parent

@@ -7,12 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.benchmarks.big_cluster import LARGE
-from tests.benchmarks.figures import Figures
 
 from autothrottle.adapters.rpc import MetricsClient
 from autothrottle.lab.datadog import DatadogEmulator
 from autothrottle.lab.services import Deployment
+from tests.benchmarks.big_cluster import LARGE
+from tests.benchmarks.figures import Figures
 
 RUNS = 3
 REQUEST_SECONDS = 0.045

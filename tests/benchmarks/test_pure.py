@@ -9,8 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import pytest
-from tests.benchmarks.big_cluster import CAPACITY, LARGE, MAX_RATIO
-from tests.benchmarks.figures import Figures
 
 from autothrottle.core.changes import ChangeSet, changes
 from autothrottle.core.configs import ConfigResource
@@ -20,6 +18,8 @@ from autothrottle.core.plan import Limits, Plan, plan
 from autothrottle.core.topology import Snapshot
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.wire.snapshots import snapshot_from_chunks, snapshot_to_chunks
+from tests.benchmarks.big_cluster import CAPACITY, LARGE, MAX_RATIO
+from tests.benchmarks.figures import Figures
 
 T = TypeVar("T")
 

@@ -313,7 +313,6 @@ def test_a_topic_that_was_deleted_in_mid_move_is_forgotten_and_not_written() -> 
 HOLDS: list[dict[str, object]] = [
     {"problems": (Problem("/admin/reassign_partitions", "no JSON"),)},
     {"overrides": Overrides(unreadable={4: "no JSON"})},
-    {"keep_throttles": True},
 ]
 
 
@@ -359,6 +358,18 @@ def test_d1_what_kafkas_tool_set_stays_during_a_hold_and_goes_after_it(hold: dic
     kafka.problems, kafka.overrides, kafka.keep_throttles = (), Overrides(), False
     kafka.cycle()
     assert kafka.standing() == THROTTLED
+
+
+def test_throttles_that_an_operator_keeps_stay_after_the_move_and_follow_it_until_then() -> None:
+    kafka = throttled(keep_throttles=True)
+    assert kafka.end() == ChangeSet((), (), ())
+    kafka.reassignments = (moving(isr=(3,), adding=(4,)),)
+    kafka.cycle()
+    assert kafka.standing() == {
+        B3: {LEADER_RATE: MINIMUM},
+        B4: {FOLLOWER_RATE: MINIMUM},
+        TOPIC: {LEADER_REPLICAS: "0:3", FOLLOWER_REPLICAS: "0:4"},
+    }
 
 
 def test_d1_an_edit_during_a_hold_is_not_taken_for_the_end() -> None:

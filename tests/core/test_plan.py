@@ -360,7 +360,9 @@ def test_d2_an_unreadable_override_holds_everything() -> None:
 
 
 def test_an_operator_can_keep_throttles() -> None:
-    assert plan(MOVING, loads(), replace(LIMITS, keep_throttles=True)).hold
+    keeping = replace(LIMITS, keep_throttles=True)
+    assert plan(Snapshot.empty(), loads(), keeping).hold
+    assert not plan(MOVING, loads(), keeping).hold, "lists stay exact while something moves"
     assert not plan(MOVING, loads(), LIMITS).hold
 
 

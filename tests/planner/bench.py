@@ -6,9 +6,6 @@ import threading
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 
-from tests import builders
-from tests.builders import NOON, mb
-
 from autothrottle.adapters.memory import (
     MemoryCluster,
     MemoryElection,
@@ -24,6 +21,8 @@ from autothrottle.planner.loop import Planner, PlannerSettings, Ports
 from autothrottle.planner.triggers import Trigger
 from autothrottle.ports.leadership import Term
 from autothrottle.ports.metrics import Event
+from tests import builders
+from tests.builders import NOON, mb
 
 ADDRESS = "127.0.0.1:4003"
 BROKERS = (1001, 1002, 1003, 1004)

@@ -12,9 +12,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests import builders
-from tests.builders import eventually, mb
-from tests.planner.bench import BROKERS, FOLLOWER, LEADER, Bench
 
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.rpc import PlannerClient
@@ -37,6 +34,9 @@ from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.runtime.configuration import parse
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2_grpc
+from tests import builders
+from tests.builders import eventually, mb
+from tests.planner.bench import BROKERS, FOLLOWER, LEADER, Bench
 
 MOVE = {(1001, "leader"): 72.0, (1003, "follower"): 81.0}
 EXACT = ("0:1001,0:1002", "0:1003")

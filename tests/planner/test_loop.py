@@ -8,9 +8,6 @@ from collections.abc import Collection, Iterator
 from datetime import timedelta
 
 import pytest
-from tests import builders
-from tests.builders import eventually, mb
-from tests.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryElection, MemoryElectorate
 from autothrottle.core.changes import OutcomeStatus
@@ -22,6 +19,9 @@ from autothrottle.core.plan import Reason
 from autothrottle.core.topology import Problem, Snapshot
 from autothrottle.planner.loop import Planner, Ports
 from autothrottle.ports.leadership import Term
+from tests import builders
+from tests.builders import eventually, mb
+from tests.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench
 
 SLACK = timedelta(seconds=10)
 MOVE = {(1001, "leader"): 72.0, (1003, "follower"): 81.0}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests import builders
-from tests.builders import mb
 
 from autothrottle.core.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource, ReplicaRole
@@ -13,6 +11,8 @@ from autothrottle.core.topology import Snapshot
 from autothrottle.planner import narration
 from autothrottle.planner.narration import Applied
 from autothrottle.ports.metrics import Event
+from tests import builders
+from tests.builders import mb
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
 MOVING = builders.snapshot(

@@ -7,9 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from tests.builders import eventually
 
 from autothrottle.planner.triggers import Trigger, Triggers
+from tests.builders import eventually
 
 MINUTE = timedelta(minutes=1)
 SLACK = 10.0
@@ -191,3 +191,23 @@ def test_stopping_ends_the_wait_and_every_later_one_whatever_is_due() -> None:
         assert found.result(SLACK) is None
     triggers.request("too late")
     assert triggers.wait() is None
+
+
+# Kafka's controller takes a reassignment of many partitions up one by one, each a write of the topic's node. With a
+# second between all event cycles the first partition was throttled after 0.05 s and the other eleven after 1.05 s:
+# a second at link speed.
+def test_what_moves_unthrottled_waits_for_a_fifth_of_a_second_only(triggers: Triggers, clock: Clock) -> None:
+    clock.at(10)
+    triggers.request("reassignment started: [t]", urgent=True)
+    assert triggers.poll() == Trigger("reassignment started: [t]", scheduled=False)
+    triggers.request("reassignment of t grew", urgent=True)
+    triggers.request("ISR of t changed")
+    clock.at(10.1)
+    assert triggers.poll() is None
+    clock.at(10.2)
+    assert triggers.poll() == Trigger("reassignment of t grew; ISR of t changed", scheduled=False)
+    triggers.request("ISR of t changed")
+    clock.at(11.1)
+    assert triggers.poll() is None
+    clock.at(11.2)
+    assert triggers.poll() == Trigger("ISR of t changed", scheduled=False)

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 import grpc
-from tests import builders
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryElection, MemoryElectorate, MemoryOverrides
 from autothrottle.adapters.rpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
@@ -28,6 +27,7 @@ from autothrottle.v1 import (
     metrics_pb2_grpc,
     planner_pb2_grpc,
 )
+from tests import builders
 
 
 class Closable(Protocol):

@@ -11,9 +11,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from tests import builders
-from tests.builders import eventually, mb
-from tests.services.house import House
 
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, ConfigResource
@@ -32,6 +29,9 @@ from autothrottle.v1 import (
     types_pb2,
 )
 from autothrottle.wire.snapshots import snapshot_from_chunks
+from tests import builders
+from tests.builders import eventually, mb
+from tests.services.house import House
 
 SLACK = 10.0
 """Seconds that anything may take on a busy machine."""

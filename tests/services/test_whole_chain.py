@@ -7,9 +7,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests import builders
-from tests.builders import eventually, mb
-from tests.services.house import BROKERS, House
 
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
 from autothrottle.adapters.memory import MemoryMetrics
@@ -18,6 +15,9 @@ from autothrottle.core.configs import FOLLOWER_REPLICAS, LEADER_REPLICAS, Config
 from autothrottle.core.loads import Capacity
 from autothrottle.lab.datadog import API_KEY, APP_KEY, DatadogEmulator
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
+from tests import builders
+from tests.builders import eventually, mb
+from tests.services.house import BROKERS, House
 
 TAGS = ("name:kafka-autothrottle", "name:autothrottle", "cluster:lab")
 TOPIC = ConfigResource.topic("test0")

@@ -136,18 +136,20 @@ class RecoveryWatch:
 
     # Judgements.
 
-    def inexact_lists(self, tolerance_seconds: float) -> list[Sample]:
-        """Return the samples whose lists were right at no moment of the tolerance before them.
+    def worst_list_lag(self) -> float:
+        """Return for how long, at worst, lists stood that were not right any more, in seconds.
 
-        A sample reads the lists after the partitions, so lists that are right by the next sample count too.
+        Infinite when lists stood that were never right. A sample reads the lists after the partitions, so lists
+        that are right by the next sample are right.
         """
-        found = []
+        worst = 0.0
         for index, sample in enumerate(self.samples):
-            first = next(i for i, s in enumerate(self.samples) if s.at >= sample.at - tolerance_seconds)
-            near = self.samples[max(0, first - 1) : index + 2]
-            if sample.lists not in [s.expected for s in near]:
-                found.append(sample)
-        return found
+            following = self.samples[index + 1].expected if index + 1 < len(self.samples) else sample.expected
+            if sample.lists in (sample.expected, following):
+                continue
+            right = [s.at for s in self.samples[:index] if s.expected == sample.lists]
+            worst = max(worst, sample.at - right[-1] if right else float("inf"))
+        return worst
 
     def worst_window(self, broker_id: int, seconds: float = 12.0) -> float:
         """Return the most bytes copied in a window, as a share of the highest throttle that stood in it.

@@ -31,6 +31,7 @@ from autothrottle.lab.zookeeper import Operation, ZooKeeperServer
 
 SESSION_SECONDS = 2.0
 INTERVAL_SECONDS = 2.0
+POLL_SECONDS = 0.05
 
 FAILED = 1000
 SURVIVORS = (1001, 1002, 1003)
@@ -347,7 +348,7 @@ def wait_for(found: Callable[[], T | None], within_seconds: float, what: str) ->
     deadline = time.monotonic() + within_seconds
     while (value := found()) is None:
         assert time.monotonic() < deadline, f"not within {within_seconds:g} s: {what}"
-        time.sleep(0.02)
+        time.sleep(POLL_SECONDS)
     return value
 
 

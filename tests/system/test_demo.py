@@ -67,6 +67,14 @@ class Demo:
             if ancestor == self.process.pid:
                 self._seen.add((pid, started))
 
+    def kill_service(self, name: str) -> None:
+        """End a service that `look` has seen by SIGKILL."""
+        for pid, _ in self._seen:
+            if f" autothrottle {name} " in _command(pid):
+                os.kill(pid, signal.SIGKILL)
+                return
+        raise AssertionError(f"{name} does not run")
+
     @property
     def seen(self) -> int:
         """How many processes it was at least."""
@@ -82,7 +90,9 @@ class Demo:
     def _left(self) -> list[str]:
         alive = {(pid, started) for pid, _, started in _processes()}
         mentions = [command for command in _commands() if str(self.scratch) in command]
-        return [*map(str, self._seen & alive), *mentions, *map(str, self.scratch.iterdir())]
+        # Where Java has its performance counters, whatever TMPDIR says.
+        counters = [p for pid, _ in self._seen for p in Path("/tmp").glob(f"hsperfdata_*/{pid}")]
+        return [*map(str, self._seen & alive), *mentions, *map(str, counters), *map(str, self.scratch.iterdir())]
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:
@@ -97,11 +107,15 @@ def _processes() -> Iterator[tuple[int, int, str]]:
 
 
 def _commands() -> Iterator[str]:
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
+    return (_command(int(path.name)) for path in Path("/proc").glob("[0-9]*"))
+
+
+def _command(pid: int) -> str:
+    """Return a command line; "" once the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
 
 
 @contextmanager
@@ -156,6 +170,7 @@ def assert_the_story_is_told(said: str) -> None:
         assert line in said[at:], f"{line!r} is missing, or too early:\n{said}"
         at = said.index(line, at)
     assert "Traceback" not in said
+    assert "no metrics" not in said, "it began before there was a window of metrics"
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -192,6 +207,16 @@ def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_either(tmp_path: Pat
         time.sleep(0.2)
         demo.process.send_signal(signal.SIGINT)
         assert demo.process.wait(timeout=2) == 130
+        assert demo.left() == []
+
+
+def test_a_service_that_ends_by_itself_ends_the_demo_with_1_and_its_name(tmp_path: Path) -> None:
+    with running(tmp_path) as demo:
+        demo.wait_until(lambda: "Updated throttle" in demo.text(), 60)
+        demo.look()
+        demo.kill_service("applier")
+        assert demo.process.wait(timeout=15) == 1
+        assert "autothrottle demo: applier ended by itself" in demo.text()
         assert demo.left() == []
 
 

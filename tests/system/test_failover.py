@@ -14,6 +14,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+
+from autothrottle.adapters.rpc import PlannerClient
+from autothrottle.lab.processes import Process
+from autothrottle.lab.services import Deployment
+from autothrottle.lab.zookeeper import ZooKeeperServer
 from tests.system.simulated_recovery import (
     INTERVAL_SECONDS,
     RESTLESS,
@@ -24,11 +29,6 @@ from tests.system.simulated_recovery import (
     seconds_since,
     wait_for,
 )
-
-from autothrottle.adapters.rpc import PlannerClient
-from autothrottle.lab.processes import Process
-from autothrottle.lab.services import Deployment
-from autothrottle.lab.zookeeper import ZooKeeperServer
 
 BAD_VERSION = -103
 """ZooKeeper's code of a check that failed."""

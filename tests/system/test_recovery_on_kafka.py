@@ -13,6 +13,12 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+
+from autothrottle.lab.datadog import DatadogEmulator
+from autothrottle.lab.kafka import KafkaCluster
+from autothrottle.lab.services import Deployment, ServiceProcesses
+from autothrottle.lab.traffic import BrokerCounters, ClientLoad, fill
+from autothrottle.lab.zookeeper import ZooKeeperServer
 from tests.system.recovery_watch import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
@@ -22,12 +28,6 @@ from tests.system.recovery_watch import (
     configs,
     feed,
 )
-
-from autothrottle.lab.datadog import DatadogEmulator
-from autothrottle.lab.kafka import KafkaCluster
-from autothrottle.lab.services import Deployment, ServiceProcesses
-from autothrottle.lab.traffic import BrokerCounters, ClientLoad, fill
-from autothrottle.lab.zookeeper import ZooKeeperServer
 
 MB = 1_000_000
 BROKERS = (1001, 1002, 1003, 1004, 1005)
@@ -74,6 +74,7 @@ def services(
         "cap-map": f'{{"lab":{capacity_mb}}}',
         "min-rate": "1",
         "zk-session-timeout": "3",
+        "log-level": "debug",
     }
     deployment = Deployment(zookeeper.connect, datadog.url, directory, options)
     with ServiceProcesses(deployment, planners=1) as running:
@@ -125,7 +126,7 @@ def test_a_recovery_follows_the_load_with_exact_lists_and_leaves_the_cluster_as_
     # The brokers themselves report the rate that stands in ZooKeeper.
     assert FOLLOWER_RATE in reported
     assert first <= 0.5 + SLACK
-    assert watch.inexact_lists(tolerance_seconds=1.0 + SLACK) == []
+    assert watch.worst_list_lag() <= 1.0 + 2 * SLACK  # cycles are 1 s apart, and a sample is 0.2 s old
     assert watch.worst_window(DESTINATION) <= 1.25
     lowered, right = followed_seconds(watch, capacity_mb, stepped)
     assert lowered <= INTERVAL + SLACK  # the first cycle sees a part of the step in its 10 s of metrics ...
@@ -205,6 +206,7 @@ recovery started through {form}, capacity {capacity_mb} MB/s, clients 2 then 6 M
 | rates on the destination, ideal {before:.1f} then {after:.1f} | 9.1, 1.0, 10.0, 7.8, 9.1, 3.6, 5.2 ... | {rates} |
 | seconds over capacity, peak | 23 to 27 %, 137 to 179 MB/s | {over * 100:.1f} %, {peak / MB:.0f} MB/s |
 | step in load to a lower throttle, to the right one | | {lowered:.1f} s, {right:.1f} s |
+| lists stood that were not right any more | whole move | at most {watch.worst_list_lag():.1f} s |
 | bytes in 12 s / throttle, worst | | {watch.worst_window(DESTINATION):.2f} |
 | makespan (bytes / headroom) | 137 s | {end - submitted:.0f} s ({bound:.0f} s) |
 | end to the last throttle gone | 5 to 7 s | {clean - end:.2f} s |

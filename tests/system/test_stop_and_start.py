@@ -9,6 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from kazoo.client import KazooClient
+
+from autothrottle.core.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE
+from autothrottle.lab.processes import Process
+from autothrottle.lab.zookeeper import ZooKeeperServer
 from tests.system.simulated_recovery import (
     CAPACITY,
     NEW,
@@ -20,12 +24,8 @@ from tests.system.simulated_recovery import (
     wait_for,
 )
 
-from autothrottle.core.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE
-from autothrottle.lab.processes import Process
-from autothrottle.lab.zookeeper import ZooKeeperServer
-
 SEED = 3
-STEADY_SECONDS = 8
+STEADY_SECONDS = 6
 """How long nothing may have been written before a load counts as steady."""
 FOREIGN = {
     "brokers/1001": {FOLLOWER_RATE: "31000000", "log.cleaner.threads": "2"},
@@ -80,9 +80,10 @@ def test_services_that_end_at_any_moment_leave_nothing_half_written(
 
 
 def test_a_stop_and_a_start_in_mid_move_rewrite_nothing(fresh_zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
-    # Links as narrow as the services believe: no burst before the first throttle that later measurements show.
+    # Links as narrow as the services believe: no burst before the first throttle that later measurements show. The
+    # leaders' headroom is 25 % more than what is set at first.
     with SimulatedRecovery(fresh_zookeeper, tmp_path, {"orders": [9_000] * 3}, link=CAPACITY) as recovery:
-        steady = partial(recovery.services, metrics_window=str(STEADY_SECONDS // 2), change_threshold="20")
+        steady = partial(recovery.services, metrics_window="4", change_threshold="30")
         before = recovery.configs()
         with steady() as services:
             first = recovery.wait_for_term()
@@ -91,8 +92,10 @@ def test_a_stop_and_a_start_in_mid_move_rewrite_nothing(fresh_zookeeper: ZooKeep
             wait_until_settled(recovery)
             mark, standing = fresh_zookeeper.last_zxid(), recovery.configs()
             assert services.stop() == [0] * len(services.processes)
+            # While all were stopping another may have led.
+            assert (last := recovery.leader()).fence >= first.fence
         with steady():
-            second = recovery.wait_for_term(first.fence)
+            second = recovery.wait_for_term(last.fence)
             cycle = recovery.wait_for_cycle(second, 4)
             assert recovery.is_throttled("orders")
             assert [path for write in recovery.writes(mark) for path in write.paths] == []
@@ -103,7 +106,7 @@ def test_a_stop_and_a_start_in_mid_move_rewrite_nothing(fresh_zookeeper: ZooKeep
 
 
 def wait_until_settled(recovery: SimulatedRecovery) -> None:
-    """Return once nothing was written for longer than what a new planner can see of the past."""
+    """Return once nothing was written for some scheduled cycles."""
 
     def settled() -> bool | None:
         return seconds_since(recovery.writes()[-1].at) > STEADY_SECONDS or None

@@ -13,9 +13,6 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
-from tests.adapters.contract_config_writer import ConfigWriterContract
-from tests.builders import change, eventually, ledger_entry
-from tests.system.zookeeper_tree import Tree, session
 
 from autothrottle.adapters.zookeeper.codec import format_config, format_ledger_entry
 from autothrottle.adapters.zookeeper.config_writer import MAX_BATCH_BYTES, ZooKeeperConfigWriter
@@ -25,6 +22,9 @@ from autothrottle.core.errors import NotLeader, Unavailable
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.lab.processes import scratch_directory
 from autothrottle.lab.zookeeper import Operation, Transaction, ZooKeeperServer
+from tests.adapters.contract_config_writer import ConfigWriterContract
+from tests.builders import change, eventually, ledger_entry
+from tests.system.zookeeper_tree import Tree, session
 
 TIMEOUT = timedelta(seconds=20)
 BROKER = ConfigResource.broker(1001)

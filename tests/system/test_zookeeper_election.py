@@ -15,9 +15,6 @@ from functools import partial
 import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
-from tests.adapters.contract_election import ElectionContract, fence_of, leading, nothing
-from tests.builders import eventually
-from tests.system.zookeeper_tree import Tree, session
 
 from autothrottle.adapters.zookeeper.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper.session import connect, disconnect
@@ -25,6 +22,9 @@ from autothrottle.core.errors import Unavailable
 from autothrottle.lab.processes import scratch_directory
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.ports.leadership import Election
+from tests.adapters.contract_election import ElectionContract, fence_of, leading, nothing
+from tests.builders import eventually
+from tests.system.zookeeper_tree import Tree, session
 
 SESSION_SECONDS = 1.5
 NOISE_SECONDS = 1.5

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from tests.adapters.contract_override_store import OverrideStoreContract
-from tests.builders import eventually
-from tests.system.zookeeper_tree import Tree, session
 
 from autothrottle.adapters.zookeeper.overrides import ZooKeeperOverrides
 from autothrottle.core.errors import NotLeader, Unavailable
 from autothrottle.core.overrides import Override, Overrides
 from autothrottle.lab.zookeeper import ZooKeeperServer
+from tests.adapters.contract_override_store import OverrideStoreContract
+from tests.builders import eventually
+from tests.system.zookeeper_tree import Tree, session
 
 MB = 1_000_000
 

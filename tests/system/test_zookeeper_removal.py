@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from tests.adapters.contract_election import leading, nothing
-from tests.builders import change, eventually, ledger_entry
-from tests.system.zookeeper_tree import Tree, session
 
 from autothrottle.adapters.zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper.election import ZooKeeperElection
@@ -18,6 +15,9 @@ from autothrottle.adapters.zookeeper.removal import remove_own_tree
 from autothrottle.core.configs import LEADER_RATE, ConfigResource
 from autothrottle.core.errors import Conflict
 from autothrottle.lab.zookeeper import ZooKeeperServer
+from tests.adapters.contract_election import leading, nothing
+from tests.builders import change, eventually, ledger_entry
+from tests.system.zookeeper_tree import Tree, session
 
 TIMEOUT = timedelta(seconds=20)
 SET, UNSET = (LEADER_RATE, None, "5"), (LEADER_RATE, "5", None)

@@ -15,9 +15,6 @@ from functools import partial
 
 import pytest
 from kazoo.exceptions import NodeExistsError, NoNodeError
-from tests.adapters.contract_snapshot_source import SnapshotSourceContract
-from tests.builders import eventually, ledger_entry, reassignment
-from tests.system.zookeeper_tree import Tree, encoded, session
 
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
 from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
@@ -27,6 +24,9 @@ from autothrottle.core.topology import Snapshot
 from autothrottle.lab.processes import scratch_directory
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.ports.cluster import SnapshotEvent
+from tests.adapters.contract_snapshot_source import SnapshotSourceContract
+from tests.builders import eventually, ledger_entry, reassignment
+from tests.system.zookeeper_tree import Tree, encoded, session
 
 TIMEOUT = timedelta(seconds=20)
 BROKER = ConfigResource.broker(1001)

@@ -1,7 +1,5 @@
 import pytest
 from hypothesis import given
-from tests import builders
-from tests.wire import strategies
 
 from autothrottle.core.changes import Change, Outcome
 from autothrottle.core.configs import LEADER_RATE, ConfigResource
@@ -17,6 +15,8 @@ from autothrottle.wire.changes import (
     outcome_to_message,
     resource_from_path,
 )
+from tests import builders
+from tests.wire import strategies
 
 
 @given(strategies.changes)

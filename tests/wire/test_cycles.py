@@ -1,7 +1,5 @@
 import pytest
 from hypothesis import given
-from tests import builders
-from tests.wire import strategies
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.cycle import CycleRecord, PlannerState
@@ -16,6 +14,8 @@ from autothrottle.wire.cycles import (
     state_from_message,
     state_to_message,
 )
+from tests import builders
+from tests.wire import strategies
 
 
 @given(strategies.cycles)

@@ -1,13 +1,13 @@
 from datetime import UTC, datetime, timedelta, timezone
 
 from hypothesis import given
-from tests.wire import strategies
 
 from autothrottle.core.loads import Loads
 from autothrottle.ports.metrics import Event
 from autothrottle.v1.metrics_pb2 import GetLoadsResponse
 from autothrottle.wire.loads import event_from_message, event_to_message, loads_from_message, loads_to_message
 from autothrottle.wire.times import time_from_message, time_to_message
+from tests.wire import strategies
 
 
 @given(strategies.loads())

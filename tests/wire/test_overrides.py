@@ -1,7 +1,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.wire.strategies import broker_ids
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.overrides import MAX_RATE, Override, Overrides
@@ -13,6 +12,7 @@ from autothrottle.wire.overrides import (
     overrides_to_list,
     overrides_to_messages,
 )
+from tests.wire.strategies import broker_ids
 
 overrides = st.builds(Override, st.integers(1, MAX_RATE), st.booleans())
 

@@ -3,14 +3,14 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests import builders
-from tests.wire.strategies import snapshots
 
 from autothrottle.core.configs import FOLLOWER_REPLICAS, ConfigResource
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.topology import Snapshot
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.wire.snapshots import snapshot_from_chunks, snapshot_to_chunks
+from tests import builders
+from tests.wire.strategies import snapshots
 
 
 def sent(snapshot: Snapshot, partitions_per_chunk: int = 20_000) -> list[GetSnapshotResponse]:

@@ -155,11 +155,12 @@ def newest_point(
     that are not null:
 
     1. the newest that covers its bucket (to within a second, which is what the wire can say);
-    2. else the newest that covers at least half of it: with two partial buckets this is never shorter and
-       never older than half the window, where "always the first" may be a window old, and "always the last"
-       the mean of a moment;
-    3. else the newest that covers anything;
-    4. else one that is stamped by the end of the query: a server that stamps ends instead of starts.
+    2. else two that adjoin and together cover a bucket's length, as one, each by the part that it covers: the
+       mean of the window until now, where "always the first" may be a window old, and "always the last" the
+       mean of a moment;
+    3. else the newest that covers at least half of its bucket;
+    4. else the newest that covers anything;
+    5. else one that is stamped by the end of the query: a server that stamps ends instead of starts.
 
     What lies before the query is stale and does not count.
 
@@ -175,12 +176,25 @@ def newest_point(
     newest_first = [(stamp, value) for stamp, value in series if value is not None]
     seen = [Point(value, max(stamp, start), min(stamp + length, end)) for stamp, value in newest_first]
     covering = [point for point in seen if point.end > point.start]
-    for enough in (length - _WIRE_SECOND, length / 2, 0.0):
-        for point in covering:
+    joined = [_joined(older, newer) for newer, older in pairwise(covering) if newer.start <= older.end]
+    tries = (
+        (covering, length - _WIRE_SECOND),
+        (joined, length - _WIRE_SECOND),
+        (covering, length / 2),
+        (covering, 0.0),
+    )
+    for candidates, enough in tries:
+        for point in candidates:
             if point.end - point.start >= enough:
                 return point
     stamped_by_end = [value for stamp, value in newest_first if end <= stamp < end + length]
     return Point(stamped_by_end[0], max(end - length, start), end) if stamped_by_end else None
+
+
+def _joined(older: Point, newer: Point) -> Point:
+    lengths = older.end - older.start, newer.end - newer.start
+    value = (older.value * lengths[0] + newer.value * lengths[1]) / sum(lengths)
+    return Point(value, older.start, newer.end)
 
 
 def _bucket_length(stamps_newest_first: Sequence[float], interval: float | None, window: float) -> float:

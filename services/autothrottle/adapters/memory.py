@@ -236,7 +236,7 @@ class MemoryCluster:
             everyone = (*replicas, *removing)
             isr = tuple(b for b in old.isr if b in everyone)
             self._change(topic, partition, replicas=everyone, adding=adding, removing=removing, isr=isr)
-        self._publish(f"a reassignment of [{topic}] started")
+        self._publish(f"a reassignment of [{topic}] started", urgent=True)
 
     def join_isr(self, topic: str, partition: int, broker_id: int) -> None:
         """Let a replica have caught up."""
@@ -252,7 +252,7 @@ class MemoryCluster:
     def move_leader(self, topic: str, partition: int, broker_id: int) -> None:
         """Let another replica lead; -1: none."""
         self._change(topic, partition, leader=broker_id)
-        self._publish(f"the leader of {topic}-{partition} changed")
+        self._publish(f"the leader of {topic}-{partition} changed", urgent=True)
 
     def finish(self, topic: str, *partitions: int) -> None:
         """Complete the reassignment of partitions, of all that move if none is given."""
@@ -299,8 +299,8 @@ class MemoryCluster:
         if self._down:
             raise Unavailable("the cluster does not answer; try again")
 
-    def _publish(self, reason: str) -> None:
-        self._watches.publish(SnapshotEvent(self.version, reason))
+    def _publish(self, reason: str, urgent: bool = False) -> None:
+        self._watches.publish(SnapshotEvent(self.version, reason, urgent))
 
     def _change(
         self,

@@ -274,9 +274,9 @@ class SnapshotWatch:
 
     def _deliver(self, message: discovery_pb2.WatchSnapshotsResponse, *, first: bool) -> None:
         if not first:
-            self._notify(SnapshotEvent(message.version, message.reason))
+            self._notify(SnapshotEvent(message.version, message.reason, message.urgent))
         elif self._missed:
-            self._notify(SnapshotEvent(message.version, "discovery reconnected"))
+            self._notify(SnapshotEvent(message.version, "discovery reconnected", urgent=True))
         self._settled.set()
 
 

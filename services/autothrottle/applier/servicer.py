@@ -23,14 +23,10 @@ class ApplierServicer(applier_pb2_grpc.ApplierServiceServicer):
     def __init__(self, writer: ConfigWriter) -> None:
         self._writer = writer
 
-    def Apply(
-        self, request: applier_pb2.ApplyRequest, context: grpc.ServicerContext
-    ) -> applier_pb2.ApplyResponse:
+    def Apply(self, request: applier_pb2.ApplyRequest, context: grpc.ServicerContext) -> applier_pb2.ApplyResponse:
         """Carry out changes."""
         if request.fence <= 0:
-            raise Invalid(
-                f"fence {request.fence} is not > 0; give the fence of the term that decided the changes"
-            )
+            raise Invalid(f"fence {request.fence} is not > 0; give the fence of the term that decided the changes")
         left = context.time_remaining()
         timeout = _LONGEST if left is None else min(_LONGEST, timedelta(seconds=max(left * 0.95, 0.001)))
         changes = [change_from_message(change) for change in request.changes]

@@ -52,7 +52,7 @@ class Limits:
     failure_threshold: int
     """Scheduled cycles in a row without metrics that a broker's rates are kept for, >= 0."""
     keep_throttles: bool = False
-    """Whether throttles stay when nothing needs them any more (`--skip-auto-delete-throttles`)."""
+    """Whether throttles stay when the last reassignment is over (`--skip-auto-delete-throttles`)."""
 
     def max_ratio(self, role: ReplicaRole) -> float:
         """The share for the direction that a role uses."""
@@ -151,7 +151,7 @@ def plan(
     return Plan(
         decisions=tuple(sorted(decisions, key=lambda d: (d.broker_id, d.role.value))),
         replicas=_replica_lists(snapshot, standalone),
-        hold=bool(snapshot.problems or overrides.unreadable or limits.keep_throttles),
+        hold=bool(snapshot.problems or overrides.unreadable or (limits.keep_throttles and not snapshot.reassignments)),
         finished_override=_is_over(snapshot, overrides) and (after_reassignment or _had_a_move(snapshot)),
     )
 

@@ -47,6 +47,8 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
                 return
             yield discovery_pb2.WatchSnapshotsResponse()
             while (event := happened.get()) is not None:
-                yield discovery_pb2.WatchSnapshotsResponse(version=event.version, reason=event.reason)
+                yield discovery_pb2.WatchSnapshotsResponse(
+                    version=event.version, reason=event.reason, urgent=event.urgent
+                )
         finally:
             watch.close()

@@ -287,8 +287,7 @@ class Cluster:
 
     def _start_zookeeper(self, directory: Path) -> ZooKeeperServer:
         server = ZooKeeperServer(directory)
-        # By SIGTERM: a Java that is killed leaves a file in the system's temporary directory.
-        self._stack.callback(server.stop)
+        self._stack.callback(server.kill)
         self._interruption.run(server.start, lambda: [server.process])
         return server
 
@@ -486,7 +485,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _arguments(argv)
     interruption = Interruption()
-    _forget_own_environment()
+    _prepare_environment()
     try:
         found = _run(interruption)
     except Interrupted as interrupted:
@@ -513,10 +512,12 @@ def _run(interruption: Interruption) -> Summary:
         return Story(cluster, screen, interruption, deadline).tell(scenario["reassignment"])
 
 
-def _forget_own_environment() -> None:
-    """Let no setting of the user's own installation reach the demo's services."""
+def _prepare_environment() -> None:
+    """Let no setting of the user's own installation reach the demo's services, and let Java leave no file."""
     for name in [name for name in os.environ if name.startswith("AUTOTHROTTLE_")]:
         del os.environ[name]
+    # A Java that is killed leaves its performance counters in the system's temporary directory.
+    os.environ["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -XX:-UsePerfData".strip()
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

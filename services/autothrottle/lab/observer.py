@@ -27,6 +27,7 @@ from autothrottle.core.configs import (
     ResourceType,
     parse_replicas,
 )
+from autothrottle.core.errors import Unavailable
 from autothrottle.lab.scenario import parse_reassignment
 from autothrottle.lab.zookeeper import Operation, Transaction
 
@@ -61,9 +62,16 @@ class Observer:
         self._last: tuple[float, int, int] | None = None
 
     def counters(self) -> dict[str, Any]:
-        """Return what the brokers have counted so far: `SimulatedKafka.counters`."""
-        with urllib.request.urlopen(f"{self._counters_url}/counters", timeout=_ANSWER_SECONDS) as answer:
-            found: dict[str, Any] = json.load(answer)
+        """Return what the brokers have counted so far: `SimulatedKafka.counters`.
+
+        Raises:
+            Unavailable: they do not answer.
+        """
+        try:
+            with urllib.request.urlopen(f"{self._counters_url}/counters", timeout=_ANSWER_SECONDS) as answer:
+                found: dict[str, Any] = json.load(answer)
+        except OSError as error:
+            raise Unavailable(f"the brokers' counters at {self._counters_url} do not answer: {error}") from error
         return found
 
     def sample(self) -> Sample:

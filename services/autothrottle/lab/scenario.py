@@ -100,17 +100,17 @@ _DEMO_CLIENTS = {
     1003: (30, 24),
     1004: (22, 28),
     1005: (27, 25),
-    1006: (10, 10),
+    1006: (11, 11),
 }
 """Broker id -> what clients read and write at first, MB/s."""
 
 _DEMO_TOPICS = ("clickstream", "orders", "payments", "telemetry")
-_DEMO_BYTES_PER_LEADER = 790 * MEGABYTE
+_DEMO_BYTES_PER_LEADER = 780 * MEGABYTE
 _DEMO_PARTITIONS_PER_LEADER = 8
 
 
 def demo_scenario() -> Document:
-    """Return a broker replacement: 6 brokers, 40 partitions and 3.95 GB to copy, 46 s at best.
+    """Return a broker replacement: 6 brokers, 40 partitions and 3.9 GB to copy, 46 s at best.
 
     Broker 1000 has failed. The new broker 1006, which serves another topic as well, takes its replicas from
     the leaders 1001 to 1005. 15 s after the reassignment starts client load doubles everywhere, for 15 s.

@@ -180,7 +180,7 @@ class Planner:
     def _happened(self, event: SnapshotEvent) -> None:
         # The replica of discovery that is asked next may lag behind the one that saw it.
         self._newest_event = max(self._newest_event, event.version)
-        self._triggers.request(event.reason)
+        self._triggers.request(event.reason, urgent=event.urgent)
 
     def _run(self) -> None:
         while (trigger := self._triggers.wait()) is not None:

@@ -19,6 +19,8 @@ class SnapshotEvent:
     """A snapshot of at least this version shows it."""
     reason: str
     """What happened, for example `a reassignment of [t1] started`."""
+    urgent: bool = False
+    """Whether bytes move unthrottled until a cycle has seen it: partitions began to move, or leaders changed."""
 
 
 class Watch(Protocol):

@@ -271,19 +271,23 @@ class Problem(_message.Message):
 
     PATH_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    URGENT_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """The node or resource."""
     reason: _builtins.str
     """One sentence that names the value and the fix."""
+    urgent: _builtins.bool
+    """Whether bytes move unthrottled until a cycle has seen it: partitions began to move, or leaders changed."""
     def __init__(
         self,
         *,
         path: _builtins.str = ...,
         reason: _builtins.str = ...,
+        urgent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "reason", b"reason", "urgent", b"urgent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -314,19 +318,23 @@ class WatchSnapshotsResponse(_message.Message):
 
     VERSION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    URGENT_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """A snapshot of at least this version shows what happened."""
     reason: _builtins.str
     """What happened; empty in the first message, which only says that the watch stands."""
+    urgent: _builtins.bool
+    """Whether bytes move unthrottled until a cycle has seen it: partitions began to move, or leaders changed."""
     def __init__(
         self,
         *,
         version: _builtins.int = ...,
         reason: _builtins.str = ...,
+        urgent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "urgent", b"urgent", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

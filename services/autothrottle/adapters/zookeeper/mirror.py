@@ -9,16 +9,20 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoNodeError, UnimplementedError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import Callback, KazooState
 
+from autothrottle.adapters.zookeeper.bulk import Node, batches, get_many_async, watch_many_async
 from autothrottle.core.errors import Unavailable
+
+_MANY = 200
+"""From so many nodes on their data are read in bulk, where the server can do that."""
 
 _IN_FLIGHT = 2_000
 """Requests on the way at once: enough to hide the round trip, small enough for the server's queue."""
@@ -47,6 +51,7 @@ class ZnodeMirror:
         self._dirty: set[Key] = set()
         self._watched: set[Key] = set()
         self._lock = threading.Lock()
+        self._reads_in_bulk = True
         client.add_listener(self._state_changed)
 
     def close(self) -> None:
@@ -137,6 +142,8 @@ class ZnodeMirror:
             return taken
 
     def _read(self, keys: set[Key], deadline: float) -> None:
+        if self._reads_in_bulk and len(keys) >= _MANY:
+            keys = {key for key in keys if key[0] is Part.CHILDREN} | self._read_in_bulk(keys, deadline)
         waiting: deque[tuple[Key, Any]] = deque()
         for key in keys:
             if len(waiting) >= _IN_FLIGHT:
@@ -144,6 +151,36 @@ class ZnodeMirror:
             waiting.append((key, self._request(key)))
         while waiting:
             self._collect(*waiting.popleft(), deadline)
+
+    def _read_in_bulk(self, keys: set[Key], deadline: float) -> set[Key]:
+        """Read the data of many nodes; return what has to be read singly, since it may be not there."""
+        # Not younger than any of the answers: what is written from now on makes the watch fire.
+        zxid = int(self._client.last_zxid)
+        paths = [path for part, path in keys if part is Part.DATA]
+        asked = [(batch, get_many_async(self._client, batch)) for batch in batches(paths)]
+        missing: set[Key] = set()
+        watching = []
+        for batch, answer in asked:
+            try:
+                nodes = dict(zip(batch, answer.get(timeout=_left(deadline)), strict=True))
+            except UnimplementedError:
+                self._reads_in_bulk = False
+                return keys
+            found = {path: node for path, node in nodes.items() if node is not None}
+            missing |= {(Part.DATA, path) for path in nodes.keys() - found.keys()}
+            self._take(found)
+            watches = {path: watch for path in found if (watch := self._watch((Part.DATA, path))) is not None}
+            if watches:
+                watching.append(watch_many_async(self._client, watches, zxid))
+        for confirmed in watching:
+            confirmed.get(timeout=_left(deadline))
+        return missing
+
+    def _take(self, nodes: Mapping[str, Node]) -> None:
+        with self._lock:
+            for path, node in nodes.items():
+                if (key := (Part.DATA, path)) in self._values:
+                    self._values[key] = node.data, node.mzxid
 
     def _request(self, key: Key) -> Any:
         part, path = key

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kazoo.client import KazooClient
 
@@ -113,33 +113,33 @@ class ZooKeeperSnapshots:
             try:
                 with self._lock:
                     version = self._refresh(time.monotonic() + _FOLLOW_TIMEOUT_SECONDS, 0)
-                    reasons = self._news()
+                    news = self._news()
             except AutothrottleError as error:
                 log.warning("the cluster cannot be read: %s", error)
                 time.sleep(0.5)
                 self._dirty.set()
                 continue
-            for reason in reasons:
-                self._watchers.publish(SnapshotEvent(version, reason))
+            for reason, urgent in news:
+                self._watchers.publish(SnapshotEvent(version, reason, urgent))
 
-    def _news(self) -> list[str]:
-        """What happened since this was asked last, one sentence each."""
+    def _news(self) -> list[tuple[str, bool]]:
+        """What happened since this was asked last: one sentence each, and whether bytes move unthrottled."""
         brokers, moving = self._brokers(), dict(self._moving)
         announced, self._announced = self._announced, (brokers, moving)
         if announced is None:
             # Whoever began to watch before the first look was over would wait for these in vain.
-            return [f"reassignment found: [{' '.join(sorted(moving))}]"] if moving else []
+            return [(f"reassignment found: [{' '.join(sorted(moving))}]", True)] if moving else []
         old_brokers, old = announced
-        reasons = []
+        news = []
         if started := sorted(moving.keys() - old.keys()):
-            reasons.append(f"reassignment started: [{' '.join(started)}]")
+            news.append((f"reassignment started: [{' '.join(started)}]", True))
         if ended := sorted(old.keys() - moving.keys()):
-            reasons.append(f"reassignment ended: [{' '.join(ended)}]")
+            news.append((f"reassignment ended: [{' '.join(ended)}]", False))
         changed = [t for t in moving.keys() & old.keys() if moving[t] is not old[t] and moving[t] != old[t]]
-        reasons += [what for topic in sorted(changed) for what in _differences(old[topic], moving[topic])]
+        news += [what for topic in sorted(changed) for what in _differences(old[topic], moving[topic])]
         if appeared := sorted(brokers - old_brokers):
-            reasons.append(f"brokers registered: {appeared}")
-        return reasons
+            news.append((f"brokers registered: {appeared}", False))
+        return news
 
     # Reading.
 
@@ -343,20 +343,26 @@ def _put(mapping: dict[K, V], key: K, value: V | None) -> None:
         mapping.pop(key, None)
 
 
-def _differences(old: TopicReassignment, new: TopicReassignment) -> list[str]:
-    """What changed in a topic's reassignment, one sentence for each kind."""
-    found = []
-    if (old.partitions, old.adding_replicas) != (new.partitions, new.adding_replicas):
-        found.append(f"reassignment of {new.topic} changed")
+def _differences(old: TopicReassignment, new: TopicReassignment) -> Iterator[tuple[str, bool]]:
+    """What changed in a topic's reassignment: one sentence for each kind, and whether bytes move unthrottled."""
     before, after = _by_partition(old), _by_partition(new)
     both = before.keys() & after.keys()
-    if any(before[p][0] != after[p][0] for p in both):
-        found.append(f"leader of {new.topic} changed")
-    if any(before[p][1] != after[p][1] for p in both):
-        found.append(f"ISR of {new.topic} changed")
-    return found
+    if after.keys() - before.keys() or any(before[p].adding != after[p].adding for p in both):
+        yield f"reassignment of {new.topic} grew", True
+    if before.keys() - after.keys():
+        yield f"partitions of {new.topic} are done", False
+    if any(before[p].leader != after[p].leader for p in both):
+        yield f"leader of {new.topic} changed", True
+    if any(before[p].isr != after[p].isr for p in both):
+        yield f"ISR of {new.topic} changed", False
 
 
-def _by_partition(reassignment: TopicReassignment) -> dict[int, tuple[int, frozenset[int]]]:
-    columns = zip(reassignment.partitions, reassignment.leaders, reassignment.isr, strict=True)
-    return {partition: (leader, frozenset(isr)) for partition, leader, isr in columns}
+class _Partition(NamedTuple):
+    leader: int
+    isr: frozenset[int]
+    adding: tuple[int, ...]
+
+
+def _by_partition(reassignment: TopicReassignment) -> dict[int, _Partition]:
+    columns = (reassignment.leaders, map(frozenset, reassignment.isr), reassignment.adding_replicas)
+    return dict(zip(reassignment.partitions, map(_Partition, *columns), strict=True))

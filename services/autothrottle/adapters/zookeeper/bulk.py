@@ -1,0 +1,118 @@
+"""Many reads in one request, and many watches in one: the two requests of ZooKeeper's protocol that kazoo lacks.
+
+kazoo takes 130 µs for each node that it reads, which is 13 s for the states of 100,000 partitions; here a node takes a
+few. What is sent goes through kazoo's own connection, in order with everything else.
+
+Source: MultiOperationRecord, MultiResponse and SetWatches of ZooKeeper 3.9; servers read many at once from 3.6 on.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, ClassVar, NamedTuple
+
+from kazoo.client import KazooClient
+
+BATCH_NODES = 1_000
+"""In one request: their paths are far below the 1 MB that a server takes, and it is busy for some milliseconds."""
+
+_GET_DATA = 4
+_END = struct.pack("!iBi", -1, 1, -1)
+_READ_HEADER = struct.pack("!iBi", _GET_DATA, 0, -1)
+_LENGTH = struct.Struct("!i")
+_RESULT = struct.Struct("!iBii")
+"""(kind, done, error) and the length of the data, or once more the error."""
+_STAT = struct.Struct("!8xq16xi32x")
+"""The transaction that wrote the data last, and the data's version."""
+
+
+class Node(NamedTuple):
+    """A node as it was read."""
+
+    data: bytes | None
+    mzxid: int
+    """The transaction that wrote the data last."""
+    version: int
+    """Of the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class _MultiRead:
+    """The data of many nodes; the answer has None for each that cannot be read."""
+
+    type: ClassVar[int] = 22
+    paths: Sequence[str]
+
+    def serialize(self) -> bytes:
+        return b"".join(_READ_HEADER + _text(path) + b"\0" for path in self.paths) + _END
+
+    def deserialize(self, buffer: bytes, offset: int) -> list[Node | None]:
+        nodes: list[Node | None] = []
+        for _ in self.paths:
+            kind, _, _, length = _RESULT.unpack_from(buffer, offset)
+            offset += _RESULT.size
+            if kind != _GET_DATA:
+                nodes.append(None)
+                continue
+            end = offset + max(length, 0)
+            mzxid, version = _STAT.unpack_from(buffer, end)
+            nodes.append(Node(bytes(buffer[offset:end]) if length >= 0 else None, mzxid, version))
+            offset = end + _STAT.size
+        return nodes
+
+
+@dataclass(frozen=True, slots=True)
+class _SetWatches:
+    """Watches of the data of many nodes; for each that was written after `zxid`, or is gone, the event comes at once."""
+
+    type: ClassVar[int] = 101
+    zxid: int
+    paths: Sequence[str]
+
+    def serialize(self) -> bytes:
+        data = b"".join(map(_text, self.paths))
+        # No watches for the creation of nodes, none for children.
+        return struct.pack("!qi", self.zxid, len(self.paths)) + data + struct.pack("!ii", 0, 0)
+
+    def deserialize(self, buffer: bytes, offset: int) -> None:
+        """Take the answer: it says nothing."""
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return _LENGTH.pack(len(encoded)) + encoded
+
+
+def get_many_async(client: KazooClient, paths: Sequence[str]) -> Any:
+    """Ask for the data of at most `BATCH_NODES` nodes; the answer is a list of `Node`, None where it cannot be read.
+
+    The answer is an error, `UnimplementedError`, when the server is older than 3.6.
+    """
+    return _sent(client, _MultiRead(paths))
+
+
+def watch_many_async(client: KazooClient, watches: Mapping[str, Callable[[Any], None]], zxid: int) -> Any:
+    """Watch the data of at most `BATCH_NODES` nodes that were read when the server had seen `zxid`, or later.
+
+    Nothing is missed in between: for a node that was written after `zxid`, or is gone, the watch fires at once.
+    """
+    # As kazoo registers its own; before the request, since the first events come before its answer.
+    for path, watch in watches.items():
+        client._data_watchers[path].add(watch)
+    return _sent(client, _SetWatches(zxid, tuple(watches)))
+
+
+def _sent(client: KazooClient, request: _MultiRead | _SetWatches) -> Any:
+    answer = client.handler.async_result()
+    client._call(request, answer)
+    return answer
+
+
+def batches(paths: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the paths in pieces of `BATCH_NODES`."""
+    rest = iter(paths)
+    while batch := tuple(islice(rest, BATCH_NODES)):
+        yield batch

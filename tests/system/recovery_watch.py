@@ -137,18 +137,26 @@ class RecoveryWatch:
     # Judgements.
 
     def worst_list_lag(self) -> float:
-        """Return for how long, at worst, lists stood that were not right any more, in seconds.
+        """Return for how long, at worst, a list lacked an entry or had one that was not right any more, in seconds.
 
-        Infinite when lists stood that were never right. A sample reads the lists after the partitions, so lists
-        that are right by the next sample are right.
+        Infinite when an entry stood that was never right. A sample reads the lists after the partitions, so what
+        is right by the next sample is right.
         """
         worst = 0.0
-        for index, sample in enumerate(self.samples):
-            following = self.samples[index + 1].expected if index + 1 < len(self.samples) else sample.expected
-            if sample.lists in (sample.expected, following):
-                continue
-            right = [s.at for s in self.samples[:index] if s.expected == sample.lists]
-            worst = max(worst, sample.at - right[-1] if right else float("inf"))
+        following = [*self.samples[1:], self.samples[-1]]
+        since: dict[str, float] = {}
+        until: dict[str, float] = {}
+        for sample, after in zip(self.samples, following, strict=True):
+            for side in (0, 1):
+                expected = {f"{side} {entry}" for entry in sample.expected[side]}
+                listed = {f"{side} {entry}" for entry in sample.lists[side]}
+                soon = {f"{side} {entry}" for entry in after.expected[side]}
+                until |= dict.fromkeys(expected, sample.at)
+                since = {e: at for e, at in since.items() if not e.startswith(f"{side} ") or e in expected}
+                since = dict.fromkeys(expected, sample.at) | since
+                stale = [sample.at - until.get(entry, float("-inf")) for entry in listed - expected - soon]
+                missing = [sample.at - since[entry] for entry in (expected & soon) - listed]
+                worst = max([worst, *stale, *missing])
         return worst
 
     def worst_window(self, broker_id: int, seconds: float = 12.0) -> float:

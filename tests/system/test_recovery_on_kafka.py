@@ -70,7 +70,7 @@ def services(
 ) -> Iterator[ServiceProcesses]:
     options = {
         "interval": str(INTERVAL),
-        "metrics-window": "10",
+        "metrics-window": "12",
         "cap-map": f'{{"lab":{capacity_mb}}}',
         "min-rate": "1",
         "zk-session-timeout": "3",

@@ -46,7 +46,8 @@ def ended(process: Process, within_seconds: float = 30.0) -> int:
 def test_services_that_end_at_any_moment_leave_nothing_half_written(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
-    sizes = {"orders": [40 * n for n in range(1, 13)], "payments": [40 * n for n in range(1, 10)]}
+    # Bulk outlasts every stop, however slow the machine is; partitions of the others join all along.
+    sizes = {"orders": [20 * n for n in range(1, 13)], "payments": [20 * n for n in range(1, 10)], "bulk": [30_000] * 3}
     chance = random.Random(SEED)
     rounds = ["SIGTERM"] * 10 + ["SIGKILL"] * 3
     chance.shuffle(rounds)
@@ -67,12 +68,13 @@ def test_services_that_end_at_any_moment_leave_nothing_half_written(
                         process.kill()
                 assert recovery.half_written() == [], f"after {how} {number}"
                 assert "Traceback" not in services.log()
-        assert recovery.is_moving(), "the recovery was over before the last stop"
+        assert recovery.is_moving()
         assert recovery.configs() != before
         assert longest < 10
         stops = len({write.fence for write in recovery.writes(start)})
         with recovery.services():
-            recovery.wait_until_throttled(within_seconds=20)
+            recovery.wait_until_throttled("bulk", within_seconds=20)
+            recovery.cancel_move("bulk")
             recovery.speed_up()
             recovery.wait_until_clean(before)
         writes = recovery.assert_fenced(start, terms=4)
@@ -86,16 +88,15 @@ def test_a_stop_and_a_start_in_mid_move_rewrite_nothing(fresh_zookeeper: ZooKeep
         steady = partial(recovery.services, metrics_window="4", change_threshold="30")
         before = recovery.configs()
         with steady() as services:
-            first = recovery.wait_for_term()
+            recovery.wait_for_term()
             recovery.start_move()
             recovery.wait_until_throttled()
             wait_until_settled(recovery)
             mark, standing = fresh_zookeeper.last_zxid(), recovery.configs()
             assert services.stop() == [0] * len(services.processes)
-            # While all were stopping another may have led.
-            assert (last := recovery.leader()).fence >= first.fence
+            last = recovery.leader().fence  # while all were stopping another may have led
         with steady():
-            second = recovery.wait_for_term(last.fence)
+            second = recovery.wait_for_term(last)
             cycle = recovery.wait_for_cycle(second, 4)
             assert recovery.is_throttled("orders")
             assert [path for write in recovery.writes(mark) for path in write.paths] == []

@@ -24,7 +24,7 @@ from autothrottle.lab.processes import scratch_directory
 from autothrottle.lab.zookeeper import Operation, Transaction, ZooKeeperServer
 from tests.adapters.contract_config_writer import ConfigWriterContract
 from tests.builders import change, eventually, ledger_entry
-from tests.system.zookeeper_tree import Tree, session
+from tests.system.zookeeper_tree import Tree, freeze, session
 
 TIMEOUT = timedelta(seconds=20)
 BROKER = ConfigResource.broker(1001)
@@ -305,11 +305,11 @@ def test_a_batch_beyond_zookeepers_limit_never_suspends_the_session(subject: Sub
 def frozen_while_committing(subject: Subject, seconds: float) -> tuple[ZooKeeperConfigWriter, threading.Timer]:
     thaw = threading.Timer(seconds, subject.server.thaw)
 
-    def freeze() -> None:
-        subject.server.freeze()
+    def fall_silent() -> None:
+        freeze(subject.server)
         thaw.start()
 
-    return interrupted(subject, freeze), thaw
+    return interrupted(subject, fall_silent), thaw
 
 
 @pytest.mark.parametrize("change_", [rate("5"), change("brokers/1001", ledger=OURS)], ids=["a-rate", "only-the-ledger"])
@@ -368,7 +368,7 @@ def test_nothing_is_tried_while_the_server_is_silent(own_zookeeper: ZooKeeperSer
     with contextlib.ExitStack() as stack:
         subject = Subject(own_zookeeper, stack)
         fence = subject.begin_term()
-        own_zookeeper.freeze()
+        freeze(own_zookeeper)
         try:
             with pytest.raises(Unavailable):
                 subject.writer.apply(fence, [rate("5")], timedelta(seconds=0.3))

@@ -24,7 +24,7 @@ from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.ports.leadership import Election
 from tests.adapters.contract_election import ElectionContract, fence_of, leading, nothing
 from tests.builders import eventually
-from tests.system.zookeeper_tree import Tree, session
+from tests.system.zookeeper_tree import Tree, freeze, session
 
 SESSION_SECONDS = 1.5
 NOISE_SECONDS = 1.5
@@ -178,7 +178,7 @@ def test_a_silent_zookeeper_ends_the_term_by_the_clock_of_the_leader(freezable: 
     states: list[str] = []
     freezable.client(leader).add_listener(states.append)
     earlier = fence_of(leader)
-    freezable.server.freeze()
+    freeze(freezable.server)
     frozen = time.monotonic()
     eventually(lambda: not leading(leader))
     assert time.monotonic() - frozen < SESSION_SECONDS * 2 / 3 + 0.3
@@ -201,7 +201,7 @@ def test_silence_again_and_again_leaves_no_candidate_behind_that_blocks_the_othe
         second.join("host2:1", nothing)
         for seconds in (0.3, 2.0, 0.8, 1.2, 0.6):
             eventually(lambda: leading(first) or leading(second))
-            freezable.server.freeze()
+            freeze(freezable.server)
             time.sleep(seconds)
             freezable.server.thaw()
             thawed = time.monotonic()
@@ -217,7 +217,7 @@ def test_silence_again_and_again_leaves_no_candidate_behind_that_blocks_the_othe
 
 def test_a_candidate_that_joins_while_zookeeper_is_silent_leads_afterwards(freezable: Subject) -> None:
     candidate = freezable.candidate()
-    freezable.server.freeze()
+    freeze(freezable.server)
     candidate.join("host1:1", nothing)
     time.sleep(SESSION_SECONDS * 1.5)
     assert candidate.term is None
@@ -237,7 +237,7 @@ def test_leaving_takes_a_few_seconds_at_most_while_zookeeper_is_silent(own_zooke
         for follower in followers:
             follower.join("host2:1", nothing)
         eventually(lambda: freezable.standing() == 3)
-        own_zookeeper.freeze()
+        freeze(own_zookeeper)
         leaving = [threading.Thread(target=candidate.leave) for candidate in candidates[:2]]
         asked = time.monotonic()
         for thread in leaving:

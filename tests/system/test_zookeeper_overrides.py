@@ -16,7 +16,7 @@ from autothrottle.core.overrides import Override, Overrides
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from tests.adapters.contract_override_store import OverrideStoreContract
 from tests.builders import eventually
-from tests.system.zookeeper_tree import Tree, session
+from tests.system.zookeeper_tree import Tree, freeze, session
 
 MB = 1_000_000
 
@@ -194,7 +194,7 @@ def test_overrides_are_read_and_told_of_again_after_the_server_was_away(fresh_zo
         subject.store.set_override(1001, 7 * MB, False)
         subject.store.watch_overrides(told.set)
         assert told.wait(20)
-        fresh_zookeeper.freeze()
+        freeze(fresh_zookeeper)
         with pytest.raises(Unavailable):
             impatient = ZooKeeperOverrides(subject.tree.client, subject.tree.own, timeout=timedelta(seconds=0.3))
             stack.callback(impatient.close)

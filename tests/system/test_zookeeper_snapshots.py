@@ -26,7 +26,7 @@ from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.ports.cluster import SnapshotEvent
 from tests.adapters.contract_snapshot_source import SnapshotSourceContract
 from tests.builders import eventually, ledger_entry, reassignment
-from tests.system.zookeeper_tree import Tree, encoded, session
+from tests.system.zookeeper_tree import Tree, encoded, freeze, session
 
 TIMEOUT = timedelta(seconds=20)
 BROKER = ConfigResource.broker(1001)
@@ -281,7 +281,7 @@ def test_after_the_server_was_silent_changes_are_seen_again(
         subject.cluster.start_reassignment("t1", {0: [1003, 1002]})
         source.fetch_snapshot(timeout=TIMEOUT)
         heard = Heard(source)
-        own_zookeeper.freeze()
+        freeze(own_zookeeper)
         try:
             with pytest.raises(Unavailable):
                 source.fetch_snapshot(timeout=timedelta(seconds=0.3))

@@ -67,6 +67,8 @@ def _integer(value: Any) -> int:
 def _broker_ids(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r} is no list of broker ids")
+    if set(map(type, value)) <= {int}:
+        return tuple(value)
     return tuple(_integer(b) for b in value)
 
 

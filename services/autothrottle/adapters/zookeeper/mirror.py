@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -18,7 +18,7 @@ from kazoo.exceptions import NoNodeError, UnimplementedError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import Callback, KazooState
 
-from autothrottle.adapters.zookeeper.bulk import Node, batches, get_many_async, watch_many_async
+from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, Node, get_many_async, watch_many_async
 from autothrottle.core.errors import Unavailable
 
 _MANY = 200
@@ -78,12 +78,12 @@ class ZnodeMirror:
 
     def data(self, path: str) -> bytes | None:
         """The data of a node; None: there is no such node."""
-        node: tuple[bytes, int] | None = self._values.get((Part.DATA, path))
+        node: Node | None = self._values.get((Part.DATA, path))
         return node[0] if node else None
 
     def written_by(self, path: str) -> int:
         """The transaction that wrote a node's data last; 0: there is no such node."""
-        node: tuple[bytes, int] | None = self._values.get((Part.DATA, path))
+        node: Node | None = self._values.get((Part.DATA, path))
         return node[1] if node else 0
 
     def children(self, path: str) -> tuple[str, ...]:
@@ -156,31 +156,37 @@ class ZnodeMirror:
         """Read the data of many nodes; return what has to be read singly, since it may be not there."""
         # Not younger than any of the answers: what is written from now on makes the watch fire.
         zxid = int(self._client.last_zxid)
-        paths = [path for part, path in keys if part is Part.DATA]
-        asked = [(batch, get_many_async(self._client, batch)) for batch in batches(paths)]
+        data = [key for key in keys if key[0] is Part.DATA]
+        batches = [data[start : start + BATCH_NODES] for start in range(0, len(data), BATCH_NODES)]
+        asked = [get_many_async(self._client, [path for _, path in batch]) for batch in batches]
         missing: set[Key] = set()
         watching = []
-        for batch, answer in asked:
+        for batch, answer in zip(batches, asked, strict=True):
             try:
-                nodes = dict(zip(batch, answer.get(timeout=_left(deadline)), strict=True))
+                nodes = answer.get(timeout=_left(deadline))
             except UnimplementedError:
                 self._reads_in_bulk = False
                 return keys
-            found = {path: node for path, node in nodes.items() if node is not None}
-            missing |= {(Part.DATA, path) for path in nodes.keys() - found.keys()}
-            self._take(found)
-            watches = {path: watch for path in found if (watch := self._watch((Part.DATA, path))) is not None}
-            if watches:
-                watching.append(watch_many_async(self._client, watches, zxid))
+            missing.update(key for key, node in zip(batch, nodes, strict=True) if node is None)
+            if unwatched := self._take(batch, nodes):
+                watching.append(watch_many_async(self._client, unwatched, self._data_changed, zxid))
         for confirmed in watching:
             confirmed.get(timeout=_left(deadline))
         return missing
 
-    def _take(self, nodes: Mapping[str, Node]) -> None:
+    def _take(self, keys: Sequence[Key], nodes: Sequence[Node | None]) -> list[str]:
+        """Take over what was read; return the nodes that are there and lack a watch, which they are to get now."""
         with self._lock:
-            for path, node in nodes.items():
-                if (key := (Part.DATA, path)) in self._values:
-                    self._values[key] = node.data, node.mzxid
+            found = [(key, node) for key, node in zip(keys, nodes, strict=True) if node is not None]
+            self._values.update((key, node) for key, node in found if key in self._values)
+            unwatched = [key for key, _ in found if key not in self._watched]
+            self._watched.update(unwatched)
+        return [path for _, path in unwatched]
+
+    def _data_changed(self, event: Any) -> None:
+        """React as the watch of a single node does; without a path the session ended, and all will be read anew."""
+        if event.path is not None:
+            self._fired((Part.DATA, event.path))
 
     def _request(self, key: Key) -> Any:
         part, path = key
@@ -215,16 +221,15 @@ class ZnodeMirror:
             if key in self._watched:
                 return None
             self._watched.add(key)
+        return lambda _event: self._fired(key)
 
-        def fired(_event: Any) -> None:
-            with self._lock:
-                self._watched.discard(key)
-                if key not in self._values:
-                    return
-                self._dirty.add(key)
-            self._on_dirty()
-
-        return fired
+    def _fired(self, key: Key) -> None:
+        with self._lock:
+            self._watched.discard(key)
+            if key not in self._values:
+                return
+            self._dirty.add(key)
+        self._on_dirty()
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:
@@ -238,7 +243,7 @@ def _copied(part: Part, result: Any) -> Any:
     if part is Part.CHILDREN:
         return tuple(sorted(result))
     data, stat = result
-    return data, stat.mzxid
+    return data, stat.mzxid, stat.version
 
 
 def _left(deadline: float) -> float:

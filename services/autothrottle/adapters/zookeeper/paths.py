@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from autothrottle.core.configs import ConfigResource
 
 
+@cache  # of a few constants, asked for with each of 100,000 partitions
 def _prefixed(prefix: str, path: str) -> str:
     parts = [part for part in prefix.split("/") if part]
     return "".join(f"/{part}" for part in parts) + path

@@ -6,13 +6,13 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-COLUMNS = ("figure", "size", "original", "ours", "least", "most", "runs", "unit", "load")
+COLUMNS = ("figure", "size", "original", "ours", "least", "most", "runs", "unit", "load", "CPU seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Figure:
     """What the original program reaches, with its unit; empty: nobody has measured it."""
     load: float
     """Mean number of runnable processes of the machine over the minute that ended with the measurement."""
+    cpu_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Service -> CPU seconds of one run, the median: what others make the machine do changes these least."""
 
     @property
     def median(self) -> float:
@@ -39,7 +41,12 @@ class Figure:
         """The cells of its line in the table."""
         numbers = (self.median, min(self.samples), max(self.samples))
         shown = [_shown(number) for number in numbers]
-        return self.name, self.size, self.original or "-", *shown, str(len(self.samples)), self.unit, f"{self.load:.1f}"
+        about = str(len(self.samples)), self.unit, f"{self.load:.1f}", self.cpu()
+        return self.name, self.size, self.original or "-", *shown, *about
+
+    def cpu(self) -> str:
+        """The CPU seconds in words."""
+        return ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.cpu_seconds.items())
 
     def to_json(self) -> dict[str, Any]:
         """The figure as it is kept."""
@@ -51,6 +58,7 @@ class Figure:
             "samples": [round(sample, 3) for sample in self.samples],
             "unit": self.unit,
             "load_average": round(self.load, 1),
+            "cpu_seconds": {name: round(seconds, 2) for name, seconds in self.cpu_seconds.items()},
         }
 
 
@@ -60,12 +68,21 @@ class Figures:
     def __init__(self) -> None:
         self._figures: list[Figure] = []
 
-    def add(self, name: str, size: str, unit: str, samples: Sequence[float], original: str = "") -> None:
+    def add(
+        self,
+        name: str,
+        size: str,
+        unit: str,
+        samples: Sequence[float],
+        original: str = "",
+        cpu_seconds: Mapping[str, float] | None = None,
+    ) -> None:
         """Take a figure over, and print its line at once: a whole run takes minutes."""
-        figure = Figure(name, size, unit, tuple(samples), original, os.getloadavg()[0])
+        figure = Figure(name, size, unit, tuple(samples), original, os.getloadavg()[0], cpu_seconds or {})
         self._figures.append(figure)
-        _, _, shown, ours, least, most, runs, _, load = figure.row()
-        print(f"\n  {size}: {name}: {ours} {unit} ({least} to {most}, {runs} runs, load {load}); original: {shown}")
+        _, _, shown, ours, least, most, runs, _, load, cpu = figure.row()
+        measured = f"{ours} {unit} ({least} to {most}, {runs} runs, load {load})"
+        print(f"\n  {size}: {name}: {measured}; original: {shown}{'; CPU s: ' * bool(cpu)}{cpu}")
 
     def __bool__(self) -> bool:
         return bool(self._figures)

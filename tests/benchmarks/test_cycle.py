@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -51,7 +52,7 @@ LIGHT, HEAVY, HEAVIER = 200 * MEGABYTE, 500 * MEGABYTE, 700 * MEGABYTE
 """What the clients of every broker send and receive, bytes/s: only more, since raises wait for the quota window."""
 
 CYCLE_ORIGINAL = {SMALL: "61 s", LARGE: "304 s"}
-UNCHANGED_ORIGINAL = {SMALL: "-", LARGE: "252 s"}
+UNCHANGED_ORIGINAL = {SMALL: "", LARGE: "252 s"}
 START_ORIGINAL = {SMALL: "1.8 to 3.2 s with 5 brokers", LARGE: "260 s"}
 END_ORIGINAL = "5 to 7 s with 5 brokers"
 
@@ -92,7 +93,7 @@ class Installation:
         self, cause: Callable[[], object], is_there: Callable[[Standing], bool], begin: datetime | None = None
     ) -> Seen:
         """Do something, and return the cycle after which everything is as it shall be."""
-        before, cpu = self.last_cycle(), self._cpu_seconds()
+        before, cpu = self.last_cycle(), {} if begin else self._cpu_seconds()
         asked = begin or datetime.now(UTC)
         cause()
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -102,7 +103,7 @@ class Installation:
                 assert not cycle.error, cycle.error
                 standing = self._cluster.standing()
                 if is_there(standing):
-                    taken = {name: seconds - cpu[name] for name, seconds in self._cpu_seconds().items()}
+                    taken = {name: seconds - cpu.get(name, 0.0) for name, seconds in self._cpu_seconds().items()}
                     return Seen(asked, cycle, standing, taken)
                 before = cycle
             time.sleep(0.05)
@@ -212,15 +213,15 @@ def is_clean(standing: Standing) -> bool:
 
 
 def add_cycles(figures: Figures, size: Size, name: str, seen: list[Seen], original: str = "") -> None:
-    figures.add(f"{name}: cause to last config write", str(size), "s", [s.to_last_write for s in seen], original)
+    last_writes = [s.to_last_write for s in seen]
+    figures.add(f"{name}: cause to last config write", str(size), "s", last_writes, original, cpu(seen))
     figures.add(f"{name}: the cycle itself", str(size), "s", [s.duration for s in seen])
-    add_cpu(figures, size, name, seen)
 
 
-def add_cpu(figures: Figures, size: Size, name: str, seen: list[Seen]) -> None:
-    for service in ("discovery", "metrics", "planner-1", "applier"):
-        taken = [s.cpu_seconds[service] for s in seen]
-        figures.add(f"{name}: CPU of {service.removesuffix('-1')}", str(size), "CPU s", taken)
+def cpu(seen: list[Seen]) -> dict[str, float]:
+    """The CPU seconds of each service in one run, the median."""
+    names = {"discovery": "discovery", "metrics": "metrics", "planner-1": "planner", "applier": "applier"}
+    return {shown: statistics.median(s.cpu_seconds[name] for s in seen) for name, shown in names.items()}
 
 
 def test_cycles_of_services_that_run(house: House, figures: Figures) -> None:
@@ -228,7 +229,7 @@ def test_cycles_of_services_that_run(house: House, figures: Figures) -> None:
     starts, changed, unchanged, rereads, ends = [], [], [], [], []
     with house.installation() as services:
         for run in range(RUNS):
-            services.measure(LIGHT)
+            services.measure(LIGHT)  # also lets the services come to rest after their start
             starts.append(services.observe(cluster.start_move, house.is_throttled(LIGHT)))
             for load in (HEAVY, HEAVIER):
                 services.measure(load)
@@ -244,8 +245,7 @@ def test_cycles_of_services_that_run(house: House, figures: Figures) -> None:
     for name, seen in (("loads known", unchanged), ("loads read anew", rereads)):
         name = f"nothing changed, {name}"
         samples = [(s.cycle.end - s.asked).total_seconds() for s in seen]
-        figures.add(f"{name}: request to end of cycle", str(size), "s", samples, UNCHANGED_ORIGINAL[size])
-        add_cpu(figures, size, name, seen)
+        figures.add(f"{name}: request to end of cycle", str(size), "s", samples, UNCHANGED_ORIGINAL[size], cpu(seen))
     add_cycles(figures, size, "reassignment end", ends, END_ORIGINAL)
 
 
@@ -269,15 +269,12 @@ def test_first_cycle_of_services_that_start(house: House, figures: Figures) -> N
             first = services.observe(lambda: None, house.is_throttled(LIGHT), begin)
             seen.append((first, (first.standing.last_write - up).total_seconds()))
         house.cluster.wipe_throttles()
-    name, size = "cold, everything new", str(house.size)
+    name, size, original = "cold, everything new", str(house.size), CYCLE_ORIGINAL[house.size]
     cycles = [first for first, _ in seen]
-    original = CYCLE_ORIGINAL[house.size]
-    figures.add(
-        f"{name}: processes started to last config write", size, "s", [s.to_last_write for s in cycles], original
-    )
+    last_writes = [s.to_last_write for s in cycles]
+    figures.add(f"{name}: processes started to last config write", size, "s", last_writes, original, cpu(cycles))
     figures.add(f"{name}: all listening to last config write", size, "s", [after for _, after in seen])
     figures.add(f"{name}: the cycle itself", size, "s", [s.duration for s in cycles])
-    add_cpu(figures, house.size, name, cycles)
 
 
 def test_failover(house: House, figures: Figures) -> None:

@@ -81,6 +81,9 @@ class RecoveryWatch:
         assert self._counters is not None
         node = self._json(f"/brokers/topics/{self.topic}")
         adding = {int(p): ids for p, ids in (node.get("adding_replicas") or {}).items()}
+        # What was asked for through the znode moves from then on, though the controller takes it up one by one.
+        targets = {p: ids for p, ids in self._targets().items() if p not in adding}
+        adding = targets | adding
         states = {p: self._json(f"/brokers/topics/{self.topic}/partitions/{p}/state") for p in adding}
         pending = {p: [b for b in ids if b not in states[p]["isr"]] for p, ids in adding.items()}
         moving = frozenset(p for p, ids in pending.items() if ids)
@@ -110,6 +113,13 @@ class RecoveryWatch:
                     grown = max(0, size - self._sizes.get((broker_id, partition), 0))
                     self._sizes[broker_id, partition] = size
                     self._received[broker_id] = self._received.get(broker_id, 0) + grown
+
+    def _targets(self) -> dict[int, list[int]]:
+        try:
+            asked = self._json("/admin/reassign_partitions")["partitions"]
+        except NoNodeError:
+            return {}
+        return {row["partition"]: row["replicas"] for row in asked if row["topic"] == self.topic}
 
     def _json(self, path: str) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(self.zookeeper.get(path)[0])

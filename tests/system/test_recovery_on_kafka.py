@@ -129,8 +129,10 @@ def test_a_recovery_follows_the_load_with_exact_lists_and_leaves_the_cluster_as_
     assert watch.worst_list_lag() <= 1.0 + 2 * SLACK  # cycles are 1 s apart, and a sample is 0.2 s old
     assert watch.worst_window(DESTINATION) <= 1.25
     lowered, right = followed_seconds(watch, capacity_mb, stepped)
-    assert lowered <= INTERVAL + SLACK  # the first cycle sees a part of the step in its 10 s of metrics ...
-    assert right <= 2 * INTERVAL + SLACK  # ... and the second one all of it
+    # A cycle sees only the part of a step that its 12 s of metrics have seen, and so much less than the change
+    # threshold is not written: then the next one follows.
+    assert lowered <= 2 * INTERVAL + SLACK
+    assert right <= 3 * INTERVAL + SLACK
     assert clean.at - end.at <= 2.0 + SLACK
 
 
@@ -166,13 +168,13 @@ def first_throttle_seconds(zookeeper: ZooKeeperServer, topic: str) -> float:
 
 
 def followed_seconds(watch: RecoveryWatch, capacity_mb: int, stepped: float) -> tuple[float, float]:
-    """From the step in client load to the first lower throttle, and to one within 20 % of what is then right."""
+    """From the step in client load to the first lower throttle, and to one at most 20 % above what is then right."""
     ideal = (capacity_mb - 6.0) * 0.9 * MB
     rates = watch.rates_of(DESTINATION)
     stood = next(rate for at, rate in reversed(rates) if at <= stepped and rate is not None)
     after = [(at - stepped, rate) for at, rate in rates if at > stepped and rate is not None]
     lowered = next((at for at, rate in after if rate < stood), float("inf"))
-    return lowered, next((at for at, rate in after if abs(rate - ideal) <= 0.2 * ideal), float("inf"))
+    return lowered, next((at for at, rate in after if rate <= 1.2 * ideal), float("inf"))
 
 
 def print_figures(

@@ -184,7 +184,7 @@ def test_an_idle_start_changes_nothing_and_what_others_set_outlives_a_recovery(
 
 # Lists of more than a megabyte, on topics that are znodes and nothing else: a model would be too slow.
 
-LARGE_TOPICS = [f"large-{n:02}" for n in range(20)]
+LARGE_TOPICS = [f"large-{n:02}" for n in range(40)]
 LARGE_PARTITIONS = 1_000
 
 

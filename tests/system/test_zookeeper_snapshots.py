@@ -232,6 +232,38 @@ def test_after_any_sequence_of_changes_the_copy_equals_a_fresh_reading(subject: 
     assert copied == fresh
 
 
+def test_what_is_written_while_many_nodes_are_read_at_once_is_not_missed(subject: Subject) -> None:
+    """From a few hundred nodes on they are read in bulk, and their watches stand only after their content is known."""
+
+    def fetch(source: ZooKeeperSnapshots, read: threading.Event) -> None:
+        source.fetch_snapshot(timeout=TIMEOUT)
+        read.set()
+
+    cluster, dice = subject.cluster, random.Random(1)
+    topics = [ConfigResource.topic(f"t{number}") for number in range(400)]
+    for topic in topics:
+        cluster.client.create_async(cluster.kafka.config(topic), encoded({"version": 1, "config": {}}))
+    rates: dict[ConfigResource, dict[str, str]] = {}
+    for _ in range(5):
+        source, read = subject.another(), threading.Event()
+        reader = threading.Thread(target=partial(fetch, source, read))
+        reader.start()
+        for number in range(2_000):
+            topic = dice.choice(topics)
+            path = cluster.kafka.config(topic)
+            if dice.random() < 0.2 and rates.pop(topic, {}):
+                cluster.client.delete(path)
+                cluster.client.create(path, encoded({"version": 1, "config": {}}))
+            else:
+                rates[topic] = {LEADER_REPLICAS: f"{number}:1001"}
+                cluster.set_config(topic, rates[topic])
+            if number > 50 and read.is_set():
+                break
+        reader.join()
+        assert source.fetch_snapshot(timeout=TIMEOUT).throttles == rates
+    assert subject.snapshot().throttles == rates
+
+
 def turn(subject: Subject, number: int) -> None:
     """A topic comes, moves and goes."""
     topic = f"topic-{number}"

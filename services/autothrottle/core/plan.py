@@ -257,10 +257,9 @@ def _replica_lists(snapshot: Snapshot, standalone: frozenset[int]) -> dict[str, 
     follower: dict[str, set[str]] = {}
     moving = {r.topic: frozenset(r.partitions) for r in snapshot.reassignments}
     for reassignment in snapshot.reassignments:
-        for partition, _, isr, pending in reassignment.rows():
-            if pending:
-                leader.setdefault(reassignment.topic, set()).update(f"{partition}:{b}" for b in isr)
-                follower.setdefault(reassignment.topic, set()).update(f"{partition}:{b}" for b in pending)
+        copied = [row for row in reassignment.rows() if row[3]]
+        leader[reassignment.topic] = {f"{partition}:{b}" for partition, _, isr, _ in copied for b in isr}
+        follower[reassignment.topic] = {f"{partition}:{b}" for partition, _, _, pending in copied for b in pending}
     for broker_id in standalone:
         for topic, partitions in snapshot.replicas.get(broker_id, {}).items():
             if topic != CONSUMER_OFFSETS:

@@ -54,7 +54,7 @@ class TopicReassignment:
         """Yield (partition, leader, isr, pending) where pending are adding replicas outside of the ISR."""
         columns = zip(self.partitions, self.leaders, self.isr, self.adding_replicas, strict=True)
         for partition, leader, isr, adding in columns:
-            yield partition, leader, isr, tuple(b for b in adding if b not in isr)
+            yield partition, leader, isr, tuple([b for b in adding if b not in isr])
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,13 @@ def participants(snapshot: Snapshot) -> Mapping[int, frozenset[ReplicaRole]]:
     The leader of every partition that is still being copied holds the leader role; each adding replica that
     is not in the ISR holds the follower role, also while the partition has no leader.
     """
-    roles: dict[int, set[ReplicaRole]] = {}
+    leaders: set[int] = set()
+    followers: set[int] = set()
     for reassignment in snapshot.reassignments:
         for _, leader, _, pending in reassignment.rows():
-            if pending and leader != NO_LEADER:
-                roles.setdefault(leader, set()).add(ReplicaRole.LEADER)
-            for follower in pending:
-                roles.setdefault(follower, set()).add(ReplicaRole.FOLLOWER)
-    return {broker_id: frozenset(held) for broker_id, held in roles.items()}
+            if pending:
+                leaders.add(leader)
+                followers.update(pending)
+    leaders.discard(NO_LEADER)
+    sides = ((ReplicaRole.LEADER, leaders), (ReplicaRole.FOLLOWER, followers))
+    return {b: frozenset(role for role, held in sides if b in held) for b in leaders | followers}

@@ -27,9 +27,10 @@ _FILL_IN_FLIGHT = 200
 
 
 def fill(cluster: KafkaCluster, topic: str, bytes_per_partition: int, within_seconds: float = 300.0) -> None:
-    """Produce at least that many bytes to every partition of a topic, and return when all replicas have them.
+    """Produce at least that many bytes to every partition of a topic, and return when every running replica has them.
 
-    Also when a replica is on a broker that is down: then `TimeoutError`.
+    Raises:
+        TimeoutError: the replicas still differ then.
     """
     partitions = sorted(number for _, number in cluster.partitions([topic]))
     value = bytes(_FILL_RECORD_BYTES)
@@ -53,8 +54,9 @@ def _wait_until_replicated(cluster: KafkaCluster, topic: str, within_seconds: fl
     states = cluster.partitions([topic])
     while True:
         logs = {broker_id: cluster.log_bytes(broker_id) for broker_id in cluster.brokers}
-        sizes = {p: {logs[b].get(p, 0) for b in state.replicas} for p, state in states.items()}
-        if all(len(of_replicas) == 1 for of_replicas in sizes.values()):
+        running = {broker_id for broker_id, broker in cluster.brokers.items() if broker.process.running}
+        sizes = {p: {logs[b].get(p, 0) for b in running.intersection(state.replicas)} for p, state in states.items()}
+        if all(len(of_replicas) <= 1 for of_replicas in sizes.values()):
             return
         if time.monotonic() > deadline:
             raise TimeoutError(f"The replicas of {topic} differ after {within_seconds:.0f} s: {sizes}")

@@ -1,0 +1,134 @@
+"""Nodes read in bulk behave as nodes read singly: they are fresh, watched, and may be missing."""
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from kazoo.client import KazooClient
+
+from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, get_many_async, watch_many_async
+from autothrottle.adapters.zookeeper.mirror import Key, Part, ZnodeMirror
+from autothrottle.lab.zookeeper import ZooKeeperServer
+from tests.system.zookeeper_tree import session
+
+MANY = BATCH_NODES + 300
+"""More than one request holds."""
+
+SECONDS = 30.0
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    with session(zookeeper) as client:
+        yield client
+
+
+@pytest.fixture
+def other(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    with session(zookeeper) as client:
+        yield client
+
+
+def created(client: KazooClient, count: int) -> list[str]:
+    """The paths of so many new nodes, each of which holds its number."""
+    root = f"/bulk-{uuid.uuid4().hex}"
+    client.create(root)
+    for start in range(0, count, 500):
+        transaction = client.transaction()
+        for number in range(start, min(start + 500, count)):
+            transaction.create(f"{root}/{number}", str(number).encode())
+        assert not any(isinstance(result, Exception) for result in transaction.commit())
+    return [f"{root}/{number}" for number in range(count)]
+
+
+def mirrored(client: KazooClient, paths: list[str]) -> ZnodeMirror:
+    mirror = ZnodeMirror(client)
+    mirror.track([(Part.DATA, path) for path in paths])
+    caught_up(mirror)
+    return mirror
+
+
+def caught_up(mirror: ZnodeMirror) -> set[Key]:
+    mirror.catch_up(SECONDS)
+    read: set[Key] = set()
+    while some := mirror.read_changed(SECONDS):
+        read |= some
+    return read
+
+
+def test_what_is_read_in_bulk_is_what_a_single_read_returns(client: KazooClient) -> None:
+    paths = created(client, 3)
+    client.set(paths[1], b"")
+    client.set(paths[2], "é".encode() * 1000)
+    single = [client.get(path) for path in paths]
+    found = get_many_async(client, paths).get(timeout=SECONDS)
+    assert found == [(data, stat.mzxid, stat.version) for data, stat in single]
+
+
+def test_a_node_that_is_not_there_is_none_among_those_that_are(client: KazooClient) -> None:
+    first, second = created(client, 2)
+    found = get_many_async(client, [first, f"{first}-gone", second]).get(timeout=SECONDS)
+    assert [node and node[0] for node in found] == [b"0", None, b"1"]
+
+
+def test_a_watch_fires_at_once_for_what_was_written_or_deleted_since(client: KazooClient, other: KazooClient) -> None:
+    paths = created(client, 4)
+    get_many_async(client, paths).get(timeout=SECONDS)
+    zxid = client.last_zxid
+    other.set(paths[1], b"new")
+    other.delete(paths[2])
+    fired: list[str] = []
+    watch_many_async(client, paths, lambda event: fired.append(event.path), zxid).get(timeout=SECONDS)
+    other.set(paths[3], b"new")
+    deadline = time.monotonic() + SECONDS
+    while len(fired) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sorted(fired) == sorted(paths[1:])
+
+
+def test_a_mirror_of_many_nodes_reads_them_all_and_then_only_what_changed(
+    client: KazooClient, other: KazooClient
+) -> None:
+    paths = created(client, MANY)
+    mirror = mirrored(client, paths)
+    assert [mirror.data(path) for path in paths] == [str(number).encode() for number in range(MANY)]
+    assert caught_up(mirror) == set()
+    for data in (b"once", b"twice"):
+        other.set(paths[7], data)
+        assert caught_up(mirror) == {(Part.DATA, paths[7])}
+        assert mirror.data(paths[7]) == data
+    mirror.close()
+
+
+def test_a_mirror_follows_deletion_and_return_of_a_node_among_many(client: KazooClient, other: KazooClient) -> None:
+    paths = created(client, MANY)
+    missing = f"{paths[0]}-later"
+    mirror = mirrored(client, [*paths, missing])
+    assert mirror.data(missing) is None
+    other.delete(paths[3])
+    other.create(missing, b"here")
+    caught_up(mirror)
+    assert (mirror.data(paths[3]), mirror.data(missing)) == (None, b"here")
+    other.create(paths[3], b"back")
+    caught_up(mirror)
+    assert mirror.data(paths[3]) == b"back"
+    mirror.close()
+
+
+def test_a_mirror_of_many_nodes_is_fresh_after_its_server_was_killed(fresh_zookeeper: ZooKeeperServer) -> None:
+    with session(fresh_zookeeper) as client:
+        paths = created(client, MANY)
+        mirror = mirrored(client, paths)
+        fresh_zookeeper.kill()
+        fresh_zookeeper.start()
+        with session(fresh_zookeeper) as other:
+            other.set(paths[5], b"new")
+            deadline = time.monotonic() + SECONDS
+            while not client.connected and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert len(caught_up(mirror)) == MANY
+            other.set(paths[6], b"newer")
+            assert caught_up(mirror) == {(Part.DATA, paths[6])}
+        assert (mirror.data(paths[5]), mirror.data(paths[6])) == (b"new", b"newer")
+        mirror.close()

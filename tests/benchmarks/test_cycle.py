@@ -46,6 +46,7 @@ SESSION_SECONDS = 6
 INTERVAL_SECONDS = 600
 """So long that only what a bench asks for starts a cycle, but for the first one of a term."""
 
+REST_SECONDS = 4.0
 PATIENCE_SECONDS = 90.0
 RPC = timedelta(seconds=10)
 LIGHT, HEAVY, HEAVIER = 200 * MEGABYTE, 500 * MEGABYTE, 700 * MEGABYTE
@@ -120,6 +121,7 @@ class Installation:
 
     def measure(self, clients_bytes: int) -> None:
         """Return when the window of the metrics holds nothing but this load, with throttles used to the full."""
+        self._wait_for_rest()
         rates = self._cluster.standing().rates()
         self._clients.set_rates(
             {
@@ -128,6 +130,14 @@ class Installation:
             }
         )
         time.sleep(2 * WINDOW_SECONDS + 1)
+
+    def _wait_for_rest(self) -> None:
+        """Return once no cycle follows: one that reads the loads while they change would decide on a mixture."""
+        last, since = self.last_cycle(), time.monotonic()
+        while time.monotonic() - since < REST_SECONDS:
+            time.sleep(0.1)
+            if (cycle := self.last_cycle()) != last:
+                last, since = cycle, time.monotonic()
 
     def leader(self) -> Process:
         return self.services.planner(self._planner.state(RPC).leader_address)

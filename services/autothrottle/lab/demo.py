@@ -513,11 +513,9 @@ def _run(interruption: Interruption) -> Summary:
 
 
 def _prepare_environment() -> None:
-    """Let no setting of the user's own installation reach the demo's services, and let Java leave no file."""
+    """Let no setting of the user's own installation reach the demo's services."""
     for name in [name for name in os.environ if name.startswith("AUTOTHROTTLE_")]:
         del os.environ[name]
-    # A Java that is killed leaves its performance counters in the system's temporary directory.
-    os.environ["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -XX:-UsePerfData".strip()
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -494,6 +494,7 @@ def _java(jars: Path, heap_megabytes: int) -> list[str]:
             f"-Xmx{heap_megabytes}m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
+            "-XX:-UsePerfData",
         ),
         *("-Djava.awt.headless=true", "-cp", f"{jars}/*"),
     ]

@@ -65,6 +65,7 @@ class ZooKeeperServer:
         jars = [str(jar) for jar in sorted(pyspark_jars().glob("*.jar")) if jar.name.startswith(_JARS)]
         return [
             *(str(require_java()), "-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            "-XX:-UsePerfData",  # or a file of it stays behind when it is killed
             # The page cache survives a crash of the process; a crash of the machine is no test here.
             *("-Dzookeeper.forceSync=no", "-DpreAllocSize=1024", "-Dorg.apache.logging.log4j.level=WARN"),
             *("-cp", ":".join(jars), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)),

@@ -1,0 +1,78 @@
+"""The official client, made to keep deadlines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datadog_api_client import ApiClient, Configuration
+from datadog_api_client.rest import RESTClientObject
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, Retry
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.response import HTTPResponse
+
+from autothrottle.adapters.datadog.calls import Exchange
+from autothrottle.adapters.datadog.settings import DatadogSettings
+
+CONCURRENT_READS = 16
+CONCURRENT_POSTS = 2
+
+
+class Client(ApiClient):
+    """The official client, whose calls end when their exchange ends.
+
+    Every call is made by an `Exchange`.
+    """
+
+    def __init__(self, settings: DatadogSettings) -> None:
+        super().__init__(_configuration(settings))
+
+    def _build_rest_client(self) -> _Rest:
+        return _Rest(self.configuration, maxsize=CONCURRENT_READS + CONCURRENT_POSTS)
+
+    def drop_idle_connections(self) -> None:
+        """Forget connections that wait for a next call; until then a firewall would have forgotten them."""
+        self.rest_client.pool_manager.clear()
+
+
+class _Rest(RESTClientObject):
+    """The client's own HTTP, with the time-out of each call instead of one for all."""
+
+    def __init__(self, configuration: Configuration, maxsize: int) -> None:
+        super().__init__(configuration, maxsize=maxsize)  # type: ignore[no-untyped-call]
+        self.pool_manager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+
+    def request(self, *arguments: Any, **keywords: Any) -> Any:
+        keywords["request_timeout"] = Exchange.current().seconds_left()
+        return super().request(*arguments, **keywords)  # type: ignore[no-untyped-call]
+
+
+class _HttpConnection(HTTPConnection):
+    def getresponse(self) -> HTTPResponse:  # type: ignore[override]
+        Exchange.current().hold(self.sock)
+        return super().getresponse()
+
+
+class _HttpsConnection(HTTPSConnection):
+    def getresponse(self) -> HTTPResponse:  # type: ignore[override]
+        Exchange.current().hold(self.sock)
+        return super().getresponse()
+
+
+class _HttpPool(HTTPConnectionPool):
+    ConnectionCls = _HttpConnection
+
+
+class _HttpsPool(HTTPSConnectionPool):
+    ConnectionCls = _HttpsConnection
+
+
+def _configuration(settings: DatadogSettings) -> Configuration:
+    configuration = Configuration(
+        host=None if settings.url is None else settings.url.rstrip("/"),
+        preload_content=False,  # we read answers ourselves, so that one odd series does not spoil the others
+        retry_policy=Retry(total=False),  # no retry and no redirect, which would carry the keys elsewhere
+    )
+    # Set here, since the client fills what is empty from DD_API_KEY, DD_APP_KEY and DD_SITE.
+    configuration.api_key = {"apiKeyAuth": settings.api_key, "appKeyAuth": settings.app_key}
+    configuration.server_variables = {}
+    return configuration

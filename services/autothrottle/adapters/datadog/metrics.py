@@ -1,0 +1,167 @@
+"""Datadog as the source of loads and the sink of events: what is asked, and when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from datadog_api_client.v1.api.authentication_api import AuthenticationApi
+from datadog_api_client.v1.api.events_api import EventsApi
+from datadog_api_client.v1.api.metrics_api import MetricsApi
+from datadog_api_client.v1.api.tags_api import TagsApi
+from datadog_api_client.v1.model.event_create_request import EventCreateRequest
+
+from autothrottle.adapters.datadog.calls import Call, Exchanges, Failure, Late
+from autothrottle.adapters.datadog.client import CONCURRENT_POSTS, CONCURRENT_READS, Client
+from autothrottle.adapters.datadog.reading import Reading
+from autothrottle.adapters.datadog.series import Series, Window
+from autothrottle.adapters.datadog.settings import DatadogSettings
+from autothrottle.adapters.datadog.tags import TagCache, tags_by_host
+from autothrottle.core.capacity import CapacityLimits
+from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.loads import Loads
+from autothrottle.ports.metrics import Event
+
+EVENT_TITLE_PREFIX = "[kafka-autothrottle] "
+EVENT_TAGS = ("name:kafka-autothrottle", "name:autothrottle")
+MAX_EVENT_TEXT = 4_000
+"""Datadog refuses a longer text, in characters."""
+
+_TIME_FOR_CALLS = 0.95
+"""Share of a time-out that calls may use; the rest is for reading what they brought."""
+_MAX_REASON = 200
+_KEY_CHECK = "key check"
+
+
+class DatadogMetrics:
+    """Datadog, as LoadSource and EventSink; a context manager that ends its threads."""
+
+    def __init__(
+        self,
+        settings: DatadogSettings,
+        capacity_limits: CapacityLimits,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._limits = capacity_limits
+        self._clock = clock
+        self._client = Client(settings)
+        self._reads = Exchanges(CONCURRENT_READS, "datadog-read")
+        self._posts = Exchanges(CONCURRENT_POSTS, "datadog-post")
+        self._tags = TagCache(settings)
+
+    def __enter__(self) -> DatadogMetrics:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every call in hand and every thread."""
+        self._reads.close()
+        self._posts.close()
+        self._client.close()
+
+    def fetch_loads(self, timeout: timedelta) -> Loads:
+        deadline = _deadline(timeout)
+        end = int(self._clock())
+        window = Window(end - self._settings.window_seconds, end)
+        try:
+            tx, rx = self._fetch_series(window, deadline)
+            hosts = {*tx.by_host, *rx.by_host}
+            unreadable = self._fetch_missing_tags(hosts, deadline)
+        finally:
+            self._client.drop_idle_connections()
+        tags = {host: self._tags.of(host) for host in hosts}
+        return Reading(self._settings, self._limits, window, tx, rx, tags, unreadable).loads()
+
+    def post_event(self, event: Event, timeout: timedelta) -> None:
+        tags = list(dict.fromkeys([*EVENT_TAGS, *self._settings.event_tags, *event.tags]))
+        text = event.text if len(event.text) <= MAX_EVENT_TEXT else event.text[: MAX_EVENT_TEXT - 4] + " ..."
+        body = EventCreateRequest(title=EVENT_TITLE_PREFIX + event.title, text=text, tags=tags)
+        call = Call("event", lambda: EventsApi(self._client).create_event(body=body))
+        self._post(call, timeout)
+
+    def validate_keys(self, timeout: timedelta) -> None:
+        """Ask Datadog whether it knows the API key.
+
+        Raises:
+            Invalid: when it refuses the key.
+            Unavailable: when it does not answer within `timeout`.
+        """
+        self._post(Call(_KEY_CHECK, lambda: AuthenticationApi(self._client).validate()), timeout)
+
+    def _post(self, call: Call, timeout: timedelta) -> None:
+        try:
+            answers = self._posts.run([call], _deadline(timeout), stop_at_failure=True)
+        finally:
+            self._client.drop_idle_connections()
+        self._raise_failure([call], answers)
+
+    def _fetch_series(self, window: Window, deadline: float) -> tuple[Series, Series]:
+        """Fetch both queries, and the tags of all hosts when they are due, at the same time."""
+        queries = {"net-tx-query": self._settings.net_tx_query, "net-rx-query": self._settings.net_rx_query}
+        calls = [self._query(name, query, window) for name, query in queries.items()]
+        if self._tags.is_due():
+            calls.append(Call("host tags", lambda: TagsApi(self._client).list_host_tags()))
+        answers = self._reads.run(calls, deadline, stop_at_failure=True)
+        self._raise_failure(calls, answers)
+        try:
+            if len(answers) > len(queries):
+                self._tags.replace(tags_by_host(answers[2]))
+            tx, rx = (Series.of(name, answer) for name, answer in zip(queries, answers[:2], strict=True))
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            # The kind only: the text could quote whatever was sent.
+            kind = type(error).__name__
+            raise Unavailable(f"Datadog answers in a form that is not its own ({kind})") from None
+        return tx, rx
+
+    def _query(self, name: str, query: str, window: Window) -> Call:
+        rolled_up = f"{query}.rollup(avg, {self._settings.window_seconds})"
+        metrics = MetricsApi(self._client)
+        return Call(name, lambda: metrics.query_metrics(_from=window.start, to=window.end, query=rolled_up))
+
+    def _fetch_missing_tags(self, hosts: set[str], deadline: float) -> dict[str, str]:
+        """Look up the hosts whose broker id is unknown; return host -> why it could not be read."""
+        missing = sorted(host for host in hosts if not self._tags.of(host).broker_ids)
+        calls = [self._host_tags(host) for host in missing]
+        unreadable: dict[str, str] = {}
+        for host, answer in zip(missing, self._reads.run(calls, deadline, stop_at_failure=False), strict=True):
+            if isinstance(answer, Failure):
+                if answer.status != 404:
+                    unreadable[host] = self._without_keys(answer.reason)
+                continue
+            found = answer.get("tags") if isinstance(answer, dict) else None
+            if isinstance(found, list):
+                self._tags.put(host, [str(tag) for tag in found])
+            else:
+                unreadable[host] = "it answers in a form that is not its own"
+        return unreadable
+
+    def _host_tags(self, host: str) -> Call:
+        return Call(host, lambda: TagsApi(self._client).get_host_tags(host_name=host))
+
+    def _raise_failure(self, calls: Sequence[Call], answers: Sequence[object]) -> None:
+        failures = [(call, a) for call, a in zip(calls, answers, strict=True) if isinstance(a, Failure)]
+        if failures:
+            # One that failed by itself is the cause; the others were cut because of it.
+            raise self._error(*min(failures, key=lambda failed: isinstance(failed[1], Late)))
+
+    def _error(self, call: Call, failure: Failure) -> Invalid | Unavailable:
+        reason = self._without_keys(failure.reason)
+        is_refused = failure.status in (401, 403)
+        if is_refused:
+            reason += "; check api-key and app-key, and that they may read metrics and host tags"
+        kind = Invalid if is_refused and call.name == _KEY_CHECK else Unavailable
+        return kind(f"Datadog ({call.name}) {reason}")
+
+    def _without_keys(self, text: str) -> str:
+        # A server may quote the headers it got.
+        for key in (self._settings.api_key, self._settings.app_key):
+            text = text.replace(key, "***") if key else text
+        return text[:_MAX_REASON]
+
+
+def _deadline(timeout: timedelta) -> float:
+    return time.monotonic() + timeout.total_seconds() * _TIME_FOR_CALLS

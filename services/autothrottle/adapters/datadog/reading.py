@@ -1,0 +1,100 @@
+"""The load of each broker, put together from the answers of one reading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autothrottle.adapters.datadog.series import Series, Window
+from autothrottle.adapters.datadog.settings import DatadogSettings
+from autothrottle.adapters.datadog.tags import HostTags
+from autothrottle.core.capacity import CapacityLimits, capacity_of, parse_capacity
+from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.loads import BrokerLoad, Capacity, Loads
+from autothrottle.core.topology import parse_broker_id
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Everything that one reading brought, to be put together broker by broker."""
+
+    settings: DatadogSettings
+    limits: CapacityLimits
+    window: Window
+    tx: Series
+    rx: Series
+    tags: Mapping[str, HostTags]
+    """Host -> its tags; has every host of `tx` and `rx`."""
+    unreadable: Mapping[str, str]
+    """Host -> why its tags could not be read."""
+
+    def loads(self) -> Loads:
+        hosts, warnings = self._hosts_by_broker()
+        brokers: dict[int, BrokerLoad] = {}
+        problems: dict[int, str] = {}
+        for broker_id, of_broker in sorted(hosts.items()):
+            try:
+                brokers[broker_id] = self._load(broker_id, of_broker)
+            except (Invalid, Missing) as error:
+                problems[broker_id] = str(error)
+        return Loads(brokers, problems, tuple(warnings))
+
+    def _hosts_by_broker(self) -> tuple[dict[int, list[str]], list[str]]:
+        hosts: dict[int, list[str]] = {}
+        warnings = [
+            f"a series of --{series.query_name} has no host in its scope {scope!r}: group it by {{host}}"
+            for series in (self.tx, self.rx)
+            for scope in series.without_host
+        ]
+        for host in sorted(self.tags):
+            broker_ids = self.tags[host].broker_ids
+            if not broker_ids:
+                warnings.append(self._no_broker_id(host))
+            for text in broker_ids:
+                try:
+                    hosts.setdefault(parse_broker_id(text), []).append(host)
+                except Invalid:
+                    warnings.append(
+                        f"host {host} has the tag {self.settings.broker_id_tag}:{text}; "
+                        "the id of a broker is an integer > 0"
+                    )
+        return hosts, warnings
+
+    def _no_broker_id(self, host: str) -> str:
+        reason = self.unreadable.get(host)
+        if reason is not None:
+            return f"the tags of host {host} cannot be read: Datadog {reason}"
+        return (
+            f"host {host} has no tag {self.settings.broker_id_tag}: "
+            "add it, or leave the host out of --net-tx-query and --net-rx-query"
+        )
+
+    def _load(self, broker_id: int, hosts: Sequence[str]) -> BrokerLoad:
+        tag = self.settings.broker_id_tag
+        if len(hosts) > 1:
+            raise Invalid(f"hosts {', '.join(hosts)} all have the tag {tag}:{broker_id}: keep it on one")
+        (host,) = hosts
+        tags = self.tags[host]
+        _only(tags.broker_ids, broker_id, host, tag)
+        tx = self.tx.utilization(broker_id, host, self.window)
+        rx = self.rx.utilization(broker_id, host, self.window)
+        return BrokerLoad(broker_id, self._capacity(broker_id, host, tags), tx, rx)
+
+    def _capacity(self, broker_id: int, host: str, tags: HostTags) -> Capacity:
+        own = self.limits.by_broker.get(broker_id)
+        if own is not None:  # then tags may be as wrong as they like
+            return own
+        name = self.settings.capacity_tag or ""
+        tagged = _only(tags.capacities, broker_id, host, name)
+        if tagged is not None:
+            return parse_capacity(tagged, f"broker {broker_id}: the tag {name} of host {host}")
+        instance_type = _only(tags.instance_types, broker_id, host, self.settings.instance_type_tag)
+        return capacity_of(broker_id, instance_type, None, self.limits)
+
+
+def _only(values: Sequence[str], broker_id: int, host: str, tag: str) -> str | None:
+    """Return the one value of a tag, None without one; raises Invalid when sources disagree."""
+    if len(values) > 1:
+        shown = ", ".join(values)
+        raise Invalid(f"broker {broker_id}: host {host} has {len(values)} tags {tag} ({shown}): keep one")
+    return values[0] if values else None

@@ -1,0 +1,78 @@
+"""Where Datadog is and what to ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from autothrottle.core.errors import Invalid
+
+
+@dataclass(frozen=True, slots=True)
+class DatadogSettings:
+    """Where Datadog is and what to ask it; its text form never shows a key."""
+
+    api_key: str = field(repr=False)
+    app_key: str = field(repr=False)
+    url: str | None = None
+    """Another server, `https://host[:port][/path]`; None: Datadog's own."""
+    net_tx_query: str = "avg:system.net.bytes_sent{service:kafka} by {host}"
+    """Bytes/s sent, by host."""
+    net_rx_query: str = "avg:system.net.bytes_rcvd{service:kafka} by {host}"
+    """Bytes/s received, by host."""
+    broker_id_tag: str = "broker_id"
+    instance_type_tag: str = "instance-type"
+    capacity_tag: str | None = None
+    """Host tag that holds MB/s; None: no such tag."""
+    metrics_window: timedelta = timedelta(seconds=120)
+    """Span of a query, and its rollup: whole seconds, >= 1."""
+    event_tags: tuple[str, ...] = ()
+    """Go with every event, beside `metrics.EVENT_TAGS`."""
+    tag_ttl: timedelta = timedelta(hours=1)
+    """How long a host's tags are remembered, > 0."""
+
+    def __post_init__(self) -> None:
+        problems = [*_key_problems(self), *_query_problems(self), *_url_problems(self.url)]
+        seconds = self.metrics_window.total_seconds()
+        if seconds < 1 or seconds % 1:
+            problems.append(f"metrics-window is {seconds:g} s; give whole seconds >= 1")
+        if self.tag_ttl <= timedelta(0):
+            problems.append(f"tag-ttl is {self.tag_ttl.total_seconds():g} s; give a time > 0")
+        if problems:
+            raise Invalid("; ".join(problems))
+
+    @property
+    def window_seconds(self) -> int:
+        """The span of a query in seconds."""
+        return int(self.metrics_window.total_seconds())
+
+
+def _key_problems(settings: DatadogSettings) -> Iterable[str]:
+    # http.client would name the whole key in its own message.
+    for name, key in (("api-key", settings.api_key), ("app-key", settings.app_key)):
+        if not all("!" <= character <= "~" for character in key):
+            yield f"{name} holds characters that no header can carry (a line end?); give the key alone"
+
+
+def _query_problems(settings: DatadogSettings) -> Iterable[str]:
+    for name, query in (("net-tx-query", settings.net_tx_query), ("net-rx-query", settings.net_rx_query)):
+        if not query.strip():
+            yield f'{name} is {query!r}; give a Datadog query that groups by host, ending in "by {{host}}"'
+
+
+def _url_problems(url: str | None) -> Iterable[str]:
+    if url is None:
+        return
+    try:
+        parts = urlsplit(url)
+        is_server = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_server = False
+    # The rest is not shown: what is misplaced in a URL may well be a key.
+    shown = url.rpartition("@")[2].partition("?")[0].partition("#")[0]
+    if not is_server:
+        yield f"datadog-url is {shown!r}; give https://host[:port]"
+    elif shown != url:
+        yield f"datadog-url of {shown!r} holds more than a server and a path; give https://host[:port]"

@@ -221,7 +221,7 @@ def test_d7_a_tag_that_is_no_broker_id_is_a_warning(lab: Lab, broker_id: str) ->
     loads = lab.loads()
     assert set(loads.brokers) == {1001, 1002} and not loads.problems
     (warning,) = loads.warnings
-    assert "h3" in warning and "integer > 0" in warning
+    assert "h3" in warning and "integer >= 0" in warning
 
 
 def test_d7_a_host_without_broker_id_is_a_warning(lab: Lab) -> None:

@@ -131,13 +131,14 @@ class Exchanges:
         exchanges = [Exchange(call, deadline) for call in calls]
         futures = self._start(exchanges)
         until = FIRST_EXCEPTION if stop_at_failure else ALL_COMPLETED
-        wait(futures, max(deadline - time.monotonic(), 0), until)
-        answers = [_answer(future) for future in futures]
-        for exchange in exchanges:
-            exchange.cut()
-        with self._lock:
-            self._in_hand.difference_update(exchanges)
-        return answers
+        try:
+            wait(futures, max(deadline - time.monotonic(), 0), until)
+            return [_answer(future) for future in futures]
+        finally:
+            for exchange in exchanges:
+                exchange.cut()
+            with self._lock:
+                self._in_hand.difference_update(exchanges)
 
     def close(self) -> None:
         with self._lock:

@@ -56,7 +56,7 @@ class Reading:
                 except Invalid:
                     warnings.append(
                         f"host {host} has the tag {self.settings.broker_id_tag}:{text}; "
-                        "the id of a broker is an integer > 0"
+                        "the id of a broker is an integer >= 0"
                     )
         return hosts, warnings
 

@@ -41,6 +41,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for line in _FIGURES.table():
         terminalreporter.write_line(line)
     if config.getoption("--record", default=False):
-        command = "make bench ARGS=" + repr(" ".join(config.invocation_params.args[1:]))
+        command = " ".join(["python -m pytest", *config.invocation_params.args])
         _FIGURES.record(RESULTS, command)
         terminalreporter.write_line(f"kept in {RESULTS.relative_to(HERE.parent.parent)}")

@@ -129,10 +129,13 @@ def participants(snapshot: Snapshot) -> Mapping[int, frozenset[ReplicaRole]]:
     leaders: set[int] = set()
     followers: set[int] = set()
     for reassignment in snapshot.reassignments:
-        for _, leader, _, pending in reassignment.rows():
-            if pending:
-                leaders.add(leader)
-                followers.update(pending)
+        # Not by `rows`: this is asked for several times a cycle, and 100,000 tuples would be most of the work.
+        columns = zip(reassignment.leaders, reassignment.isr, reassignment.adding_replicas, strict=True)
+        for leader, isr, adding in columns:
+            for broker_id in adding:
+                if broker_id not in isr:
+                    leaders.add(leader)
+                    followers.add(broker_id)
     leaders.discard(NO_LEADER)
     sides = ((ReplicaRole.LEADER, leaders), (ReplicaRole.FOLLOWER, followers))
     return {b: frozenset(role for role, held in sides if b in held) for b in leaders | followers}

@@ -202,6 +202,8 @@ def _unpacked(
     if edges[-1] != len(values) or min(counts, default=0) < 0:
         raise _uneven(topic, column, len(values), edges[-1])
     flat = tuple(values)
+    if len(set(counts)) == 1 and (count := counts[0]):
+        return tuple(zip(*[iter(flat)] * count, strict=True))  # the usual case: all partitions have as many
     return tuple(flat[start:end] for start, end in pairwise(edges))
 
 

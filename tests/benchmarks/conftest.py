@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +42,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for line in _FIGURES.table():
         terminalreporter.write_line(line)
     if config.getoption("--record", default=False):
-        command = " ".join(["python -m pytest", *config.invocation_params.args])
+        command = shlex.join(["python", "-m", "pytest", *config.invocation_params.args])
         _FIGURES.record(RESULTS, command)
         terminalreporter.write_line(f"kept in {RESULTS.relative_to(HERE.parent.parent)}")

@@ -98,8 +98,8 @@ class Figures:
         ours = [figure.to_json() for figure in self._figures]
         measured = {(figure["figure"], figure["size"]) for figure in ours}
         kept = [f for f in _recorded(path) if (f["figure"], f["size"]) not in measured]
-        about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": command, "machine": _machine()}
-        content = {"about": about, "figures": sorted(kept + [{**f, "date": about["date"]} for f in ours], key=_order)}
+        run = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": command}
+        content = {"machine": _machine(), "figures": sorted(kept + [{**f, **run} for f in ours], key=_order)}
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(content, indent=2) + "\n")
 

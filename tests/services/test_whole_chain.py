@@ -122,6 +122,7 @@ def test_a_recovery_survives_a_time_without_metrics(emulator: DatadogEmulator, d
         begin_move(house)
         minimum = {"1001 leader": "10000000", "1003 follower": "10000000", "1004 leader": "10000000"}
         eventually(lambda: rates(house) == minimum)
+        eventually(lambda: house.planners[0].state().last_cycle)  # it is published after its writes
         (finding,) = house.planners[0].state().last_cycle.findings  # type: ignore[union-attr]
         assert "metrics cannot be read" in finding and "503" in finding
         house.cluster.finish("test0")

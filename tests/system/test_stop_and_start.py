@@ -83,8 +83,8 @@ def test_services_that_end_at_any_moment_leave_nothing_half_written(
 
 def test_a_stop_and_a_start_in_mid_move_rewrite_nothing(fresh_zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
     # Links as narrow as the services believe: no burst before the first throttle that later measurements show. The
-    # leaders' headroom is 25 % more than what is set at first. 4 s of metrics see the pauses and bursts of Kafka's quota
-    # of 11 s: only what is far off is written.
+    # leaders' headroom is 25 % more than what is set at first. 4 s of metrics see the pauses and bursts of Kafka's
+    # quota of 11 s: only what is far off is written.
     with SimulatedRecovery(fresh_zookeeper, tmp_path, {"orders": [9_000] * 3}, link=CAPACITY) as recovery:
         steady = partial(recovery.services, metrics_window="4", change_threshold="90")
         before = recovery.configs()

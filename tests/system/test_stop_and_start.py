@@ -90,6 +90,7 @@ def test_a_stop_and_a_start_in_mid_move_rewrite_nothing(fresh_zookeeper: ZooKeep
         before = recovery.configs()
         with steady() as services:
             recovery.wait_for_term()
+            time.sleep(STEADY_SECONDS)  # a move that begins before its loads are known starts low, and is raised later
             recovery.start_move()
             recovery.wait_until_throttled()
             wait_until_settled(recovery)

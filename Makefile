@@ -52,8 +52,8 @@ check: $(STAMP) ## lint, format, types, floors, protos, generated code
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/buf lint proto
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/buf lint proto
 
 format: $(STAMP) ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .

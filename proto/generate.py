@@ -4,30 +4,53 @@
     python proto/generate.py --check    exit 1 when the committed files are not what the protos give
     python proto/generate.py --out DIR  writes autothrottle/v1/ under DIR and touches nothing else
 
-Proto package, directory and Python package have one name, so generated imports need no rewriting.
+Proto package, directory and Python package have one name, so generated imports need no rewriting. Generated code
+has no comments, so they go to `comments.json` beside it: full name -> text. `google.api` is imported from the package
+googleapis-common-protos, whose protos are copied to third_party/ for protoc and buf; no code is made of them, and they
+are not committed.
 """
 
 import argparse
+import json
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import google.api
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    EnumDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+    ServiceDescriptorProto,
+)
 
 PROTO_ROOT = Path(__file__).resolve().parent
 SOURCE_ROOT = PROTO_ROOT.parent / "services"
+THIRD_PARTY = PROTO_ROOT / "third_party" / "googleapis"
+IMPORTED = ("annotations.proto", "http.proto")
 PACKAGE = Path("autothrottle", "v1")
+COMMENTS = "comments.json"
+
+_Node = FileDescriptorProto | DescriptorProto | EnumDescriptorProto | ServiceDescriptorProto
 
 
 def generate(out: Path) -> None:
-    """Writes messages, services and the stubs of both to `out`/autothrottle/v1."""
+    """Writes messages, services, the stubs of both and the comments to `out`/autothrottle/v1."""
     protos = sorted((PROTO_ROOT / PACKAGE).glob("*.proto"))
     if not protos:
         sys.exit(f"no .proto file in {PROTO_ROOT / PACKAGE}")
+    copy_imported()
     out.mkdir(parents=True, exist_ok=True)
     binaries = Path(sys.executable).parent
+    descriptors = out / "descriptors.binpb"
     subprocess.run(
         [
-            *(sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={PROTO_ROOT}"),
+            *(sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={PROTO_ROOT}", f"--proto_path={THIRD_PARTY}"),
+            *("--include_source_info", f"--descriptor_set_out={descriptors}"),
             *(f"--plugin={binaries / plugin}" for plugin in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")),
             *(f"--{kind}_out={out}" for kind in ("python", "grpc_python")),
             *(f"--{kind}_out=quiet:{out}" for kind in ("mypy", "mypy_grpc")),
@@ -35,11 +58,44 @@ def generate(out: Path) -> None:
         ],
         check=True,
     )
+    files = FileDescriptorSet.FromString(descriptors.read_bytes()).file
+    descriptors.unlink()
+    found = {name: text for file in files for name, text in comments(file)}
+    (out / PACKAGE / COMMENTS).write_text(
+        json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8"
+    )
+
+
+def copy_imported() -> None:
+    """Copies what our protos import of google.api to where protoc and buf look for it."""
+    target = THIRD_PARTY / "google" / "api"
+    target.mkdir(parents=True, exist_ok=True)
+    for name in IMPORTED:
+        shutil.copyfile(Path(google.api.__path__[0], name), target / name)
+
+
+def comments(file: FileDescriptorProto) -> Iterator[tuple[str, str]]:
+    """Yields (full name, comment) of all that has a comment before it; the comment in one line."""
+    for location in file.source_code_info.location:
+        text = " ".join(location.leading_comments.split())
+        if text and location.path and len(location.path) % 2 == 0:
+            yield full_name(file, list(location.path)), text
+
+
+def full_name(file: FileDescriptorProto, path: list[int]) -> str:
+    """The name of what a path of (field number, index) pairs leads to, with its package."""
+    node: _Node = file
+    names = [file.package]
+    for number, index in zip(path[::2], path[1::2], strict=True):
+        node = getattr(node, node.DESCRIPTOR.fields_by_number[number].name)[index]
+        names.append(getattr(node, "name", ""))
+    return ".".join(names)
 
 
 def generated_files(root: Path) -> dict[str, bytes]:
     """File name -> content of all generated files under `root`/autothrottle/v1."""
-    return {path.name: path.read_bytes() for path in sorted((root / PACKAGE).glob("*_pb2*.py*"))}
+    paths = [*(root / PACKAGE).glob("*_pb2*.py*"), *(root / PACKAGE).glob(COMMENTS)]
+    return {path.name: path.read_bytes() for path in sorted(paths)}
 
 
 def stale_files(fresh: Path, committed: Path) -> list[str]:

@@ -10,7 +10,8 @@ PACKAGE = Path("autothrottle", "v1")
 
 def generated(source_root: Path) -> dict[str, bytes]:
     """File name -> content of every generated file under a source root."""
-    return {path.name: path.read_bytes() for path in (source_root / PACKAGE).glob("*_pb2*.py*")}
+    package = source_root / PACKAGE
+    return {path.name: path.read_bytes() for path in [*package.glob("*_pb2*.py*"), *package.glob("comments.json")]}
 
 
 def test_the_committed_code_is_what_the_protos_give(tmp_path: Path) -> None:
@@ -26,4 +27,5 @@ def test_every_proto_has_messages_services_and_the_stubs_of_both() -> None:
     protos = sorted(path.stem for path in (ROOT / "proto" / PACKAGE).glob("*.proto"))
     wanted = {f"{stem}_{kind}" for stem in protos for kind in ("pb2.py", "pb2.pyi", "pb2_grpc.py")}
     assert protos
+    assert "comments.json" in generated(ROOT / "services")
     assert wanted <= generated(ROOT / "services").keys()

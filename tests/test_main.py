@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Sequence
 
 import pytest
@@ -14,7 +15,7 @@ from autothrottle import __version__
 from autothrottle.__main__ import main
 from autothrottle.lab.processes import free_ports
 
-COMMANDS = ("run", "discovery", "metrics", "planner", "applier", "admin", "uninstall")
+COMMANDS = ("run", "discovery", "metrics", "planner", "applier", "admin", "gateway", "uninstall")
 SECONDS = 60
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
 
@@ -99,7 +100,11 @@ def test_whoever_talks_to_datadog_needs_both_keys(capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize(
     ("command", "missing"),
-    [("planner", ("discovery-addr", "metrics-addr", "applier-addr")), ("admin", ("planner-addr", "discovery-addr"))],
+    [
+        ("planner", ("discovery-addr", "metrics-addr", "applier-addr")),
+        ("admin", ("planner-addr", "discovery-addr")),
+        ("gateway", ("admin-addr",)),
+    ],
 )
 def test_a_service_of_its_own_needs_to_know_where_the_others_are(
     capsys: pytest.CaptureFixture[str], command: str, missing: tuple[str, ...]
@@ -141,6 +146,32 @@ def test_sigterm_ends_a_service_with_status_0() -> None:
             assert "Stopping" in running.stderr.read()
         finally:
             running.kill()
+
+
+def test_the_gateway_logs_where_it_answers_and_sigterm_ends_it_with_status_0() -> None:
+    command = [sys.executable, "-m", "autothrottle", "gateway", "--admin-addr=127.0.0.1:1", "--api-listen=localhost:0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        try:
+            _, _, address = running.stderr.readline().strip().partition("Admin API: ")
+            with urllib.request.urlopen(f"http://{address}/", timeout=SECONDS) as page:
+                assert b"/v1/overrides" in page.read()
+            running.terminate()
+            assert running.wait(SECONDS) == 0
+            said = running.stderr.read()
+            assert "Stopping" in said and "Traceback" not in said
+        finally:
+            running.kill()
+
+
+def test_an_http_address_in_use_is_a_failure_that_names_the_fix() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = process("gateway", "--admin-addr=127.0.0.1:1", f"--api-listen={address}")
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
+    assert f"ERROR gateway cannot listen on {address}" in last and "--api-listen" in last
+    assert "Traceback" not in ended.stderr
 
 
 def test_an_unknown_variable_is_a_warning_and_no_value_is_shown() -> None:

@@ -16,12 +16,14 @@ from autothrottle.lab.jars import REPOSITORY_VARIABLE
 from autothrottle.runtime.configuration import parse
 from autothrottle.runtime.options import OPTIONS
 from autothrottle.v1 import admin_pb2, planner_pb2
+from autothrottle_client import AdminClient, Cycle
+from autothrottle_client.throttlectl import make_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
-FOREIGN_FLAGS = {"json", "throttle"}
-"""Of the demo, and of Kafka's own tool."""
+FOREIGN_FLAGS = {"json", "throttle", "addr", "all", "autoremove", "broker", "output", "timeout"}
+"""Of the demo, of Kafka's own tool, and of throttlectl."""
 
 
 def section(title: str) -> str:
@@ -106,16 +108,33 @@ def test_the_commands_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     variables = KEYS | {"AUTOTHROTTLE_CONFIG": "autothrottle.toml"}
     found = [words[1:] for words in commands() if words and words[0] == ".venv/bin/autothrottle"]
-    assert len(found) == 7
+    assert len(found) == 8
     for command, *flags in found:
         assert main([command, "--help"]) == 0
         assert parse([flag for flag in flags if flag != "&"], variables).addresses.listen
 
 
+def test_the_commands_of_throttlectl_are_accepted() -> None:
+    lines = [words for words in commands() if any(word.endswith(".venv/bin/throttlectl") for word in words)]
+    assert len(lines) == 7
+    for words in lines[:-1]:
+        assert make_parser().parse_args(words[1:]).command == words[1]
+    assert lines[-1] == ["source", "<(.venv/bin/throttlectl", "completion", "bash)"]
+
+
+def test_what_python_calls_of_the_client_exists() -> None:
+    (example,) = blocks("python")
+    compile(example, "README.md", "exec")
+    calls = set(re.findall(r"admin\.(\w+)\(", example))
+    assert calls == {"set_override", "watch_cycles"} <= set(dir(AdminClient))
+    fields = set(re.findall(r"cycle\.(\w+)", example))
+    assert fields and fields <= set(Cycle.__dataclass_fields__)
+
+
 def test_the_services_listen_where_the_example_file_looks_for_them() -> None:
     (toml,) = blocks("toml")
     looked_for = set(re.findall(r'"(127\.0\.0\.1:\d+)"', toml))
-    listening = {words[3] for words in commands() if words[2:3] == ["--listen"] and words[1] != "admin"}
+    listening = {words[3] for words in commands() if words[2:3] == ["--listen"]}
     assert looked_for == listening
 
 

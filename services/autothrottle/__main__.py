@@ -23,7 +23,7 @@ from kazoo.client import KazooClient
 
 from autothrottle import __version__
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
-from autothrottle.adapters.rpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
+from autothrottle.adapters.rpc import AdminClient, ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
 from autothrottle.adapters.zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper.overrides import ZooKeeperOverrides
@@ -45,6 +45,7 @@ from autothrottle.runtime.logs import configure_logs
 from autothrottle.runtime.options import KafkaBackend
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.signals import stop_on_signals
+from autothrottle.runtime.tracing import Tracing, configure_tracing
 from autothrottle.v1 import (
     admin_pb2_grpc,
     applier_pb2_grpc,
@@ -58,7 +59,7 @@ log = logging.getLogger("autothrottle")
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
-C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient)
+C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient, AdminClient)
 
 _CONNECT_TIMEOUT = timedelta(seconds=15)
 _PLANNER_STREAMS = 100
@@ -77,8 +78,8 @@ class Peers:
 class Composition:
     """Builds services for one configuration; what it opened is closed, last first, with its stack."""
 
-    def __init__(self, configuration: Configuration, stack: ExitStack) -> None:
-        self.configuration, self._stack = configuration, stack
+    def __init__(self, configuration: Configuration, stack: ExitStack, tracing: Tracing | None = None) -> None:
+        self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
         self._kafka = KafkaPaths(configuration.zookeeper.prefix)
         self._own = OwnPaths(configuration.zookeeper.config_prefix)
 
@@ -118,16 +119,18 @@ class Composition:
     def planner(self, peers: Peers) -> tuple[Servicer, Planner]:
         """The loop; it still has to be started, with the address of its server."""
         configuration = self.configuration
-        metrics = self._closing(MetricsClient(peers.metrics))
+        interceptors = self._tracing.client_interceptors
+        metrics = self._closing(MetricsClient(peers.metrics, interceptors))
         overrides = self._overrides()
         planner = Planner(
             Ports(
                 election=self._election(),
-                snapshots=self._closing(DiscoveryClient(peers.discovery)),
+                snapshots=self._closing(DiscoveryClient(peers.discovery, interceptors)),
                 loads=metrics,
                 events=metrics,
-                writer=self._closing(ApplierClient(peers.applier)),
+                writer=self._closing(ApplierClient(peers.applier, interceptors)),
                 overrides=overrides,
+                tracer=self._tracing.tracer,
             ),
             PlannerSettings(
                 limits=configuration.limits,
@@ -143,16 +146,27 @@ class Composition:
 
     def admin(self, peers: Peers) -> Servicer:
         """What operators call."""
+        interceptors = self._tracing.client_interceptors
         servicer = AdminServicer(
             self._overrides(),
-            self._closing(PlannerClient(peers.planner)),
-            self._closing(DiscoveryClient(peers.discovery)),
+            self._closing(PlannerClient(peers.planner, interceptors)),
+            self._closing(DiscoveryClient(peers.discovery, interceptors)),
         )
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
 
+    def gateway(self, admin: Sequence[str]) -> str:
+        """Answer HTTP until the stack is closed; return the address."""
+        from autothrottle.gateway.server import GatewayServer  # no other service needs a web framework
+
+        client = self._closing(AdminClient(admin, self._tracing.client_interceptors))
+        server = GatewayServer(client, self.configuration.addresses.api_listen)
+        self._stack.enter_context(server)
+        return server.address
+
     def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
         """Serve until the stack is closed; return the address."""
-        server = ServiceServer(name, servicers, listen, max_streams=_PLANNER_STREAMS)
+        interceptors = self._tracing.server_interceptors
+        server = ServiceServer(name, servicers, listen, max_streams=_PLANNER_STREAMS, interceptors=interceptors)
         self._stack.enter_context(server)
         return server.address
 
@@ -227,7 +241,11 @@ def _planner(composition: Composition) -> None:
 def _admin(composition: Composition) -> None:
     addresses = composition.configuration.addresses
     address = composition.serve("admin", [composition.admin(_peers(composition))], addresses.listen)
-    log.info("Admin API: %s", address)
+    log.info("gRPC API: %s", address)
+
+
+def _gateway(composition: Composition) -> None:
+    log.info("Admin API: %s", composition.gateway(composition.configuration.addresses.admin))
 
 
 def _peers(composition: Composition) -> Peers:
@@ -252,9 +270,11 @@ def _run(composition: Composition) -> None:
     address = composition.serve(
         "admin", [composition.admin(peers), servicer], composition.configuration.addresses.grpc_listen
     )
+    http = composition.gateway([address])
     planner.start(address)
     log.info("Autothrottle Running")
-    log.info("Admin API: %s", address)
+    log.info("gRPC API: %s", address)
+    log.info("Admin API: %s", http)
 
 
 _SERVICES: dict[str, tuple[Callable[[Composition], None], tuple[str, ...]]] = {
@@ -263,6 +283,7 @@ _SERVICES: dict[str, tuple[Callable[[Composition], None], tuple[str, ...]]] = {
     "applier": (_service("applier", Composition.applier), ()),
     "planner": (_planner, ("discovery-addr", "metrics-addr", "applier-addr")),
     "admin": (_admin, ("planner-addr", "discovery-addr")),
+    "gateway": (_gateway, ("admin-addr",)),
     "run": (_run, ("api-key", "app-key")),
 }
 """Name -> (what starts it, the options that it cannot do without)."""
@@ -276,6 +297,7 @@ Commands:
   planner     the loop that decides; of several one leads
   applier     writes throttles
   admin       what operators call: overrides, state
+  gateway     the same over HTTP: JSON, the original's text routes, a page
   demo        a broker replacement on a simulated cluster, with real ZooKeeper (needs the extra `lab`)
   uninstall   take back everything that was written, and remove autothrottle's own tree
 
@@ -320,16 +342,18 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
         log.error("--kafka-backend admin is not available in version %s; use zookeeper", __version__)
         return EXIT_USAGE
     try:
-        return _uninstall(configuration) if start is None else _until_stopped(start, configuration)
+        return _uninstall(configuration) if start is None else _until_stopped(command, start, configuration)
     except AutothrottleError as error:
         log.error("%s", error)
         return EXIT_FAILED
 
 
-def _until_stopped(start: Callable[[Composition], None], configuration: Configuration) -> int:
+def _until_stopped(command: str, start: Callable[[Composition], None], configuration: Configuration) -> int:
     stop = stop_on_signals()
     with ExitStack() as stack:
-        start(Composition(configuration, stack))
+        tracing = configure_tracing(f"autothrottle-{command}")
+        stack.callback(tracing.close)
+        start(Composition(configuration, stack, tracing))
         stop.wait()
         log.info("Stopping")
     return 0

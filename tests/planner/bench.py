@@ -21,6 +21,7 @@ from autothrottle.planner.loop import Planner, PlannerSettings, Ports
 from autothrottle.planner.triggers import Trigger
 from autothrottle.ports.leadership import Term
 from autothrottle.ports.metrics import Event
+from autothrottle.ports.tracing import UNTRACED, Tracer
 from tests import builders
 from tests.builders import NOON, mb
 
@@ -71,9 +72,10 @@ class Bench:
         cleanup_after: int = 60,
         cleanup_foreign: bool = False,
         real_time: bool = False,
+        tracer: Tracer = UNTRACED,
     ) -> None:
         self.seconds = 0.0
-        self.real_time = real_time
+        self.real_time, self.tracer = real_time, tracer
         self._begin = datetime.now(UTC) if real_time else NOON
         self.electorate = MemoryElectorate()
         self.cluster = MemoryCluster(self.electorate, BROKERS)
@@ -93,7 +95,9 @@ class Bench:
 
     def another_planner(self) -> Planner:
         """A planner of the same cluster that remembers nothing."""
-        ports = Ports(self.election, self.cluster, self.metrics, self.metrics, self.cluster, self.overrides)
+        ports = Ports(
+            self.election, self.cluster, self.metrics, self.metrics, self.cluster, self.overrides, self.tracer
+        )
         if self.real_time:
             return Planner(ports, self.settings)
         return Planner(ports, self.settings, self.now, lambda: self.seconds)

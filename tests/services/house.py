@@ -20,6 +20,7 @@ from autothrottle.planner.loop import Planner, PlannerSettings, Ports
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.ports.metrics import EventSink, LoadSource
 from autothrottle.runtime.server import ServiceServer
+from autothrottle.runtime.tracing import Tracing
 from autothrottle.v1 import (
     admin_pb2_grpc,
     applier_pb2_grpc,
@@ -46,8 +47,9 @@ BROKERS = (1001, 1002, 1003, 1004)
 class House:
     """One discovery, metrics, applier and admin, and some planners, none of which stands for election yet."""
 
-    def __init__(self, loads: LoadSource, events: EventSink, planners: int = 1) -> None:
+    def __init__(self, loads: LoadSource, events: EventSink, planners: int = 1, tracing: Tracing | None = None) -> None:
         self._stack = ExitStack()
+        self._tracing = tracing or Tracing()
         self.electorate = MemoryElectorate()
         self.cluster = MemoryCluster(self.electorate, BROKERS)
         self.overrides = MemoryOverrides(self.electorate)
@@ -57,8 +59,9 @@ class House:
         self._serve("applier", ApplierServicer(self.cluster))
         self.planners = [self._planner(f"planner-{number}") for number in range(1, planners + 1)]
         addresses = [server.address for name, server in self.servers.items() if name.startswith("planner")]
-        leading = self._closing(PlannerClient(addresses))
-        snapshots = self._closing(DiscoveryClient([self.address("discovery")]))
+        interceptors = self._tracing.client_interceptors
+        leading = self._closing(PlannerClient(addresses, interceptors))
+        snapshots = self._closing(DiscoveryClient([self.address("discovery")], interceptors))
         self._serve("admin", AdminServicer(self.overrides, leading, snapshots))
 
     def __enter__(self) -> House:
@@ -83,14 +86,16 @@ class House:
         return self._closing(grpc.insecure_channel(self.address(name)))
 
     def _planner(self, name: str) -> Planner:
-        metrics = self._closing(MetricsClient([self.address("metrics")]))
+        interceptors = self._tracing.client_interceptors
+        metrics = self._closing(MetricsClient([self.address("metrics")], interceptors))
         ports = Ports(
             election=MemoryElection(self.electorate),
-            snapshots=self._closing(DiscoveryClient([self.address("discovery")])),
+            snapshots=self._closing(DiscoveryClient([self.address("discovery")], interceptors)),
             loads=metrics,
             events=metrics,
-            writer=self._closing(ApplierClient([self.address("applier")])),
+            writer=self._closing(ApplierClient([self.address("applier")], interceptors)),
             overrides=self.overrides,
+            tracer=self._tracing.tracer,
         )
         planner = Planner(ports, PlannerSettings(builders.limits(), interval=timedelta(seconds=60)))
         self._stack.callback(planner.stop)
@@ -106,7 +111,8 @@ class House:
             "admin": (admin_pb2_grpc.add_AdminServiceServicer_to_server, "AdminService"),
         }
         add, service = services[name.partition("-")[0]]
-        server = ServiceServer(name, [(add, servicer, f"autothrottle.v1.{service}")])
+        served = [(add, servicer, f"autothrottle.v1.{service}")]
+        server = ServiceServer(name, served, interceptors=self._tracing.server_interceptors)
         self.servers[name] = self._stack.enter_context(server)
 
     def _closing(self, opened: _Closable) -> _Closable:

@@ -7,8 +7,9 @@ of whoever made the change, after it is made. The types to know are `MemoryClust
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from autothrottle.adapters.subscriptions import Subscriptions
@@ -22,6 +23,7 @@ from autothrottle.core.topology import NO_LEADER, Problem, Snapshot, TopicReassi
 from autothrottle.ports.cluster import SnapshotEvent, Watch
 from autothrottle.ports.leadership import Leader, Term
 from autothrottle.ports.metrics import Event
+from autothrottle.ports.tracing import Attribute
 
 
 class MemoryElectorate:
@@ -513,3 +515,56 @@ class MemoryOverrides:
     def _answer(self) -> None:
         if self._down:
             raise Unavailable("the overrides cannot be read or written; try again")
+
+
+@dataclass(eq=False, slots=True)
+class MemorySpan:
+    """A span that is kept."""
+
+    name: str
+    parent: MemorySpan | None
+    """None: a trace of its own."""
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    failure: str = ""
+    events: list[tuple[str, Mapping[str, Attribute]]] = field(default_factory=list)
+    ended: bool = False
+    parts: list[MemorySpan] = field(default_factory=list)
+    """Its children, in the order in which they began."""
+
+    @property
+    def recording(self) -> bool:
+        return not self.ended
+
+    def describe(self, attributes: Mapping[str, Attribute]) -> None:
+        self.attributes |= attributes
+
+    def fail(self, reason: str) -> None:
+        self.failure = reason
+
+    def event(self, name: str, attributes: Mapping[str, Attribute]) -> None:
+        self.events.append((name, attributes))
+
+    def part(self, name: str, attributes: Mapping[str, Attribute]) -> None:
+        self.parts.append(MemorySpan(name, self, dict(attributes), ended=True))
+
+
+class MemoryTracer:
+    """Keeps all traces."""
+
+    def __init__(self) -> None:
+        self.traces: list[MemorySpan] = []
+        """The root of each, in the order in which they began."""
+        self._around = threading.local()
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[MemorySpan]:
+        parent: MemorySpan | None = getattr(self._around, "span", None)
+        span = self._around.span = MemorySpan(name, parent)
+        (parent.parts if parent else self.traces).append(span)
+        try:
+            yield span
+        except Exception as error:
+            span.fail(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            span.ended, self._around.span = True, parent

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from autothrottle.core.changes import Change, Outcome
 from autothrottle.core.cycle import CycleRecord, PlannerState
@@ -22,6 +23,7 @@ from autothrottle.core.topology import Snapshot
 from autothrottle.ports.cluster import SnapshotEvent
 from autothrottle.ports.metrics import Event
 from autothrottle.v1 import applier_pb2, discovery_pb2, metrics_pb2, planner_pb2
+from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle.v1.applier_pb2_grpc import ApplierServiceStub
 from autothrottle.v1.discovery_pb2_grpc import DiscoveryServiceStub
 from autothrottle.v1.metrics_pb2_grpc import MetricsServiceStub
@@ -314,6 +316,19 @@ class ApplierClient(_Client):
                 f"applier sent {len(response.outcomes)} outcomes for {len(changes)} changes; read back what stands"
             )
         return tuple(map(outcome_from_message, response.outcomes))
+
+
+class AdminClient(_Client):
+    """The admin service, its messages as they are: for the gateway, which is made of their descriptors."""
+
+    service = "admin"
+
+    def call(self, method: str, request: Message, timeout: timedelta) -> Message:
+        def run(channel: grpc.Channel, seconds: float) -> Message:
+            response: Message = getattr(AdminServiceStub(channel), method)(request, timeout=seconds)
+            return response
+
+        return self._endpoints.call(run, timeout)
 
 
 class PlannerClient(_Client):

@@ -12,7 +12,7 @@ from pathlib import Path
 from autothrottle.lab.datadog import API_KEY, APP_KEY
 from autothrottle.lab.processes import Process
 
-_LISTENS = re.compile(r"(?:listens on|Admin API:) (\S+)$", re.MULTILINE)
+_LISTENS = re.compile(r"(?:listens on|gRPC API:|Admin API:) (\S+)$", re.MULTILINE)
 _START_SECONDS = 30.0
 
 

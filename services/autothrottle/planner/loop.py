@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import queue
 import threading
@@ -28,12 +29,13 @@ from autothrottle.core.loads import Loads
 from autothrottle.core.overrides import Overrides
 from autothrottle.core.plan import Limits, Plan, plan, standing_rate
 from autothrottle.core.topology import Snapshot, participants
-from autothrottle.planner import narration
+from autothrottle.planner import narration, traces
 from autothrottle.planner.triggers import Trigger, Triggers
 from autothrottle.ports.cluster import ConfigWriter, SnapshotEvent, SnapshotSource
 from autothrottle.ports.leadership import Election, Term
 from autothrottle.ports.metrics import Event, EventSink, LoadSource
 from autothrottle.ports.overrides import OverrideStore
+from autothrottle.ports.tracing import UNTRACED, Tracer
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +75,7 @@ class Ports:
     events: EventSink
     writer: ConfigWriter
     overrides: OverrideStore
+    tracer: Tracer = UNTRACED
 
 
 @dataclass(slots=True)
@@ -195,6 +198,12 @@ class Planner:
 
     def run_cycle(self, term: Term, trigger: Trigger) -> CycleRecord:
         """Run one cycle: all that is read is one moment's, and what is written is what the plan lacks."""
+        with self._ports.tracer.span("cycle") as span:
+            record = self._run_traced(term, trigger)
+            traces.describe_cycle(span, record, trigger.scheduled)
+        return record
+
+    def _run_traced(self, term: Term, trigger: Trigger) -> CycleRecord:
         if term.fence != self._fence:
             log.info("Leading in term %d", term.fence)
             self._fence, self._memory, self._newest_event = term.fence, _Memory(), 0
@@ -203,8 +212,10 @@ class Planner:
         cycle = _Cycle(term, memory.cycles)
         try:
             self._read(cycle, trigger)
-            self._decide(cycle)
-            self._write(cycle, trigger)
+            with self._ports.tracer.span("plan"):
+                self._decide(cycle)
+            with traces.applying(self._ports.tracer, cycle.changes, cycle.outcomes):
+                self._write(cycle, trigger)
             self._tell(cycle, trigger)
             self._purge_overrides(cycle)
             memory.troubles = memory.troubles + 1 if cycle.refused else 0
@@ -231,15 +242,19 @@ class Planner:
         memory, ports = self._memory, self._ports
         cycle.overrides = memory.overrides = self._overrides()
         cycle.findings += dict.fromkeys([*cycle.overrides.warnings, *cycle.overrides.unreadable.values()])
-        cycle.snapshot = ports.snapshots.fetch_snapshot(
-            min_version=max(memory.version, self._newest_event),
-            replicas_of=sorted(cycle.overrides.active_brokers),
-            timeout=_CLUSTER_TIMEOUT,
-        )
+        with ports.tracer.span("discovery"):
+            cycle.snapshot = ports.snapshots.fetch_snapshot(
+                min_version=max(memory.version, self._newest_event),
+                replicas_of=sorted(cycle.overrides.active_brokers),
+                timeout=_CLUSTER_TIMEOUT,
+            )
         memory.version = cycle.snapshot.version
         cycle.findings += [f"{problem.path}: {problem.reason}" for problem in cycle.snapshot.problems]
         memory.history = memory.history.observe(self._now(), _standing(cycle.snapshot))
-        cycle.loads = self._loads(cycle, trigger)
+        with ports.tracer.span("metrics") as span:
+            cycle.loads = self._loads(cycle, trigger)
+            if memory.loads_error:
+                span.fail(memory.loads_error)
 
     def _overrides(self) -> Overrides:
         """The overrides, those that cannot be read as they were last read."""
@@ -427,14 +442,14 @@ class _EventPoster:
 
     def __init__(self, sink: EventSink, timeout: timedelta) -> None:
         self._sink, self._timeout = sink, timeout
-        self._waiting: queue.Queue[Event | None] = queue.Queue(self._LIMIT)
+        self._waiting: queue.Queue[tuple[Event, contextvars.Context] | None] = queue.Queue(self._LIMIT)
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._thread.start()
 
     def post(self, event: Event) -> None:
         """Take an event over; it is dropped, with a line in the log, when too many wait."""
         try:
-            self._waiting.put_nowait(event)
+            self._waiting.put_nowait((event, contextvars.copy_context()))  # It belongs to the cycle's trace.
         except queue.Full:
             log.warning("event dropped, %d wait already: %s", self._LIMIT, event.title)
 
@@ -447,9 +462,10 @@ class _EventPoster:
         self._thread.join(self._timeout.total_seconds())
 
     def _run(self) -> None:
-        while (event := self._waiting.get()) is not None:
+        while (waiting := self._waiting.get()) is not None:
+            event, context = waiting
             try:
-                self._sink.post_event(event, self._timeout)
+                context.run(self._sink.post_event, event, self._timeout)
             except AutothrottleError as error:
                 log.warning("event not posted (%s): %s", error, event.title)
 

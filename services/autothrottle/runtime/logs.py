@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -36,6 +37,28 @@ def configure_logs(format: str = "text", level: str = "info", stream: TextIO | N
     root.addHandler(lines)
     root.setLevel(max(threshold, logging.WARNING))
     logging.getLogger("autothrottle").setLevel(threshold)
+
+
+def add_trace_ids(trace_id: Callable[[], str | None]) -> Callable[[], None]:
+    """Let every record have the trace of the thread that logs it; return what takes that back.
+
+    To be called after `configure_logs`.
+    """
+
+    def mark(record: logging.LogRecord) -> bool:
+        if not hasattr(record, "trace_id"):
+            record.trace_id = trace_id()
+        return True
+
+    handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, _Lines)]
+    for handler in handlers:
+        handler.addFilter(mark)
+
+    def remove() -> None:
+        for handler in handlers:
+            handler.removeFilter(mark)
+
+    return remove
 
 
 class TextFormat(logging.Formatter):

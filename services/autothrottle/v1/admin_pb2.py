@@ -23,41 +23,54 @@ _sym_db = _symbol_database.Default()
 
 
 from autothrottle.v1 import types_pb2 as autothrottle_dot_v1_dot_types__pb2
+from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61utothrottle/v1/admin.proto\x12\x0f\x61utothrottle.v1\x1a\x1b\x61utothrottle/v1/types.proto\"c\n\x08Override\x12\x16\n\tbroker_id\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x1d\n\x15rate_bytes_per_second\x18\x02 \x01(\x03\x12\x12\n\nautoremove\x18\x03 \x01(\x08\x42\x0c\n\n_broker_id\"\x16\n\x14ListOverridesRequest\"W\n\x15ListOverridesResponse\x12,\n\toverrides\x18\x01 \x03(\x0b\x32\x19.autothrottle.v1.Override\x12\x10\n\x08warnings\x18\x02 \x03(\t\":\n\x12GetOverrideRequest\x12\x16\n\tbroker_id\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_broker_id\"B\n\x13GetOverrideResponse\x12+\n\x08override\x18\x01 \x01(\x0b\x32\x19.autothrottle.v1.Override\"A\n\x12SetOverrideRequest\x12+\n\x08override\x18\x01 \x01(\x0b\x32\x19.autothrottle.v1.Override\"T\n\x13SetOverrideResponse\x12+\n\x08override\x18\x01 \x01(\x0b\x32\x19.autothrottle.v1.Override\x12\x10\n\x08warnings\x18\x02 \x03(\t\"=\n\x15RemoveOverrideRequest\x12\x16\n\tbroker_id\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_broker_id\"\x18\n\x16RemoveOverrideResponse\"\x15\n\x13RequestCycleRequest\"\x16\n\x14RequestCycleResponse\"\x18\n\x16GetClusterStateRequest\"\x99\x01\n\x17GetClusterStateResponse\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x16\n\x0eleader_address\x18\x02 \x01(\t\x12*\n\nlast_cycle\x18\x03 \x01(\x0b\x32\x16.autothrottle.v1.Cycle\x12,\n\toverrides\x18\x04 \x03(\x0b\x32\x19.autothrottle.v1.Override2\xc8\x04\n\x0c\x41\x64minService\x12^\n\rListOverrides\x12%.autothrottle.v1.ListOverridesRequest\x1a&.autothrottle.v1.ListOverridesResponse\x12X\n\x0bGetOverride\x12#.autothrottle.v1.GetOverrideRequest\x1a$.autothrottle.v1.GetOverrideResponse\x12X\n\x0bSetOverride\x12#.autothrottle.v1.SetOverrideRequest\x1a$.autothrottle.v1.SetOverrideResponse\x12\x61\n\x0eRemoveOverride\x12&.autothrottle.v1.RemoveOverrideRequest\x1a\'.autothrottle.v1.RemoveOverrideResponse\x12[\n\x0cRequestCycle\x12$.autothrottle.v1.RequestCycleRequest\x1a%.autothrottle.v1.RequestCycleResponse\x12\x64\n\x0fGetClusterState\x12\'.autothrottle.v1.GetClusterStateRequest\x1a(.autothrottle.v1.GetClusterStateResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61utothrottle/v1/admin.proto\x12\x0f\x61utothrottle.v1\x1a\x1b\x61utothrottle/v1/types.proto\x1a\x1cgoogle/api/annotations.proto\"c\n\x08Override\x12\x16\n\tbroker_id\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x1d\n\x15rate_bytes_per_second\x18\x02 \x01(\x03\x12\x12\n\nautoremove\x18\x03 \x01(\x08\x42\x0c\n\n_broker_id\"\x16\n\x14ListOverridesRequest\"W\n\x15ListOverridesResponse\x12,\n\toverrides\x18\x01 \x03(\x0b\x32\x19.autothrottle.v1.Override\x12\x10\n\x08warnings\x18\x02 \x03(\t\":\n\x12GetOverrideRequest\x12\x16\n\tbroker_id\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_broker_id\"B\n\x13GetOverrideResponse\x12+\n\x08override\x18\x01 \x01(\x0b\x32\x19.autothrottle.v1.Override\"A\n\x12SetOverrideRequest\x12+\n\x08override\x18\x01 \x01(\x0b\x32\x19.autothrottle.v1.Override\"T\n\x13SetOverrideResponse\x12+\n\x08override\x18\x01 \x01(\x0b\x32\x19.autothrottle.v1.Override\x12\x10\n\x08warnings\x18\x02 \x03(\t\"=\n\x15RemoveOverrideRequest\x12\x16\n\tbroker_id\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_broker_id\"\x18\n\x16RemoveOverrideResponse\"\x15\n\x13RequestCycleRequest\"\x16\n\x14RequestCycleResponse\"\x18\n\x16GetClusterStateRequest\"\x99\x01\n\x17GetClusterStateResponse\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x16\n\x0eleader_address\x18\x02 \x01(\t\x12*\n\nlast_cycle\x18\x03 \x01(\x0b\x32\x16.autothrottle.v1.Cycle\x12,\n\toverrides\x18\x04 \x03(\x0b\x32\x19.autothrottle.v1.Override2\xd7\x06\n\x0c\x41\x64minService\x12u\n\rListOverrides\x12%.autothrottle.v1.ListOverridesRequest\x1a&.autothrottle.v1.ListOverridesResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/overrides\x12\x92\x01\n\x0bGetOverride\x12#.autothrottle.v1.GetOverrideRequest\x1a$.autothrottle.v1.GetOverrideResponse\"8\x82\xd3\xe4\x93\x02\x32\x12\x0c/v1/overrideZ\"\x12 /v1/brokers/{broker_id}/override\x12\xaf\x01\n\x0bSetOverride\x12#.autothrottle.v1.SetOverrideRequest\x1a$.autothrottle.v1.SetOverrideResponse\"U\x82\xd3\xe4\x93\x02O\x1a\x0c/v1/override:\x08overrideZ5\x1a)/v1/brokers/{override.broker_id}/override:\x08override\x12\x9b\x01\n\x0eRemoveOverride\x12&.autothrottle.v1.RemoveOverrideRequest\x1a\'.autothrottle.v1.RemoveOverrideResponse\"8\x82\xd3\xe4\x93\x02\x32*\x0c/v1/overrideZ\"* /v1/brokers/{broker_id}/override\x12r\n\x0cRequestCycle\x12$.autothrottle.v1.RequestCycleRequest\x1a%.autothrottle.v1.RequestCycleResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\"\n/v1/cycles:\x01*\x12w\n\x0fGetClusterState\x12\'.autothrottle.v1.GetClusterStateRequest\x1a(.autothrottle.v1.GetClusterStateResponse\"\x11\x82\xd3\xe4\x93\x02\x0b\x12\t/v1/stateb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'autothrottle.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OVERRIDE']._serialized_start=77
-  _globals['_OVERRIDE']._serialized_end=176
-  _globals['_LISTOVERRIDESREQUEST']._serialized_start=178
-  _globals['_LISTOVERRIDESREQUEST']._serialized_end=200
-  _globals['_LISTOVERRIDESRESPONSE']._serialized_start=202
-  _globals['_LISTOVERRIDESRESPONSE']._serialized_end=289
-  _globals['_GETOVERRIDEREQUEST']._serialized_start=291
-  _globals['_GETOVERRIDEREQUEST']._serialized_end=349
-  _globals['_GETOVERRIDERESPONSE']._serialized_start=351
-  _globals['_GETOVERRIDERESPONSE']._serialized_end=417
-  _globals['_SETOVERRIDEREQUEST']._serialized_start=419
-  _globals['_SETOVERRIDEREQUEST']._serialized_end=484
-  _globals['_SETOVERRIDERESPONSE']._serialized_start=486
-  _globals['_SETOVERRIDERESPONSE']._serialized_end=570
-  _globals['_REMOVEOVERRIDEREQUEST']._serialized_start=572
-  _globals['_REMOVEOVERRIDEREQUEST']._serialized_end=633
-  _globals['_REMOVEOVERRIDERESPONSE']._serialized_start=635
-  _globals['_REMOVEOVERRIDERESPONSE']._serialized_end=659
-  _globals['_REQUESTCYCLEREQUEST']._serialized_start=661
-  _globals['_REQUESTCYCLEREQUEST']._serialized_end=682
-  _globals['_REQUESTCYCLERESPONSE']._serialized_start=684
-  _globals['_REQUESTCYCLERESPONSE']._serialized_end=706
-  _globals['_GETCLUSTERSTATEREQUEST']._serialized_start=708
-  _globals['_GETCLUSTERSTATEREQUEST']._serialized_end=732
-  _globals['_GETCLUSTERSTATERESPONSE']._serialized_start=735
-  _globals['_GETCLUSTERSTATERESPONSE']._serialized_end=888
-  _globals['_ADMINSERVICE']._serialized_start=891
-  _globals['_ADMINSERVICE']._serialized_end=1475
+  _globals['_ADMINSERVICE'].methods_by_name['ListOverrides']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['ListOverrides']._serialized_options = b'\202\323\344\223\002\017\022\r/v1/overrides'
+  _globals['_ADMINSERVICE'].methods_by_name['GetOverride']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['GetOverride']._serialized_options = b'\202\323\344\223\0022\022\014/v1/overrideZ\"\022 /v1/brokers/{broker_id}/override'
+  _globals['_ADMINSERVICE'].methods_by_name['SetOverride']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['SetOverride']._serialized_options = b'\202\323\344\223\002O\032\014/v1/override:\010overrideZ5\032)/v1/brokers/{override.broker_id}/override:\010override'
+  _globals['_ADMINSERVICE'].methods_by_name['RemoveOverride']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['RemoveOverride']._serialized_options = b'\202\323\344\223\0022*\014/v1/overrideZ\"* /v1/brokers/{broker_id}/override'
+  _globals['_ADMINSERVICE'].methods_by_name['RequestCycle']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['RequestCycle']._serialized_options = b'\202\323\344\223\002\017\"\n/v1/cycles:\001*'
+  _globals['_ADMINSERVICE'].methods_by_name['GetClusterState']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['GetClusterState']._serialized_options = b'\202\323\344\223\002\013\022\t/v1/state'
+  _globals['_OVERRIDE']._serialized_start=107
+  _globals['_OVERRIDE']._serialized_end=206
+  _globals['_LISTOVERRIDESREQUEST']._serialized_start=208
+  _globals['_LISTOVERRIDESREQUEST']._serialized_end=230
+  _globals['_LISTOVERRIDESRESPONSE']._serialized_start=232
+  _globals['_LISTOVERRIDESRESPONSE']._serialized_end=319
+  _globals['_GETOVERRIDEREQUEST']._serialized_start=321
+  _globals['_GETOVERRIDEREQUEST']._serialized_end=379
+  _globals['_GETOVERRIDERESPONSE']._serialized_start=381
+  _globals['_GETOVERRIDERESPONSE']._serialized_end=447
+  _globals['_SETOVERRIDEREQUEST']._serialized_start=449
+  _globals['_SETOVERRIDEREQUEST']._serialized_end=514
+  _globals['_SETOVERRIDERESPONSE']._serialized_start=516
+  _globals['_SETOVERRIDERESPONSE']._serialized_end=600
+  _globals['_REMOVEOVERRIDEREQUEST']._serialized_start=602
+  _globals['_REMOVEOVERRIDEREQUEST']._serialized_end=663
+  _globals['_REMOVEOVERRIDERESPONSE']._serialized_start=665
+  _globals['_REMOVEOVERRIDERESPONSE']._serialized_end=689
+  _globals['_REQUESTCYCLEREQUEST']._serialized_start=691
+  _globals['_REQUESTCYCLEREQUEST']._serialized_end=712
+  _globals['_REQUESTCYCLERESPONSE']._serialized_start=714
+  _globals['_REQUESTCYCLERESPONSE']._serialized_end=736
+  _globals['_GETCLUSTERSTATEREQUEST']._serialized_start=738
+  _globals['_GETCLUSTERSTATEREQUEST']._serialized_end=762
+  _globals['_GETCLUSTERSTATERESPONSE']._serialized_start=765
+  _globals['_GETCLUSTERSTATERESPONSE']._serialized_end=918
+  _globals['_ADMINSERVICE']._serialized_start=921
+  _globals['_ADMINSERVICE']._serialized_end=1776
 # @@protoc_insertion_point(module_scope)

@@ -27,6 +27,7 @@ if _version_not_supported:
 
 class AdminServiceStub:
     """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it.
+    The gateway answers the annotated routes over HTTP.
     """
 
     def __init__(self, channel):
@@ -69,6 +70,7 @@ class AdminServiceStub:
 
 class AdminServiceServicer:
     """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it.
+    The gateway answers the annotated routes over HTTP.
     """
 
     def ListOverrides(self, request, context):
@@ -157,6 +159,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
     """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it.
+    The gateway answers the annotated routes over HTTP.
     """
 
     @staticmethod

@@ -27,7 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AdminServiceStub:
-    """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it."""
+    """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it.
+    The gateway answers the annotated routes over HTTP.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -50,7 +52,9 @@ class AdminServiceStub:
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
-    """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it."""
+    """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it.
+    The gateway answers the annotated routes over HTTP.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListOverrides: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListOverridesRequest, _admin_pb2.ListOverridesResponse]  # type: ignore[assignment]
@@ -69,7 +73,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Returns who leads, the last cycle and the overrides. Idempotent. Errors: UNAVAILABLE when none leads."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it."""
+    """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it.
+    The gateway answers the annotated routes over HTTP.
+    """
 
     @_abc_1.abstractmethod
     def ListOverrides(

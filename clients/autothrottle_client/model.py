@@ -1,0 +1,278 @@
+"""What the services answer, as frozen dataclasses, and the generated messages they are read from.
+
+Rates are whole bytes per second: 1 MB/s is 1,000,000. Times are UTC. The type to know is `Override`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import MappingProxyType
+
+from autothrottle.v1 import admin_pb2, planner_pb2, types_pb2
+from autothrottle_client.errors import Invalid
+
+MAX_RATE_BYTES_PER_SECOND = 2**63 - 1
+"""Kafka keeps rates as a signed 64-bit number of bytes/s."""
+
+MAX_BROKER_ID = 2**31 - 1
+
+
+class ReplicaRole(StrEnum):
+    """The side of a replication flow that a broker is on."""
+
+    LEADER = "leader"
+    """It sends."""
+    FOLLOWER = "follower"
+    """It receives."""
+    UNKNOWN = "unknown"
+    """A word that this version of the client does not know."""
+
+
+class Reason(StrEnum):
+    """Why a rate is what it is."""
+
+    HEADROOM = "headroom"
+    UNCHANGED = "unchanged"
+    """The headroom asks for another rate, but by less than the change threshold."""
+    KEPT = "kept"
+    """No usable metrics; the failures do not exceed the threshold yet."""
+    MINIMUM = "minimum"
+    """No usable metrics for too long."""
+    CLUSTER_OVERRIDE = "cluster-override"
+    BROKER_OVERRIDE = "broker-override"
+    UNKNOWN = "unknown"
+    """A word that this version of the client does not know."""
+
+
+class OutcomeStatus(StrEnum):
+    """What became of the change of one config resource."""
+
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    """It stood already."""
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+    """A word that this version of the client does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """An operator's rate in place of the measured ones."""
+
+    rate_bytes_per_second: int
+    """1 to 2^63-1."""
+    broker_id: int | None = None
+    """The broker that it rules; None: every broker that takes part in a reassignment."""
+    autoremove: bool = False
+    """Whether it ends when no reassignment is left; without effect on a broker's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The rate of one broker in one role, as one cycle decided it."""
+
+    broker_id: int
+    role: ReplicaRole
+    rate_bytes_per_second: int
+    reason: Reason
+    standing_bytes_per_second: int | None = None
+    """What stood on the broker; None: nothing."""
+    headroom_bytes_per_second: int | None = None
+    """What the headroom alone would give; None without metrics."""
+    utilization_bytes_per_second: int | None = None
+    """The measured traffic of the direction; None without metrics."""
+    capacity_bytes_per_second: int | None = None
+    """What the direction carries; None without metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the change of one config resource."""
+
+    resource: str
+    """`brokers/<id>` or `topics/<name>`."""
+    status: OutcomeStatus
+    reason: str = ""
+    """One sentence, when it was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One turn of the planner's loop, after its end."""
+
+    term: int
+    """The fence of the term that ran it."""
+    number: int
+    """Its number within the term, from 1."""
+    start_time: datetime
+    """UTC."""
+    end_time: datetime
+    """UTC."""
+    reason: str
+    """What started it: `interval`, or what happened."""
+    sentence: str
+    """What it did."""
+    topics: tuple[str, ...] = ()
+    """The topics in reassignment."""
+    decisions: tuple[Decision, ...] = ()
+    """By broker and role."""
+    outcomes: tuple[Outcome, ...] = ()
+    """One for each resource that was to change."""
+    findings: tuple[str, ...] = ()
+    """What somebody else did to autothrottle's keys, and what could not be read."""
+    error: str = ""
+    """Why it failed; empty when it did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Who leads, the last cycle and all overrides."""
+
+    term: int
+    """The newest term."""
+    leader_address: str
+    """Where the leading planner answers."""
+    last_cycle: Cycle | None
+    """The leader's; None: none yet."""
+    overrides: tuple[Override, ...]
+    """The cluster's first, then the brokers' by id."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerState:
+    """How one planner stands."""
+
+    leading: bool
+    """Whether this planner leads."""
+    term: int
+    """The newest term that it knows; 0: none."""
+    leader_address: str
+    """Where the leader answers; empty when unknown."""
+    last_cycle: Cycle | None
+    """The last cycle that this planner ran; None: none yet."""
+    failures: Mapping[int, int]
+    """Broker id -> scheduled cycles in a row without usable metrics."""
+
+
+_ROLES: Mapping[int, ReplicaRole] = MappingProxyType(
+    {
+        types_pb2.REPLICA_ROLE_LEADER: ReplicaRole.LEADER,
+        types_pb2.REPLICA_ROLE_FOLLOWER: ReplicaRole.FOLLOWER,
+    }
+)
+_REASONS: Mapping[int, Reason] = MappingProxyType(
+    {
+        types_pb2.Decision.REASON_HEADROOM: Reason.HEADROOM,
+        types_pb2.Decision.REASON_UNCHANGED: Reason.UNCHANGED,
+        types_pb2.Decision.REASON_KEPT: Reason.KEPT,
+        types_pb2.Decision.REASON_MINIMUM: Reason.MINIMUM,
+        types_pb2.Decision.REASON_CLUSTER_OVERRIDE: Reason.CLUSTER_OVERRIDE,
+        types_pb2.Decision.REASON_BROKER_OVERRIDE: Reason.BROKER_OVERRIDE,
+    }
+)
+_STATUSES: Mapping[int, OutcomeStatus] = MappingProxyType(
+    {
+        types_pb2.Outcome.STATUS_APPLIED: OutcomeStatus.APPLIED,
+        types_pb2.Outcome.STATUS_UNCHANGED: OutcomeStatus.UNCHANGED,
+        types_pb2.Outcome.STATUS_REFUSED: OutcomeStatus.REFUSED,
+    }
+)
+
+
+def validate_rate(rate_bytes_per_second: int) -> int:
+    """Return a rate, or say what is wrong with it.
+
+    Raises:
+        Invalid: when it is not in 1..2^63-1 bytes/s.
+    """
+    return _whole(
+        rate_bytes_per_second,
+        MAX_RATE_BYTES_PER_SECOND,
+        "rate_bytes_per_second",
+        "give a positive rate (1 MB/s is 1000000), or remove the override",
+    )
+
+
+def validate_broker_id(broker_id: int) -> int:
+    """Return a broker id, or say what is wrong with it.
+
+    Raises:
+        Invalid: when it is not in 1..2^31-1.
+    """
+    return _whole(broker_id, MAX_BROKER_ID, "broker_id", "give the id of a broker, or none for the whole cluster")
+
+
+def _whole(value: int, largest: int, name: str, fix: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Invalid(f"{name} {value!r} is no int; {fix}")
+    if not 0 < value <= largest:
+        raise Invalid(f"{name} {value} is outside of 1..{largest}; {fix}")
+    return value
+
+
+def override_from_message(message: admin_pb2.Override) -> Override:
+    """Return the override that a message holds."""
+    broker_id = message.broker_id if message.HasField("broker_id") else None
+    return Override(message.rate_bytes_per_second, broker_id, message.autoremove)
+
+
+def cycle_from_message(message: types_pb2.Cycle) -> Cycle:
+    """Return the cycle that a message holds."""
+    return Cycle(
+        term=message.term,
+        number=message.number,
+        start_time=message.start_time.ToDatetime(tzinfo=UTC),
+        end_time=message.end_time.ToDatetime(tzinfo=UTC),
+        reason=message.reason,
+        sentence=message.sentence,
+        topics=tuple(message.topics),
+        decisions=tuple(map(_decision_from_message, message.decisions)),
+        outcomes=tuple(map(_outcome_from_message, message.outcomes)),
+        findings=tuple(message.findings),
+        error=message.error,
+    )
+
+
+def cluster_state_from_message(message: admin_pb2.GetClusterStateResponse) -> ClusterState:
+    """Return the state that a message holds."""
+    return ClusterState(
+        term=message.term,
+        leader_address=message.leader_address,
+        last_cycle=cycle_from_message(message.last_cycle) if message.HasField("last_cycle") else None,
+        overrides=tuple(map(override_from_message, message.overrides)),
+    )
+
+
+def planner_state_from_message(message: planner_pb2.GetStateResponse) -> PlannerState:
+    """Return the state that a message holds."""
+    return PlannerState(
+        leading=message.leading,
+        term=message.term,
+        leader_address=message.leader_address,
+        last_cycle=cycle_from_message(message.last_cycle) if message.HasField("last_cycle") else None,
+        failures=dict(message.failures),
+    )
+
+
+def _decision_from_message(message: types_pb2.Decision) -> Decision:
+    return Decision(
+        broker_id=message.broker_id,
+        role=_ROLES.get(message.role, ReplicaRole.UNKNOWN),
+        rate_bytes_per_second=message.rate_bytes_per_second,
+        reason=_REASONS.get(message.reason, Reason.UNKNOWN),
+        standing_bytes_per_second=_present(message, "standing_bytes_per_second"),
+        headroom_bytes_per_second=_present(message, "headroom_bytes_per_second"),
+        utilization_bytes_per_second=_present(message, "utilization_bytes_per_second"),
+        capacity_bytes_per_second=_present(message, "capacity_bytes_per_second"),
+    )
+
+
+def _present(message: types_pb2.Decision, name: str) -> int | None:
+    return int(getattr(message, name)) if message.HasField(name) else None  # type: ignore[arg-type]
+
+
+def _outcome_from_message(message: types_pb2.Outcome) -> Outcome:
+    return Outcome(message.resource, _STATUSES.get(message.status, OutcomeStatus.UNKNOWN), message.reason)

@@ -1,0 +1,48 @@
+"""Rates as operators write and read them: `200MB/s`; 1 MB/s is 1,000,000 bytes per second."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from autothrottle_client.errors import Invalid
+from autothrottle_client.model import MAX_RATE_BYTES_PER_SECOND
+
+_UNITS = {"B/s": 1, "kB/s": 10**3, "MB/s": 10**6, "GB/s": 10**9}
+_RATE = re.compile(r"((?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,9})?)(B/s|kB/s|MB/s|GB/s)?")
+
+
+def parse_rate(text: str) -> int:
+    """Return a rate in bytes per second; a bare number is MB/s, as in the original's API.
+
+    >>> parse_rate("200"), parse_rate("1.5MB/s"), parse_rate("1500000B/s")
+    (200000000, 1500000, 1500000)
+
+    Raises:
+        Invalid: when it is no rate, no whole number of bytes, or not in 1..2^63-1 bytes/s.
+    """
+    match = _RATE.fullmatch(text)
+    if match is None:
+        raise Invalid(
+            f"{text[:60]!r} is no rate: it must be a number with B/s, kB/s, MB/s or GB/s behind it, "
+            "or nothing for MB/s; give for example 200MB/s"
+        )
+    rate = Decimal(match[1]) * _UNITS[match[2] or "MB/s"]
+    if rate != int(rate):
+        raise Invalid(f"{text!r} is {rate.normalize():f} bytes/s: it must be a whole number of them; round it")
+    if not 0 < rate <= MAX_RATE_BYTES_PER_SECOND:
+        raise Invalid(
+            f"{text!r} is {int(rate)} bytes/s, outside of 1..{MAX_RATE_BYTES_PER_SECOND}; "
+            "give a positive rate like 200MB/s, or remove the override"
+        )
+    return int(rate)
+
+
+def format_rate(bytes_per_second: int) -> str:
+    """Return a rate in MB/s, exact, as `parse_rate` reads it.
+
+    >>> format_rate(200_000_000), format_rate(1)
+    ('200MB/s', '0.000001MB/s')
+    """
+    whole, rest = divmod(bytes_per_second, 10**6)
+    return f"{whole}{f'.{rest:06d}'.rstrip('0') if rest else ''}MB/s"

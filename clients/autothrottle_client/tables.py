@@ -1,0 +1,124 @@
+"""What `throttlectl` prints: tables for people, and JSON with the fields of `model` under their own names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from typing import Any
+
+from autothrottle_client.model import ClusterState, Cycle, Decision, Override
+from autothrottle_client.rates import format_rate
+
+NONE_SET = "no throttle override is set"
+
+
+def to_json(value: object) -> str:
+    """Return a value as one line of JSON: rates as whole numbers of bytes per second, times as RFC 3339 in UTC."""
+    return json.dumps(_plain(value))
+
+
+def _plain(value: object) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return value
+
+
+def whose(broker_id: int | None) -> str:
+    """Return what an override rules, in words."""
+    return "cluster" if broker_id is None else f"broker {broker_id}"
+
+
+def overrides_table(overrides: Sequence[Override]) -> str:
+    """Return overrides, a row each."""
+    if not overrides:
+        return NONE_SET
+    rows = [
+        (
+            "cluster" if o.broker_id is None else str(o.broker_id),
+            format_rate(o.rate_bytes_per_second),
+            _yes(o.autoremove),
+        )
+        for o in overrides
+    ]
+    return _table(("BROKER", "RATE", "AUTOREMOVE"), rows)
+
+
+def state_text(state: ClusterState) -> str:
+    """Return who leads, what its last cycle did and decided, and the overrides."""
+    parts = [_aligned([("leader", state.leader_address), ("term", str(state.term)), *_last_cycle(state.last_cycle)])]
+    if state.last_cycle is not None and state.last_cycle.decisions:
+        parts.append(_decisions_table(state.last_cycle.decisions))
+    parts.append(overrides_table(state.overrides))
+    return "\n\n".join(parts)
+
+
+def cycle_line(cycle: Cycle) -> str:
+    """Return a cycle in one line."""
+    what = f"failed: {cycle.error}" if cycle.error else cycle.sentence
+    return _printable(f"{_time(cycle.end_time)}  {cycle.term}/{cycle.number}  {cycle.reason}: {what}")
+
+
+def _last_cycle(cycle: Cycle | None) -> list[tuple[str, str]]:
+    if cycle is None:
+        return [("last cycle", "none yet")]
+    took = (cycle.end_time - cycle.start_time).total_seconds()
+    found = [
+        ("last cycle", f"{cycle.number}, {_time(cycle.end_time)}, took {took:.2f} s"),
+        ("started by", cycle.reason),
+        ("did", f"failed: {cycle.error}" if cycle.error else cycle.sentence),
+        ("topics", " ".join(cycle.topics) or "none in reassignment"),
+    ]
+    refused = [("refused", f"{o.resource}: {o.reason}") for o in cycle.outcomes if o.status == "refused"]
+    return [*found, *refused, *(("finding", finding) for finding in cycle.findings)]
+
+
+def _decisions_table(decisions: Iterable[Decision]) -> str:
+    header = ("BROKER", "ROLE", "RATE", "REASON", "UTILIZATION", "CAPACITY")
+    rows = [
+        (
+            str(d.broker_id),
+            d.role.value,
+            format_rate(d.rate_bytes_per_second),
+            d.reason.value,
+            _maybe(d.utilization_bytes_per_second),
+            _maybe(d.capacity_bytes_per_second),
+        )
+        for d in decisions
+    ]
+    return _table(header, rows)
+
+
+def _maybe(rate: int | None) -> str:
+    return "-" if rate is None else format_rate(rate)
+
+
+def _yes(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _time(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return _aligned([header, *rows])
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    printable = [[_printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*printable, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in printable)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _printable(text: str) -> str:
+    """The text without what would steer a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,0 +1,346 @@
+"""`throttlectl`: overrides, state and cycles of a running autothrottle, from the command line.
+
+Exit status: 0 done, 1 failed, 2 used wrongly, 3 not found, 4 unavailable, 130 interrupted, 141 nobody reads the output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from autothrottle_client.admin import AdminClient
+from autothrottle_client.completion import SHELLS, Grammar, completion_script
+from autothrottle_client.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
+from autothrottle_client.model import MAX_BROKER_ID, Override
+from autothrottle_client.planner import PlannerClient
+from autothrottle_client.rates import format_rate, parse_rate
+from autothrottle_client.replicas import parse_addresses
+from autothrottle_client.tables import NONE_SET, cycle_line, overrides_table, state_text, to_json, whose
+
+ADDRESS_VARIABLE = "AUTOTHROTTLE_ADMIN_ADDR"
+DEFAULT_ADDRESS = "127.0.0.1:8090"
+DEFAULT_TIMEOUT = "5"
+
+EXIT_FAILED, EXIT_USAGE, EXIT_MISSING, EXIT_UNAVAILABLE = 1, 2, 3, 4
+EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 130, 141
+
+_DESCRIPTION = "Overrides, state and cycles of a running autothrottle."
+_EPILOG = """exit status: 0 done, 1 failed, 2 used wrongly, 3 not found, 4 unavailable, 130 interrupted
+
+JSON has one object, of watch one in each line; rates are whole numbers of bytes per second (1 MB/s is 1000000)."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One command line, read."""
+
+    arguments: argparse.Namespace
+    addresses: tuple[str, ...]
+    """Of the admin service."""
+    planners: tuple[str, ...]
+    """Of planners to watch; empty: the leader that admin names."""
+    timeout: timedelta
+    json: bool
+    """Whether to print JSON."""
+
+    def admin(self) -> AdminClient:
+        """Return a client of the admin service."""
+        return AdminClient(self.addresses, self.timeout)
+
+    def show(self, value: object, text: str) -> None:
+        """Print a value: as JSON, or this text for people."""
+        print(to_json(value) if self.json else text, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status."""
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # What is still buffered must not fail a second time when the interpreter ends.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except AutothrottleError as error:
+        print(f"throttlectl: {error}", file=sys.stderr)
+        return _status_of(error)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = make_parser()
+    try:
+        read = parser.parse_args(arguments)
+    except SystemExit as ended:  # argparse has said why
+        return ended.code if isinstance(ended.code, int) else EXIT_USAGE
+    if read.command == "completion":
+        print(completion_script(Grammar.of(parser), read.shell), end="")
+        return 0
+    return _COMMANDS[read.command](_call(read))
+
+
+def _status_of(error: AutothrottleError) -> int:
+    table: dict[type[AutothrottleError], int] = {
+        Invalid: EXIT_USAGE,
+        Missing: EXIT_MISSING,
+        Unavailable: EXIT_UNAVAILABLE,
+        NotLeader: EXIT_UNAVAILABLE,
+    }
+    return table.get(type(error), EXIT_FAILED)
+
+
+# The commands.
+
+
+def _get(call: Call) -> int:
+    broker_id = call.arguments.broker
+    with call.admin() as admin:
+        if broker_id is not None:
+            override = admin.get_override(broker_id)
+            call.show(override, overrides_table([override]))
+            return 0
+        overrides, warnings = admin.list_overrides()
+    call.show({"overrides": overrides, "warnings": warnings}, overrides_table(overrides))
+    _warn(warnings)
+    return 0
+
+
+def _set(call: Call) -> int:
+    read = call.arguments
+    with call.admin() as admin:
+        override, warnings = admin.set_override(read.rate, read.broker, read.autoremove)
+    text = f"{whose(override.broker_id)}: throttle set to {format_rate(override.rate_bytes_per_second)}"
+    call.show({"override": override, "warnings": warnings}, text + (", autoremove" if override.autoremove else ""))
+    _warn(warnings)
+    return 0
+
+
+def _remove(call: Call) -> int:
+    with call.admin() as admin:
+        if call.arguments.all:
+            return _remove_all(call, admin)
+        broker_id = call.arguments.broker
+        admin.remove_override(broker_id)
+    call.show({"removed": [{"broker_id": broker_id}]}, f"{whose(broker_id)}: throttle removed")
+    return 0
+
+
+def _remove_all(call: Call, admin: AdminClient) -> int:
+    overrides, warnings = admin.list_overrides()
+    removed: list[Override] = []
+    try:
+        for override in overrides:
+            with suppress(Missing):  # somebody else, or autoremove, was faster
+                admin.remove_override(override.broker_id)
+                removed.append(override)
+    finally:
+        text = "\n".join(f"{whose(o.broker_id)}: throttle removed" for o in removed)
+        call.show({"removed": [{"broker_id": o.broker_id} for o in removed]}, text or NONE_SET)
+    _warn(warnings)
+    return 0
+
+
+def _state(call: Call) -> int:
+    with call.admin() as admin:
+        state = admin.state()
+    call.show(state, state_text(state))
+    return 0
+
+
+def _watch(call: Call) -> int:
+    client = PlannerClient(call.planners, call.timeout) if call.planners else call.admin()
+    with client:
+        for cycle in client.watch_cycles(on_loss=_say_lost):
+            call.show(cycle, cycle_line(cycle))
+    return 0
+
+
+def _say_lost(error: AutothrottleError) -> None:
+    print(f"throttlectl: the leader is lost, looking for it: {error}", file=sys.stderr, flush=True)
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"throttlectl: warning: {warning}", file=sys.stderr)
+
+
+_COMMANDS: dict[str, Callable[[Call], int]] = {
+    "get": _get,
+    "set": _set,
+    "remove": _remove,
+    "state": _state,
+    "watch": _watch,
+}
+
+
+# The command line.
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser; it serves one command line, as it remembers which options it has seen."""
+    common = _common_options()
+    parser = argparse.ArgumentParser(
+        prog="throttlectl",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[common],
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, meaning: str, **options: Any) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name, help=meaning, description=meaning[0].upper() + meaning[1:] + ".", allow_abbrev=False, **options
+        )
+
+    _add_get(command("get", "show the overrides, or a broker's", parents=[common]))
+    _add_set(command("set", "set an override, in place of one that stands", parents=[common]))
+    _add_remove(command("remove", "remove an override", parents=[common]))
+    command("state", "show who leads, the last cycle and the overrides", parents=[common])
+    _add_watch(command("watch", "print every cycle as it ends, whoever leads, until interrupted", parents=[common]))
+    completion = command("completion", "print a shell's completion script")
+    completion.add_argument("shell", choices=SHELLS, help="the shell that loads it")
+    return parser
+
+
+def _common_options() -> argparse.ArgumentParser:
+    """Options that may stand in front of the command and behind it."""
+    common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    _option(
+        common,
+        "--addr",
+        type=_accepted(parse_addresses),
+        metavar="ADDR[,ADDR]",
+        help=f"where admin answers, host:port or unix:path (${ADDRESS_VARIABLE}; default {DEFAULT_ADDRESS})",
+    )
+    _option(common, "--output", choices=("table", "json"), help="how to print (default table)")
+    _option(
+        common,
+        "--timeout",
+        type=_accepted(_seconds),
+        metavar="SECONDS",
+        help=f"for a call with all its attempts, above 0 and at most 3600 (default {DEFAULT_TIMEOUT})",
+    )
+    return common
+
+
+def _add_get(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("broker", nargs="?", type=_accepted(_broker_id), metavar="BROKER", help="id of a broker")
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rate", type=_accepted(parse_rate), metavar="RATE", help="like 200MB/s, 200 (MB/s), 1500000B/s")
+    _add_broker(parser)
+    parser.add_argument(
+        "--autoremove", action="store_true", help="let the cluster's override end when no reassignment is left"
+    )
+
+
+def _add_remove(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    _add_broker(which)
+    which.add_argument("--all", action="store_true", help="every override: the cluster's and all brokers'")
+
+
+def _add_broker(parser: argparse._ActionsContainer) -> None:
+    _option(
+        parser,
+        "--broker",
+        default=None,
+        type=_accepted(_broker_id),
+        metavar="ID",
+        help="the broker's; without it the cluster's, which rules every broker that takes part in a reassignment",
+    )
+
+
+def _add_watch(parser: argparse.ArgumentParser) -> None:
+    _option(
+        parser,
+        "--planner-addr",
+        type=_accepted(parse_addresses),
+        metavar="ADDR[,ADDR]",
+        help="where planners answer (default: the leader's address as admin knows it)",
+    )
+
+
+class _Once(argparse.Action):
+    """Stores a value, and refuses a second one: the last would win unseen."""
+
+    seen = False
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if self.seen:
+            raise argparse.ArgumentError(self, "is given twice; give it once")
+        self.seen = True
+        setattr(namespace, self.dest, values)
+
+
+def _option(parser: argparse._ActionsContainer, name: str, **options: Any) -> None:
+    # Without a default a subcommand's namespace does not overwrite what stood in front of the command.
+    parser.add_argument(name, action=_Once, **{"default": argparse.SUPPRESS, **options})
+
+
+def _accepted(read: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Return the reader with its errors as argparse shows them."""
+
+    def accept(text: str) -> _T:
+        try:
+            return read(text)
+        except Invalid as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return accept
+
+
+def _broker_id(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,9}", text) or int(text) > MAX_BROKER_ID:
+        raise Invalid(
+            f"{text[:60]!r} is no broker id: it must be an integer, 1 to {MAX_BROKER_ID}; give for example 1001"
+        )
+    return int(text)
+
+
+def _seconds(text: str) -> timedelta:
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", text) or not 0 < float(text) <= 3600:
+        raise Invalid(f"{text[:60]!r} is no time-out: it must be seconds, above 0 and at most 3600; give for example 5")
+    return timedelta(seconds=float(text))
+
+
+def _call(read: argparse.Namespace) -> Call:
+    return Call(
+        arguments=read,
+        addresses=getattr(read, "addr", None) or _default_addresses(),
+        planners=getattr(read, "planner_addr", ()),
+        timeout=getattr(read, "timeout", None) or _seconds(DEFAULT_TIMEOUT),
+        json=getattr(read, "output", "table") == "json",
+    )
+
+
+def _default_addresses() -> tuple[str, ...]:
+    try:
+        return parse_addresses(os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS)
+    except Invalid as error:
+        raise Invalid(f"{ADDRESS_VARIABLE}: {error}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

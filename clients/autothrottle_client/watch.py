@@ -1,0 +1,181 @@
+"""The leader's cycles as one endless sequence, whoever leads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from types import TracebackType
+from typing import Protocol
+
+import grpc
+
+from autothrottle.v1 import planner_pb2
+from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
+from autothrottle_client.errors import AutothrottleError, NotLeader, Unavailable, from_rpc_error
+from autothrottle_client.model import Cycle, cycle_from_message
+from autothrottle_client.replicas import Replicas, pauses, validate_timeout
+
+DEFAULT_OUTAGE = timedelta(seconds=60)
+"""The longest time without a leader: a failover takes a ZooKeeper session, which is at most that long."""
+
+DEFAULT_SILENCE = timedelta(seconds=10)
+"""How long a stream may be silent before somebody is asked whether its planner still leads."""
+
+_ASK_TIMEOUT = timedelta(seconds=2)
+
+Locate = Callable[[Replicas, timedelta], str]
+"""Returns the address of the planner that leads, within a time."""
+
+
+class _Stream(Protocol):
+    """What an open `WatchCycles` is."""
+
+    def __next__(self) -> planner_pb2.WatchCyclesResponse: ...
+
+    def cancel(self) -> object: ...
+
+
+class CycleWatch:
+    """Every cycle of whichever planner leads, as it ends; begins with the leader's last one.
+
+    An iterator for one thread. A stream that breaks is opened again at the leader of then; a planner that lost its
+    term but lives on is noticed after `silence`. Each cycle comes once, in the order of (term, number). Cycles that
+    end while no stream stands are skipped, but for the newest.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        locate: Locate,
+        outage: timedelta = DEFAULT_OUTAGE,
+        silence: timedelta = DEFAULT_SILENCE,
+        on_loss: Callable[[AutothrottleError], None] = lambda error: None,
+    ) -> None:
+        """Find the leader.
+
+        Args:
+            replicas: who is asked for the leader; closed with the watch.
+            locate: how they are asked.
+            outage: the longest time without a leader, > 0.
+            silence: see above, > 0.
+            on_loss: told once whenever the leader is lost; the watch looks for it by itself.
+
+        Raises:
+            Unavailable: when no leader is found within the time-out of `replicas`.
+        """
+        self._replicas, self._locate, self._on_loss = replicas, locate, on_loss
+        self._outage = validate_timeout(outage).total_seconds()
+        self._silence = validate_timeout(silence).total_seconds()
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._stream: _Stream | None = None
+        self._moved = self._lost = False
+        self._pauses = pauses()
+        self._newest = (0, 0)
+        self._address = self._find(replicas.timeout)
+        self._heard = time.monotonic()
+        self._thread = threading.Thread(target=self._check, name="cycle-watch", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Cycle]:
+        return self
+
+    def __next__(self) -> Cycle:
+        """Wait for the next cycle.
+
+        Raises:
+            Unavailable: when there was no leader for as long as `outage`.
+        """
+        while not self._closed.is_set():
+            try:
+                cycle = self._receive()
+            except (Unavailable, NotLeader) as error:
+                self._recover(error)
+                continue
+            if (cycle.term, cycle.number) > self._newest:
+                self._newest = (cycle.term, cycle.number)
+                return cycle
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the watch; also from another thread, and while one waits. Idempotent."""
+        self._closed.set()
+        self._replicas.close()  # ends the stream and what else is under way
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> CycleWatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was ended."""
+        return self._closed.is_set()
+
+    def _receive(self) -> Cycle:
+        stream = self._opened()
+        try:
+            message = next(stream)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._address) from error
+        except StopIteration:
+            raise Unavailable(f"{self._address} ended the stream of its cycles") from None
+        self._heard, self._lost = time.monotonic(), False
+        self._pauses = pauses()
+        return cycle_from_message(message.cycle)
+
+    def _opened(self) -> _Stream:
+        with self._lock:
+            if self._stream is None:
+                if not self._address:
+                    self._address = self._find(_ASK_TIMEOUT)
+                channel = self._replicas.peer(self._address).channel
+                self._stream = PlannerServiceStub(channel).WatchCycles(planner_pb2.WatchCyclesRequest())
+            return self._stream
+
+    def _find(self, timeout: timedelta) -> str:
+        try:
+            return self._locate(self._replicas, timeout)
+        except NotLeader as error:
+            raise Unavailable(f"no planner leads at the moment: {error}; try again in some seconds") from error
+
+    def _recover(self, error: AutothrottleError) -> None:
+        """Forget the stream, and wait before the next attempt."""
+        with self._lock:
+            moved, self._moved = self._moved, False
+            self._stream, self._address = None, ""
+        if self._closed.is_set() or moved:
+            return
+        if not self._lost:
+            self._lost = True
+            self._on_loss(error)
+        if time.monotonic() - self._heard > self._outage:
+            raise Unavailable(f"no planner that leads could be watched for {self._outage:g} s: {error}")
+        self._closed.wait(next(self._pauses))
+
+    def _check(self) -> None:
+        """Ask who leads whenever nothing came for a while: a planner that lost its term is just silent."""
+        while not self._closed.wait(max(self._heard + self._silence - time.monotonic(), self._silence / 4)):
+            if time.monotonic() - self._heard >= self._silence and self._stream is not None:
+                self._compare()
+
+    def _compare(self) -> None:
+        try:
+            leader = self._locate(self._replicas, _ASK_TIMEOUT)
+        except AutothrottleError:
+            return
+        with self._lock:
+            if self._stream is None:
+                return
+            if leader == self._address:
+                self._heard, self._lost = time.monotonic(), False
+            else:
+                self._moved = True
+                self._stream.cancel()

@@ -1,0 +1,189 @@
+"""The original's text routes: /throttle and what is below it, parameters in the URL's query, rates in MB/s.
+
+Errors are 4xx here, where the original says 200. An override that is no whole number of MB/s (the original cannot set
+one, /v1 can) is shown with the decimals that it has, at most 6. The type to know is `LegacyApi`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import suppress
+from dataclasses import replace
+from decimal import Decimal
+
+from autothrottle.core.errors import AutothrottleError, Invalid, Missing
+from autothrottle.core.loads import MEGABYTE
+from autothrottle.core.overrides import MAX_RATE
+from autothrottle.gateway.answers import ADMIN_TIMEOUT, Admin, Answer, http_status, parameters, text
+from autothrottle.v1 import admin_pb2
+
+ROUTES: tuple[tuple[str, str, str], ...] = (
+    ("GET", "/throttle", "Shows the cluster's override."),
+    ("GET", "/throttle/{id}", "Shows a broker's override."),
+    (
+        "POST",
+        "/throttle?rate=200&autoremove=true",
+        "Sets the cluster's override, whole MB/s (1 MB is 10^6 bytes); autoremove (default false): it ends when no "
+        "reassignment is left.",
+    ),
+    ("POST", "/throttle/{id}?rate=50", "Sets a broker's override, whole MB/s."),
+    ("POST", "/throttle/remove", "Removes the cluster's override."),
+    ("POST", "/throttle/remove/{id}", "Removes a broker's override."),
+    ("POST", "/throttle/remove/all", "Removes every broker's override; the cluster's stays."),
+)
+"""(verb, path, what it does) of all, for the page."""
+
+_DIGITS = re.compile(r"-?(?:0|[1-9][0-9]*)", re.ASCII)
+_MOST_DIGITS = 30
+_MOST_MEGABYTES = MAX_RATE // MEGABYTE
+_MOST_BROKER_ID = 2**31 - 1
+
+_TRUE, _FALSE = ("1", "t", "T", "TRUE", "true", "True"), ("0", "f", "F", "FALSE", "false", "False")
+"""What the original's language reads as a bool."""
+
+_NOT_SET = "no throttle override is set"
+_NO_BROKER = "broker param must be provided as integer or the string 'all'"
+
+log = logging.getLogger(__name__)
+
+
+class LegacyApi:
+    """Answers the text routes through the admin service."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    def answer(self, verb: str, path: str, query: str) -> Answer:
+        """Return the answer to one request.
+
+        Args:
+            verb: of HTTP; HEAD counts as GET.
+            path: of the URL, decoded: `/throttle`, `/throttle/1001`, `/throttle/remove/all` ...
+            query: of the URL, as it was sent.
+        """
+        if verb not in allowed(path):
+            return disallowed(path)
+        try:
+            return self._route(verb, path.split("/")[2:], query)
+        except AutothrottleError as error:
+            return text(http_status(error), str(error))
+
+    def _route(self, verb: str, below: list[str], query: str) -> Answer:
+        if len(below) > (2 if below[:1] == ["remove"] else 1):
+            raise Missing("no such route; GET / lists all")
+        given = parameters(query)
+        if verb == "GET":
+            return self._show(broker_id(below[0]) if below else None)
+        if below[:1] == ["remove"]:
+            _refuse_unknown(given)
+            return self._remove_all() if below[1:] == ["all"] else self._remove(*map(broker_id, below[1:]))
+        if below == ["all"]:
+            raise Invalid("broker param must be provided as integer: 'all' goes with POST /throttle/remove/all only")
+        return self._set(broker_id(below[0]) if below else None, given)
+
+    def _show(self, broker: int | None) -> Answer:
+        request = admin_pb2.GetOverrideRequest(broker_id=broker)
+        try:
+            response = self._admin.call("GetOverride", request, ADMIN_TIMEOUT)
+        except Missing:
+            return text(200, _whose(broker) + _NOT_SET)
+        assert isinstance(response, admin_pb2.GetOverrideResponse)
+        return text(200, f"{_whose(broker)}a throttle override is configured at {_shown(response.override)}")
+
+    def _set(self, broker: int | None, given: dict[str, str]) -> Answer:
+        _refuse_unknown(given, "rate", "autoremove")
+        rate = rate_megabytes(given.get("rate", ""))
+        autoremove = boolean(given["autoremove"]) if "autoremove" in given else False
+        override = admin_pb2.Override(broker_id=broker, rate_bytes_per_second=rate * MEGABYTE, autoremove=autoremove)
+        response = self._admin.call("SetOverride", admin_pb2.SetOverrideRequest(override=override), ADMIN_TIMEOUT)
+        assert isinstance(response, admin_pb2.SetOverrideResponse)
+        for warning in response.warnings:
+            log.warning("%s", warning)
+        return text(200, f"{_whose(broker)}throttle successfully set to {_shown(response.override)}")
+
+    def _remove(self, broker: int | None = None) -> Answer:
+        """Remove one; that none is set is no error, as with the original: scripts remove to be sure."""
+        with suppress(Missing):
+            self._admin.call("RemoveOverride", admin_pb2.RemoveOverrideRequest(broker_id=broker), ADMIN_TIMEOUT)
+        return text(200, f"{_whose(broker)}throttle removed")
+
+    def _remove_all(self) -> Answer:
+        """Remove them one by one; what cannot be read is named."""
+        response = self._admin.call("ListOverrides", admin_pb2.ListOverridesRequest(), ADMIN_TIMEOUT)
+        assert isinstance(response, admin_pb2.ListOverridesResponse)
+        brokers = [override.broker_id for override in response.overrides if override.HasField("broker_id")]
+        removed = [answer.body.removesuffix("\n") for answer in map(self._remove, brokers)]
+        return text(200, *removed, *(f"warning: {warning}" for warning in response.warnings))
+
+
+def allowed(path: str) -> tuple[str, ...]:
+    """Return the methods that a path of the text routes takes: removing is no reading."""
+    return ("POST",) if path.split("/")[2:3] == ["remove"] else ("GET", "HEAD", "POST")
+
+
+def disallowed(path: str) -> Answer:
+    """Return the answer to a method that the path does not take."""
+    return replace(text(405, "disallowed method"), headers={"allow": ", ".join(allowed(path))})
+
+
+def broker_id(given: str) -> int:
+    """Return a broker id from a path.
+
+    Raises:
+        Invalid: when it is not in 1..2^31-1, in plain digits.
+    """
+    number = _integer(given, _NO_BROKER)
+    if not 0 < number <= _MOST_BROKER_ID:
+        raise Invalid(f"broker param must be >0 and <={_MOST_BROKER_ID}")
+    return number
+
+
+def rate_megabytes(given: str) -> int:
+    """Return a rate in whole MB/s.
+
+    Raises:
+        Invalid: when it is absent, no integer in plain digits, 0, negative, or above what Kafka takes.
+    """
+    if not given:
+        raise Invalid("rate param must be specified")
+    number = _integer(given, "rate param must be supplied as an integer")
+    if number <= 0:
+        raise Invalid("rate param must be >0")
+    if number > _MOST_MEGABYTES:
+        raise Invalid(f"rate param must be <={_MOST_MEGABYTES}")
+    return number
+
+
+def boolean(given: str) -> bool:
+    """Return a bool in any spelling that the original takes.
+
+    Raises:
+        Invalid: when it is none.
+    """
+    if given not in (*_TRUE, *_FALSE):
+        raise Invalid("autoremove param must be a bool")
+    return given in _TRUE
+
+
+def _integer(given: str, otherwise: str) -> int:
+    """Read plain decimal digits: no sign but `-`, no leading zero, no fraction, no white space, ASCII only."""
+    if not _DIGITS.fullmatch(given) or len(given) > _MOST_DIGITS:
+        raise Invalid(otherwise)
+    return int(given)
+
+
+def _refuse_unknown(given: dict[str, str], *known: str) -> None:
+    """Refuse what a typo would make ineffective: without `autoremove` an override stands for ever."""
+    for name in given:
+        if name not in known:
+            raise Invalid(f"{name} param is unknown; this route takes {' and '.join(known) or 'none'}")
+
+
+def _whose(broker: int | None) -> str:
+    return "" if broker is None else f"broker {broker}: "
+
+
+def _shown(override: admin_pb2.Override) -> str:
+    rate = f"{Decimal(override.rate_bytes_per_second) / MEGABYTE:.6f}".rstrip("0").rstrip(".")
+    return f"{rate}MB/s, autoremove=={str(override.autoremove).lower()}"

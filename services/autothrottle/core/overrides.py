@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.loads import MEGABYTE, BytesPerSecond
+from autothrottle.core.topology import MAX_BROKER_ID
 
 MAX_RATE: BytesPerSecond = 2**63 - 1
 """Kafka keeps rates as a signed 64-bit number of bytes/s."""
@@ -78,6 +79,6 @@ def validate_broker_id(broker_id: int) -> int:
     Raises:
         Invalid: when it is not in 1..2^31-1.
     """
-    if not 0 < broker_id < 2**31:
-        raise Invalid(f"broker id {broker_id} is outside of 1..{2**31 - 1}; give the id of a broker")
+    if not 0 < broker_id <= MAX_BROKER_ID:
+        raise Invalid(f"broker id {broker_id} is outside of 1..{MAX_BROKER_ID}; give the id of a broker")
     return broker_id

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterator
-from datetime import timedelta
 
 import grpc
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.overrides import validate_broker_id
 from autothrottle.ports.cluster import SnapshotEvent, SnapshotSource
+from autothrottle.runtime.server import time_left
 from autothrottle.v1 import discovery_pb2, discovery_pb2_grpc
 from autothrottle.wire.snapshots import snapshot_to_chunks
 
-_LONGEST = timedelta(seconds=60)
 _MOST_BROKERS = 10_000
 
 
@@ -31,8 +30,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         if len(request.replicas_of) > _MOST_BROKERS:
             raise Invalid(f"replicas of {len(request.replicas_of)} brokers are asked for; name at most {_MOST_BROKERS}")
         asked = tuple(validate_broker_id(broker_id) for broker_id in request.replicas_of)
-        left = context.time_remaining()
-        timeout = _LONGEST if left is None else min(_LONGEST, timedelta(seconds=max(left, 0.001)))
+        timeout = time_left(context, share=1.0)
         snapshot = self._source.fetch_snapshot(min_version=request.min_version, replicas_of=asked, timeout=timeout)
         yield from snapshot_to_chunks(snapshot)
 

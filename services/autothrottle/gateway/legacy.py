@@ -15,6 +15,7 @@ from decimal import Decimal
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing
 from autothrottle.core.loads import MEGABYTE
 from autothrottle.core.overrides import MAX_RATE
+from autothrottle.core.topology import MAX_BROKER_ID
 from autothrottle.gateway.answers import ADMIN_TIMEOUT, Admin, Answer, http_status, parameters, text
 from autothrottle.v1 import admin_pb2
 
@@ -37,7 +38,6 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
 _DIGITS = re.compile(r"-?(?:0|[1-9][0-9]*)", re.ASCII)
 _MOST_DIGITS = 30
 _MOST_MEGABYTES = MAX_RATE // MEGABYTE
-_MOST_BROKER_ID = 2**31 - 1
 
 _TRUE, _FALSE = ("1", "t", "T", "TRUE", "true", "True"), ("0", "f", "F", "FALSE", "false", "False")
 """What the original's language reads as a bool."""
@@ -134,8 +134,8 @@ def broker_id(given: str) -> int:
         Invalid: when it is not in 1..2^31-1, in plain digits.
     """
     number = _integer(given, _NO_BROKER)
-    if not 0 < number <= _MOST_BROKER_ID:
-        raise Invalid(f"broker param must be >0 and <={_MOST_BROKER_ID}")
+    if not 0 < number <= MAX_BROKER_ID:
+        raise Invalid(f"broker param must be >0 and <={MAX_BROKER_ID}")
     return number
 
 

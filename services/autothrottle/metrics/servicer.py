@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import grpc
 
 from autothrottle.core.errors import Invalid
 from autothrottle.ports.metrics import EventSink, LoadSource
+from autothrottle.runtime.server import time_left
 from autothrottle.v1 import metrics_pb2, metrics_pb2_grpc
 from autothrottle.wire.loads import event_from_message, loads_to_message
 
-_LONGEST = timedelta(seconds=60)
 _TITLE_LENGTH = 200
 
 
@@ -25,7 +23,7 @@ class MetricsServicer(metrics_pb2_grpc.MetricsServiceServicer):
         self, request: metrics_pb2.GetLoadsRequest, context: grpc.ServicerContext
     ) -> metrics_pb2.GetLoadsResponse:
         """Return the newest load of every broker."""
-        return loads_to_message(self._loads.fetch_loads(_timeout(context)))
+        return loads_to_message(self._loads.fetch_loads(time_left(context)))
 
     def PostEvent(
         self, request: metrics_pb2.PostEventRequest, context: grpc.ServicerContext
@@ -33,11 +31,5 @@ class MetricsServicer(metrics_pb2_grpc.MetricsServiceServicer):
         """Post an event."""
         if not 0 < len(request.title) <= _TITLE_LENGTH:
             raise Invalid(f"an event's title has {len(request.title)} characters; give 1 to {_TITLE_LENGTH}")
-        self._events.post_event(event_from_message(request), _timeout(context))
+        self._events.post_event(event_from_message(request), time_left(context))
         return metrics_pb2.PostEventResponse()
-
-
-def _timeout(context: grpc.ServicerContext) -> timedelta:
-    """What is left of the caller's deadline, less what the answer takes."""
-    left = context.time_remaining()
-    return _LONGEST if left is None else min(_LONGEST, timedelta(seconds=max(left * 0.95, 0.001)))

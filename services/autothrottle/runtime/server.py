@@ -35,6 +35,9 @@ STREAM_LINGER = timedelta(seconds=0.25)
 
 DEFAULT_GRACE = timedelta(seconds=5)
 
+LONGEST_CALL = timedelta(seconds=60)
+"""How long a unary call or a snapshot may work when its caller sets no deadline, or a later one."""
+
 Servicer = tuple[Callable[[Any, grpc.Server], None], object, str]
 """(the generated add_..._to_server, the servicer, the full name of its service)."""
 
@@ -56,6 +59,12 @@ _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 logger = logging.getLogger(__name__)
+
+
+def time_left(context: grpc.ServicerContext, share: float = 0.95) -> timedelta:
+    """Return how long a call may work: this share of what is left to its caller's deadline, at most `LONGEST_CALL`."""
+    left = context.time_remaining()
+    return LONGEST_CALL if left is None else min(LONGEST_CALL, timedelta(seconds=max(left * share, 0.001)))
 
 
 class ServiceServer:

@@ -96,16 +96,8 @@ class ZooKeeperConfigWriter:
     # Reading what stands.
 
     def _prepare(self, changes: Sequence[Change], outcomes: dict[str, Outcome], deadline: float) -> list[_Prepared]:
-        answers = [
-            (
-                change,
-                self._client.get_async(self._kafka.config(change.resource)),
-                self._client.get_async(self._own.ledger_entry(change.resource)),
-            )
-            for change in changes
-        ]
         prepared = []
-        for change, config, ledger in answers:
+        for change, config, ledger in self._asked(changes):
             try:
                 operations = self._operations(change, _node(config, deadline), _node(ledger, deadline))
             except Invalid as error:
@@ -116,6 +108,17 @@ class ZooKeeperConfigWriter:
             else:
                 outcomes[change.resource.path] = Outcome(change.resource, OutcomeStatus.UNCHANGED)
         return prepared
+
+    def _asked(self, changes: Sequence[Change]) -> list[tuple[Change, Any, Any]]:
+        """Ask for the config and the ledger entry of all at once: (change, both answers to wait for)."""
+        return [
+            (
+                change,
+                self._client.get_async(self._kafka.config(change.resource)),
+                self._client.get_async(self._own.ledger_entry(change.resource)),
+            )
+            for change in changes
+        ]
 
     def _operations(
         self, change: Change, config: tuple[bytes, Any] | None, ledger: tuple[bytes, Any] | None
@@ -203,19 +206,11 @@ class ZooKeeperConfigWriter:
     def _found(self, batch: Sequence[_Prepared], deadline: float) -> list[Outcome]:
         # What was on its way is carried out before the sync, or never.
         self._client.sync_async("/").get(timeout=_left(deadline))
-        answers = [
-            (
-                prepared.change,
-                self._client.get_async(self._kafka.config(prepared.change.resource)),
-                self._client.get_async(self._own.ledger_entry(prepared.change.resource)),
-            )
-            for prepared in batch
-        ]
         return [
             Outcome(change.resource, OutcomeStatus.APPLIED)
             if self._stands(change, _node(config, deadline), _node(ledger, deadline))
             else _refused(change, _LOST_REASON)
-            for change, config, ledger in answers
+            for change, config, ledger in self._asked([prepared.change for prepared in batch])
         ]
 
     def _stands(self, change: Change, config: tuple[bytes, Any] | None, ledger: tuple[bytes, Any] | None) -> bool:

@@ -140,7 +140,7 @@ def cycle_record(
     )
 
 
-def eventually(holds: Callable[[], object], seconds: float = 20.0) -> None:
+def eventually(holds: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait until something is true, and fail when it does not come true in time."""
     deadline = time.monotonic() + seconds
     while not holds():

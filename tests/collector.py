@@ -31,6 +31,8 @@ class CollectedSpan:
     span_id: bytes
     parent_id: bytes
     """Empty: it is a root."""
+    links: Sequence[bytes]
+    """The spans of other traces that it points to."""
     attributes: Mapping[str, Any]
     failed: bool
     failure: str
@@ -105,6 +107,7 @@ def _collected(process: Mapping[str, Any], span: SpanMessage) -> CollectedSpan:
         trace_id=span.trace_id.hex(),
         span_id=span.span_id,
         parent_id=span.parent_span_id,
+        links=[link.span_id for link in span.links],
         attributes=_values(span.attributes),
         failed=span.status.code == Status.STATUS_CODE_ERROR,
         failure=span.status.message,

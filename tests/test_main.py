@@ -102,7 +102,7 @@ def test_whoever_talks_to_datadog_needs_both_keys(capsys: pytest.CaptureFixture[
     ("command", "missing"),
     [
         ("planner", ("discovery-addr", "metrics-addr", "applier-addr")),
-        ("admin", ("planner-addr", "discovery-addr")),
+        ("admin", ("planner-addr",)),
         ("gateway", ("admin-addr",)),
     ],
 )

@@ -119,13 +119,15 @@ def _optional(broker_id: int | None) -> int | None:
     return None if broker_id is None else validate_broker_id(broker_id)
 
 
-def _state(replicas: Replicas, timeout: timedelta | None = None) -> admin_pb2.GetClusterStateResponse:
-    request = admin_pb2.GetClusterStateRequest()
+def _state(
+    replicas: Replicas, timeout: timedelta | None = None, without_cycle: bool = False
+) -> admin_pb2.GetClusterStateResponse:
+    request = admin_pb2.GetClusterStateRequest(without_cycle=without_cycle)
     return replicas.call(lambda peer, seconds: _stub(peer).GetClusterState(request, timeout=seconds), timeout)
 
 
 def _locate(replicas: Replicas, timeout: timedelta) -> str:
-    address = _state(replicas, timeout).leader_address
+    address = _state(replicas, timeout, without_cycle=True).leader_address
     if not address:
         raise NotLeader("nobody knows the leader's address")
     return address

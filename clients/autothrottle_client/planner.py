@@ -72,8 +72,8 @@ _FOLLOW_TIMEOUT = timedelta(seconds=2)
 """For the leader's own word: without it a follower's does."""
 
 
-def _state(peer: Peer, seconds: float) -> PlannerState:
-    request = planner_pb2.GetStateRequest()
+def _state(peer: Peer, seconds: float, without_cycle: bool = False) -> PlannerState:
+    request = planner_pb2.GetStateRequest(without_cycle=without_cycle)
     return planner_state_from_message(PlannerServiceStub(peer.channel).GetState(request, timeout=seconds))
 
 
@@ -81,7 +81,7 @@ def _locate(replicas: Replicas, timeout: timedelta) -> str:
     """The leader's address; that under which it was asked, if it was the one."""
 
     def ask(peer: Peer, seconds: float) -> str:
-        state = _state(peer, seconds)
+        state = _state(peer, seconds, without_cycle=True)
         if not state.leading and not state.leader_address:
             raise NotLeader("this planner knows of no leader")
         return peer.address if state.leading else state.leader_address

@@ -28,6 +28,7 @@ from autothrottle.adapters.zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.registrations import ZooKeeperRegistrations
 from autothrottle.adapters.zookeeper.removal import remove_own_tree
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
@@ -40,6 +41,7 @@ from autothrottle.planner.loop import Planner, PlannerSettings, Ports
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.leadership import Term
+from autothrottle.runtime.collector import collect_rarely
 from autothrottle.runtime.configuration import Configuration, InvalidConfiguration, help_text, parse
 from autothrottle.runtime.logs import configure_logs
 from autothrottle.runtime.options import KafkaBackend
@@ -62,7 +64,8 @@ EXIT_USAGE = 2
 C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient, AdminClient)
 
 _CONNECT_TIMEOUT = timedelta(seconds=15)
-_PLANNER_STREAMS = 100
+_MOST_STREAMS = 132
+"""Of one server: 100 that watch cycles, and room for what a service needs (snapshots, reflection, health)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ class Composition:
         servicer = AdminServicer(
             self._overrides(),
             self._closing(PlannerClient(peers.planner, interceptors)),
-            self._closing(DiscoveryClient(peers.discovery, interceptors)),
+            ZooKeeperRegistrations(self._session(), self._kafka),
         )
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
 
@@ -166,7 +169,7 @@ class Composition:
     def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
         """Serve until the stack is closed; return the address."""
         interceptors = self._tracing.server_interceptors
-        server = ServiceServer(name, servicers, listen, max_streams=_PLANNER_STREAMS, interceptors=interceptors)
+        server = ServiceServer(name, servicers, listen, max_streams=_MOST_STREAMS, interceptors=interceptors)
         self._stack.enter_context(server)
         return server.address
 
@@ -282,7 +285,7 @@ _SERVICES: dict[str, tuple[Callable[[Composition], None], tuple[str, ...]]] = {
     "metrics": (_service("metrics", Composition.metrics), ("api-key", "app-key")),
     "applier": (_service("applier", Composition.applier), ()),
     "planner": (_planner, ("discovery-addr", "metrics-addr", "applier-addr")),
-    "admin": (_admin, ("planner-addr", "discovery-addr")),
+    "admin": (_admin, ("planner-addr",)),
     "gateway": (_gateway, ("admin-addr",)),
     "run": (_run, ("api-key", "app-key")),
 }
@@ -350,6 +353,7 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
 
 def _until_stopped(command: str, start: Callable[[Composition], None], configuration: Configuration) -> int:
     stop = stop_on_signals()
+    collect_rarely()
     with ExitStack() as stack:
         tracing = configure_tracing(f"autothrottle-{command}")
         stack.callback(tracing.close)

@@ -15,7 +15,7 @@ from autothrottle.core.ledger import LedgerEntry
 from autothrottle.ports.cluster import ConfigWriter
 from tests import builders
 
-TIMEOUT = timedelta(seconds=20)
+TIMEOUT = timedelta(seconds=60)
 BROKER = ConfigResource.broker(1001)
 TOPIC = ConfigResource.topic("t1")
 OURS = builders.ledger_entry(term=1, cycle=3, leader_replication_throttled_rate="5")

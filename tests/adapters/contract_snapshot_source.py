@@ -15,7 +15,7 @@ from autothrottle.core.topology import Snapshot
 from autothrottle.ports.cluster import SnapshotEvent, SnapshotSource
 from tests import builders
 
-TIMEOUT = timedelta(seconds=20)
+TIMEOUT = timedelta(seconds=60)
 BROKER = ConfigResource.broker(1001)
 
 

@@ -28,6 +28,7 @@ from autothrottle.adapters.zookeeper.codec import (
 from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.overrides import MAX_RATE, Override
+from tests.builders import ledger_entry
 
 MB = 1_000_000
 
@@ -203,6 +204,7 @@ def test_what_is_no_override_is_refused_with_the_text(text: bytes) -> None:
         b'{"keys":{"a":{"before":null,"written":null}},"term":1,"cycle":1}',
         b'{"keys":{"a":{"before":null,"written":"1","owned":"x"}},"term":1,"cycle":1}',
         b'{"keys":{"a":{"before":null,"written":"1","owned":["0:1"]}},"term":1,"cycle":1}',
+        b'{"keys":{"leader.replication.throttled.replicas":{"before":null,"written":"x"}},"term":1,"cycle":1}',
     ],
 )
 def test_what_nobody_writes_is_refused_with_an_error_that_names_it(parse: Callable[[bytes], Any], data: bytes) -> None:
@@ -220,6 +222,20 @@ def test_any_bytes_are_read_or_refused_but_never_fail_otherwise(parse: Callable[
         parse(data)
     except Invalid as error:
         assert str(error)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("space", ["", " ", "\n"])
+def test_a_text_is_read_in_each_encoding_that_json_may_have_and_with_space_around_it(encoding: str, space: str) -> None:
+    text = f'{space}{{"leader":1,"isr":[1,2]}}{space}'
+    assert parse_state(text.encode(encoding)) == StateNode(1, (1, 2))
+
+
+def test_of_a_list_that_is_all_ours_only_the_list_is_written_down() -> None:
+    entry = ledger_entry(leader_replication_throttled_replicas="0:1,1:2", owned=("0:1", "1:2"))
+    assert b"owned" not in format_ledger_entry(entry)
+    told = format_ledger_entry(entry).replace(b'"written"', b'"owned":"0:1,1:2","written"')
+    assert parse_ledger_entry(told) == parse_ledger_entry(format_ledger_entry(entry)) == entry
 
 
 def test_a_long_text_is_named_by_its_beginning() -> None:

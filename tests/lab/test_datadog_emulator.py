@@ -209,7 +209,7 @@ def test_a_server_that_hangs_can_still_be_closed() -> None:
         with pytest.raises(TimeoutError):
             urlopen(Request(f"{emulator.url}/api/v1/validate", headers=KEYS), timeout=0.2)
         began = time.monotonic()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_every_request_is_in_the_log_without_its_keys(emulator: DatadogEmulator) -> None:

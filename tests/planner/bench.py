@@ -54,7 +54,7 @@ class GatedMetrics(MemoryMetrics):
     def _pass(self, gate: threading.Event) -> None:
         if not gate.is_set():
             self.hangs.set()
-            assert gate.wait(30), "nobody opened the gate"
+            assert gate.wait(60), "nobody opened the gate"
 
 
 class Bench:

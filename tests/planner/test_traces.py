@@ -7,6 +7,7 @@ from autothrottle.core.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_R
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.errors import Unavailable
 from autothrottle.planner.traces import MOST_CHANGE_SPANS
+from tests.builders import eventually
 from tests.planner.bench import Bench
 
 
@@ -112,3 +113,15 @@ def test_a_change_whose_outcome_is_lost_is_unknown() -> None:
         apply = part(root, "apply")
         assert record.error and apply.failure.startswith("NotLeader")
         assert [c.attributes["outcome"] for c in apply.parts] == ["unknown"]
+
+
+def test_a_cycle_that_a_traced_call_asked_for_points_to_it() -> None:
+    tracer = MemoryTracer()
+    with Bench(tracer=tracer, real_time=True) as bench:
+        bench.planner.start("here:1")
+        eventually(lambda: bench.planner.state().last_cycle)
+        with tracer.span("the call") as call:
+            bench.planner.request_cycle("asked for by a test")
+        eventually(lambda: [root for root in tracer.traces if root.origins])
+        (root,) = [root for root in tracer.traces if root.origins]
+        assert (root.name, root.parent, [*root.origins]) == ("cycle", None, [call])

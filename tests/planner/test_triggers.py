@@ -12,7 +12,7 @@ from autothrottle.planner.triggers import Trigger, Triggers
 from tests.builders import eventually
 
 MINUTE = timedelta(minutes=1)
-SLACK = 10.0
+SLACK = 60.0
 INTERVAL = Trigger("interval", scheduled=True)
 
 
@@ -171,6 +171,19 @@ def test_whoever_waits_for_a_later_request_wakes_for_an_earlier_one() -> None:
         found = waiting(pool, triggers)
         triggers.request("a leader changed")
         assert found.result(SLACK) == event("a leader changed")
+
+
+def test_a_trigger_knows_the_newest_of_those_who_asked(clock: Clock, triggers: Triggers) -> None:
+    clock.at(10)
+    for origin in range(40):
+        triggers.request("asked for by two", origin=origin)
+    triggers.request("a leader changed")
+    triggers.request("asked for by one", origin="one")
+    found = triggers.poll()
+    assert found is not None and found.origins == (*range(9, 40), "one")
+    clock.at(20)
+    triggers.request("a leader changed")
+    assert triggers.poll() == event("a leader changed")
 
 
 def test_whoever_waits_wakes_for_a_restart() -> None:

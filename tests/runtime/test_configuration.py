@@ -236,7 +236,7 @@ def test_a_bad_configuration_is_an_error_of_core() -> None:
 
 @pytest.mark.parametrize(
     "argv",
-    [["-interval", "30"], ["--interval", "30"], ["-interval=30"], ["--interval=30"], ["--interval=9", "-interval=30"]],
+    [["-interval", "30"], ["--interval", "30"], ["-interval=30"], ["--interval=30"]],
 )
 def test_a_flag_has_one_dash_or_two_and_its_value_behind_it_or_an_equals_sign(argv: list[str]) -> None:
     assert parse(argv, {}).interval == timedelta(seconds=30)
@@ -259,6 +259,15 @@ def test_the_word_after_a_flag_is_its_value_also_when_it_begins_with_a_dash() ->
 def test_an_unknown_flag_is_an_error_with_the_nearest_name() -> None:
     (problem,) = problems("--intervall", "30")
     assert problem == "flag --intervall is unknown. Fix: did you mean --interval?"
+
+
+@pytest.mark.parametrize("words", [["--interval=5", "-interval", "6"], ["--cleanup-foreign", "--cleanup-foreign=true"]])
+def test_a_flag_that_is_given_twice_is_an_error(words: list[str]) -> None:
+    """The last one would win without a word."""
+    name = words[0].strip("-").partition("=")[0]
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(words, {})
+    assert caught.value.problems == (f"{name}: flag --{name} is given twice. Fix: give it once",)
 
 
 def test_an_unknown_key_of_the_file_is_an_error_with_the_nearest_name() -> None:

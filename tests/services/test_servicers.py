@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
 import grpc
@@ -13,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.adapters.rpc import DiscoveryClient
 from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, ConfigResource
 from autothrottle.core.topology import Problem
 from autothrottle.v1 import (
@@ -28,12 +31,12 @@ from autothrottle.v1 import (
     planner_pb2_grpc,
     types_pb2,
 )
-from autothrottle.wire.snapshots import snapshot_from_chunks
+from autothrottle.wire.snapshots import UNKNOWN, NamedSnapshot, named_snapshot_from_chunks, snapshot_from_chunks
 from tests import builders
 from tests.builders import eventually, mb
 from tests.services.house import House
 
-SLACK = 10.0
+SLACK = 60.0
 """Seconds that anything may take on a busy machine."""
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -122,8 +125,8 @@ def test_a_stop_ends_open_streams_soon(led: House, name: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(failure, lambda: next(stream))
         started = time.monotonic()
-        led.servers[name].stop()
-        assert time.monotonic() - started < 4, "well before the grace of 5 s is over"
+        led.servers[name].stop(timedelta(minutes=2))
+        assert time.monotonic() - started < 60, "well before the grace of 2 minutes is over"
         assert following.result(SLACK).code() in (grpc.StatusCode.CANCELLED, UNAVAILABLE)
 
 
@@ -231,6 +234,16 @@ def test_the_state_names_the_leader_its_last_cycle_and_the_overrides(led: House)
     assert [o.broker_id for o in state.overrides] == [1002]
 
 
+def test_a_state_without_its_cycle_still_names_the_leader(led: House) -> None:
+    state = admin(led).GetClusterState(admin_pb2.GetClusterStateRequest(without_cycle=True), timeout=SLACK)
+    assert (state.term, state.leader_address) == (1, led.address("planner-1"))
+    assert not state.HasField("last_cycle")
+    request = planner_pb2.GetStateRequest(without_cycle=True)
+    answer = planner(led, 1).GetState(request, timeout=SLACK)
+    assert (answer.leading, answer.leader_address) == (True, led.address("planner-1"))
+    assert not answer.HasField("last_cycle")
+
+
 def test_without_a_leader_state_and_cycles_are_unavailable(house: House) -> None:
     stub = admin(house)
     for call in (
@@ -263,7 +276,7 @@ def test_a_planner_that_does_not_lead_refuses_a_cycle_and_names_the_leader(led: 
 
 def test_the_leader_runs_a_cycle_for_the_reason_given(led: House) -> None:
     planner(led, 1).RunCycle(planner_pb2.RunCycleRequest(reason="test"), timeout=SLACK)
-    eventually(lambda: (last := led.planners[0].state().last_cycle) and last.reason == "test")
+    eventually(lambda: (last := led.planners[0].state().last_cycle) and "test" in last.reason)
 
 
 def test_both_planners_say_who_leads(led: House) -> None:
@@ -331,6 +344,63 @@ def test_brokers_that_cannot_be_are_refused(house: House, asked: list[int]) -> N
     request = discovery_pb2.GetSnapshotRequest(replicas_of=asked)
     said = details_of(lambda: list(discovery(house).GetSnapshot(request, timeout=SLACK)), INVALID)
     assert "name at most 10000" in said or "outside of 1..2147483647" in said
+
+
+def test_a_snapshot_that_the_caller_has_is_not_sent_again(house: House) -> None:
+    move(house, "t1")
+    first = received(house)
+    move(house, "t2")
+    second = received(house, first)
+    assert second.snapshot.topics == ("t1", "t2")
+    assert second.snapshot.reassignments[0] is first.snapshot.reassignments[0]
+    assert second.snapshot == received(house).snapshot
+
+
+def test_a_snapshot_of_a_name_that_nobody_gave_is_whole(house: House) -> None:
+    move(house, "t1")
+    request = discovery_pb2.GetSnapshotRequest(known_name="of another replica")
+    chunks = list(discovery(house).GetSnapshot(request, timeout=SLACK))
+    assert chunks[0].base_name == ""
+    assert snapshot_from_chunks(chunks).topics == ("t1",)
+
+
+def test_a_name_is_good_once_and_only_while_few_others_were_given(house: House) -> None:
+    def base_name(known_name: str) -> str:
+        request = discovery_pb2.GetSnapshotRequest(known_name=known_name)
+        (chunk, *_) = discovery(house).GetSnapshot(request, timeout=SLACK)
+        return str(chunk.base_name)
+
+    first = received(house).name
+    assert [base_name(first), base_name(first)] == [first, ""]
+    old = received(house).name
+    for _ in range(10):
+        received(house)
+    assert base_name(old) == ""
+
+
+def test_a_client_keeps_what_did_not_change_and_takes_all_anew_from_another_replica(house: House) -> None:
+    with House(MemoryMetrics(), MemoryMetrics()) as other:
+        client = DiscoveryClient([house.address("discovery"), other.address("discovery")])
+        with closing(client):
+            move(house, "t1")
+            move(other, "t3")
+            first = client.fetch_snapshot(timeout=timedelta(seconds=SLACK))
+            move(house, "t2")
+            second = client.fetch_snapshot(timeout=timedelta(seconds=SLACK))
+            assert second.topics == ("t1", "t2")
+            assert second.reassignments[0] is first.reassignments[0]
+            house.servers["discovery"].stop()
+            assert client.fetch_snapshot(timeout=timedelta(seconds=SLACK)).topics == ("t3",)
+
+
+def received(house: House, known: NamedSnapshot = UNKNOWN) -> NamedSnapshot:
+    request = discovery_pb2.GetSnapshotRequest(known_name=known.name)
+    return named_snapshot_from_chunks(discovery(house).GetSnapshot(request, timeout=SLACK), known)
+
+
+def move(house: House, topic: str) -> None:
+    house.cluster.add_topic(topic, {0: (1001, 1002)})
+    house.cluster.start_reassignment(topic, {0: (1001, 1003)})
 
 
 def test_a_cluster_that_cannot_be_read_is_an_error_and_never_an_empty_snapshot(house: House) -> None:

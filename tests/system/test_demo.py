@@ -30,7 +30,9 @@ KEYS = {
 class Demo:
     """A demo in a session of its own, with a temporary directory of its own and its output in a file."""
 
-    def __init__(self, directory: Path, *arguments: str, terminal: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, *arguments: str, terminal: int | None = None, stdout: int | None = None
+    ) -> None:
         self.scratch = directory / "scratch"
         self.scratch.mkdir()
         self.output = directory / "output"
@@ -40,8 +42,8 @@ class Demo:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "autothrottle", "demo", *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=output if terminal is None else terminal,
-                stderr=output if terminal is None else terminal,
+                stdout=stdout or terminal or output,
+                stderr=terminal or output,
                 env=environment,
                 start_new_session=True,
             )
@@ -119,8 +121,8 @@ def _command(pid: int) -> str:
 
 
 @contextmanager
-def running(directory: Path, *arguments: str, terminal: int | None = None) -> Iterator[Demo]:
-    demo = Demo(directory, *arguments, terminal=terminal)
+def running(directory: Path, *arguments: str, terminal: int | None = None, stdout: int | None = None) -> Iterator[Demo]:
+    demo = Demo(directory, *arguments, terminal=terminal, stdout=stdout)
     try:
         yield demo
     finally:
@@ -197,6 +199,19 @@ def test_ctrl_c_while_it_starts_leaves_no_process_and_no_file(tmp_path: Path, pr
         assert demo.process.wait(timeout=15) == 130
         assert demo.left() == []
         assert "Traceback" not in demo.text()
+
+
+def test_a_reader_that_leaves_ends_it_without_a_word(tmp_path: Path) -> None:
+    """It was `autothrottle demo | head`, which ended with a traceback of the interpreter's last flush."""
+    ours, theirs = os.pipe()
+    with os.fdopen(ours, "rb") as reader, running(tmp_path, stdout=theirs) as demo:
+        os.close(theirs)
+        assert b"starting ZooKeeper" in reader.readline()
+        demo.wait_until(lambda: demo.seen >= 4, 60)
+        reader.close()
+        assert demo.process.wait(timeout=120) == 141
+        assert demo.left() == []
+        assert demo.text() == ""
 
 
 def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_either(tmp_path: Path) -> None:

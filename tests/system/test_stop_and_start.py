@@ -81,6 +81,24 @@ def test_services_that_end_at_any_moment_leave_nothing_half_written(
         print(f"\n{stops} of {len(rounds)} starts wrote, {len(writes)} writes; SIGTERM took at most {longest:.2f} s")
 
 
+def test_services_start_again_after_a_stop_and_find_each_other(
+    fresh_zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    with (
+        SimulatedRecovery(fresh_zookeeper, tmp_path, {"orders": [9_000] * 3}) as recovery,
+        recovery.services() as services,
+    ):
+        recovery.wait_for_term()
+        before = dict(services.addresses)
+        assert services.stop() == [0] * len(services.processes)
+        last = recovery.leader().fence  # while all were stopping another may have led
+        services.start()
+        leader = recovery.wait_for_term(last)
+        assert services.addresses.keys() == before.keys() and services.addresses != before
+        assert not recovery.wait_for_cycle(leader).error
+        assert services.stop() == [0] * len(services.processes)
+
+
 def test_a_stop_and_a_start_in_mid_move_rewrite_nothing(fresh_zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
     # Links as narrow as the services believe: no burst before the first throttle that later measurements show. The
     # leaders' headroom is 25 % more than what is set at first. 4 s of metrics see the pauses and bursts of Kafka's

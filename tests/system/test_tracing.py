@@ -31,8 +31,9 @@ def writes(trace: list[CollectedSpan]) -> bool:
 def test_the_trace_of_a_cycle_runs_through_the_processes_of_all_services(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path, collector: Collector
 ) -> None:
-    with SimulatedRecovery(fresh_zookeeper, tmp_path, {"t": [600, 600]}) as recovery:
-        recovery.start_move()  # So the first cycle of the term reads everything, and writes.
+    with SimulatedRecovery(fresh_zookeeper, tmp_path, {"t": [30_000, 30_000]}) as recovery:
+        # So the first cycle of the term reads everything, and writes; a move that is over by then would leave it idle.
+        recovery.start_move()
         services = recovery.services(planners=1)
         with services:
             last = recovery.wait_for_cycle(recovery.wait_for_term(), 2)

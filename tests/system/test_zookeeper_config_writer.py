@@ -290,7 +290,7 @@ def test_a_batch_beyond_zookeepers_limit_never_suspends_the_session(subject: Sub
     assert set(statuses(outcomes)) == {OutcomeStatus.APPLIED}
     written = subject.written(before)
     sizes = [sum(len(o.data or b"") for o in t.operations) for t in written]
-    assert sum(sizes) > 15_000_000
+    assert sum(sizes) > 12_000_000
     assert max(sizes) < MAX_BATCH_BYTES
     assert all(t.operations[0] == Operation("check", subject.cluster.own.term, version=fence) for t in written)
     assert subject.standing(ConfigResource.topic("big199")) == {LEADER_REPLICAS: value}

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -19,7 +18,6 @@ from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.core.configs import ConfigResource
 from autothrottle.core.ledger import LedgerEntry
 from autothrottle.lab.zookeeper import ZooKeeperServer
-from tests.builders import eventually
 
 BROKERS = (1001, 1002, 1003, 1004)
 
@@ -38,14 +36,8 @@ def session(server: ZooKeeperServer, seconds: float = 10.0) -> Iterator[KazooCli
 
 
 def freeze(server: ZooKeeperServer) -> None:
-    """Freeze a server and return when it is: on a loaded machine it may still answer a moment after the signal."""
+    """Freeze a server."""
     server.freeze()
-    threads = Path(f"/proc/{server.process.pid}/task")
-    eventually(lambda: all(_state(thread) == "T" for thread in threads.iterdir()))
-
-
-def _state(thread: Path) -> str:
-    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 class Tree:

@@ -23,7 +23,7 @@ from autothrottle.core.topology import NO_LEADER, Problem, Snapshot, TopicReassi
 from autothrottle.ports.cluster import SnapshotEvent, Watch
 from autothrottle.ports.leadership import Leader, Term
 from autothrottle.ports.metrics import Event
-from autothrottle.ports.tracing import Attribute
+from autothrottle.ports.tracing import Attribute, Origin
 
 
 class MemoryElectorate:
@@ -177,6 +177,11 @@ class MemoryCluster:
         self._incomplete = ""
 
     # The ports.
+
+    def is_registered(self, broker_id: int, timeout: timedelta) -> bool:
+        with self._lock:
+            self._answer()
+            return broker_id in self.brokers
 
     def fetch_snapshot(
         self, *, min_version: int = 0, replicas_of: Collection[int] = (), timeout: timedelta
@@ -530,6 +535,7 @@ class MemorySpan:
     ended: bool = False
     parts: list[MemorySpan] = field(default_factory=list)
     """Its children, in the order in which they began."""
+    origins: Sequence[Origin] = ()
 
     @property
     def recording(self) -> bool:
@@ -557,9 +563,9 @@ class MemoryTracer:
         self._around = threading.local()
 
     @contextmanager
-    def span(self, name: str) -> Iterator[MemorySpan]:
+    def span(self, name: str, origins: Sequence[Origin] = ()) -> Iterator[MemorySpan]:
         parent: MemorySpan | None = getattr(self._around, "span", None)
-        span = self._around.span = MemorySpan(name, parent)
+        span = self._around.span = MemorySpan(name, parent, origins=origins)
         (parent.parts if parent else self.traces).append(span)
         try:
             yield span
@@ -568,3 +574,7 @@ class MemoryTracer:
             raise
         finally:
             span.ended, self._around.span = True, parent
+
+    def origin(self) -> Origin | None:
+        span: MemorySpan | None = getattr(self._around, "span", None)
+        return span

@@ -1,7 +1,9 @@
 """The other services behind the ports: gRPC clients that find a living replica by themselves.
 
 Every client takes the addresses of all replicas, `host:port` or `unix:path`. A replica that cannot be reached
-is passed over within the call's deadline; nothing waits for one to come up. The type to know is `Endpoints`.
+is passed over within the call's deadline; nothing waits for one to come up (`endpoints`). Discovery is asked at the
+same replica for as long as that answers, since it has read the cluster already, and a planner since it leads; the calls
+of the other services go round.
 """
 
 from __future__ import annotations
@@ -9,15 +11,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
 from datetime import timedelta
 from typing import TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
+from autothrottle.adapters.endpoints import Endpoints, Interceptor, Replica
 from autothrottle.core.changes import Change, Outcome
 from autothrottle.core.cycle import CycleRecord, PlannerState
-from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, NotLeader, Unavailable
+from autothrottle.core.errors import AutothrottleError, Incomplete, NotLeader, Unavailable
 from autothrottle.core.loads import Loads
 from autothrottle.core.topology import Snapshot
 from autothrottle.ports.cluster import SnapshotEvent
@@ -32,32 +36,9 @@ from autothrottle.wire.changes import change_to_message, outcome_from_message
 from autothrottle.wire.cycles import cycle_from_message, state_from_message
 from autothrottle.wire.errors import from_rpc_error
 from autothrottle.wire.loads import event_to_message, loads_from_message
-from autothrottle.wire.snapshots import snapshot_from_chunks
+from autothrottle.wire.snapshots import UNKNOWN, NamedSnapshot, named_snapshot_from_chunks
 
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""The largest message either way; chunks keep far below it."""
-
-KEEPALIVE_MS = 10_000
-"""How often an open stream asks whether the other side is still there; a server that allows pings only more
-rarely (gRPC's default: 5 minutes) ends the connection, so ours allow them."""
-
-CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    # The first also bounds one attempt to connect: an address that swallows packets costs 1 s, not 20 s.
-    ("grpc.min_reconnect_backoff_ms", 1_000),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-    # Services of one cluster talk directly, whatever the environment says of proxies.
-    ("grpc.enable_http_proxy", 0),
-)
-
-Interceptor = grpc.UnaryUnaryClientInterceptor | grpc.UnaryStreamClientInterceptor
-"""What wraps every call of a client, for example to carry a trace along."""
-
-_STANDS_WITHIN = timedelta(seconds=1)
+_STANDS_WITHIN = timedelta(seconds=5)
 """How long the start of a watch is waited for: what happens before it stands is not seen."""
 
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
@@ -66,105 +47,16 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
 _T = TypeVar("_T")
 
 
-class Endpoints:
-    """The replicas of one service, a channel each; calls begin with the one that answered last."""
-
-    def __init__(self, service: str, addresses: Sequence[str], interceptors: Sequence[Interceptor] = ()) -> None:
-        """Open the channels; nothing connects before the first call.
-
-        Args:
-            service: what errors call the other side.
-            addresses: `host:port` or `unix:path`, at least one.
-            interceptors: what wraps every call, the outermost first.
-
-        Raises:
-            Invalid: when there is no address.
-        """
-        if not addresses:
-            raise Invalid(f"{service} has no address; give at least one `host:port` or `unix:path`")
-        self.service = service
-        self.addresses = tuple(addresses)
-        self._plain = [grpc.insecure_channel(a, options=list(CHANNEL_OPTIONS)) for a in self.addresses]
-        self._channels = [grpc.intercept_channel(c, *interceptors) for c in self._plain]
-        self._first = 0
-        self._closed = False
-
-    def call(self, rpc: Callable[[grpc.Channel, float], _T], timeout: timedelta) -> _T:
-        """Return what `rpc` returns for the first replica that is there.
-
-        Args:
-            rpc: makes the call on a channel within so many seconds.
-            timeout: for all attempts together, > 0.
-
-        Raises:
-            Unavailable: when no replica answers in time; the message has every address.
-            AutothrottleError: what a replica answered.
-        """
-        deadline = time.monotonic() + timeout.total_seconds()
-        failures: list[str] = []
-        for index in self._order():
-            left = deadline - time.monotonic()
-            if failures and left <= 0:
-                failures.append(f"{self.addresses[index]}: not tried, the time was over")
-                continue
-            try:
-                result = rpc(self._channels[index], left)
-            except (grpc.RpcError, ValueError) as error:
-                failures.append(str(self._unavailable(index, error, timeout)))
-            else:
-                self._first = index
-                return result
-        raise Unavailable(f"{self.service} is unavailable: {'; '.join(failures)}")
-
-    def _unavailable(self, index: int, error: grpc.RpcError | ValueError, timeout: timedelta) -> Unavailable:
-        """The reason to try another replica; any other answer is raised."""
-        if isinstance(error, ValueError):
-            # grpc's way to say that `close` came first; with open channels it is somebody's wrong argument.
-            if not self._closed:
-                raise error
-            return Unavailable(f"{self.addresses[index]}: the client is closed")
-        failure = from_rpc_error(error, peer=self.addresses[index], deadline=timeout)
-        if not isinstance(failure, Unavailable):
-            raise failure from error
-        # Also when the deadline is over: the next call must not begin with a frozen replica.
-        self.pass_over(index)
-        return failure
-
-    def _order(self) -> list[int]:
-        if self._closed:
-            raise Unavailable(f"the client of {self.service} is closed; make a new one")
-        count, first = len(self.addresses), self._first
-        return [(first + offset) % count for offset in range(count)]
-
-    def current(self) -> tuple[int, grpc.Channel]:
-        """Return the (index, channel) that the next call begins with.
-
-        Raises:
-            Unavailable: when the endpoints are closed.
-        """
-        index = self._order()[0]
-        return index, self._channels[index]
-
-    def pass_over(self, index: int) -> None:
-        """Let the next call begin with another replica, if it would have begun with this one."""
-        if self._first == index:
-            self._first = (index + 1) % len(self.addresses)
-
-    def close(self) -> None:
-        """Close all channels; what is under way on them ends as unavailable. Idempotent."""
-        self._closed = True
-        for channel in self._plain:
-            channel.close()
-
-
 class _Client:
     """A client of one service; `service` is its name in errors."""
 
     service = ""
+    rotates = False
+    """Whether calls go round the replicas; else they stay with the one that answered last."""
 
     def __init__(self, addresses: Sequence[str], interceptors: Sequence[Interceptor] = ()) -> None:
         self._interceptors = tuple(interceptors)
-        self._endpoints = Endpoints(self.service, addresses, interceptors)
+        self._endpoints = Endpoints(self.service, addresses, interceptors, rotates=self.rotates)
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -179,20 +71,27 @@ class DiscoveryClient(_Client):
     def __init__(self, addresses: Sequence[str], interceptors: Sequence[Interceptor] = ()) -> None:
         super().__init__(addresses, interceptors)
         self._watches: list[SnapshotWatch] = []
+        self._known = UNKNOWN
 
     def fetch_snapshot(
         self, *, min_version: int = 0, replicas_of: Collection[int] = (), timeout: timedelta
     ) -> Snapshot:
-        request = discovery_pb2.GetSnapshotRequest(min_version=min_version, replicas_of=sorted(replicas_of))
+        """Return the cluster as it is now; a replica that knows the last one that we had sends what differs."""
+        # Let go of first: after an error the whole snapshot is asked for.
+        known, self._known = self._known, UNKNOWN
+        request = discovery_pb2.GetSnapshotRequest(
+            min_version=min_version, replicas_of=sorted(replicas_of), known_name=known.name
+        )
 
-        def fetch(channel: grpc.Channel, seconds: float) -> Snapshot:
+        def fetch(channel: grpc.Channel, seconds: float) -> NamedSnapshot:
             chunks = DiscoveryServiceStub(channel).GetSnapshot(request, timeout=seconds)
             try:
-                return snapshot_from_chunks(chunks)
+                return named_snapshot_from_chunks(chunks, known)
             finally:
                 chunks.cancel()  # Without effect on a stream that is over.
 
-        return self._endpoints.call(fetch, timeout)
+        self._known = found = self._endpoints.call(fetch, timeout)
+        return found.snapshot
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> SnapshotWatch:
         """Return when the watch stands or could not be opened, and goes on in the background."""
@@ -241,29 +140,37 @@ class SnapshotWatch:
     def _run(self) -> None:
         pause = _FIRST_PAUSE
         while not self._closed.is_set():
-            if self._follow():
+            if self._follow_any():
                 pause = _FIRST_PAUSE
             self._missed = True
             self._settled.set()
             self._closed.wait(pause)
             pause = min(2 * pause, _LAST_PAUSE)
 
-    def _follow(self) -> bool:
+    def _follow_any(self) -> bool:
+        """Follow the first replica where a stream stands, until it ends; whether there was one."""
+        deadline = time.monotonic() + _STANDS_WITHIN.total_seconds()
+        try:
+            with closing(self._endpoints.candidates(deadline)) as candidates:
+                return any(map(self._follow, candidates))
+        except Unavailable:
+            return False
+
+    def _follow(self, replica: Replica) -> bool:
         """Deliver the events of one stream until it ends; whether it ever stood."""
         stood = False
         try:
-            index, channel = self._endpoints.current()
-        except Unavailable:
-            return False
-        try:
-            for message in self._open(channel):
+            for message in self._open(replica.channel):
                 if self._closed.is_set():
                     return True
+                if not stood:
+                    self._endpoints.note_answer(replica)
                 self._deliver(message, first=not stood)
                 stood = True
         except grpc.RpcError:
             pass
-        self._endpoints.pass_over(index)
+        if not self._closed.is_set():
+            self._endpoints.note_failure(replica)
         return stood
 
     def _open(self, channel: grpc.Channel) -> Iterator[discovery_pb2.WatchSnapshotsResponse]:
@@ -286,6 +193,7 @@ class MetricsClient(_Client):
     """Loads and events through the metrics service (a `LoadSource` and an `EventSink`)."""
 
     service = "metrics"
+    rotates = True
 
     def fetch_loads(self, timeout: timedelta) -> Loads:
         request = metrics_pb2.GetLoadsRequest()
@@ -305,6 +213,7 @@ class ApplierClient(_Client):
     """Changes carried out by the applier service (a `ConfigWriter`)."""
 
     service = "applier"
+    rotates = True
 
     def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         request = applier_pb2.ApplyRequest(fence=fence, changes=map(change_to_message, changes))
@@ -322,10 +231,14 @@ class AdminClient(_Client):
     """The admin service, its messages as they are: for the gateway, which is made of their descriptors."""
 
     service = "admin"
+    rotates = True
 
-    def call(self, method: str, request: Message, timeout: timedelta) -> Message:
+    def call(
+        self, method: str, request: Message, timeout: timedelta, metadata: Sequence[tuple[str, str]] = ()
+    ) -> Message:
         def run(channel: grpc.Channel, seconds: float) -> Message:
-            response: Message = getattr(AdminServiceStub(channel), method)(request, timeout=seconds)
+            ask = getattr(AdminServiceStub(channel), method)
+            response: Message = ask(request, timeout=seconds, metadata=tuple(metadata))
             return response
 
         return self._endpoints.call(run, timeout)
@@ -357,18 +270,23 @@ class PlannerClient(_Client):
             left = timedelta(seconds=deadline - time.monotonic())
             self._at(refusal.leader_address, run, left)
 
-    def state(self, timeout: timedelta) -> PlannerState:
+    def state(self, timeout: timedelta, with_cycle: bool = True) -> PlannerState:
         """Return the leader's state, or another planner's while the leader is unknown or does not answer.
+
+        Args:
+            timeout: for all of it.
+            with_cycle: whether the last cycle is wanted; of a large cluster it has hundreds of kB.
 
         Raises:
             Unavailable: when no planner answers in time.
         """
         deadline = time.monotonic() + timeout.total_seconds()
-        found = self._endpoints.call(_state, timeout)
+        ask = _state(with_cycle)
+        found = self._endpoints.call(ask, timeout)
         if found.leading or not found.leader_address:
             return found
         try:
-            return self._at(found.leader_address, _state, timedelta(seconds=deadline - time.monotonic()))
+            return self._at(found.leader_address, ask, timedelta(seconds=deadline - time.monotonic()))
         except AutothrottleError:
             return found
 
@@ -381,10 +299,18 @@ class PlannerClient(_Client):
         Raises:
             Unavailable: when no planner answers in time, or none leads.
         """
-        state = self.state(timeout)
+        deadline = time.monotonic() + timeout.total_seconds()
+        state = self.state(timeout, with_cycle=False)
         if not (state.leading and state.leader_address):
             raise Unavailable("no planner leads at the moment; try again in some seconds")
-        return CycleStream(Endpoints(self.service, (state.leader_address,), self._interceptors))
+        leader = Endpoints(self.service, (state.leader_address,), self._interceptors)
+        try:
+            # A stream has one attempt: by now it is known which IP address of the leader's name answers.
+            leader.call(_state(with_cycle=False), timedelta(seconds=deadline - time.monotonic()))
+            return CycleStream(leader)
+        except AutothrottleError:
+            leader.close()
+            raise
 
     def _at(self, address: str, rpc: Callable[[grpc.Channel, float], _T], timeout: timedelta) -> _T:
         # A channel for one call: leaders change, and their addresses need not be among those given.
@@ -395,8 +321,13 @@ class PlannerClient(_Client):
             endpoints.close()
 
 
-def _state(channel: grpc.Channel, seconds: float) -> PlannerState:
-    return state_from_message(PlannerServiceStub(channel).GetState(planner_pb2.GetStateRequest(), timeout=seconds))
+def _state(with_cycle: bool) -> Callable[[grpc.Channel, float], PlannerState]:
+    request = planner_pb2.GetStateRequest(without_cycle=not with_cycle)
+
+    def ask(channel: grpc.Channel, seconds: float) -> PlannerState:
+        return state_from_message(PlannerServiceStub(channel).GetState(request, timeout=seconds))
+
+    return ask
 
 
 class CycleStream:
@@ -405,8 +336,9 @@ class CycleStream:
     def __init__(self, endpoints: Endpoints) -> None:
         """Take over the endpoints and close them at the end."""
         self._endpoints = endpoints
-        _, channel = endpoints.current()
-        self._call = PlannerServiceStub(channel).WatchCycles(planner_pb2.WatchCyclesRequest())
+        self._candidates = endpoints.candidates(time.monotonic())
+        self._replica = next(self._candidates)
+        self._call = PlannerServiceStub(self._replica.channel).WatchCycles(planner_pb2.WatchCyclesRequest())
         self._closed = False
 
     def __iter__(self) -> Iterator[CycleRecord]:
@@ -423,7 +355,7 @@ class CycleStream:
         except grpc.RpcError as error:
             if self._closed:
                 raise StopIteration from None
-            raise from_rpc_error(error, peer=self._endpoints.addresses[0]) from error
+            raise from_rpc_error(error, peer=self._replica.name) from error
 
     def close(self) -> None:
         """End the stream; also from another thread, and while one waits. Idempotent."""

@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from autothrottle import __version__
-from autothrottle.ports.tracing import Attribute, Span
+from autothrottle.ports.tracing import Attribute, Origin, Span
 
 logger = logging.getLogger(__name__)
 
@@ -75,9 +75,14 @@ class OpenTelemetryTracer:
         self.server_interceptors = (TraceReceiver(self._tracer),)
 
     @contextmanager
-    def span(self, name: str) -> Iterator[Span]:
-        with self._tracer.start_as_current_span(name, record_exception=False) as span:
+    def span(self, name: str, origins: Sequence[Origin] = ()) -> Iterator[Span]:
+        links = [trace.Link(origin) for origin in origins if isinstance(origin, trace.SpanContext)]
+        with self._tracer.start_as_current_span(name, links=links, record_exception=False) as span:
             yield _Span(span, self._tracer)
+
+    def origin(self) -> Origin | None:
+        context = trace.get_current_span().get_span_context()
+        return context if context.is_valid else None
 
     def close(self) -> None:
         """Export what is left, within two seconds whatever the collector does."""

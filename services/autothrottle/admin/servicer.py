@@ -11,9 +11,10 @@ import grpc
 from autothrottle.core.cycle import PlannerState
 from autothrottle.core.errors import AutothrottleError, Missing, NotLeader, Unavailable
 from autothrottle.core.overrides import Override, Overrides, validate_broker_id, validate_rate
-from autothrottle.ports.cluster import SnapshotSource
+from autothrottle.ports.cluster import BrokerRegistry
 from autothrottle.ports.overrides import OverrideStore
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
+from autothrottle.wire.callers import caller
 from autothrottle.wire.cycles import cycle_to_message
 from autothrottle.wire.overrides import (
     override_from_message,
@@ -21,6 +22,7 @@ from autothrottle.wire.overrides import (
     overrides_to_list,
     overrides_to_messages,
 )
+from autothrottle.wire.requests import validate_fields
 
 log = logging.getLogger(__name__)
 
@@ -39,27 +41,29 @@ class LeadingPlanner(Protocol):
         """Ask it for a cycle and return."""
         ...
 
-    def state(self, timeout: timedelta) -> PlannerState:
-        """Return how it stands."""
+    def state(self, timeout: timedelta, with_cycle: bool = True) -> PlannerState:
+        """Return how it stands, with its last cycle or without."""
         ...
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """AdminService."""
 
-    def __init__(self, overrides: OverrideStore, planner: LeadingPlanner, snapshots: SnapshotSource) -> None:
-        self._overrides, self._planner, self._snapshots = overrides, planner, snapshots
+    def __init__(self, overrides: OverrideStore, planner: LeadingPlanner, brokers: BrokerRegistry) -> None:
+        self._overrides, self._planner, self._brokers = overrides, planner, brokers
 
     def ListOverrides(
         self, request: admin_pb2.ListOverridesRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListOverridesResponse:
         """Return all overrides."""
+        validate_fields(request)
         return overrides_to_list(self._overrides.read_overrides())
 
     def GetOverride(
         self, request: admin_pb2.GetOverrideRequest, context: grpc.ServicerContext
     ) -> admin_pb2.GetOverrideResponse:
         """Return one override."""
+        validate_fields(request)
         broker_id = _broker_id(request)
         override = _standing(self._overrides.read_overrides(), broker_id)
         if override is None:
@@ -70,10 +74,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.SetOverrideRequest, context: grpc.ServicerContext
     ) -> admin_pb2.SetOverrideResponse:
         """Set an override; planners see the store change and act at once."""
+        validate_fields(request)
         broker_id, wanted = override_from_message(request.override)
         validate_rate(wanted.rate)
         override = self._overrides.set_override(broker_id, wanted.rate, wanted.autoremove)
-        log.info("Override of %s set to %d bytes/s by %s", _whose(broker_id), override.rate, context.peer())
+        log.info("Override of %s set to %d bytes/s by %s", _whose(broker_id), override.rate, _caller(context))
         return admin_pb2.SetOverrideResponse(
             override=override_to_message(broker_id, override),
             warnings=self._warnings(broker_id, wanted.autoremove),
@@ -83,18 +88,20 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.RemoveOverrideRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RemoveOverrideResponse:
         """Remove an override."""
+        validate_fields(request)
         broker_id = _broker_id(request)
         if not self._overrides.remove_override(broker_id):
             raise Missing(_no_override(broker_id))
-        log.info("Override of %s removed by %s", _whose(broker_id), context.peer())
+        log.info("Override of %s removed by %s", _whose(broker_id), _caller(context))
         return admin_pb2.RemoveOverrideResponse()
 
     def RequestCycle(
         self, request: admin_pb2.RequestCycleRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RequestCycleResponse:
         """Ask the leading planner for a cycle."""
+        validate_fields(request)
         try:
-            self._planner.run_cycle(f"asked for by {context.peer()}", _TIMEOUT)
+            self._planner.run_cycle(f"asked for by {_caller(context)}", _TIMEOUT)
         except NotLeader as error:
             raise Unavailable(_NO_LEADER) from error
         return admin_pb2.RequestCycleResponse()
@@ -103,7 +110,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.GetClusterStateRequest, context: grpc.ServicerContext
     ) -> admin_pb2.GetClusterStateResponse:
         """Return who leads, its last cycle and the overrides."""
-        state = self._planner.state(_TIMEOUT)
+        validate_fields(request)
+        state = self._planner.state(_TIMEOUT, with_cycle=not request.without_cycle)
         if not state.leading:
             raise Unavailable(_NO_LEADER)
         return admin_pb2.GetClusterStateResponse(
@@ -118,12 +126,16 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             return []
         found = ["autoremove has no effect on a broker's override"] if autoremove else []
         try:
-            brokers = self._snapshots.fetch_snapshot(timeout=_WARNING_TIMEOUT).brokers
+            is_registered = self._brokers.is_registered(broker_id, _WARNING_TIMEOUT)
         except AutothrottleError:
             return found
-        if broker_id not in brokers:
+        if not is_registered:
             found.append(f"broker {broker_id} is not registered: the override acts on what it catches up with")
         return found
+
+
+def _caller(context: grpc.ServicerContext) -> str:
+    return caller(context.peer(), context.invocation_metadata())
 
 
 def _broker_id(request: admin_pb2.GetOverrideRequest | admin_pb2.RemoveOverrideRequest) -> int | None:

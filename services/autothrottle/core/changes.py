@@ -169,7 +169,7 @@ def _keys(
             key = role.replicas_key
             yield (
                 key,
-                _replicas(lists.of(role), lists.moving, standing.get(key), ours.get(key), plan.hold),
+                _replicas(lists, role, standing.get(key), ours.get(key), plan.hold),
             )
 
 
@@ -206,13 +206,10 @@ def _rate_edit(standing: str | None, ours: LedgerKey) -> str:
 
 
 def _replicas(
-    desired: frozenset[str],
-    moving: frozenset[int],
-    standing: str | None,
-    ours: LedgerKey | None,
-    hold: bool,
+    lists: DesiredReplicas, role: ReplicaRole, standing: str | None, ours: LedgerKey | None, hold: bool
 ) -> _Key:
-    if ours and desired == ours.owned and _is_all_ours(standing, ours):
+    desired, moving = lists.of(role), lists.moving
+    if ours and _is_all_ours(standing, ours) and (ours.written == lists.texts.get(role) or desired == ours.owned):
         return _Key(standing, ours)
     owned = ours.owned if ours else frozenset()
     entries = _entries(standing)
@@ -229,8 +226,8 @@ def _replicas(
     before = text if parse_replicas(text or "") == foreign else _listed(foreign)
     if not wanted:
         return _Key(before, None)
-    wanted, value = _fitting(wanted, foreign)
-    if parse_replicas(value) == present and standing is not None:
+    wanted, value = _fitting(wanted, foreign, lists.texts.get(role) if wanted == desired else None)
+    if standing is not None and parse_replicas(value) == present:
         value = standing
     if replaced:
         finding = f"{_replacement(standing)}; repaired"
@@ -241,7 +238,7 @@ def _replicas(
 
 def _is_all_ours(standing: str | None, ours: LedgerKey) -> bool:
     """Whether a list stands as we wrote it, without foreign entries: the usual case, known without reading it."""
-    return standing == ours.written and not ours.before
+    return standing == ours.written and ours.part is None and not ours.before
 
 
 def _replacement(standing: str | None) -> str:
@@ -259,9 +256,9 @@ def _entries(standing: str | None) -> frozenset[str] | None:
         return None
 
 
-def _fitting(wanted: frozenset[str], foreign: frozenset[str]) -> tuple[frozenset[str], str]:
+def _fitting(wanted: frozenset[str], foreign: frozenset[str], text: str | None) -> tuple[frozenset[str], str]:
     """The entries to own and the list to write: the wildcard if Kafka's clients cannot read the exact one."""
-    value = format_replicas(wanted | foreign)
+    value = format_replicas(wanted | foreign) if foreign or text is None else text
     if WILDCARD in wanted or len(value) > MAX_VALUE_BYTES:
         return frozenset({WILDCARD}), WILDCARD
     return wanted, value

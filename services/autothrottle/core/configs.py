@@ -96,6 +96,8 @@ ReplicaEntry = tuple[int, int]
 """One entry of a replica list: (partition, broker id)."""
 
 _ENTRY = re.compile(r"[0-9]+:[0-9]+")
+_ENTRIES = re.compile(r"(?:[0-9]++:[0-9]++,)*+[0-9]++:[0-9]++")
+"""A list as `format_replicas` makes it, but for the order."""
 _RATE = re.compile(r"[+-]?[0-9]+")
 
 
@@ -108,6 +110,8 @@ def parse_replicas(value: str) -> frozenset[str]:
     Raises:
         Invalid: when an entry is not `partition:broker`, and the list is not `*` alone.
     """
+    if _ENTRIES.fullmatch(value):
+        return frozenset(value.split(","))
     entries = frozenset(entry.strip() for entry in value.split(",")) - {""}
     if entries != {WILDCARD}:
         for entry in entries:

@@ -7,7 +7,7 @@ what stands is worked out in `changes`. The type to know is `Plan`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 
@@ -17,7 +17,7 @@ from autothrottle.core.headroom import headroom
 from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.loads import BytesPerSecond, Loads
 from autothrottle.core.overrides import Overrides
-from autothrottle.core.topology import Snapshot, participants
+from autothrottle.core.topology import Snapshot, TopicReassignment, participants
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 """Kafka's own topic: an override never slows it down."""
@@ -88,6 +88,8 @@ class DesiredReplicas:
     follower: frozenset[str] = frozenset()
     moving: frozenset[int] = frozenset()
     """Partitions in reassignment: every standing entry of theirs belongs to the move."""
+    texts: Mapping[ReplicaRole, str] = field(default_factory=dict, compare=False, repr=False)
+    """The same lists as Kafka's text, where it is at hand."""
 
     def of(self, role: ReplicaRole) -> frozenset[str]:
         """The entries of one side."""
@@ -253,22 +255,23 @@ def _standalone_overrides(snapshot: Snapshot, overrides: Overrides) -> frozenset
 
 
 def _replica_lists(snapshot: Snapshot, standalone: frozenset[int]) -> dict[str, DesiredReplicas]:
-    leader: dict[str, set[str]] = {}
-    follower: dict[str, set[str]] = {}
-    moving = {r.topic: frozenset(r.partitions) for r in snapshot.reassignments}
-    for reassignment in snapshot.reassignments:
-        copied = [row for row in reassignment.rows() if row[3]]
-        leader[reassignment.topic] = {f"{partition}:{b}" for partition, _, isr, _ in copied for b in isr}
-        follower[reassignment.topic] = {f"{partition}:{b}" for partition, _, _, pending in copied for b in pending}
+    desired = {r.topic: _of_the_move(r) for r in snapshot.reassignments}
+    overridden: dict[str, set[str]] = {}
     for broker_id in standalone:
         for topic, partitions in snapshot.replicas.get(broker_id, {}).items():
             if topic != CONSUMER_OFFSETS:
-                follower.setdefault(topic, set()).update(f"{p}:{broker_id}" for p in partitions)
-    return {
-        topic: DesiredReplicas(
-            leader=frozenset(leader.get(topic, ())),
-            follower=frozenset(follower.get(topic, ())),
-            moving=moving.get(topic, frozenset()),
-        )
-        for topic in sorted(leader.keys() | follower.keys() | moving.keys())
-    }
+                overridden.setdefault(topic, set()).update(f"{p}:{broker_id}" for p in partitions)
+    for topic, entries in overridden.items():
+        lists = desired.get(topic, DesiredReplicas())
+        desired[topic] = replace(lists, follower=lists.follower | entries, texts={})
+    return dict(sorted(desired.items()))
+
+
+def _of_the_move(reassignment: TopicReassignment) -> DesiredReplicas:
+    sending, receiving = reassignment.copying.leader_replicas, reassignment.copying.follower_replicas
+    return DesiredReplicas(
+        leader=sending.entries,
+        follower=receiving.entries,
+        moving=frozenset(reassignment.partitions),
+        texts={ReplicaRole.LEADER: sending.text, ReplicaRole.FOLLOWER: receiving.text},
+    )

@@ -2,26 +2,59 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
+import threading
+import uuid
 from collections.abc import Iterator
 
 import grpc
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.overrides import validate_broker_id
+from autothrottle.core.topology import Snapshot
 from autothrottle.ports.cluster import SnapshotEvent, SnapshotSource
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import discovery_pb2, discovery_pb2_grpc
-from autothrottle.wire.snapshots import snapshot_to_chunks
+from autothrottle.wire.snapshots import UNKNOWN, NamedSnapshot, snapshot_to_chunks
 
 _MOST_BROKERS = 10_000
+
+
+_MOST_SENT = 4
+"""Snapshots that are kept for callers to come back to. They have most in common."""
+
+
+class _SentSnapshots:
+    """The last snapshots that were sent, by name. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._instance = uuid.uuid4().hex
+        self._numbers = itertools.count(1)
+        self._kept: dict[str, Snapshot] = {}
+        self._lock = threading.Lock()
+
+    def keep(self, snapshot: Snapshot) -> str:
+        """Return the name of a snapshot that is sent now."""
+        with self._lock:
+            name = f"{self._instance}-{next(self._numbers)}"
+            self._kept[name] = snapshot
+            while len(self._kept) > _MOST_SENT:
+                del self._kept[next(iter(self._kept))]
+            return name
+
+    def take(self, name: str) -> NamedSnapshot:
+        """Return the snapshot of a name, once: whoever asks with it has a newer one then; `UNKNOWN`: it is not kept."""
+        with self._lock:
+            snapshot = self._kept.pop(name, None)
+        return UNKNOWN if snapshot is None else NamedSnapshot(name, snapshot)
 
 
 class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
     """DiscoveryService."""
 
     def __init__(self, source: SnapshotSource) -> None:
-        self._source = source
+        self._source, self._sent = source, _SentSnapshots()
 
     def GetSnapshot(
         self, request: discovery_pb2.GetSnapshotRequest, context: grpc.ServicerContext
@@ -32,7 +65,8 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         asked = tuple(validate_broker_id(broker_id) for broker_id in request.replicas_of)
         timeout = time_left(context, share=1.0)
         snapshot = self._source.fetch_snapshot(min_version=request.min_version, replicas_of=asked, timeout=timeout)
-        yield from snapshot_to_chunks(snapshot)
+        base = self._sent.take(request.known_name)
+        yield from snapshot_to_chunks(snapshot, name=self._sent.keep(snapshot), base=base)
 
     def WatchSnapshots(
         self, request: discovery_pb2.WatchSnapshotsRequest, context: grpc.ServicerContext

@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message import Message
 
 from autothrottle.core.errors import AutothrottleError, Invalid
+from autothrottle.wire.callers import Metadata
 from autothrottle.wire.errors import code_of
 
 ADMIN_TIMEOUT = timedelta(seconds=8)
@@ -44,8 +45,25 @@ _CODES: Mapping[int, str] = {
 _MOST_PARAMETERS = 32
 
 
-class Admin(Protocol):
+class AdminService(Protocol):
     """The admin service, wherever it is."""
+
+    def call(self, method: str, request: Message, timeout: timedelta, metadata: Metadata) -> Message:
+        """Return what the method of this name answers.
+
+        Raises:
+            AutothrottleError: what the service answered, or that it does not.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Admin:
+    """The admin service as one request over HTTP asks it."""
+
+    service: AdminService
+    metadata: Metadata
+    """Who sent the request, and its trace."""
 
     def call(self, method: str, request: Message, timeout: timedelta) -> Message:
         """Return what the method of this name answers.
@@ -53,7 +71,7 @@ class Admin(Protocol):
         Raises:
             AutothrottleError: what the service answered, or that it does not.
         """
-        ...
+        return self.service.call(method, request, timeout, self.metadata)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ class LegacyApi:
             raise Missing("no such route; GET / lists all")
         given = parameters(query)
         if verb == "GET":
+            _refuse_unknown(given)
             return self._show(broker_id(below[0]) if below else None)
         if below[:1] == ["remove"]:
             _refuse_unknown(given)

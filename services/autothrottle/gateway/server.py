@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from autothrottle.core.errors import Unavailable
-from autothrottle.gateway.answers import Admin
+from autothrottle.gateway.answers import AdminService
 from autothrottle.gateway.web import application
 
 HEADER_SECONDS = 10.0
@@ -37,7 +37,7 @@ class GatewayServer:
 
     def __init__(
         self,
-        admin: Admin,
+        admin: AdminService,
         listen: str,
         header_seconds: float = HEADER_SECONDS,
         body_seconds: float = BODY_SECONDS,

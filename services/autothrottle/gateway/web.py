@@ -19,11 +19,12 @@ from starlette.routing import Route
 
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.gateway import legacy, rest
-from autothrottle.gateway.answers import Admin, Answer, document, failure, refusal, text
+from autothrottle.gateway.answers import Admin, AdminService, Answer, document, failure, refusal, text
 from autothrottle.gateway.legacy import LegacyApi
 from autothrottle.gateway.openapi import comments, openapi
 from autothrottle.gateway.page import page
 from autothrottle.v1 import admin_pb2
+from autothrottle.wire.callers import forwarded
 
 SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 
@@ -45,7 +46,7 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 log = logging.getLogger(__name__)
 
 
-def application(admin: Admin, body_seconds: float) -> Starlette:
+def application(admin: AdminService, body_seconds: float) -> Starlette:
     """Return the application.
 
     Args:
@@ -60,7 +61,7 @@ def application(admin: Admin, body_seconds: float) -> Starlette:
     }
     for binding in routes:
         paths.setdefault(binding.path, {})[binding.verb] = _rest(binding, admin)
-    text_api = _legacy(LegacyApi(admin))
+    text_api = _legacy(admin)
     for path in ("/throttle", "/throttle/{rest:path}"):
         paths[path] = {"GET": text_api, "POST": text_api}
     application = Starlette(
@@ -71,21 +72,27 @@ def application(admin: Admin, body_seconds: float) -> Starlette:
     return application
 
 
-def _rest(binding: rest.Binding, admin: Admin) -> _Answering:
+def _rest(binding: rest.Binding, admin: AdminService) -> _Answering:
     def answer(request: Request, body: bytes) -> Answer:
         try:
-            return rest.answer(binding, admin, request.path_params, _query(request), body)
+            return rest.answer(binding, _asked_by(request, admin), request.path_params, _query(request), body)
         except AutothrottleError as error:
             return failure(error)
 
     return answer
 
 
-def _legacy(api: LegacyApi) -> _Answering:
+def _legacy(admin: AdminService) -> _Answering:
     def answer(request: Request, body: bytes) -> Answer:
-        return api.answer("GET" if request.method == "HEAD" else request.method, request.url.path, _query(request))
+        verb = "GET" if request.method == "HEAD" else request.method
+        return LegacyApi(_asked_by(request, admin)).answer(verb, request.url.path, _query(request))
 
     return answer
+
+
+def _asked_by(request: Request, admin: AdminService) -> Admin:
+    client = f"{request.client.host}:{request.client.port}" if request.client else ""
+    return Admin(admin, forwarded(client, request.headers))
 
 
 def _endpoint(verbs: Mapping[str, _Answering], body_seconds: float) -> _Endpoint:

@@ -76,6 +76,7 @@ OPTIONS: Mapping[str, str] = {
 """Of every service, beside addresses; what is not here has its default. Debug, since cycles are counted."""
 
 EXIT_FAILED = 1
+EXIT_BROKEN_PIPE = 141
 
 _TURN_SECONDS = 0.1
 _SAMPLE_SECONDS = 0.5
@@ -481,20 +482,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; return the exit status.
 
     0: it ran to its end. 1: something did not start, the move did not finish in time, or throttles are left. 2:
-    called wrongly. 130 and 143: ended by SIGINT and SIGTERM.
+    called wrongly. 130 and 143: ended by SIGINT and SIGTERM. 141: nobody reads what it prints any more.
     """
     arguments = _arguments(argv)
     interruption = Interruption()
     _prepare_environment()
     try:
         found = _run(interruption)
+        print(table(found), flush=True)
+    except BrokenPipeError:
+        # What is still buffered must not fail a second time when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
     except Interrupted as interrupted:
         print(f"autothrottle demo: {interrupted}: everything that was started has ended", file=sys.stderr)
         return interrupted.exit_status
     except (AutothrottleError, TimeoutError, OSError, KazooException, KazooTimeoutError) as error:
         print(f"autothrottle demo: {error or type(error).__name__}", file=sys.stderr)
         return EXIT_FAILED
-    print(table(found))
     if arguments.json:
         arguments.json.write_text(json.dumps(found.document(), indent=2) + "\n")
     return 0

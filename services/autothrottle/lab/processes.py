@@ -149,8 +149,15 @@ class Process:
         self._signal(signal.SIGTERM)
 
     def freeze(self) -> None:
-        """Stop it where it is (SIGSTOP): its connections stay open and nothing answers."""
+        """Stop it where it is (SIGSTOP), and return when it is: its connections stay open and nothing answers.
+
+        On a loaded machine its threads still run a moment after the signal.
+
+        Raises:
+            TimeoutError: it runs on for 30 s.
+        """
         self._signal(signal.SIGSTOP)
+        self.wait_until(lambda: not self.running or _is_stopped(self.pid), 30.0, poll_seconds=0.001)
 
     def thaw(self) -> None:
         """Let a frozen process go on (SIGCONT)."""
@@ -181,6 +188,15 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         if self._popen is not None and self._popen.poll() is None:
             self._popen.send_signal(number)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether every thread of a process is stopped (state T)."""
+    try:
+        stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:  # a thread has just ended
+        return False
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
 def _kill_group(group: int) -> None:

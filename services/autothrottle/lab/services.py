@@ -45,6 +45,8 @@ class ServiceProcesses:
         """By name: `discovery`, `metrics`, `applier`, `planner-1`, ..., `admin`."""
         self.addresses: dict[str, str] = {}
         """Where each answers, `host:port`."""
+        self._begins: dict[str, int] = {}
+        """Where the log of what runs now begins, in bytes."""
         self._planners = [f"planner-{number}" for number in range(1, planners + 1)]
 
     def __enter__(self) -> ServiceProcesses:
@@ -60,12 +62,12 @@ class ServiceProcesses:
         self._stack.close()
 
     def start(self) -> None:
-        """Start all, and return when all listen."""
+        """Start all that do not run, and return when all listen; after a stop they listen elsewhere."""
         self._start({name: (name, {}) for name in ("discovery", "metrics", "applier")})
         peers = {f"{name}-addr": self.addresses[name] for name in ("discovery", "metrics", "applier")}
         self._start({name: ("planner", peers) for name in self._planners})
         planners = ",".join(self.addresses[name] for name in self._planners)
-        self._start({"admin": ("admin", {"planner-addr": planners, "discovery-addr": self.addresses["discovery"]})})
+        self._start({"admin": ("admin", {"planner-addr": planners})})
 
     def stop(self) -> list[int]:
         """Ask all that run to end (SIGTERM), wait, and return their exit statuses."""
@@ -85,15 +87,18 @@ class ServiceProcesses:
 
     def _start(self, wanted: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:
         for name, (service, options) in wanted.items():
-            process = self.processes.get(name) or self._deployment.process(service, name, options)
-            self.processes[name] = process
+            if name in self.processes and self.processes[name].running:
+                continue
+            process = self.processes[name] = self._deployment.process(service, name, options)
+            self._begins[name] = process.log.stat().st_size if process.log.exists() else 0
             self._stack.callback(process.stop)
             process.start()
         for name in wanted:
             self.processes[name].wait_until(lambda name=name: self._listens(name), _START_SECONDS)  # type: ignore[misc]
 
     def _listens(self, name: str) -> bool:
-        found = _LISTENS.findall(self.processes[name].log.read_text(errors="replace"))
+        log = self.processes[name].log.read_bytes()[self._begins[name] :]
+        found = _LISTENS.findall(log.decode(errors="replace"))
         if found:
             self.addresses[name] = found[-1]
         return bool(found)

@@ -147,7 +147,7 @@ class Planner:
         """
         if self._ports.election.term is None:
             raise NotLeader("this planner does not lead; ask the leader", self.state().leader_address)
-        self._triggers.request(reason or "asked for")
+        self._triggers.request(reason or "asked for", origin=self._ports.tracer.origin())
 
     def state(self) -> PlannerState:
         """Return who leads and what the last cycle of this planner did."""
@@ -164,17 +164,25 @@ class Planner:
             failures=dict(self._memory.failures),
         )
 
-    def next_cycle(self, after: CycleRecord | None, timeout: timedelta) -> CycleRecord | None:
+    def next_cycle(
+        self, after: CycleRecord | None, timeout: timedelta, given_up: Callable[[], bool] = lambda: False
+    ) -> CycleRecord | None:
         """Return the cycle that followed `after` as soon as there is one; None: none came in time.
 
-        It is the newest one when `after` is None or forgotten.
+        It is the newest one when `after` is None or forgotten. Whoever gives up earlier wakes it by `wake_watches`.
         """
         with self._ended:
-            if not self._ended.wait_for(lambda: self._last_cycle is not after, timeout.total_seconds()):
+            self._ended.wait_for(lambda: self._last_cycle is not after or given_up(), timeout.total_seconds())
+            if self._last_cycle is after:
                 return None
             kept = list(self._cycles)
             followers = [following for cycle, following in pairwise(kept) if cycle is after]
             return followers[0] if followers else kept[-1]
+
+    def wake_watches(self) -> None:
+        """Let all that wait for a cycle see whether they are still wanted."""
+        with self._ended:
+            self._ended.notify_all()
 
     @property
     def _last_cycle(self) -> CycleRecord | None:
@@ -198,7 +206,7 @@ class Planner:
 
     def run_cycle(self, term: Term, trigger: Trigger) -> CycleRecord:
         """Run one cycle: all that is read is one moment's, and what is written is what the plan lacks."""
-        with self._ports.tracer.span("cycle") as span:
+        with self._ports.tracer.span("cycle", trigger.origins) as span:
             record = self._run_traced(term, trigger)
             traces.describe_cycle(span, record, trigger.scheduled)
         return record

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 import grpc
 
+from autothrottle.core.cycle import CycleRecord
 from autothrottle.planner.loop import Planner
 from autothrottle.v1 import planner_pb2, planner_pb2_grpc
 from autothrottle.wire.cycles import cycle_to_message, state_to_message
+from autothrottle.wire.requests import validate_reason
 
-_POLL = timedelta(seconds=0.2)
-"""How long a watch may outlast its caller."""
+_POLL = timedelta(seconds=5)
+"""How long a watch may outlast its caller if nothing says that he has left."""
 
 
 class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
@@ -21,12 +24,14 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
+        self._newest: tuple[CycleRecord, planner_pb2.WatchCyclesResponse] | None = None
+        self._lock = threading.Lock()
 
     def RunCycle(
         self, request: planner_pb2.RunCycleRequest, context: grpc.ServicerContext
     ) -> planner_pb2.RunCycleResponse:
         """Ask for a cycle and return at once."""
-        self._planner.request_cycle(request.reason)
+        self._planner.request_cycle(validate_reason(request.reason))
         return planner_pb2.RunCycleResponse()
 
     def WatchCycles(
@@ -34,16 +39,32 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
     ) -> Iterator[planner_pb2.WatchCyclesResponse]:
         """Send every cycle as it ends."""
         ended = threading.Event()
-        if not context.add_callback(ended.set):
+
+        def end() -> None:
+            ended.set()
+            self._planner.wake_watches()
+
+        if not context.add_callback(end):
             return
         last = None
         while not ended.is_set():
-            if (cycle := self._planner.next_cycle(last, _POLL)) is not None:
+            if (cycle := self._planner.next_cycle(last, _POLL, ended.is_set)) is not None:
                 last = cycle
-                yield planner_pb2.WatchCyclesResponse(cycle=cycle_to_message(cycle))
+                yield self._encoded(cycle)
 
     def GetState(
         self, request: planner_pb2.GetStateRequest, context: grpc.ServicerContext
     ) -> planner_pb2.GetStateResponse:
         """Return who leads and what the last cycle did."""
-        return state_to_message(self._planner.state())
+        state = self._planner.state()
+        message = state_to_message(replace(state, last_cycle=None))
+        if state.last_cycle is not None and not request.without_cycle:
+            message.last_cycle.CopyFrom(self._encoded(state.last_cycle).cycle)
+        return message
+
+    def _encoded(self, cycle: CycleRecord) -> planner_pb2.WatchCyclesResponse:
+        """The message of a cycle, made once however many ask: of a large cluster it has thousands of decisions."""
+        with self._lock:
+            if self._newest is None or self._newest[0] is not cycle:
+                self._newest = cycle, planner_pb2.WatchCyclesResponse(cycle=cycle_to_message(cycle))
+            return self._newest[1]

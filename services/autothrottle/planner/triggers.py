@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
+from autothrottle.ports.tracing import Origin
+
 SPACING = timedelta(seconds=1)
 """Between the starts of two cycles that events start."""
 
 URGENT_SPACING = timedelta(seconds=0.2)
 """The same while bytes move unthrottled: a controller takes a reassignment up partition by partition."""
+
+_MOST_ORIGINS = 32
+"""Of one cycle, in its trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +29,14 @@ class Trigger:
     """What happened, or `interval`."""
     scheduled: bool
     """Whether it is the interval's own cycle: only these count failures and idle intervals."""
+    origins: tuple[Origin, ...] = ()
+    """The traced calls that asked for it, the newest ones."""
 
 
 class _Request(NamedTuple):
     due: float
     urgent: bool
+    origins: tuple[Origin, ...] = ()
 
 
 class Triggers:
@@ -43,14 +51,22 @@ class Triggers:
         self._last_event = clock() - SPACING.total_seconds()
         self._stopped = False
 
-    def request(self, reason: str, after: timedelta = timedelta(0), urgent: bool = False) -> None:
+    def request(
+        self,
+        reason: str,
+        after: timedelta = timedelta(0),
+        urgent: bool = False,
+        origin: Origin | None = None,
+    ) -> None:
         """Ask for a cycle, now or in a while; requests that come together share one cycle."""
         due = self._clock() + after.total_seconds()
+        origins = () if origin is None else (origin,)
         with self._condition:
             known = self._requests.get(reason)
             if known is not None:
                 due, urgent = min(due, known.due), urgent or known.urgent
-            self._requests[reason] = _Request(due, urgent)
+                origins = (*known.origins, *origins)[-_MOST_ORIGINS:]
+            self._requests[reason] = _Request(due, urgent, origins)
             self._condition.notify_all()
 
     def restart(self) -> None:
@@ -91,9 +107,8 @@ class Triggers:
             self._last_event = now
         else:
             return None
-        for reason in due:
-            del self._requests[reason]
-        return Trigger("; ".join(due) or "interval", scheduled)
+        origins = [origin for reason in due for origin in self._requests.pop(reason).origins]
+        return Trigger("; ".join(due) or "interval", scheduled, tuple(origins[-_MOST_ORIGINS:]))
 
     def _earliest(self, request: _Request) -> float:
         """When the cycle that is asked for may run."""

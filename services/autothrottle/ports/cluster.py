@@ -55,6 +55,18 @@ class SnapshotSource(Protocol):
         ...
 
 
+class BrokerRegistry(Protocol):
+    """Knows at once which brokers run."""
+
+    def is_registered(self, broker_id: int, timeout: timedelta) -> bool:
+        """Return whether a broker is registered with its cluster now.
+
+        Raises:
+            Unavailable: when the cluster does not answer in time.
+        """
+        ...
+
+
 class ConfigWriter(Protocol):
     """Carries out changes, each all or nothing, and none after the term is over."""
 

@@ -14,6 +14,10 @@ from typing import Protocol
 Attribute = str | bool | int | float | Sequence[str]
 
 
+Origin = object
+"""A span of any trace, as something to point to; only its tracer knows what it is."""
+
+
 class Span(Protocol):
     """One stretch of time; no call raises or waits."""
 
@@ -42,11 +46,19 @@ class Span(Protocol):
 class Tracer(Protocol):
     """What makes spans."""
 
-    def span(self, name: str) -> AbstractContextManager[Span]:
+    def span(self, name: str, origins: Sequence[Origin] = ()) -> AbstractContextManager[Span]:
         """Return a span for a `with`: a child of the one around it in this thread, a trace of its own without one.
 
         An exception that leaves it fails it. Calls to other services go along with it.
+
+        Args:
+            name: what is done.
+            origins: what asked for it; it is linked to them.
         """
+        ...
+
+    def origin(self) -> Origin | None:
+        """Return the span around this thread as the origin of what begins later; None: there is none."""
         ...
 
 
@@ -55,9 +67,13 @@ class Untraced:
 
     recording = False
 
-    def span(self, name: str) -> Untraced:
+    def span(self, name: str, origins: Sequence[Origin] = ()) -> Untraced:
         """Return itself."""
         return self
+
+    def origin(self) -> Origin | None:
+        """Return None."""
+        return None
 
     def describe(self, attributes: Mapping[str, Attribute]) -> None:
         """Do nothing."""

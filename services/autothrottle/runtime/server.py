@@ -21,10 +21,11 @@ from types import TracebackType
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from autothrottle.core.errors import AutothrottleError, Unavailable
+from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.wire.errors import to_status
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -224,14 +225,14 @@ class _Answers(grpc.ServerInterceptor):
         """
         method = handler_call_details.method
         found = continuation(handler_call_details)
-        return found and _rewrapped(found, method, self)
+        return _unknown(method) if found is None else _rewrapped(found, method, self)
 
     def unary(self, behavior: _Behavior, method: str) -> Callable[..., Any]:
         """Return the function with its errors as statuses."""
 
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             with self._statuses(method, context):
-                return behavior(request, context)
+                return behavior(_readable(request), context)
 
         return answer
 
@@ -249,7 +250,7 @@ class _Answers(grpc.ServerInterceptor):
 
         def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             with self._statuses(method, context), self._streams.slot(context):
-                yield from behavior(request, context)
+                yield from behavior(_readable(request), context)
 
         return answer
 
@@ -279,15 +280,51 @@ def _is_abort(error: Exception) -> bool:
     return type(error) is Exception and not error.args
 
 
+def _lenient(decode: Callable[[bytes], Any], method: str) -> Callable[[bytes], Any]:
+    """Decode, or return why not: to gRPC that is an INTERNAL error without a word about the reason."""
+
+    def decoded(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except DecodeError:
+            return Invalid(
+                f"what {method} was sent is no message of it: {len(data)} bytes that cannot be read. "
+                "Fix: generate the client from proto/autothrottle/v1, or use throttlectl."
+            )
+
+    return decoded
+
+
+def _readable(request: Any) -> Any:
+    if isinstance(request, Invalid):
+        raise request
+    return request
+
+
+def _unknown(method: str) -> grpc.RpcMethodHandler[Any, Any]:
+    """Answer for a method that there is not."""
+
+    def answer(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        context.abort(
+            grpc.StatusCode.UNIMPLEMENTED,
+            f"{method[:200]} is unknown here. Fix: ask for one that reflection lists (grpcurl ... list).",
+        )
+        yield
+
+    return grpc.stream_stream_rpc_method_handler(answer)
+
+
 def _rewrapped(
     found: grpc.RpcMethodHandler[Any, Any], method: str, answers: _Answers
 ) -> grpc.RpcMethodHandler[Any, Any]:
     codecs = (found.request_deserializer, found.response_serializer)
+    decode = found.request_deserializer
+    lenient = (decode and _lenient(decode, method), found.response_serializer)
     if found.unary_unary:
-        return grpc.unary_unary_rpc_method_handler(answers.unary(found.unary_unary, method), *codecs)
+        return grpc.unary_unary_rpc_method_handler(answers.unary(found.unary_unary, method), *lenient)
     if found.stream_unary:
         return grpc.stream_unary_rpc_method_handler(answers.counted(found.stream_unary, method), *codecs)
     if found.unary_stream:
-        return grpc.unary_stream_rpc_method_handler(answers.stream(found.unary_stream, method), *codecs)
+        return grpc.unary_stream_rpc_method_handler(answers.stream(found.unary_stream, method), *lenient)
     assert found.stream_stream is not None
     return grpc.stream_stream_rpc_method_handler(answers.stream(found.stream_stream, method), *codecs)

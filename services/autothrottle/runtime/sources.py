@@ -76,6 +76,8 @@ class Flags:
             text = words.pop(0)
         if text is None:
             self.problems.append(f"{name}: flag --{name} has no value. Fix: --{name}={option.good_value}")
+        elif name in self.given:
+            self.problems.append(f"{name}: flag --{name} is given twice. Fix: give it once")
         else:
             self.given[name] = Given(text, f"flag --{name}", Rank.FLAG)
 

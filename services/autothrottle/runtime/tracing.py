@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from autothrottle.adapters.rpc import Interceptor
+from autothrottle.adapters.endpoints import Interceptor
 from autothrottle.ports.tracing import UNTRACED, Tracer
 from autothrottle.runtime.logs import add_trace_ids
 

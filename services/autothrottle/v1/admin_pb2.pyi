@@ -281,12 +281,17 @@ class GetClusterStateRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    WITHOUT_CYCLE_FIELD_NUMBER: _builtins.int
+    without_cycle: _builtins.bool
+    """Whether the last cycle is left out, which of a large cluster has hundreds of kilobytes: enough to find the leader."""
     def __init__(
         self,
+        *,
+        without_cycle: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["without_cycle", b"without_cycle"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -308,7 +313,7 @@ class GetClusterStateResponse(_message.Message):
     """Where the leading planner answers."""
     @_builtins.property
     def last_cycle(self) -> _types_pb2.Cycle:
-        """Its last cycle; absent: none yet."""
+        """Its last cycle; absent: none yet, or it was not wanted."""
 
     @_builtins.property
     def overrides(self) -> _containers.RepeatedCompositeFieldContainer[Global___Override]:

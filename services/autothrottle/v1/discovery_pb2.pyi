@@ -27,8 +27,11 @@ class GetSnapshotRequest(_message.Message):
 
     MIN_VERSION_FIELD_NUMBER: _builtins.int
     REPLICAS_OF_FIELD_NUMBER: _builtins.int
+    KNOWN_NAME_FIELD_NUMBER: _builtins.int
     min_version: _builtins.int
     """The snapshot shows at least this version; 0: any."""
+    known_name: _builtins.str
+    """The name of a snapshot that the caller still has, so that what is the same as there need not be sent; empty: none."""
     @_builtins.property
     def replicas_of(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The ids of the brokers whose replicas shall be listed, >= 0 each; at most 10,000."""
@@ -38,10 +41,11 @@ class GetSnapshotRequest(_message.Message):
         *,
         min_version: _builtins.int = ...,
         replicas_of: _abc.Iterable[_builtins.int] | None = ...,
+        known_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["min_version", b"min_version", "replicas_of", b"replicas_of"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_name", b"known_name", "min_version", b"min_version", "replicas_of", b"replicas_of"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -49,7 +53,11 @@ Global___GetSnapshotRequest: _TypeAlias = GetSnapshotRequest  # noqa: Y015
 
 @_typing.final
 class GetSnapshotResponse(_message.Message):
-    """One chunk of a snapshot: the first has the header, every list continues over all chunks."""
+    """One chunk of a snapshot: the first has the header, every list continues over all chunks.
+
+    A snapshot may be told as the difference from the one that the caller knows: then reassignments and throttles hold what
+    differs, a topic or resource as a whole each; everything else is always complete.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -59,8 +67,15 @@ class GetSnapshotResponse(_message.Message):
     THROTTLES_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    BASE_NAME_FIELD_NUMBER: _builtins.int
+    ENDED_TOPICS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """Grows with every change of the cluster; comparable between replicas of the service. Only in the first chunk."""
+    name: _builtins.str
+    """How this replica calls the snapshot, for the caller's next request; empty: it will not know it. Only in the first chunk."""
+    base_name: _builtins.str
+    """The name of the snapshot that this is the difference from; empty: this one is complete. Only in the first chunk."""
     @_builtins.property
     def broker_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids of the registered brokers."""
@@ -81,6 +96,10 @@ class GetSnapshotResponse(_message.Message):
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___Problem]:
         """Parts of the topology that cannot be read: while there are any, nothing is removed."""
 
+    @_builtins.property
+    def ended_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Topics that were in reassignment there and are not here. Only in the first chunk."""
+
     def __init__(
         self,
         *,
@@ -90,10 +109,13 @@ class GetSnapshotResponse(_message.Message):
         throttles: _abc.Iterable[Global___ResourceThrottles] | None = ...,
         replicas: _abc.Iterable[Global___BrokerReplicas] | None = ...,
         problems: _abc.Iterable[Global___Problem] | None = ...,
+        name: _builtins.str = ...,
+        base_name: _builtins.str = ...,
+        ended_topics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_ids", b"broker_ids", "problems", b"problems", "reassignments", b"reassignments", "replicas", b"replicas", "throttles", b"throttles", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_name", b"base_name", "broker_ids", b"broker_ids", "ended_topics", b"ended_topics", "name", b"name", "problems", b"problems", "reassignments", b"reassignments", "replicas", b"replicas", "throttles", b"throttles", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -271,23 +293,19 @@ class Problem(_message.Message):
 
     PATH_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    URGENT_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """The node or resource."""
     reason: _builtins.str
     """One sentence that names the value and the fix."""
-    urgent: _builtins.bool
-    """Whether bytes move unthrottled until a cycle has seen it: partitions began to move, or leaders changed."""
     def __init__(
         self,
         *,
         path: _builtins.str = ...,
         reason: _builtins.str = ...,
-        urgent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "reason", b"reason", "urgent", b"urgent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

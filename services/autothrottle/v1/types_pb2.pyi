@@ -62,7 +62,7 @@ class LedgerKey(_message.Message):
     """The value that was written last."""
     @_builtins.property
     def owned(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Of a replica list: the entries that are autothrottle's; empty for a rate."""
+        """Of a replica list with entries of others: those that are autothrottle's; empty: all of `written` is, as of a rate."""
 
     def __init__(
         self,

@@ -76,7 +76,7 @@ def _validate_key(key: str) -> None:
 def ledger_to_message(entry: LedgerEntry) -> types_pb2.LedgerEntry:
     """Return a ledger entry as a message."""
     keys = {
-        name: types_pb2.LedgerKey(before=key.before, written=key.written, owned=sorted(key.owned))
+        name: types_pb2.LedgerKey(before=key.before, written=key.written, owned=sorted(key.part or ()))
         for name, key in entry.keys.items()
     }
     return types_pb2.LedgerEntry(keys=keys, term=entry.term, cycle=entry.cycle)
@@ -88,7 +88,7 @@ def ledger_from_message(message: types_pb2.LedgerEntry) -> LedgerEntry:
         name: LedgerKey(
             before=key.before if key.HasField("before") else None,
             written=key.written,
-            owned=frozenset(key.owned),
+            part=frozenset(key.owned) or None,
         )
         for name, key in message.keys.items()
     }

@@ -3,11 +3,15 @@
 An empty mapping of throttles arrives as an absent one, which means the same. A chunk is bounded, so that no
 snapshot is too large for a message. gRPC itself says when a stream breaks off; one that ended well and
 yet is no snapshot is noticed here.
+
+Whoever still has an earlier snapshot is told the difference only. What did not change is the same object in both, so
+that nobody thinks about it twice. The type to know is `NamedSnapshot`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 
 from autothrottle.core.configs import ConfigResource
@@ -25,15 +29,32 @@ _Piece = tuple[int, GetSnapshotResponse]
 """A part of a chunk, and its weight in partitions, > 0."""
 
 
-def snapshot_to_chunks(snapshot: Snapshot, partitions_per_chunk: int = 20_000) -> Iterator[GetSnapshotResponse]:
+@dataclass(frozen=True, slots=True)
+class NamedSnapshot:
+    """A snapshot as one replica of discovery and a client of it know it."""
+
+    name: str = ""
+    """Unlike that of any other snapshot; "": nobody knows it by a name."""
+    snapshot: Snapshot = Snapshot.empty()  # noqa: RUF009 (frozen)
+
+
+UNKNOWN = NamedSnapshot()
+"""Of which nothing is known: the difference from it is a whole snapshot."""
+
+
+def snapshot_to_chunks(
+    snapshot: Snapshot, partitions_per_chunk: int = 20_000, name: str = "", base: NamedSnapshot = UNKNOWN
+) -> Iterator[GetSnapshotResponse]:
     """Yield the chunks that together are one snapshot; the first has the header.
 
     Args:
         snapshot: of version 1 or later; the empty one, of which nothing is known, is refused there.
         partitions_per_chunk: how many partitions, or what takes as much, one chunk holds at most, > 0.
+        name: how the snapshot is called from now on.
+        base: what the other side has already; only what is different is sent.
     """
-    chunk, weight = GetSnapshotResponse(version=snapshot.version, broker_ids=sorted(snapshot.brokers)), 0
-    for piece_weight, piece in _pieces(snapshot, partitions_per_chunk):
+    chunk, weight = _header(snapshot, name, base), 0
+    for piece_weight, piece in _pieces(snapshot, base.snapshot, partitions_per_chunk):
         if weight and weight + piece_weight > partitions_per_chunk:
             yield chunk
             chunk, weight = GetSnapshotResponse(), 0
@@ -42,13 +63,24 @@ def snapshot_to_chunks(snapshot: Snapshot, partitions_per_chunk: int = 20_000) -
     yield chunk
 
 
-def _pieces(snapshot: Snapshot, limit: int) -> Iterator[_Piece]:
+def _header(snapshot: Snapshot, name: str, base: NamedSnapshot) -> GetSnapshotResponse:
+    return GetSnapshotResponse(
+        version=snapshot.version,
+        broker_ids=sorted(snapshot.brokers),
+        name=name,
+        base_name=base.name,
+        ended_topics=sorted(set(base.snapshot.topics) - set(snapshot.topics)),
+    )
+
+
+def _pieces(snapshot: Snapshot, base: Snapshot, limit: int) -> Iterator[_Piece]:
+    known = {reassignment.topic: reassignment for reassignment in base.reassignments}
     for reassignment in snapshot.reassignments:
-        for part in _slices(len(reassignment.partitions), limit):
-            message = _reassignment_to_message(reassignment, part)
-            yield max(1, len(message.partitions)), GetSnapshotResponse(reassignments=[message])
-    resources = snapshot.throttles.keys() | snapshot.ledger.keys() | snapshot.unreadable_configs.keys()
-    for resource in sorted(resources):
+        if not _is_same(reassignment, known.get(reassignment.topic)):
+            for part in _slices(len(reassignment.partitions), limit):
+                message = _reassignment_to_message(reassignment, part)
+                yield max(1, len(message.partitions)), GetSnapshotResponse(reassignments=[message])
+    for resource in _changed_configs(snapshot, base):
         config = _config_to_message(snapshot, resource)
         yield _weight(config), GetSnapshotResponse(throttles=[config])
     for broker_id, topics in snapshot.replicas.items():
@@ -57,6 +89,26 @@ def _pieces(snapshot: Snapshot, limit: int) -> Iterator[_Piece]:
     for problem in snapshot.problems:
         named = discovery_pb2.Problem(path=problem.path, reason=problem.reason)
         yield _weight(named), GetSnapshotResponse(problems=[named])
+
+
+def _is_same(value: object, other: object) -> bool:
+    """Whether two values are equal, known at once where they are one object."""
+    return value is other or value == other
+
+
+def _changed_configs(snapshot: Snapshot, base: Snapshot) -> list[ConfigResource]:
+    return sorted(
+        {
+            resource
+            for here, there in (
+                (snapshot.throttles, base.throttles),
+                (snapshot.ledger, base.ledger),
+                (snapshot.unreadable_configs, base.unreadable_configs),
+            )
+            for resource in here.keys() | there.keys()
+            if not _is_same(here.get(resource), there.get(resource))
+        }
+    )
 
 
 def _weight(message: discovery_pb2.ResourceThrottles | discovery_pb2.Problem) -> int:
@@ -106,14 +158,23 @@ def _config_to_message(snapshot: Snapshot, resource: ConfigResource) -> discover
 
 
 def snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse]) -> Snapshot:
-    """Return the snapshot that a stream of chunks holds.
+    """Return the snapshot that a stream of chunks holds as a whole.
 
     Raises:
         Incomplete: when the chunks are not one whole snapshot.
     """
-    version, brokers = 0, frozenset[int]()
+    return named_snapshot_from_chunks(chunks).snapshot
+
+
+def named_snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse], known: NamedSnapshot = UNKNOWN) -> NamedSnapshot:
+    """Return the snapshot that a stream of chunks holds, whole or as the difference from the one that is known.
+
+    Raises:
+        Incomplete: when the chunks are not one whole snapshot, or the difference from another one.
+    """
+    header, base = GetSnapshotResponse(), UNKNOWN.snapshot
     parts: dict[str, list[discovery_pb2.TopicReassignment]] = {}
-    throttles: dict[ConfigResource, dict[str, str]] = {}
+    throttles: dict[ConfigResource, Mapping[str, str]] = {}
     ledger: dict[ConfigResource, LedgerEntry] = {}
     unreadable: dict[ConfigResource, Problem] = {}
     replicas: dict[int, dict[str, tuple[int, ...]]] = {}
@@ -122,7 +183,9 @@ def snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse]) -> Snapshot:
         if bool(chunk.version > 0) is not (number == 0):
             raise _not_one_snapshot(number, chunk.version)
         if number == 0:
-            version, brokers = chunk.version, frozenset(chunk.broker_ids)
+            header, base = chunk, _base(chunk, known)
+            throttles, ledger = dict(base.throttles), dict(base.ledger)
+            unreadable = dict(base.unreadable_configs)
         for reassignment in chunk.reassignments:
             parts.setdefault(reassignment.topic, []).append(reassignment)
         for config in chunk.throttles:
@@ -130,18 +193,41 @@ def snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse]) -> Snapshot:
         for listed in chunk.replicas:
             _take_replicas(listed, replicas.setdefault(listed.broker_id, {}))
         problems += (Problem(p.path, p.reason) for p in chunk.problems)
-    if version == 0:
+    if header.version == 0:
         raise Incomplete("the stream of a snapshot ended before its first chunk; ask for the snapshot again")
-    return Snapshot(
-        version=version,
-        brokers=brokers,
-        reassignments=tuple(_reassignment_from_parts(topic, found) for topic, found in parts.items()),
+    snapshot = Snapshot(
+        version=header.version,
+        brokers=frozenset(header.broker_ids),
+        reassignments=_reassignments(base, header.ended_topics, parts),
         throttles=throttles,
         ledger=ledger,
         replicas=replicas,
         unreadable_configs=unreadable,
         problems=tuple(problems),
     )
+    return NamedSnapshot(header.name, snapshot)
+
+
+def _base(header: GetSnapshotResponse, known: NamedSnapshot) -> Snapshot:
+    """The snapshot that a stream tells the difference from."""
+    if not header.base_name:
+        return UNKNOWN.snapshot
+    if header.base_name != known.name:
+        raise Incomplete(
+            f"the stream tells the difference from snapshot {header.base_name!r}, and {known.name!r} is known; "
+            "ask for the whole snapshot"
+        )
+    return known.snapshot
+
+
+def _reassignments(
+    base: Snapshot, ended: Iterable[str], parts: Mapping[str, Sequence[discovery_pb2.TopicReassignment]]
+) -> tuple[TopicReassignment, ...]:
+    moving = {reassignment.topic: reassignment for reassignment in base.reassignments}
+    for topic in ended:
+        moving.pop(topic, None)
+    moving.update((topic, _reassignment_from_parts(topic, found)) for topic, found in parts.items())
+    return tuple(reassignment for _, reassignment in sorted(moving.items()))
 
 
 def _not_one_snapshot(number: int, version: int) -> Incomplete:
@@ -153,11 +239,13 @@ def _not_one_snapshot(number: int, version: int) -> Incomplete:
 
 def _take_config(
     message: discovery_pb2.ResourceThrottles,
-    throttles: dict[ConfigResource, dict[str, str]],
+    throttles: dict[ConfigResource, Mapping[str, str]],
     ledger: dict[ConfigResource, LedgerEntry],
     unreadable: dict[ConfigResource, Problem],
 ) -> None:
     resource = ConfigResource(message.resource)
+    for known in (throttles, ledger, unreadable):
+        known.pop(resource, None)
     if message.values:
         throttles[resource] = dict(message.values)
     if message.HasField("ledger"):

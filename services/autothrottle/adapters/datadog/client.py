@@ -13,7 +13,8 @@ from urllib3.response import HTTPResponse
 from autothrottle.adapters.datadog.calls import Exchange
 from autothrottle.adapters.datadog.settings import DatadogSettings
 
-CONCURRENT_READS = 16
+CONCURRENT_READS = 24
+"""So many that 1,000 hosts at 45 ms a request take 2 s."""
 CONCURRENT_POSTS = 2
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import EXCEPTIONS, NoNodeError
 
 BATCH_NODES = 1_000
 """In one request: their paths are far below the 1 MB that a server takes, and it is busy for some milliseconds."""
@@ -33,9 +34,9 @@ Node = tuple[bytes | None, int, int]
 those, and 100,000 objects that it does not forget double the time of a reading."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _MultiRead:
-    """The data of many nodes; the answer has None for each that cannot be read."""
+    """The data of many nodes; the answer has None for each that is not there, and any other refusal is an error."""
 
     type: ClassVar[int] = 22
     paths: Sequence[str]
@@ -46,9 +47,11 @@ class _MultiRead:
     def deserialize(self, buffer: bytes, offset: int) -> list[Node | None]:
         nodes: list[Node | None] = []
         for _ in self.paths:
-            kind, _, _, length = _RESULT.unpack_from(buffer, offset)
+            kind, _, error, length = _RESULT.unpack_from(buffer, offset)
             offset += _RESULT.size
             if kind != _GET_DATA:
+                if error != NoNodeError.code:
+                    raise EXCEPTIONS[error]()
                 nodes.append(None)
                 continue
             end = offset + max(length, 0)
@@ -58,7 +61,7 @@ class _MultiRead:
         return nodes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _SetWatches:
     """Watches of the data of many nodes; for what was written after `zxid`, or is gone, the event comes at once."""
 
@@ -81,7 +84,7 @@ def _text(text: str) -> bytes:
 
 
 def get_many_async(client: KazooClient, paths: Sequence[str]) -> Any:
-    """Ask for the data of at most `BATCH_NODES` nodes; the answer is a list of `Node`, None where it cannot be read.
+    """Ask for the data of at most `BATCH_NODES` nodes; the answer is a list of `Node`, None where none is there.
 
     The answer is an error, `UnimplementedError`, when the server is older than 3.6.
     """

@@ -20,9 +20,11 @@ from kazoo.exceptions import (
     NoNodeError,
     RolledBackError,
     RuntimeInconsistency,
+    UnimplementedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
+from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, Node, get_many_async
 from autothrottle.adapters.zookeeper.codec import (
     format_change_notification,
     format_config,
@@ -97,9 +99,9 @@ class ZooKeeperConfigWriter:
 
     def _prepare(self, changes: Sequence[Change], outcomes: dict[str, Outcome], deadline: float) -> list[_Prepared]:
         prepared = []
-        for change, config, ledger in self._asked(changes):
+        for change, config, ledger in self._read(changes, deadline):
             try:
-                operations = self._operations(change, _node(config, deadline), _node(ledger, deadline))
+                operations = self._operations(change, config, ledger)
             except Invalid as error:
                 outcomes[change.resource.path] = _refused(change, str(error))
                 continue
@@ -109,51 +111,56 @@ class ZooKeeperConfigWriter:
                 outcomes[change.resource.path] = Outcome(change.resource, OutcomeStatus.UNCHANGED)
         return prepared
 
-    def _asked(self, changes: Sequence[Change]) -> list[tuple[Change, Any, Any]]:
-        """Ask for the config and the ledger entry of all at once: (change, both answers to wait for)."""
-        return [
-            (
-                change,
-                self._client.get_async(self._kafka.config(change.resource)),
-                self._client.get_async(self._own.ledger_entry(change.resource)),
-            )
+    def _read(self, changes: Sequence[Change], deadline: float) -> Iterator[tuple[Change, Node | None, Node | None]]:
+        """Read the config and the ledger entry of all: (change, both nodes)."""
+        paths = [
+            path
             for change in changes
+            for path in (self._kafka.config(change.resource), self._own.ledger_entry(change.resource))
         ]
+        nodes = iter(self._nodes(paths, deadline))
+        return zip(changes, nodes, nodes, strict=True)
+
+    def _nodes(self, paths: Sequence[str], deadline: float) -> list[Node | None]:
+        """What stands at each of the paths; None: no node is there."""
+        batches = [paths[start : start + BATCH_NODES] for start in range(0, len(paths), BATCH_NODES)]
+        asked = [get_many_async(self._client, batch) for batch in batches]
+        try:
+            return [node for answer in asked for node in answer.get(timeout=_left(deadline))]
+        except UnimplementedError:  # a server older than 3.6
+            singly = [self._client.get_async(path) for path in paths]
+            return [_node(answer, deadline) for answer in singly]
 
     def _operations(
-        self, change: Change, config: tuple[bytes, Any] | None, ledger: tuple[bytes, Any] | None
+        self, change: Change, config: Node | None, ledger: Node | None
     ) -> list[tuple[str, tuple[Any, ...]]]:
         return [*self._config_operations(change, config), *self._ledger_operations(change, ledger)]
 
-    def _config_operations(
-        self, change: Change, node: tuple[bytes, Any] | None
-    ) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    def _config_operations(self, change: Change, node: Node | None) -> Iterator[tuple[str, tuple[Any, ...]]]:
         path = self._kafka.config(change.resource)
         try:
-            standing = parse_config(node[0]) if node else {}
+            standing = parse_config(node[0] or b"") if node else {}
         except Invalid as error:
             raise Invalid(f"{path}: {error}") from error
         wanted = _edited(path, standing, change.edits)
         if wanted == standing:
             return
         if node:
-            yield "set_data", (path, format_config(wanted), node[1].version)
+            yield "set_data", (path, format_config(wanted), node[2])
         else:
             yield "create", (path, format_config(wanted))
         notification = format_change_notification(change.resource.path)
         yield "create", (self._kafka.change_notification, notification, None, False, True)
 
-    def _ledger_operations(
-        self, change: Change, node: tuple[bytes, Any] | None
-    ) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    def _ledger_operations(self, change: Change, node: Node | None) -> Iterator[tuple[str, tuple[Any, ...]]]:
         path = self._own.ledger_entry(change.resource)
         wanted = format_ledger_entry(change.ledger) if change.ledger else None
         if wanted is None and node:
-            yield "delete", (path, node[1].version)
+            yield "delete", (path, node[2])
         elif wanted is not None and node is None:
             yield "create", (path, wanted)
         elif wanted is not None and node and node[0] != wanted:
-            yield "set_data", (path, wanted, node[1].version)
+            yield "set_data", (path, wanted, node[2])
 
     # Writing.
 
@@ -208,15 +215,15 @@ class ZooKeeperConfigWriter:
         self._client.sync_async("/").get(timeout=_left(deadline))
         return [
             Outcome(change.resource, OutcomeStatus.APPLIED)
-            if self._stands(change, _node(config, deadline), _node(ledger, deadline))
+            if self._stands(change, config, ledger)
             else _refused(change, _LOST_REASON)
-            for change, config, ledger in self._asked([prepared.change for prepared in batch])
+            for change, config, ledger in self._read([prepared.change for prepared in batch], deadline)
         ]
 
-    def _stands(self, change: Change, config: tuple[bytes, Any] | None, ledger: tuple[bytes, Any] | None) -> bool:
+    def _stands(self, change: Change, config: Node | None, ledger: Node | None) -> bool:
         """Whether a change was carried out; one that only has a ledger entry shows nowhere else."""
         try:
-            standing = parse_config(config[0]) if config else {}
+            standing = parse_config(config[0] or b"") if config else {}
         except Invalid:
             return False
         wanted = format_ledger_entry(change.ledger) if change.ledger else None
@@ -249,12 +256,12 @@ def _edited(path: str, standing: dict[str, str], edits: Sequence[Edit]) -> dict[
     return wanted
 
 
-def _node(answer: Any, deadline: float) -> tuple[bytes, Any] | None:
+def _node(answer: Any, deadline: float) -> Node | None:
     try:
-        node: tuple[bytes, Any] = answer.get(timeout=_left(deadline))
+        data, stat = answer.get(timeout=_left(deadline))
     except NoNodeError:
         return None
-    return node
+    return data, stat.mzxid, stat.version
 
 
 def _batches(prepared: Sequence[_Prepared]) -> Iterator[list[_Prepared]]:

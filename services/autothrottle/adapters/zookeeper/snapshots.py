@@ -56,12 +56,13 @@ class ZooKeeperSnapshots:
         self._watchers = Subscriptions[SnapshotEvent]()
         self._closed = False
         self._topics: dict[str, TopicNode] = {}
-        self._states: dict[str, StateNode] = {}
+        self._states: dict[str, dict[int, StateNode]] = {}
         self._throttles: dict[ConfigResource, dict[str, str]] = {}
         self._ledger: dict[ConfigResource, LedgerEntry] = {}
         self._znode_targets: dict[str, dict[int, tuple[int, ...]]] = {}
+        self._moves: dict[str, _Moves] = {}
         self._moving: dict[str, TopicReassignment] = {}
-        self._state_paths: dict[str, frozenset[str]] = {}
+        self._followed: dict[str, tuple[str, int]] = {}
         self._problems: dict[str, Problem] = {}
         self._announced: tuple[frozenset[int], dict[str, TopicReassignment]] | None = None
         config_parents = [f"{kafka.configs}/{kind.value}" for kind in ResourceType]
@@ -71,6 +72,7 @@ class ZooKeeperSnapshots:
         parents = [kafka.broker_ids, kafka.topics, *config_parents, *ledger_parents]
         self._mirror.track([(Part.CHILDREN, path) for path in parents])
         self._mirror.track([(Part.DATA, kafka.reassign_partitions)])
+        self._topics_root = kafka.topics + "/"
         self._tracked_children: dict[str, frozenset[str]] = {}
         self._dirty.set()
         self._thread = threading.Thread(target=self._follow, name="zookeeper-snapshots", daemon=True)
@@ -152,19 +154,24 @@ class ZooKeeperSnapshots:
 
     def _absorb(self, read: Collection[Key]) -> None:
         """Take over what was read."""
-        touched: set[str] = set()
+        moves: set[str] = set()
+        states: set[str] = set()
         for part, path in read:
-            if part is Part.CHILDREN:
-                self._absorb_children(path, touched)
+            if followed := self._followed.get(path):
+                self._absorb_state(path, *followed)
+                states.add(followed[0])
+            elif part is Part.CHILDREN:
+                self._absorb_children(path, moves)
             elif path == self._kafka.reassign_partitions:
-                touched |= self._absorb_reassignments(path)
-            elif (topic := self._topic_of(path)) is not None:
-                touched.add(topic)
-                self._absorb_topology(path, topic)
+                moves |= self._absorb_reassignments(path)
+            elif path.startswith(self._topics_root):
+                self._absorb_topic(path, moves)
             else:
                 self._absorb_resource(path)
-        for topic in touched:
+        for topic in moves:
             self._absorb_moves(topic)
+        for topic in moves | states:
+            self._absorb_reassignment(topic)
 
     def _absorb_children(self, parent: str, touched: set[str]) -> None:
         if parent == self._kafka.broker_ids:
@@ -183,10 +190,6 @@ class ZooKeeperSnapshots:
             else:
                 self._absorb_resource(path)
 
-    def _topic_of(self, path: str) -> str | None:
-        root = self._kafka.topics + "/"
-        return path[len(root) :].partition("/")[0] if path.startswith(root) else None
-
     def _absorb_reassignments(self, path: str) -> set[str]:
         parsed = self._parsed(path, parse_reassignments)
         if parsed is None:
@@ -200,16 +203,22 @@ class ZooKeeperSnapshots:
         self._znode_targets = targets
         return set(touched)
 
-    def _absorb_topology(self, path: str, topic: str) -> None:
-        if path == self._kafka.topic(topic):
-            if (node := self._parsed(path, parse_topic)) is not None:
-                self._topics[topic] = node
-            elif path not in self._problems:
-                self._topics.pop(topic, None)
-        elif (state := self._parsed(path, parse_state)) is not None:
-            self._states[path] = state
+    def _absorb_topic(self, path: str, touched: set[str]) -> None:
+        topic = path.removeprefix(self._topics_root)
+        if "/" in topic:
+            return  # the state of a partition that nobody follows any more
+        touched.add(topic)
+        if (node := self._parsed(path, parse_topic)) is not None:
+            self._topics[topic] = node
         elif path not in self._problems:
-            self._states.pop(path, None)
+            self._topics.pop(topic, None)
+
+    def _absorb_state(self, path: str, topic: str, partition: int) -> None:
+        states = self._states.setdefault(topic, {})
+        if (state := self._parsed(path, parse_state)) is not None:
+            states[partition] = state
+        elif path not in self._problems:
+            states.pop(partition, None)
 
     def _absorb_resource(self, path: str) -> None:
         for root, kind in self._config_roots.items():
@@ -242,21 +251,22 @@ class ZooKeeperSnapshots:
     # What moves.
 
     def _absorb_moves(self, topic: str) -> None:
-        """Work out a topic's reassignment, and follow the states of its partitions."""
-        moving = self._moving_partitions(topic)
-        paths = frozenset(self._kafka.state(topic, p) for p in moving)
-        known = self._state_paths.get(topic, frozenset())
-        gone = known - paths
-        self._mirror.track((Part.DATA, path) for path in paths - known)
+        """Work out which partitions of a topic move, and follow the states of these."""
+        known, moves = self._moves.get(topic, {}), self._moving_partitions(topic)
+        begun = {self._kafka.state(topic, p): (topic, p) for p in moves.keys() - known.keys()}
+        gone = [self._kafka.state(topic, p) for p in known.keys() - moves.keys()]
+        self._followed |= begun
+        self._mirror.track((Part.DATA, path) for path in begun)
         self._mirror.forget((Part.DATA, path) for path in gone)
         for path in gone:
-            self._states.pop(path, None)
+            _, partition = self._followed.pop(path)
+            self._states.get(topic, {}).pop(partition, None)
             self._problems.pop(path, None)
-        _put(self._state_paths, topic, paths)
-        _put(self._moving, topic, self._reassignment(topic, moving) if moving else None)
+        _put(self._moves, topic, moves)
+        if not moves:
+            self._states.pop(topic, None)
 
-    def _moving_partitions(self, topic: str) -> dict[int, tuple[tuple[int, ...] | None, tuple[int, ...]]]:
-        """Partition -> (adding replicas or None: not known from the topic's node, removing replicas)."""
+    def _moving_partitions(self, topic: str) -> _Moves:
         node = self._topics.get(topic)
         targets = self._znode_targets.get(topic, {})
         adding = node.adding_replicas if node else {}
@@ -266,23 +276,29 @@ class ZooKeeperSnapshots:
             for p in sorted(adding.keys() | removing.keys() | targets.keys())
         }
 
-    def _reassignment(
-        self, topic: str, moving: Mapping[int, tuple[tuple[int, ...] | None, tuple[int, ...]]]
-    ) -> TopicReassignment:
-        targets = self._znode_targets.get(topic, {})
-        states = [self._states.get(self._kafka.state(topic, p), _OFFLINE) for p in moving]
+    def _absorb_reassignment(self, topic: str) -> None:
+        """Put together what is known of a topic's reassignment; one that is as it was stays the same object."""
+        moves = self._moves.get(topic)
+        reassignment = self._reassignment(topic, moves) if moves else None
+        if reassignment is None or reassignment != self._moving.get(topic):
+            _put(self._moving, topic, reassignment)
+
+    def _reassignment(self, topic: str, moves: _Moves) -> TopicReassignment:
+        targets, known = self._znode_targets.get(topic, {}), self._states.get(topic, {})
+        states = [known.get(p, _OFFLINE) for p in moves]
         adding = []
-        for (partition, (known, _)), state in zip(moving.items(), states, strict=True):
-            # A target outside of the ISR: the controller has not said yet what it adds, or is too old to say.
-            guessed = tuple(b for b in targets.get(partition, ()) if b not in state.isr)
-            adding.append(guessed if known is None else known)
+        for (partition, (named, _)), state in zip(moves.items(), states, strict=True):
+            if named is None:
+                # A target outside of the ISR: the controller has not said yet what it adds, or is too old to say.
+                named = tuple(b for b in targets.get(partition, ()) if b not in state.isr)
+            adding.append(named)
         return TopicReassignment(
             topic=topic,
-            partitions=tuple(moving),
+            partitions=tuple(moves),
             leaders=tuple(state.leader for state in states),
             isr=tuple(state.isr for state in states),
             adding_replicas=tuple(adding),
-            removing_replicas=tuple(removing for _, removing in moving.values()),
+            removing_replicas=tuple(removing for _, removing in moves.values()),
         )
 
     # What is handed out.
@@ -319,6 +335,9 @@ class ZooKeeperSnapshots:
                 found[topic] = partitions
         return found
 
+
+_Moves = Mapping[int, tuple[tuple[int, ...] | None, tuple[int, ...]]]
+"""Partition -> (adding replicas or None: not known from the topic's node, removing replicas), ascending."""
 
 _OFFLINE = StateNode(NO_LEADER, ())
 

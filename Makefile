@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 ARGS ?=
+KAFKA ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -38,8 +39,8 @@ java:
 	  echo "Java >= 17 is needed, and '$(JAVA)' is version $${version:-unknown}." >&2; \
 	  echo "Fix: install a newer one (Debian: openjdk-17-jre-headless) or set JAVA_HOME to it." >&2; exit 1; }
 
-demo: $(STAMP) java ## watch a broker replacement being throttled; ARGS="--json FILE" writes the summary
-	$(BIN)/autothrottle demo $(ARGS)
+demo: $(STAMP) java ## watch a broker replacement being throttled; KAFKA=4: on real brokers; ARGS="--json FILE" writes the summary
+	$(BIN)/autothrottle demo $(if $(KAFKA),--kafka $(KAFKA)) $(ARGS)
 
 test: $(STAMP) java ## run all tests; ARGS="-k name" chooses
 	$(BIN)/python -m pytest tests $(ARGS)

@@ -12,6 +12,7 @@ from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import MEGABYTE, BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.plan import Decision, Limits, Reason
+from autothrottle.core.progress import Progress
 from autothrottle.core.topology import Snapshot, TopicReassignment
 
 NOON = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
@@ -46,6 +47,8 @@ def snapshot(
     throttles: Mapping[str, Mapping[str, str]] | None = None,
     ledger: Mapping[str, LedgerEntry] | None = None,
     replicas: Mapping[int, Mapping[str, tuple[int, ...]]] | None = None,
+    default_throttles: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
 ) -> Snapshot:
     """A snapshot; configs and ledger by entity path (`brokers/1001`)."""
     return Snapshot(
@@ -55,6 +58,8 @@ def snapshot(
         throttles={ConfigResource(path): dict(values) for path, values in (throttles or {}).items()},
         ledger={ConfigResource(path): entry for path, entry in (ledger or {}).items()},
         replicas=replicas or {},
+        default_throttles=default_throttles or {},
+        progress=progress,
     )
 
 
@@ -123,6 +128,8 @@ def cycle_record(
     outcomes: Sequence[Outcome] = (),
     findings: Sequence[str] = (),
     error: str = "",
+    bytes_left: int | None = None,
+    eta: datetime | None = None,
 ) -> CycleRecord:
     """A cycle that took a second."""
     return CycleRecord(
@@ -137,6 +144,8 @@ def cycle_record(
         outcomes=tuple(outcomes),
         findings=tuple(findings),
         error=error,
+        bytes_left=bytes_left,
+        eta=eta,
     )
 
 

@@ -8,12 +8,12 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from autothrottle import __version__
 from autothrottle.__main__ import main
-from autothrottle.lab.processes import free_ports
 
 COMMANDS = ("run", "discovery", "metrics", "planner", "applier", "admin", "gateway", "uninstall")
 SECONDS = 60
@@ -102,7 +102,7 @@ def test_whoever_talks_to_datadog_needs_both_keys(capsys: pytest.CaptureFixture[
     ("command", "missing"),
     [
         ("planner", ("discovery-addr", "metrics-addr", "applier-addr")),
-        ("admin", ("planner-addr",)),
+        ("admin", ("planner-addr", "discovery-addr")),
         ("gateway", ("admin-addr",)),
     ],
 )
@@ -114,11 +114,17 @@ def test_a_service_of_its_own_needs_to_know_where_the_others_are(
     assert "api-key" not in said
 
 
-@pytest.mark.parametrize("flag", ["--kafka-backend=admin", "--kafka-native-mode"])
-def test_the_admin_backend_is_refused_as_long_as_it_is_not_there(flag: str) -> None:
-    ended = process("discovery", flag)
+@pytest.mark.parametrize("command", ["discovery", "applier", "run", "uninstall"])
+def test_client_properties_that_kafka_would_not_understand_are_refused_without_showing_a_secret(
+    tmp_path: Path, command: str
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config=hush\n")
+    flags = ["--kafka-native-mode", f"--kafka-client-config={file}"]
+    ended = process(command, *flags, AUTOTHROTTLE_API_KEY="k1", AUTOTHROTTLE_APP_KEY="k2")
     assert ended.returncode == 2
-    assert f"--kafka-backend admin is not available in version {__version__}; use zookeeper" in ended.stderr
+    assert "ERROR sasl.jaas.config is not" in ended.stderr and "Fix: give org.apache.kafka" in ended.stderr
+    assert "hush" not in ended.stderr + ended.stdout
     assert "Traceback" not in ended.stderr
 
 
@@ -175,7 +181,8 @@ def test_an_http_address_in_use_is_a_failure_that_names_the_fix() -> None:
 
 
 def test_an_unknown_variable_is_a_warning_and_no_value_is_shown() -> None:
-    (port,) = free_ports(1)
-    ended = process("discovery", "--kafka-backend=admin", f"--zk-addr=127.0.0.1:{port}", AUTOTHROTTLE_INTERVALL="hush")
+    ended = process("discovery", "--kafka-client-config=/no/such/file", AUTOTHROTTLE_INTERVALL="hush")
+    assert ended.returncode == 2
+    assert "ERROR kafka-client-config '/no/such/file' cannot be read: No such file or directory" in ended.stderr
     assert "WARNING environment variable AUTOTHROTTLE_INTERVALL is unknown and ignored" in ended.stderr
     assert "did you mean AUTOTHROTTLE_INTERVAL?" in ended.stderr and "hush" not in ended.stderr

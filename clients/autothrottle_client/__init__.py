@@ -7,7 +7,8 @@
         for cycle in admin.watch_cycles():
             print(cycle.sentence or cycle.error)
 
-- `AdminClient`: overrides, the state, a cycle at once. `PlannerClient`: the planners themselves, of which one leads.
+- `AdminClient`: overrides, reassignments, the state, a cycle at once. `PlannerClient`: the planners themselves, of
+  which one leads.
 - Both take every address of their service, `host:port` or `unix:path`, and pass over those that do not answer.
 - Every call has a deadline. Until it is over, what may be repeated is tried again while the answer is "unavailable".
 - Answers are the frozen dataclasses of `model`: rates in bytes per second (1 MB/s is 1,000,000), times in UTC.
@@ -37,6 +38,7 @@ from autothrottle_client.model import (
     ReplicaRole,
 )
 from autothrottle_client.planner import PlannerClient
+from autothrottle_client.reassignments import ReassigningTopic, Reassignments, Submission, parse_reassignment
 from autothrottle_client.watch import CycleWatch
 
 __all__ = [
@@ -57,6 +59,10 @@ __all__ = [
     "PlannerClient",
     "PlannerState",
     "Reason",
+    "ReassigningTopic",
+    "Reassignments",
     "ReplicaRole",
+    "Submission",
     "Unavailable",
+    "parse_reassignment",
 ]

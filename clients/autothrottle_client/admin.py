@@ -1,8 +1,8 @@
-"""The admin service: overrides, who leads and what its last cycle did."""
+"""The admin service: overrides, reassignments, who leads and what its last cycle did."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 
 from autothrottle.v1 import admin_pb2
@@ -17,8 +17,21 @@ from autothrottle_client.model import (
     validate_broker_id,
     validate_rate,
 )
+from autothrottle_client.reassignments import (
+    Partition,
+    Reassignments,
+    Submission,
+    partitions_to_messages,
+    reassignments_from_message,
+    refused_from_messages,
+    submission_from_message,
+    targets_to_messages,
+)
 from autothrottle_client.replicas import Peer, Replicas
 from autothrottle_client.watch import DEFAULT_OUTAGE, DEFAULT_SILENCE, CycleWatch
+
+SUBMIT_TIMEOUT = timedelta(seconds=60)
+"""For submitting a reassignment: its throttles are set, read back and given a second to act first."""
 
 
 class AdminClient(Client):
@@ -94,6 +107,56 @@ class AdminClient(Client):
     def state(self) -> ClusterState:
         """Return who leads, its last cycle and all overrides."""
         return cluster_state_from_message(_state(self._replicas))
+
+    def list_reassignments(self) -> Reassignments:
+        """Return what is being reassigned, however it was started.
+
+        Raises:
+            Incomplete: when that cannot be read: nothing may be concluded.
+        """
+        request = admin_pb2.ListReassignmentsRequest()
+        return reassignments_from_message(
+            self._replicas.call(lambda peer, seconds: _stub(peer).ListReassignments(request, timeout=seconds))
+        )
+
+    def submit_reassignment(
+        self,
+        targets: Mapping[Partition, Sequence[int]],
+        validate_only: bool = False,
+        timeout: timedelta = SUBMIT_TIMEOUT,
+    ) -> Submission:
+        """Let partitions be throttled and then moved; return when Kafka has taken it. Not a byte moves unthrottled.
+
+        What is on its way to the same replicas, or there, is not submitted again.
+
+        Args:
+            targets: (topic, partition) -> the broker ids that it shall be on, the preferred leader first.
+            validate_only: whether it is only looked at, and nothing is changed.
+            timeout: for all of it; throttles that do not stand by then are taken back, and nothing is submitted.
+
+        Raises:
+            Invalid: when a number is out of range, or a broker is unknown or down.
+            Missing: when a topic or partition does not exist.
+            Conflict: when a partition is being reassigned to other replicas, another reassignment is being submitted,
+                or a throttle could not be set. Nothing was submitted.
+        """
+        request = admin_pb2.SubmitReassignmentRequest(
+            partitions=targets_to_messages(targets), validate_only=validate_only
+        )
+        return submission_from_message(
+            self._replicas.call(lambda peer, seconds: _stub(peer).SubmitReassignment(request, timeout=seconds), timeout)
+        )
+
+    def cancel_reassignment(self, partitions: Collection[Partition]) -> tuple[int, Mapping[Partition, str]]:
+        """Cancel the reassignment of partitions; return (how many were cancelled, those that were not and why).
+
+        Raises:
+            Missing: when none of them is being reassigned.
+            Invalid: when the backend cannot do it.
+        """
+        request = admin_pb2.CancelReassignmentRequest(partitions=partitions_to_messages(partitions))
+        response = self._replicas.call(lambda peer, seconds: _stub(peer).CancelReassignment(request, timeout=seconds))
+        return response.cancelled, refused_from_messages(response.refused)
 
     def watch_cycles(
         self,

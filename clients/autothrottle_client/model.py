@@ -125,6 +125,10 @@ class Cycle:
     """What somebody else did to autothrottle's keys, and what could not be read."""
     error: str = ""
     """Why it failed; empty when it did not."""
+    bytes_left: int | None = None
+    """What is left to be copied; None: nothing moves, or it is unknown."""
+    eta: datetime | None = None
+    """When the last byte lands at the rate of the last minutes, UTC; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +237,8 @@ def cycle_from_message(message: types_pb2.Cycle) -> Cycle:
         outcomes=tuple(map(_outcome_from_message, message.outcomes)),
         findings=tuple(message.findings),
         error=message.error,
+        bytes_left=message.bytes_left if message.HasField("bytes_left") else None,
+        eta=message.eta.ToDatetime(tzinfo=UTC) if message.HasField("eta") else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Rates as operators write and read them: `200MB/s`; 1 MB/s is 1,000,000 bytes per second."""
+"""Rates as operators write and read them: `200MB/s`; 1 MB/s is 1,000,000 bytes per second. Sizes as they read them."""
 
 from __future__ import annotations
 
@@ -46,3 +46,12 @@ def format_rate(bytes_per_second: int) -> str:
     """
     whole, rest = divmod(bytes_per_second, 10**6)
     return f"{whole}{f'.{rest:06d}'.rstrip('0') if rest else ''}MB/s"
+
+
+def format_size(size_bytes: int) -> str:
+    """Return a size in GB, in MB when it is less than one; two digits.
+
+    >>> format_size(41_200_000_000), format_size(5_000_000)
+    ('41.20 GB', '5.00 MB')
+    """
+    return f"{size_bytes / 10**9:.2f} GB" if size_bytes >= 10**9 else f"{size_bytes / 10**6:.2f} MB"

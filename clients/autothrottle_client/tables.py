@@ -9,9 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from autothrottle_client.model import ClusterState, Cycle, Decision, Override
-from autothrottle_client.rates import format_rate
+from autothrottle_client.rates import format_rate, format_size
+from autothrottle_client.reassignments import Reassignments, Submission
 
 NONE_SET = "no throttle override is set"
+NOTHING_MOVES = "nothing is being reassigned"
 
 
 def to_json(value: object) -> str:
@@ -23,12 +25,17 @@ def _plain(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(asdict(value))
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {_key(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     return value
+
+
+def _key(key: object) -> str:
+    """A partition's key as Kafka's tools write it, any other as it is."""
+    return "-".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
 def whose(broker_id: int | None) -> str:
@@ -66,6 +73,40 @@ def cycle_line(cycle: Cycle) -> str:
     return _printable(f"{_time(cycle.end_time)}  {cycle.term}/{cycle.number}  {cycle.reason}: {what}")
 
 
+def submission_line(found: Submission, dry_run: bool) -> str:
+    """Return what became of a reassignment in one line."""
+    parts = [f"{found.already_moving} move already"] if found.already_moving else []
+    parts += [f"{found.already_there} are there already"] if found.already_there else []
+    parts += [f"{len(found.refused)} were refused"] if found.refused else []
+    if not (found.submitted or found.already_moving or found.refused):
+        return f"nothing to do: all {found.already_there} partitions have these replicas already"
+    what = "would be submitted" if dry_run else "submitted, throttled from the first byte"
+    return "; ".join([f"{found.submitted} partitions {what}", *parts])
+
+
+def reassignments_table(found: Reassignments) -> str:
+    """Return what is being reassigned, a row for each topic."""
+    if not found.topics:
+        return NOTHING_MOVES
+    header = ("TOPIC", "PARTITIONS", "TO COPY", "TO BROKERS", "FROM BROKERS", "LEFT")
+    rows = [
+        (
+            one.topic,
+            str(len(one.partitions)),
+            str(one.partitions_to_copy),
+            _ids(one.adding_replicas),
+            _ids(one.removing_replicas),
+            "unknown" if one.bytes_left is None else format_size(one.bytes_left),
+        )
+        for one in found.topics
+    ]
+    return _table(header, rows)
+
+
+def _ids(broker_ids: Iterable[int]) -> str:
+    return ",".join(map(str, broker_ids)) or "-"
+
+
 def _last_cycle(cycle: Cycle | None) -> list[tuple[str, str]]:
     if cycle is None:
         return [("last cycle", "none yet")]
@@ -75,9 +116,17 @@ def _last_cycle(cycle: Cycle | None) -> list[tuple[str, str]]:
         ("started by", cycle.reason),
         ("did", f"failed: {cycle.error}" if cycle.error else cycle.sentence),
         ("topics", " ".join(cycle.topics) or "none in reassignment"),
+        *_left(cycle),
     ]
     refused = [("refused", f"{o.resource}: {o.reason}") for o in cycle.outcomes if o.status == "refused"]
     return [*found, *refused, *(("finding", finding) for finding in cycle.findings)]
+
+
+def _left(cycle: Cycle) -> list[tuple[str, str]]:
+    if cycle.bytes_left is None:
+        return [("bytes left", "unknown")] if cycle.topics else []
+    eta = "" if cycle.eta is None else f", done about {_time(cycle.eta)}"
+    return [("bytes left", f"{format_size(cycle.bytes_left)}{eta}")]
 
 
 def _decisions_table(decisions: Iterable[Decision]) -> str:

@@ -1,4 +1,4 @@
-"""`throttlectl`: overrides, state and cycles of a running autothrottle, from the command line.
+"""`throttlectl`: overrides, reassignments, state and cycles of a running autothrottle, from the command line.
 
 Exit status: 0 done, 1 failed, 2 used wrongly, 3 not found, 4 unavailable, 130 interrupted, 141 nobody reads the output.
 """
@@ -8,21 +8,35 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
-from autothrottle_client.admin import AdminClient
+from autothrottle_client.admin import SUBMIT_TIMEOUT, AdminClient
 from autothrottle_client.completion import SHELLS, Grammar, completion_script
-from autothrottle_client.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
+from autothrottle_client.errors import AutothrottleError, Incomplete, Invalid, Missing, NotLeader, Unavailable
+from autothrottle_client.following import Follower, Progress, progress_line
 from autothrottle_client.model import MAX_BROKER_ID, Override
 from autothrottle_client.planner import PlannerClient
 from autothrottle_client.rates import format_rate, parse_rate
+from autothrottle_client.reassignments import Partition, Targets, parse_reassignment
 from autothrottle_client.replicas import parse_addresses
-from autothrottle_client.tables import NONE_SET, cycle_line, overrides_table, state_text, to_json, whose
+from autothrottle_client.tables import (
+    NONE_SET,
+    cycle_line,
+    overrides_table,
+    reassignments_table,
+    state_text,
+    submission_line,
+    to_json,
+    whose,
+)
 
 ADDRESS_VARIABLE = "AUTOTHROTTLE_ADMIN_ADDR"
 DEFAULT_ADDRESS = "127.0.0.1:8090"
@@ -31,10 +45,19 @@ DEFAULT_TIMEOUT = "5"
 EXIT_FAILED, EXIT_USAGE, EXIT_MISSING, EXIT_UNAVAILABLE = 1, 2, 3, 4
 EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 130, 141
 
-_DESCRIPTION = "Overrides, state and cycles of a running autothrottle."
+_DESCRIPTION = "Overrides, reassignments, state and cycles of a running autothrottle."
 _EPILOG = """exit status: 0 done, 1 failed, 2 used wrongly, 3 not found, 4 unavailable, 130 interrupted
 
-JSON has one object, of watch one in each line; rates are whole numbers of bytes per second (1 MB/s is 1000000)."""
+JSON has one object, of watch and reassign one in each line; rates are whole numbers of bytes per second (1 MB/s is
+1000000)."""
+
+_FOLLOW_SECONDS = 1.0
+"""Between two looks at a reassignment that is followed."""
+
+_OUTAGE_SECONDS = 60.0
+"""So long a reassignment is followed though nobody answers."""
+
+_PROBLEMS_SHOWN = 5
 
 _T = TypeVar("_T")
 
@@ -152,6 +175,120 @@ def _remove_all(call: Call, admin: AdminClient) -> int:
     return 0
 
 
+def _reassign(call: Call) -> int:
+    read = call.arguments
+    wanted = _read_file(read.file)
+    with call.admin() as admin:
+        # First a look, which fails soon when nobody answers: submitting has a time-out of its own.
+        found = admin.submit_reassignment(wanted, validate_only=True, timeout=call.timeout)
+        if not read.dry_run:
+            found = admin.submit_reassignment(wanted, timeout=max(call.timeout, SUBMIT_TIMEOUT))
+        call.show(found, submission_line(found, read.dry_run))
+        _warn_refused(found.refused)
+        if read.dry_run:
+            return 0
+        failed = EXIT_FAILED if found.refused else 0
+        followed = {p: to for p, to in wanted.items() if p not in found.refused}
+        if read.no_wait or not (found.submitted or found.already_moving):
+            return failed
+        try:
+            return _follow(call, admin, followed) or failed
+        except KeyboardInterrupt:
+            print(file=sys.stderr)  # behind the progress bar
+            _say(f"not followed any more; it goes on. Cancel it with: throttlectl cancel {shlex.quote(read.file)}")
+            raise
+
+
+def _follow(call: Call, admin: AdminClient, wanted: Targets) -> int:
+    """Show how far a reassignment is until it is over; whether it arrived is asked at the end."""
+    follower, shown = Follower(wanted), _ProgressBar(call)
+    patience = time.monotonic() + _OUTAGE_SECONDS
+    while True:
+        try:
+            progress = follower.progress(datetime.now(UTC), admin.list_reassignments())
+            shown.show(progress)
+            if progress.done == progress.partitions:
+                left = admin.submit_reassignment(wanted, validate_only=True)
+                if not left.already_moving:
+                    break
+            patience = time.monotonic() + _OUTAGE_SECONDS
+        except (Unavailable, Incomplete):
+            if time.monotonic() > patience:
+                raise
+        time.sleep(_FOLLOW_SECONDS)
+    shown.end()
+    if left.submitted:
+        _say(f"{left.submitted} partitions did not arrive: their reassignment was cancelled, or they were moved again")
+        return EXIT_FAILED
+    call.show({"arrived": left.already_there}, f"{left.already_there} partitions arrived")
+    return 0
+
+
+class _ProgressBar:
+    """Shows progress: in place on a terminal, else a line whenever a partition is done."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._in_place = sys.stdout.isatty() and not call.json
+        self._last: Progress | None = None
+        self._width = 0
+
+    def show(self, progress: Progress) -> None:
+        line = progress_line(progress, datetime.now(UTC))
+        if self._in_place:
+            print(f"\r{line.ljust(self._width)}", end="", flush=True)
+            self._width = len(line)
+        elif self._call.json or self._last is None or progress.done != self._last.done:
+            self._call.show(progress, line)
+        self._last = progress
+
+    def end(self) -> None:
+        if self._in_place and self._last is not None:
+            print(flush=True)
+
+
+def _cancel(call: Call) -> int:
+    wanted = _read_file(call.arguments.file)
+    with call.admin() as admin:
+        cancelled, refused = admin.cancel_reassignment(wanted.keys())
+    call.show(
+        {"cancelled": cancelled, "refused": refused},
+        f"reassignment of {cancelled} of {len(wanted)} partitions cancelled",
+    )
+    _warn_refused(refused)
+    return 0
+
+
+def _reassignments(call: Call) -> int:
+    with call.admin() as admin:
+        found = admin.list_reassignments()
+    call.show(found, reassignments_table(found))
+    return 0
+
+
+def _read_file(name: str) -> Targets:
+    try:
+        if name == "-":
+            return parse_reassignment(sys.stdin.read())
+        return parse_reassignment(Path(name).read_text("utf-8"))
+    except OSError as error:
+        raise Invalid(f"{name} cannot be read: {error.strerror}; give the path of a reassignment file") from None
+    except UnicodeDecodeError:
+        raise Invalid(f"{name} is no text in UTF-8; give the path of a reassignment file") from None
+    except Invalid as error:
+        raise Invalid(f"{name}: {error}") from None
+
+
+def _warn_refused(refused: Mapping[Partition, str]) -> None:
+    problems = [f"{topic}-{partition}: {reason}" for (topic, partition), reason in refused.items()]
+    more = [f"and {len(problems) - _PROBLEMS_SHOWN} more"] if len(problems) > _PROBLEMS_SHOWN else []
+    _warn([*problems[:_PROBLEMS_SHOWN], *more])
+
+
+def _say(text: str) -> None:
+    print(f"throttlectl: {text}", file=sys.stderr, flush=True)
+
+
 def _state(call: Call) -> int:
     with call.admin() as admin:
         state = admin.state()
@@ -180,6 +317,9 @@ _COMMANDS: dict[str, Callable[[Call], int]] = {
     "get": _get,
     "set": _set,
     "remove": _remove,
+    "reassign": _reassign,
+    "cancel": _cancel,
+    "reassignments": _reassignments,
     "state": _state,
     "watch": _watch,
 }
@@ -209,6 +349,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_get(command("get", "show the overrides, or a broker's", parents=[common]))
     _add_set(command("set", "set an override, in place of one that stands", parents=[common]))
     _add_remove(command("remove", "remove an override", parents=[common]))
+    _add_reassign(command("reassign", "throttle a reassignment, then submit it, and follow it", parents=[common]))
+    _add_file(command("cancel", "cancel the reassignment of a file's partitions", parents=[common]))
+    command("reassignments", "show what is being reassigned", parents=[common])
     command("state", "show who leads, the last cycle and the overrides", parents=[common])
     _add_watch(command("watch", "print every cycle as it ends, whoever leads, until interrupted", parents=[common]))
     completion = command("completion", "print a shell's completion script")
@@ -253,6 +396,16 @@ def _add_remove(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     _add_broker(which)
     which.add_argument("--all", action="store_true", help="every override: the cluster's and all brokers'")
+
+
+def _add_reassign(parser: argparse.ArgumentParser) -> None:
+    _add_file(parser)
+    parser.add_argument("--no-wait", action="store_true", help="return when Kafka has taken it, and do not follow it")
+    parser.add_argument("--dry-run", action="store_true", help="only look at it, and change nothing")
+
+
+def _add_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="as kafka-reassign-partitions.sh reads it; - is standard input")
 
 
 def _add_broker(parser: argparse._ActionsContainer) -> None:

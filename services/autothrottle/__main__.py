@@ -17,32 +17,50 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import TypeVar
 
 from kazoo.client import KazooClient
 
 from autothrottle import __version__
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
+from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
+from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
+from autothrottle.adapters.kafka_admin.properties import client_options, read_client_properties
+from autothrottle.adapters.kafka_admin.reassigner import AdminReassigner
+from autothrottle.adapters.kafka_admin.registrations import KafkaRegistrations
+from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
+from autothrottle.adapters.progress import ProgressReader
 from autothrottle.adapters.rpc import AdminClient, ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
 from autothrottle.adapters.zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper.election import ZooKeeperElection
+from autothrottle.adapters.zookeeper.ledger_reader import LedgerReader
 from autothrottle.adapters.zookeeper.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.reassigner import ZooKeeperReassigner
 from autothrottle.adapters.zookeeper.registrations import ZooKeeperRegistrations
 from autothrottle.adapters.zookeeper.removal import remove_own_tree
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier.servicer import ApplierServicer
-from autothrottle.core.errors import AutothrottleError, Conflict
+from autothrottle.core.errors import AutothrottleError, Conflict, Invalid
 from autothrottle.discovery.servicer import DiscoveryServicer
 from autothrottle.metrics.servicer import MetricsServicer
 from autothrottle.planner.loop import Planner, PlannerSettings, Ports
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
+from autothrottle.ports.cluster import BrokerRegistry, ConfigWriter, Reassigner, SnapshotSource
 from autothrottle.ports.leadership import Term
 from autothrottle.runtime.collector import collect_rarely
-from autothrottle.runtime.configuration import Configuration, InvalidConfiguration, help_text, parse
+from autothrottle.runtime.configuration import (
+    Configuration,
+    InvalidConfiguration,
+    KafkaConfiguration,
+    help_text,
+    parse,
+)
 from autothrottle.runtime.logs import configure_logs
 from autothrottle.runtime.options import KafkaBackend
 from autothrottle.runtime.server import Servicer, ServiceServer
@@ -88,9 +106,7 @@ class Composition:
 
     def discovery(self) -> Servicer:
         """What moves, and what stands."""
-        source = ZooKeeperSnapshots(self._session(), self._kafka, self._own)
-        self._stack.callback(source.close)
-        servicer = DiscoveryServicer(source)
+        servicer = DiscoveryServicer(self._snapshots(self._session(), self._progress()))
         add = discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server
         return add, servicer, "autothrottle.v1.DiscoveryService"
 
@@ -115,15 +131,16 @@ class Composition:
 
     def applier(self) -> Servicer:
         """The writing of configs."""
-        writer = ZooKeeperConfigWriter(self._session(), self._kafka, self._own)
-        add = applier_pb2_grpc.add_ApplierServiceServicer_to_server
-        return add, ApplierServicer(writer), "autothrottle.v1.ApplierService"
+        client = self._session()
+        servicer = ApplierServicer(self._writer(client), self._reassigner(client))
+        return applier_pb2_grpc.add_ApplierServiceServicer_to_server, servicer, "autothrottle.v1.ApplierService"
 
     def planner(self, peers: Peers) -> tuple[Servicer, Planner]:
         """The loop; it still has to be started, with the address of its server."""
         configuration = self.configuration
         interceptors = self._tracing.client_interceptors
         metrics = self._closing(MetricsClient(peers.metrics, interceptors))
+        applier = self._closing(ApplierClient(peers.applier, interceptors))
         overrides = self._overrides()
         planner = Planner(
             Ports(
@@ -131,7 +148,8 @@ class Composition:
                 snapshots=self._closing(DiscoveryClient(peers.discovery, interceptors)),
                 loads=metrics,
                 events=metrics,
-                writer=self._closing(ApplierClient(peers.applier, interceptors)),
+                writer=applier,
+                reassigner=applier,
                 overrides=overrides,
                 tracer=self._tracing.tracer,
             ),
@@ -153,7 +171,8 @@ class Composition:
         servicer = AdminServicer(
             self._overrides(),
             self._closing(PlannerClient(peers.planner, interceptors)),
-            ZooKeeperRegistrations(self._session(), self._kafka),
+            self._brokers(),
+            self._closing(DiscoveryClient(peers.discovery, interceptors)),
         )
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
 
@@ -176,17 +195,69 @@ class Composition:
     def uninstall(self) -> int:
         """Take back everything, as the leader, and remove our tree; return how many resources were changed."""
         client = self._session()
-        source = ZooKeeperSnapshots(client, self._kafka, self._own)
-        self._stack.callback(source.close)
+        source = self._snapshots(client, None)
         election = self._election()
         term = _won(election, self.configuration.zookeeper.session_timeout * 2)
         try:
-            writer = ZooKeeperConfigWriter(client, self._kafka, self._own)
-            outcomes = take_back_everything(term, source, writer)
+            outcomes = take_back_everything(term, source, self._writer(client))
         finally:
             election.leave()
         remove_own_tree(client, self._own)
         return len(outcomes)
+
+    # Adapters: Kafka through ZooKeeper, or through its admin API; our own state is in ZooKeeper in both cases.
+
+    @property
+    def _by_admin_api(self) -> bool:
+        return self.configuration.kafka.backend is KafkaBackend.ADMIN
+
+    @cached_property
+    def _kafka_admin(self) -> KafkaAdmin | None:
+        """The process's way to Kafka's admin API; None when no broker is known."""
+        if not self.configuration.kafka.bootstrap_servers:
+            return None
+        kafka = KafkaAdmin(kafka_settings(self.configuration.kafka))
+        self._stack.callback(kafka.close)
+        return kafka
+
+    def _progress(self) -> ProgressReader | None:
+        """What reads log sizes, for as long as the process lives; None when nothing tells them."""
+        if self._kafka_admin is None:
+            return None
+        progress = ProgressReader(KafkaLogSizes(self._kafka_admin))
+        self._stack.callback(progress.close)
+        return progress
+
+    def _snapshots(self, client: KazooClient, progress: ProgressReader | None) -> SnapshotSource:
+        source: ZooKeeperSnapshots | AdminSnapshots
+        if self._by_admin_api and self._kafka_admin:
+            ledger = LedgerReader(client, self._own)
+            self._stack.callback(ledger.close)
+            kafka = self.configuration.kafka
+            reaches_controllers = bool(kafka.bootstrap_controllers)
+            source = AdminSnapshots(self._kafka_admin, ledger, kafka.discovery_poll, reaches_controllers, progress)
+        else:
+            source = ZooKeeperSnapshots(client, self._kafka, self._own, progress)
+        self._stack.callback(source.close)
+        return source
+
+    def _brokers(self) -> BrokerRegistry:
+        if self._by_admin_api and self._kafka_admin:
+            return KafkaRegistrations(self._kafka_admin)
+        return ZooKeeperRegistrations(self._session(), self._kafka)
+
+    def _writer(self, client: KazooClient) -> ConfigWriter:
+        if self._by_admin_api and self._kafka_admin:
+            session_timeout = self.configuration.zookeeper.session_timeout
+            return AdminConfigWriter(self._kafka_admin, client, self._own, session_timeout)
+        return ZooKeeperConfigWriter(client, self._kafka, self._own)
+
+    def _reassigner(self, client: KazooClient) -> Reassigner:
+        """The admin API wherever it is known: it can cancel, and take more than one list at a time."""
+        if self._kafka_admin:
+            session_timeout = self.configuration.zookeeper.session_timeout
+            return AdminReassigner(self._kafka_admin, client, self._own, session_timeout)
+        return ZooKeeperReassigner(client, self._kafka, self._own)
 
     def _session(self) -> KazooClient:
         zookeeper = self.configuration.zookeeper
@@ -209,6 +280,21 @@ class Composition:
     def _closing(self, client: C) -> C:
         self._stack.callback(client.close)
         return client
+
+
+def kafka_settings(configuration: KafkaConfiguration) -> KafkaSettings:
+    """Return how Kafka's admin API is reached.
+
+    Raises:
+        Invalid: the file that kafka-client-config names cannot be read, or holds what is not supported.
+    """
+    path = configuration.client_config
+    return KafkaSettings(
+        bootstrap_servers=configuration.bootstrap_servers,
+        bootstrap_controllers=configuration.bootstrap_controllers,
+        client_properties=read_client_properties(path) if path else {},
+        request_timeout=configuration.request_timeout,
+    )
 
 
 def _won(election: ZooKeeperElection, patience: timedelta) -> Term:
@@ -285,11 +371,14 @@ _SERVICES: dict[str, tuple[Callable[[Composition], None], tuple[str, ...]]] = {
     "metrics": (_service("metrics", Composition.metrics), ("api-key", "app-key")),
     "applier": (_service("applier", Composition.applier), ()),
     "planner": (_planner, ("discovery-addr", "metrics-addr", "applier-addr")),
-    "admin": (_admin, ("planner-addr",)),
+    "admin": (_admin, ("planner-addr", "discovery-addr")),
     "gateway": (_gateway, ("admin-addr",)),
     "run": (_run, ("api-key", "app-key")),
 }
 """Name -> (what starts it, the options that it cannot do without)."""
+
+_KAFKA_COMMANDS = ("discovery", "applier", "admin", "run", "uninstall")
+"""Those that talk to Kafka."""
 
 _USAGE = f"""Usage: autothrottle COMMAND [options]
 
@@ -341,8 +430,11 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
     configure_logs(configuration.log_format, configuration.log_level)
     for warning in configuration.warnings:
         log.warning("%s", warning)
-    if configuration.kafka.backend is not KafkaBackend.ZOOKEEPER:
-        log.error("--kafka-backend admin is not available in version %s; use zookeeper", __version__)
+    try:
+        if command in _KAFKA_COMMANDS:
+            client_options(kafka_settings(configuration.kafka).client_properties)
+    except Invalid as error:
+        log.error("%s", error)
         return EXIT_USAGE
     try:
         return _uninstall(configuration) if start is None else _until_stopped(command, start, configuration)

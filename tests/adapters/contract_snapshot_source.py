@@ -9,9 +9,9 @@ from typing import Protocol
 
 import pytest
 
-from autothrottle.core.configs import LEADER_RATE, ConfigResource
+from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, ConfigResource
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.topology import Snapshot
+from autothrottle.core.topology import Assignment, Snapshot, TopicPartition
 from autothrottle.ports.cluster import SnapshotEvent, SnapshotSource
 from tests import builders
 
@@ -28,10 +28,11 @@ class Controller(Protocol):
     def move_leader(self, topic: str, partition: int, broker_id: int) -> None: ...
     def finish(self, topic: str, *partitions: int) -> None: ...
     def set_config_as_user(self, resource: ConfigResource, key: str, value: str | None) -> None: ...
+    def set_default_as_user(self, key: str, value: str | None) -> None: ...
 
 
 class SnapshotSourceSubject(Protocol):
-    """A source, and its cluster: brokers 1001 to 1004, no topic."""
+    """A source, and its cluster, none of whose topics has a name that is used here."""
 
     @property
     def source(self) -> SnapshotSource: ...
@@ -53,19 +54,28 @@ class Events:
 
     def await_count(self, count: int) -> list[SnapshotEvent]:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.seen) >= count, 20), self.seen
+            assert self._changed.wait_for(lambda: len(self.seen) >= count, 60), self.seen
             return list(self.seen)
 
 
-def fetched(subject: SnapshotSourceSubject, min_version: int = 0, replicas_of: Sequence[int] = ()) -> Snapshot:
-    return subject.source.fetch_snapshot(min_version=min_version, replicas_of=replicas_of, timeout=TIMEOUT)
+def fetched(
+    subject: SnapshotSourceSubject,
+    min_version: int = 0,
+    replicas_of: Sequence[int] = (),
+    partitions: Sequence[TopicPartition] = (),
+) -> Snapshot:
+    return subject.source.fetch_snapshot(
+        min_version=min_version, replicas_of=replicas_of, partitions=partitions, timeout=TIMEOUT
+    )
 
 
 class SnapshotSourceContract:
+    brokers = frozenset({1001, 1002, 1003, 1004})
+
     def test_an_idle_cluster_has_brokers_and_nothing_that_moves(self, subject: SnapshotSourceSubject) -> None:
         subject.cluster.add_topic("t1", {0: [1001, 1002]})
         snapshot = fetched(subject)
-        assert snapshot.brokers == {1001, 1002, 1003, 1004}
+        assert snapshot.brokers == self.brokers
         assert snapshot.reassignments == ()
         assert snapshot.version > 0
 
@@ -96,18 +106,47 @@ class SnapshotSourceContract:
         subject.cluster.start_reassignment("t1", {0: [1004, 1002]})
         before = fetched(subject).version
         subject.cluster.finish("t1")
-        builders.eventually(lambda: fetched(subject).reassignments == ())
+        builders.eventually(lambda: fetched(subject).reassignments == (), 60)
         assert fetched(subject).version > before
 
     def test_throttles_that_stand_are_seen_and_other_configs_are_not(self, subject: SnapshotSourceSubject) -> None:
         subject.cluster.set_config_as_user(BROKER, LEADER_RATE, "5")
         subject.cluster.set_config_as_user(BROKER, "log.cleaner.threads", "2")
+        # A broker hears of a config some milliseconds after it was set.
+        builders.eventually(lambda: fetched(subject).throttles, 60)
         assert fetched(subject).throttles == {BROKER: {LEADER_RATE: "5"}}
+
+    def test_the_brokers_default_throttles_are_told_apart(self, subject: SnapshotSourceSubject) -> None:
+        subject.cluster.set_config_as_user(BROKER, LEADER_RATE, "5")
+        subject.cluster.set_default_as_user(LEADER_RATE, "7")
+        subject.cluster.set_default_as_user(FOLLOWER_RATE, "8")
+        subject.cluster.set_default_as_user("log.cleaner.threads", "2")
+        builders.eventually(lambda: fetched(subject).default_throttles == {LEADER_RATE: "7", FOLLOWER_RATE: "8"}, 60)
+        builders.eventually(lambda: fetched(subject).throttles, 60)
+        assert fetched(subject).throttles == {BROKER: {LEADER_RATE: "5"}}
+        subject.cluster.set_default_as_user(LEADER_RATE, None)
+        builders.eventually(lambda: fetched(subject).default_throttles == {FOLLOWER_RATE: "8"}, 60)
 
     def test_replicas_are_listed_for_those_that_were_asked_for_only(self, subject: SnapshotSourceSubject) -> None:
         subject.cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1003], 2: [1003, 1002]})
         assert fetched(subject).replicas == {}
-        assert fetched(subject, replicas_of=[1002]).replicas == {1002: {"t1": (0, 1, 2)}}
+        # As of a new topic.
+        builders.eventually(lambda: "t1" in fetched(subject, replicas_of=[1002]).replicas[1002], 60)
+        replicas = fetched(subject, replicas_of=[1002]).replicas
+        assert replicas.keys() == {1002}
+        assert replicas[1002]["t1"] == (0, 1, 2)
+
+    def test_assignments_are_told_of_the_partitions_that_were_asked_for_only(
+        self, subject: SnapshotSourceSubject
+    ) -> None:
+        subject.cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1003], 2: [1001, 1004]})
+        subject.cluster.start_reassignment("t1", {1: [1004, 1002]})
+        assert fetched(subject).assignments == {}
+        asked = [("t1", 0), ("t1", 1), ("t1", 7), ("t2", 0)]
+        assert fetched(subject, partitions=asked).assignments == {
+            ("t1", 0): Assignment((1001, 1002), 1001, (1001, 1002)),
+            ("t1", 1): Assignment((1004, 1002, 1003), 1002, (1002, 1003), (1004,), (1003,)),
+        }
 
     def test_a_version_that_never_was_is_unavailable(self, subject: SnapshotSourceSubject) -> None:
         never = fetched(subject).version + 10**9

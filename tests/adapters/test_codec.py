@@ -40,7 +40,10 @@ ENTRIES = st.one_of(
     st.just(frozenset({"*"})),
     st.frozensets(st.builds("{}:{}".format, st.integers(0, 99), BROKER_IDS), max_size=5),
 )
-LEDGER_KEYS = st.builds(LedgerKey, st.none() | TEXTS, TEXTS, ENTRIES)
+LEDGER_KEYS = st.one_of(
+    st.builds(LedgerKey, st.none() | TEXTS, TEXTS, ENTRIES, st.none() | TEXTS),
+    st.builds(LedgerKey, st.none() | TEXTS, st.none(), ENTRIES, TEXTS),
+)
 LEDGER_ENTRIES = st.builds(
     LedgerEntry, st.dictionaries(TEXTS, LEDGER_KEYS, max_size=3), st.integers(0, 2**31), st.integers(0, 2**31)
 )
@@ -50,7 +53,7 @@ JSON = st.recursive(
     max_leaves=8,
 )
 COLUMNS = ("partitions", "adding_replicas", "topic", "partition", "replicas", "leader", "isr", "config", "0", "x")
-OURS = ("keys", "term", "cycle", "before", "written", "owned", "rate", "rate_bytes_per_second", "autoremove")
+OURS = ("keys", "term", "cycle", "before", "written", "owned", "intent", "rate", "rate_bytes_per_second", "autoremove")
 NAMES = st.sampled_from((*COLUMNS, *OURS))
 NEAR_MISSES = st.recursive(
     JSON,
@@ -202,6 +205,7 @@ def test_what_is_no_override_is_refused_with_the_text(text: bytes) -> None:
         b'{"partitions":[{"topic":"t","partition":"0","replicas":[1]}]}',
         b'{"keys":{"a":{"before":1,"written":"1"}},"term":1,"cycle":1}',
         b'{"keys":{"a":{"before":null,"written":null}},"term":1,"cycle":1}',
+        b'{"keys":{"a":{"before":null,"written":"1","intent":null}},"term":1,"cycle":1}',
         b'{"keys":{"a":{"before":null,"written":"1","owned":"x"}},"term":1,"cycle":1}',
         b'{"keys":{"a":{"before":null,"written":"1","owned":["0:1"]}},"term":1,"cycle":1}',
         b'{"keys":{"leader.replication.throttled.replicas":{"before":null,"written":"x"}},"term":1,"cycle":1}',

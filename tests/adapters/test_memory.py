@@ -17,7 +17,7 @@ from autothrottle.core.configs import ConfigResource
 from autothrottle.core.errors import Incomplete, NotLeader, Unavailable
 from autothrottle.core.ledger import LedgerEntry
 from autothrottle.core.plan import plan
-from autothrottle.core.topology import Problem
+from autothrottle.core.topology import Problem, TopicPartition
 from autothrottle.ports.cluster import ConfigWriter, SnapshotSource
 from autothrottle.ports.leadership import Election
 from autothrottle.ports.metrics import Event, EventSink, LoadSource
@@ -26,6 +26,7 @@ from tests import builders
 from tests.adapters.contract_config_writer import ConfigWriterContract, rate
 from tests.adapters.contract_election import ElectionContract, nothing
 from tests.adapters.contract_override_store import OverrideStoreContract
+from tests.adapters.contract_reassigner import ReassignerContract
 from tests.adapters.contract_snapshot_source import SnapshotSourceContract
 
 TIMEOUT = timedelta(seconds=1)
@@ -57,6 +58,25 @@ class TestMemoryConfigWriter(ConfigWriterContract):
     @pytest.fixture
     def subject(self) -> MemorySubject:
         return MemorySubject()
+
+
+class MemoryReassignerSubject:
+    """Whose controller is told of three partitions on 1001 and 1002."""
+
+    def __init__(self) -> None:
+        self.reassigner = MemoryCluster(brokers=BROKERS)
+        self.reassigner.add_topic("t1", dict.fromkeys(range(3), (1001, 1002)))
+        self.begin_term = self.reassigner.begin_term
+
+    def started(self) -> Mapping[TopicPartition, Sequence[int]]:
+        moving = {("t1", number): p for number, p in self.reassigner.topics["t1"].items() if p.moves}
+        return {row: [b for b in p.replicas if b not in p.removing] for row, p in moving.items()}
+
+
+class TestMemoryReassigner(ReassignerContract):
+    @pytest.fixture
+    def subject(self) -> MemoryReassignerSubject:
+        return MemoryReassignerSubject()
 
 
 class TestMemorySnapshotSource(SnapshotSourceContract):

@@ -28,6 +28,8 @@ from autothrottle.core.configs import ConfigResource
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, NotLeader, Unavailable
 from autothrottle.core.ledger import LedgerEntry
+from autothrottle.core.reassignment import Submitted, Targets
+from autothrottle.core.topology import TopicPartition
 from autothrottle.ports.cluster import ConfigWriter, SnapshotEvent, SnapshotSource
 from autothrottle.ports.metrics import Event, EventSink, LoadSource
 from autothrottle.v1 import (
@@ -44,6 +46,13 @@ from autothrottle.wire.changes import change_from_message, outcome_to_message
 from autothrottle.wire.cycles import cycle_to_message, state_to_message
 from autothrottle.wire.errors import to_status
 from autothrottle.wire.loads import event_from_message, loads_to_message
+from autothrottle.wire.reassignments import (
+    partitions_from_messages,
+    partitions_from_topics,
+    refusals_to_messages,
+    submitted_to_message,
+    targets_from_messages,
+)
 from autothrottle.wire.snapshots import snapshot_to_chunks
 from tests import builders
 from tests.adapters.contract_config_writer import ConfigWriterContract, rate
@@ -82,7 +91,10 @@ class Discovery(discovery_pb2_grpc.DiscoveryServiceServicer):
         self.calls += 1
         with answered(context):
             snapshot = self.source.fetch_snapshot(
-                min_version=request.min_version, replicas_of=request.replicas_of, timeout=left(context)
+                min_version=request.min_version,
+                replicas_of=request.replicas_of,
+                partitions=partitions_from_topics(request.partitions),
+                timeout=left(context),
             )
         yield from snapshot_to_chunks(snapshot, self.partitions_per_chunk)
 
@@ -123,20 +135,53 @@ class Applier(applier_pb2_grpc.ApplierServiceServicer):
             return applier_pb2.ApplyResponse(outcomes=map(outcome_to_message, outcomes))
         raise AssertionError
 
+    def AlterReassignments(
+        self, request: applier_pb2.AlterReassignmentsRequest, context: Any
+    ) -> applier_pb2.AlterReassignmentsResponse:
+        with answered(context):
+            assert isinstance(self.writer, MemoryCluster)
+            targets: dict[TopicPartition, tuple[int, ...] | None] = {}
+            targets |= targets_from_messages(request.start) if request.start else {}
+            targets |= dict.fromkeys(partitions_from_messages(request.cancel) if request.cancel else ())
+            refused = self.writer.alter_reassignments(request.fence, targets, left(context))
+            return applier_pb2.AlterReassignmentsResponse(refused=refusals_to_messages(refused))
+        raise AssertionError
+
 
 class Planner(planner_pb2_grpc.PlannerServiceServicer):
     def __init__(self, state: PlannerState) -> None:
         self.planner = state
         self.requests: list[str] = []
+        self.submitted: list[tuple[Targets, bool]] = []
+        self.cancelled: list[Sequence[TopicPartition]] = []
         self.cycles: queue.Queue[CycleRecord | None] = queue.Queue()
 
     def RunCycle(self, request: planner_pb2.RunCycleRequest, context: Any) -> planner_pb2.RunCycleResponse:
         with answered(context):
             left(context)
-            if not self.planner.leading:
-                raise NotLeader("this planner does not lead", self.planner.leader_address)
+            self._demand_leading()
         self.requests.append(request.reason)
         return planner_pb2.RunCycleResponse()
+
+    def StartReassignment(
+        self, request: planner_pb2.StartReassignmentRequest, context: Any
+    ) -> planner_pb2.StartReassignmentResponse:
+        with answered(context):
+            self._demand_leading()
+        self.submitted.append((targets_from_messages(request.partitions), request.validate_only))
+        return submitted_to_message(Submitted(1, 2, 3, {("t1", 4): "no"}))
+
+    def StopReassignment(
+        self, request: planner_pb2.StopReassignmentRequest, context: Any
+    ) -> planner_pb2.StopReassignmentResponse:
+        with answered(context):
+            self._demand_leading()
+        self.cancelled.append(partitions_from_messages(request.partitions))
+        return planner_pb2.StopReassignmentResponse(refused=refusals_to_messages({("t1", 4): "no"}))
+
+    def _demand_leading(self) -> None:
+        if not self.planner.leading:
+            raise NotLeader("this planner does not lead", self.planner.leader_address)
 
     def GetState(self, request: object, context: Any) -> planner_pb2.GetStateResponse:
         left(context)
@@ -546,6 +591,31 @@ def test_an_applier_that_forgets_an_outcome_is_not_believed(serve: Serve, cluste
         asked.apply(forgetful.begin_term(), [rate("5")], TIMEOUT)
 
 
+def test_reassignments_start_and_are_cancelled_and_what_is_refused_comes_back(
+    serve: Serve, cluster: MemoryCluster
+) -> None:
+    cluster.add_topic("t1", {0: [1001, 1002], 1: [1001, 1002]})
+    moving(cluster, partitions=2)
+    wanted = {("t1", 0): None, ("t1", 7): (1001,), ("t2", 0): None}
+    cluster.add_topic("t2", {0: [1001]})
+    with appliers(serve(Applier(cluster)).address) as client:
+        refused = client.alter_reassignments(cluster.begin_term(), wanted, TIMEOUT)
+    assert refused == {
+        ("t1", 7): "t1-7 does not exist; name a partition that does",
+        ("t2", 0): "t2-0 is not being reassigned; there is nothing to cancel",
+    }
+    assert cluster.submissions == [{("t1", 0): None}]
+    assert cluster.topics["t1"][0].adding == ()
+
+
+def test_no_reassignment_starts_after_the_term(serve: Serve, cluster: MemoryCluster) -> None:
+    earlier = cluster.begin_term()
+    cluster.begin_term("host2:1")
+    with appliers(serve(Applier(cluster)).address) as client, pytest.raises(NotLeader):
+        client.alter_reassignments(earlier, {("t1", 0): (1003,)}, TIMEOUT)
+    assert cluster.submissions == []
+
+
 # The planners.
 
 
@@ -563,6 +633,20 @@ def test_a_cycle_is_asked_for_at_the_leader_wherever_it_is(serve: Serve, leader:
     with planner_at(NOBODY, follower.address) as client:
         client.run_cycle("an override was set", TIMEOUT)
     assert planner.requests == ["an override was set"]
+
+
+def test_a_reassignment_is_submitted_and_cancelled_at_the_leader_wherever_it_is(
+    serve: Serve, leader: tuple[Planner, str]
+) -> None:
+    planner, address = leader
+    follower = serve(Planner(PlannerState(leader_address=address)))
+    wanted = {("t1", 4): (1003, 1002), ("t2", 0): (1001,)}
+    with planner_at(NOBODY, follower.address) as client:
+        assert client.start_reassignment(wanted, False, TIMEOUT) == Submitted(1, 2, 3, {("t1", 4): "no"})
+        client.start_reassignment(wanted, True, TIMEOUT)
+        assert client.stop_reassignment(wanted.keys(), TIMEOUT) == {("t1", 4): "no"}
+    assert planner.submitted == [(wanted, False), (wanted, True)]
+    assert planner.cancelled == [(("t1", 4), ("t2", 0))]
 
 
 def test_without_a_leader_nobody_runs_a_cycle(serve: Serve) -> None:

@@ -277,7 +277,8 @@ class SlowAdmin(AdminServicer):
 
     def __init__(self, seconds: float = 0.0, lists_lost: int = 0, removals_lost: int = 0) -> None:
         self.overrides = MemoryOverrides()
-        super().__init__(self.overrides, RpcPlannerClient([nobody()]), MemoryCluster())
+        cluster = MemoryCluster()
+        super().__init__(self.overrides, RpcPlannerClient([nobody()]), cluster, cluster)
         self.lists = self.removals = 0
         self._ended = threading.Event()
         self._seconds, self._lists_lost, self._removals_lost = seconds, lists_lost, removals_lost

@@ -28,7 +28,7 @@ from tests.builders import NOON, eventually, mb
 from tests.services.house import House
 
 SECONDS = 30
-COMMANDS = ("get", "set", "remove", "state", "watch", "completion")
+COMMANDS = ("get", "set", "remove", "reassign", "cancel", "reassignments", "state", "watch", "completion")
 
 
 @pytest.fixture(autouse=True)
@@ -406,7 +406,7 @@ def test_a_completion_script_is_accepted_by_its_shell(
         (["s"], {"set", "state"}),
         (["set", "--b"], {"--broker"}),
         (["--output", ""], {"table", "json"}),
-        (["--output", "json", "re"], {"remove"}),
+        (["--output", "json", "re"], {"remove", "reassign", "reassignments"}),
         (["remove", "--a"], {"--addr", "--all"}),
         (["watch", "--p"], {"--planner-addr"}),
         (["completion", ""], {*SHELLS, "-h", "--help"}),

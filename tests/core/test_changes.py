@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from autothrottle.core.changes import ChangeSet, Outcome, OutcomeStatus, changes
+from autothrottle.core.changes import Change, ChangeSet, Edit, Outcome, OutcomeStatus, changes, intended
 from autothrottle.core.configs import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
@@ -15,12 +15,13 @@ from autothrottle.core.configs import (
     LEADER_REPLICAS,
     MAX_VALUE_BYTES,
     ConfigResource,
+    ReplicaRole,
     parse_replicas,
 )
-from autothrottle.core.ledger import LedgerEntry
+from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import MEGABYTE, Loads
 from autothrottle.core.overrides import Override, Overrides
-from autothrottle.core.plan import Limits, plan
+from autothrottle.core.plan import Limits, plan, previous_rate
 from autothrottle.core.topology import Problem, Snapshot, TopicReassignment
 
 LIMITS = Limits(min_rate=10 * MEGABYTE, max_tx_ratio=0.9, max_rx_ratio=0.9, change_threshold=0.1, failure_threshold=1)
@@ -481,8 +482,11 @@ def test_a_list_over_the_limit_becomes_a_wildcard_and_comes_back(before: str | N
     kafka.cycle()
     assert kafka.throttles[TOPIC][LEADER_REPLICAS] == "*"
     assert len(kafka.throttles[TOPIC][FOLLOWER_REPLICAS]) < MAX_VALUE_BYTES
-    assert kafka.cycle() == ChangeSet((), (), ())
-    kafka.end()
+    again = kafka.cycle()
+    assert again.changes == ()
+    assert [finding.partition(":")[0] for finding in again.findings] == [f"topics/t, {LEADER_REPLICAS}"]
+    assert "not raised" in again.findings[0]
+    assert kafka.end().findings == ()
     assert (kafka.standing(), kafka.ledger) == (initial, {})
 
 
@@ -490,7 +494,7 @@ def test_entries_that_only_together_with_foreign_ones_exceed_the_limit_become_a_
     kafka = Kafka({TOPIC: {LEADER_REPLICAS: FOREIGN}}, reassignments=(moving(partitions=1000),))
     kafka.cycle()
     assert kafka.throttles[TOPIC][LEADER_REPLICAS] == "*"
-    assert kafka.cycle() == ChangeSet((), (), ())
+    assert kafka.cycle().changes == ()
     kafka.end()
     assert kafka.standing() == {TOPIC: {LEADER_REPLICAS: FOREIGN}}
 
@@ -531,7 +535,8 @@ def test_a_wildcard_of_ours_that_somebody_removes_is_repaired_in_mid_move_and_le
     kafka = Kafka(reassignments=(LONG,))
     kafka.cycle()
     del kafka.throttles[TOPIC][LEADER_REPLICAS]
-    assert kafka.cycle().findings == (f"topics/t, {LEADER_REPLICAS}: somebody removed the replica list; repaired",)
+    repaired, _ = kafka.cycle().findings
+    assert repaired == f"topics/t, {LEADER_REPLICAS}: somebody removed the replica list; repaired"
     assert kafka.throttles[TOPIC][LEADER_REPLICAS] == "*"
     kafka.throttles[TOPIC][LEADER_REPLICAS] = "3:3"
     kafka.end()
@@ -542,3 +547,114 @@ def test_a_foreign_list_over_the_limit_is_no_reason_to_write() -> None:
     too_long = ",".join(f"{partition}:3" for partition in range(1000, 9000))
     kafka = Kafka({TOPIC: {LEADER_REPLICAS: too_long}}, reassignments=(moving(isr=(1, 2), adding=(2,)),))
     assert kafka.cycle() == ChangeSet((), (), ())
+
+
+# What was about to be written
+
+
+def interrupted(kafka: Kafka, written: bool) -> Kafka:
+    """The cluster after a cycle that announced everything and wrote all of it or nothing, and confirmed nothing."""
+    before, ledger = {r: dict(keys) for r, keys in kafka.throttles.items()}, kafka.ledger
+    done = kafka.cycle()
+    announced = {change.resource: intended(change, ledger.get(change.resource), 3) for change in done.changes}
+    kafka.ledger = {resource: entry for resource, entry in {**ledger, **announced}.items() if entry}
+    if not written:
+        kafka.throttles = before
+    return kafka
+
+
+both = pytest.mark.parametrize("written", [True, False], ids=["written", "not-written"])
+
+
+@both
+def test_an_intent_is_confirmed_or_written_by_the_next_cycle_and_nobody_is_accused(written: bool) -> None:
+    kafka = interrupted(Kafka(), written)
+    assert kafka.ledger[B1].keys[LEADER_RATE] == LedgerKey(None, None, frozenset(), MINIMUM)
+    assert kafka.ledger[TOPIC].keys[LEADER_REPLICAS] == LedgerKey(None, None, frozenset({"0:1"}), "0:1")
+    done = kafka.cycle()
+    assert done.findings == ()
+    assert [edit for change in done.changes for edit in change.edits] == [] or not written
+    assert kafka.standing() == THROTTLED
+    assert [known.intent for entry in kafka.ledger.values() for known in entry.keys.values()] == [None] * 4
+    assert kafka.cycle().changes == ()
+
+
+@both
+@pytest.mark.parametrize("before", [None, "", "9000:3"])
+def test_an_intent_is_taken_back_when_the_move_is_over(written: bool, before: str | None) -> None:
+    initial = {} if before is None else {TOPIC: {LEADER_REPLICAS: before}}
+    kafka = interrupted(Kafka({resource: dict(keys) for resource, keys in initial.items()}), written)
+    assert kafka.end().findings == ()
+    assert (kafka.standing(), kafka.ledger) == (initial, {})
+
+
+@both
+def test_a_wildcard_on_its_way_in_or_out_is_told_by_what_stands(written: bool) -> None:
+    users = {TOPIC: {LEADER_REPLICAS: "9000:3"}}
+    kafka = Kafka({TOPIC: dict(users[TOPIC])})
+    kafka.cycle()
+    for reassigned in (LONG, moving()):
+        kafka.reassignments = (reassigned,)
+        interrupted(kafka, written)
+        assert not any("somebody" in finding or "not ours" in finding for finding in kafka.cycle().findings)
+    interrupted(kafka, written)
+    kafka.end()
+    assert (kafka.standing(), kafka.ledger) == (users, {})
+
+
+@both
+def test_entries_of_a_partition_that_is_done_stay_ours_until_they_are_gone(written: bool) -> None:
+    kafka = Kafka(reassignments=(moving(partitions=2),))
+    kafka.cycle()
+    kafka.reassignments = (moving(),)
+    interrupted(kafka, written)
+    assert kafka.ledger[TOPIC].keys[LEADER_REPLICAS].owned == {"0:1", "1:1"}
+    assert kafka.end().findings == ()
+    assert (kafka.standing(), kafka.ledger) == ({}, {})
+
+
+@both
+def test_a_first_wildcard_that_is_interrupted_leaves_the_users_list(written: bool) -> None:
+    users = {TOPIC: {LEADER_REPLICAS: "9001:4,9000:3"}}
+    kafka = interrupted(Kafka({TOPIC: dict(users[TOPIC])}, reassignments=(LONG,)), written)
+    assert kafka.end().findings == ()
+    assert (kafka.standing(), kafka.ledger) == (users, {})
+
+
+@both
+def test_a_foreign_rate_that_an_intent_replaces_comes_back(written: bool) -> None:
+    kafka = interrupted(Kafka({B1: {LEADER_RATE: "77"}}), written)
+    assert kafka.end().findings == ()
+    assert (kafka.standing(), kafka.ledger) == ({B1: {LEADER_RATE: "77"}}, {})
+
+
+@both
+def test_the_rates_of_kafkas_tool_that_an_intent_replaces_go_with_the_move(written: bool) -> None:
+    tools = {B1: {LEADER_RATE: "77"}, B2: {FOLLOWER_RATE: "77"}, TOPIC: LISTS}
+    kafka = interrupted(Kafka({resource: dict(keys) for resource, keys in tools.items()}), written)
+    kafka.throttles[TOPIC] = {}
+    assert kafka.end().findings == ()
+    assert (kafka.standing(), kafka.ledger) == ({}, {})
+
+
+def test_what_is_neither_written_nor_intended_is_somebody_elses() -> None:
+    kafka = interrupted(Kafka(), written=True)
+    kafka.throttles[B1] = {LEADER_RATE: "7"}
+    edited = f"brokers/1, {LEADER_RATE}: somebody set a rate of 7 in place of {MINIMUM}"
+    assert kafka.end().findings == (f"{edited}; left as it is",)
+    assert kafka.standing() == {B1: {LEADER_RATE: "7"}}
+
+
+@pytest.mark.parametrize("standing", [MINIMUM, "40000000"])
+def test_a_rate_on_its_way_is_the_previous_one_whichever_stands(standing: str) -> None:
+    known = LedgerEntry({LEADER_RATE: LedgerKey(None, MINIMUM, frozenset(), "40000000")}, 1)
+    snapshot = Snapshot(version=1, throttles={B1: {LEADER_RATE: standing}}, ledger={B1: known})
+    assert previous_rate(snapshot, 1, ReplicaRole.LEADER) == int(standing)
+
+
+def test_a_change_that_takes_back_announces_nothing_but_what_was_never_ours() -> None:
+    entry = LedgerEntry({LEADER_RATE: LedgerKey(None, "5")}, 1)
+    back = Change(B1, (Edit(LEADER_RATE, "5", None),), None)
+    assert intended(back, entry, term=2) is entry
+    assert intended(back, None, term=2) == LedgerEntry({LEADER_RATE: LedgerKey(None, "5")}, 2)
+    assert intended(Change(B1, (), None), None, term=2) is None

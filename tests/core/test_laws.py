@@ -1,19 +1,22 @@
 """The laws of plan and changes: whatever happens, a cluster is left as it was found.
 
 A small cluster is led through arbitrary stories. `apply_change_set` is what any writer of changes has to do;
-it knows nothing of throttles.
+it knows nothing of throttles. `states_on_the_way` is what a crash may leave of a writer that cannot write config and
+ledger together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autothrottle.core.changes import ChangeSet, changes
+from autothrottle.core.changes import Change, ChangeSet, Edit, changes, intended
 from autothrottle.core.configs import (
     FOLLOWER_RATE,
     LEADER_RATE,
@@ -21,6 +24,7 @@ from autothrottle.core.configs import (
     REPLICAS_KEYS,
     ConfigResource,
     ReplicaRole,
+    format_replicas,
     parse_replicas,
 )
 from autothrottle.core.history import ThrottleHistory
@@ -38,6 +42,7 @@ FIXED = (3, 4)
 """Partitions that never move: foreign list entries of the moving topics name these only."""
 LIMITS = Limits(min_rate=10_000_000, max_tx_ratio=0.9, max_rx_ratio=0.9, change_threshold=0.1, failure_threshold=1)
 
+T = TypeVar("T")
 Configs = Mapping[ConfigResource, Mapping[str, str]]
 
 
@@ -60,6 +65,65 @@ def apply_change_set(snapshot: Snapshot, change_set: ChangeSet) -> Snapshot:
             ledger[change.resource] = change.ledger
     standing = {resource: keys for resource, keys in throttles.items() if keys}
     return replace(snapshot, version=snapshot.version + 1, throttles=standing, ledger=ledger)
+
+
+Standing = tuple[Configs, Mapping[ConfigResource, LedgerEntry]]
+"""What a cluster holds: configs and ledger."""
+
+
+def states_on_the_way(
+    snapshot: Snapshot, change_set: ChangeSet, silent: frozenset[ConfigResource]
+) -> Iterator[Standing]:
+    """Yield what stands after every single write, the last one when all is done; silent resources take no config."""
+    throttles, ledger = dict(snapshot.throttles), dict(snapshot.ledger)
+    sent = [as_kafka_has_it(change) for change in change_set.changes]
+    for change, _ in sent:
+        if change.edits:
+            put(ledger, change.resource, intended(change, ledger.get(change.resource), term=7))
+            yield dict(throttles), dict(ledger)
+    for change, requests in sent:
+        for request in requests if change.resource not in silent else ():
+            keys = {**throttles.get(change.resource, {}), **request}
+            put(throttles, change.resource, {key: value for key, value in keys.items() if value is not None})
+            yield dict(throttles), dict(ledger)
+    for change, _ in sent:
+        if change.resource not in silent:
+            put(ledger, change.resource, change.ledger)
+            yield dict(throttles), dict(ledger)
+
+
+def put(mapping: dict[ConfigResource, T], resource: ConfigResource, value: T | None) -> None:
+    """Set or remove; what is empty is absent."""
+    mapping.pop(resource, None)
+    if value:
+        mapping[resource] = value
+
+
+def as_kafka_has_it(change: Change) -> tuple[Change, list[dict[str, str | None]]]:
+    """The change with the texts that Kafka makes of its lists, and what stands of its keys after each request."""
+    keys = dict(change.ledger.keys) if change.ledger else {}
+    edits, requests = [], [dict[str, str | None](), dict[str, str | None]()]
+    for edit in change.edits:
+        texts = texts_of(edit, restores=edit.key not in keys)
+        for request, text in zip(requests, texts, strict=False):
+            request[edit.key] = text
+        edits.append(replace(edit, value=texts[-1]))
+        if edit.key in keys:
+            keys[edit.key] = replace(keys[edit.key], written=texts[-1])
+    entry = replace(change.ledger, keys=keys) if change.ledger else None
+    return replace(change, edits=tuple(edits), ledger=entry), [request for request in requests if request]
+
+
+def texts_of(edit: Edit, restores: bool) -> list[str | None]:
+    """What stands after each request of an edit: lists are appended to, then subtracted from."""
+    if edit.value is None or edit.key in RATE_KEYS or "*" in (edit.expected, edit.value):
+        return [edit.value]
+    old = [part for part in (edit.expected or "").split(",") if part]
+    added = format_replicas(parse_replicas(edit.value) - set(old)).split(",")
+    appended = old + [part for part in added if part]
+    subtracted = [part for part in appended if part in parse_replicas(edit.value)]
+    texts: list[str | None] = [",".join(appended), ",".join(subtracted)]
+    return [edit.value] if restores and texts[-1] != edit.value else texts
 
 
 @dataclass
@@ -154,6 +218,35 @@ class Model:
         hidden = {r: k for r, k in self.throttles.items() if r in self.unreadable}
         self.throttles, self.ledger = {**after.throttles, **hidden}, after.ledger
         return done
+
+    def states(self, silent: frozenset[ConfigResource]) -> list[Standing]:
+        """What stands before the next cycle and after each of its writes."""
+        snapshot = self.snapshot()
+        self.last_plan = self._plan(snapshot)
+        done = changes(self.last_plan, snapshot, term=7)
+        return [(snapshot.throttles, snapshot.ledger), *states_on_the_way(snapshot, done, silent)]
+
+    def interrupted_cycle(self, writes: int, silent: frozenset[ConfigResource]) -> None:
+        """Run a cycle that ends, with its planner, after so many writes."""
+        self.now += timedelta(minutes=3)
+        before, states = self.throttles, self.states(silent)
+        throttles, self.ledger = states[min(writes, len(states) - 1)]
+        self.throttles = {**throttles, **{r: k for r, k in before.items() if r in self.unreadable}}
+        if self.last_plan.hold:
+            check_nothing_removed(before, self.throttles)
+        self.restart()
+
+    def add_as_user(self, topic: str, role: ReplicaRole, entry: str) -> bool:
+        """Add an entry to a list as another operator would; False when it is there already, or about to be."""
+        resource = ConfigResource.topic(topic)
+        keys, ledger = self.throttles.get(resource, {}), self.ledger.get(resource)
+        ours = ledger.keys.get(role.replicas_key) if ledger else None
+        text = keys.get(role.replicas_key, "")
+        if "*" in text or entry in parse_replicas(text) or (ours and entry in ours.owned):
+            return False
+        added = f"{text},{entry}" if text else entry
+        self.throttles = {**self.throttles, resource: {**keys, role.replicas_key: added}}
+        return True
 
     def _plan(self, snapshot: Snapshot) -> Plan:
         return plan(snapshot, self.loads(), LIMITS, self.overrides, self.failures, self.history)
@@ -415,3 +508,78 @@ def test_what_kafkas_own_tool_set_for_the_move_is_gone_at_its_end(story: list[St
     model.end()
     assert model.throttles == others
     assert model.ledger == {}
+
+
+USERS_ENTRIES = ("3:4", "3:5", "4:5", "4:1", "3:1", "4:2")
+Added = dict[tuple[str, ReplicaRole], set[str]]
+CRASH_STORY = (
+    "start",
+    "start",
+    "start",
+    "join",
+    "finish",
+    "finish",
+    "lead",
+    "override",
+    "drop override",
+    "problem",
+    "readable",
+)
+crash_steps = st.lists(
+    st.tuples(
+        st.sampled_from((*CRASH_STORY, "crash", "crash", "cycle", "cycle", "user")),
+        st.sampled_from((0, 0, 0, 1, 2)),
+        st.integers(0, 2),
+        st.integers(1, 30),
+        st.booleans(),
+    ),
+    min_size=2,
+    max_size=20,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(initial=foreign_configs(), story=crash_steps)
+def test_a_crash_between_any_two_writes_leaves_the_initial_configs_and_what_users_added(
+    initial: Configs, story: list[Step]
+) -> None:
+    """The ledger says what is about to be written before it is: whatever is cut off, the next cycle finds its way."""
+    model, added = Model(initial), Added()
+    for number in MOVABLE[:2]:
+        model.start("a", number, {BROKERS[number + 3], BROKERS[number + 2]})
+    model.cycle()
+    for name, i, j, k, flag in story:
+        if name == "crash":
+            model.interrupted_cycle(k % 12, silent_broker(j) if flag else frozenset())
+        elif name == "user":
+            topic, role, entry = TOPICS[i % len(TOPICS)], list(ReplicaRole)[j % 2], USERS_ENTRIES[k % 6]
+            if model.add_as_user(topic, role, entry):
+                added.setdefault((topic, role), set()).add(entry)
+        elif name == "cycle":
+            model.cycle()
+        else:
+            take(model, (name, i, j, k, flag))
+    silent = silent_broker(len(story)) if len(story) % 2 else frozenset[ConfigResource]()
+    for writes in range(len(model.states(silent))):
+        crashed = deepcopy(model)
+        crashed.interrupted_cycle(writes, silent)
+        crashed.end()
+        check_left(crashed, initial, added)
+
+
+def silent_broker(number: int) -> frozenset[ConfigResource]:
+    return frozenset({ConfigResource.broker(BROKERS[number % len(BROKERS)])})
+
+
+def check_left(model: Model, initial: Configs, added: Added) -> None:
+    """After the end: what was there before, and what users added meanwhile."""
+    assert model.ledger == {}
+    for resource in initial.keys() | model.throttles.keys():
+        for key in RATE_KEYS:
+            assert model.throttles.get(resource, {}).get(key) == initial.get(resource, {}).get(key)
+    for topic in (*TOPICS, QUIET_TOPIC):
+        for role in ReplicaRole:
+            left = entries_of(model.throttles, topic, role)
+            assert left == entries_of(initial, topic, role) | added.get((topic, role), set())
+    if not added:
+        assert model.throttles == initial

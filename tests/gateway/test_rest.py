@@ -16,7 +16,7 @@ from autothrottle.core.errors import Unavailable
 from autothrottle.gateway import answers
 from autothrottle.gateway.rest import bindings
 from autothrottle.gateway.server import GatewayServer
-from autothrottle.gateway.web import MAX_BODY_BYTES, SERVICE
+from autothrottle.gateway.web import LARGE_BODIES, MAX_BODY_BYTES, SERVICE
 from autothrottle.wire.errors import CODES
 from tests.builders import eventually, mb
 from tests.gateway.front import SLACK, Front
@@ -43,8 +43,15 @@ def test_every_call_of_the_admin_service_has_a_route_and_every_route_a_call() ->
 
 
 def test_every_route_is_answered_by_its_call() -> None:
-    bodies = {"SetOverride": '{"rateBytesPerSecond":"1000000"}', "RequestCycle": "{}"}
+    moved, cancelled = '{"topic":"t1","partition":0,"replicas":[1001,1003]}', '{"topic":"t1","partition":0}'
+    bodies = {
+        "SetOverride": '{"rateBytesPerSecond":"1000000"}',
+        "RequestCycle": "{}",
+        "SubmitReassignment": f'{{"partitions":[{moved}]}}',
+        "CancelReassignment": f'{{"partitions":[{cancelled}]}}',
+    }
     with Front() as front:
+        front.house.cluster.add_topic("t1", {0: (1001, 1002)})
         front.house.start_planners()
         eventually(lambda: front.ask("GET", "/v1/state").status == 200)
         for route in bindings(SERVICE):
@@ -180,6 +187,14 @@ def test_an_unknown_route_is_404(front: Front, target: str) -> None:
     reply = front.ask("GET", target)
     assert (reply.status, reply.json["code"]) == (404, "NOT_FOUND")
     assert "GET / lists all" in reply.json["message"]
+
+
+def test_a_reassignment_of_many_partitions_is_no_too_large_body(front: Front) -> None:
+    rows = [{"topic": "t1", "partition": p, "replicas": [1001, 1002]} for p in range(2_000)]
+    body = json.dumps({"partitions": rows})
+    assert MAX_BODY_BYTES < len(body) < LARGE_BODIES["SubmitReassignment"]
+    reply = front.ask("POST", "/v1/reassignments", body)
+    assert reply.status == 503 and "no planner leads" in reply.text, reply
 
 
 @pytest.mark.parametrize("size", [MAX_BODY_BYTES + 1, 10_000_000])

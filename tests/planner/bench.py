@@ -95,12 +95,23 @@ class Bench:
 
     def another_planner(self) -> Planner:
         """A planner of the same cluster that remembers nothing."""
-        ports = Ports(
-            self.election, self.cluster, self.metrics, self.metrics, self.cluster, self.overrides, self.tracer
-        )
+        ports = self.ports(self.election)
         if self.real_time:
             return Planner(ports, self.settings)
         return Planner(ports, self.settings, self.now, lambda: self.seconds)
+
+    def ports(self, election: MemoryElection) -> Ports:
+        """The twins, for a candidate of this election."""
+        return Ports(
+            election=election,
+            snapshots=self.cluster,
+            loads=self.metrics,
+            events=self.metrics,
+            writer=self.cluster,
+            reassigner=self.cluster,
+            overrides=self.overrides,
+            tracer=self.tracer,
+        )
 
     def __enter__(self) -> Bench:
         return self

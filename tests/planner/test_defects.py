@@ -210,7 +210,7 @@ def test_d28_the_api_answers_at_once_while_the_metrics_source_hangs(tmp_path: Pa
             planner_address,
         )
         client = PlannerClient([planner_address])
-        servicer = AdminServicer(bench.overrides, client, bench.cluster)
+        servicer = AdminServicer(bench.overrides, client, bench.cluster, bench.cluster)
         add_admin = admin_pb2_grpc.add_AdminServiceServicer_to_server
         admin = ServiceServer("admin", [(add_admin, servicer, "autothrottle.v1.AdminService")])
         bench.metrics.reading_gate.clear()

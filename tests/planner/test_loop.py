@@ -16,8 +16,8 @@ from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.errors import NotLeader
 from autothrottle.core.loads import Loads
 from autothrottle.core.plan import Reason
-from autothrottle.core.topology import Problem, Snapshot
-from autothrottle.planner.loop import Planner, Ports
+from autothrottle.core.topology import Problem, Snapshot, TopicPartition
+from autothrottle.planner.loop import Planner
 from autothrottle.ports.leadership import Term
 from tests import builders
 from tests.builders import eventually, mb
@@ -487,7 +487,7 @@ def test_a_term_that_is_over_ends_the_cycle_and_nothing_is_written(
 def test_a_term_that_is_over_is_no_reason_to_try_again(real: Bench) -> None:
     """Fenced off, but not told yet by its own election, as after a pause: it must not hammer at the applier."""
     elsewhere = MemoryElectorate()
-    ports = Ports(MemoryElection(elsewhere), real.cluster, real.metrics, real.metrics, real.cluster, real.overrides)
+    ports = real.ports(MemoryElection(elsewhere))
     real.electorate.begin_term()
     real.electorate.begin_term()
     real.begin_move()
@@ -543,6 +543,32 @@ def test_foreign_throttles_go_after_so_many_idle_intervals_and_are_reported_befo
         bench.cycle()
         assert bench.cluster.configs == {BROKER_1001: {"log.retention.ms": "5"}, ConfigResource.topic("t9"): {}}
         assert bench.posted()[-1].title == "Broker replication throttle removed"
+
+
+def test_a_default_throttle_is_told_and_left_and_in_force_again_when_ours_goes(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cruise Control hangs for hours while it clears when a default throttle exists (#2385)."""
+    standing = "Kafka's <default> leader throttle is 5.00MB/s"
+    bench.cluster.set_default_as_user(LEADER_RATE, str(mb(5)))
+    bench.cluster.set_default_as_user("log.cleaner.threads", "2")
+    bench.begin_move()
+    assert [f for f in bench.cycle().findings if standing in f]
+    assert bench.rates() == MOVE
+    bench.cluster.set_default_as_user(FOLLOWER_RATE, str(mb(6)))
+    assert ["follower throttle is 6.00MB/s" in f for f in bench.cycle().findings] == [True]
+    assert bench.cycle().findings == ()
+
+    bench.cluster.finish("t1")
+    assert bench.cycle("the reassignment of [t1] ended").findings == (
+        "broker 1001 [leader]: its own throttle is gone, and Kafka's <default> of 5.00MB/s is in force again",
+        "broker 1003 [follower]: its own throttle is gone, and Kafka's <default> of 6.00MB/s is in force again",
+    )
+    assert bench.is_clean()
+    assert bench.cluster.default_configs[LEADER_RATE] == str(mb(5))
+    assert bench.cycle().findings == ()
+    assert count(caplog, standing) == 1
+    assert count(caplog, "is in force again") == 2
 
 
 def test_a_move_begins_the_count_of_idle_intervals_anew() -> None:
@@ -664,10 +690,17 @@ def test_a_snapshot_is_at_least_as_new_as_what_the_event_told() -> None:
         asked: list[int]
 
         def fetch_snapshot(
-            self, *, min_version: int = 0, replicas_of: Collection[int] = (), timeout: timedelta
+            self,
+            *,
+            min_version: int = 0,
+            replicas_of: Collection[int] = (),
+            partitions: Collection[TopicPartition] = (),
+            timeout: timedelta,
         ) -> Snapshot:
             self.asked.append(min_version)
-            return super().fetch_snapshot(min_version=min_version, replicas_of=replicas_of, timeout=timeout)
+            return super().fetch_snapshot(
+                min_version=min_version, replicas_of=replicas_of, partitions=partitions, timeout=timeout
+            )
 
     with Bench() as bench:
         cluster = Remembering(bench.electorate, (1001, 1002, 1003))
@@ -712,7 +745,7 @@ def test_every_cycle_can_be_followed_in_order_by_whoever_is_slower(real: Bench) 
 
 def test_the_planner_that_waits_goes_on_when_the_leader_stops(real: Bench) -> None:
     other_election = MemoryElection(real.electorate)
-    ports = Ports(other_election, real.cluster, real.metrics, real.metrics, real.cluster, real.overrides)
+    ports = real.ports(other_election)
     other = Planner(ports, real.settings)
     try:
         real.planner.start(ADDRESS)

@@ -178,3 +178,25 @@ def test_foreign_throttles_are_reported_with_what_becomes_of_them() -> None:
     begin = "Throttles that autothrottle did not set stand while nothing moves: [brokers/1001 topics/t9]; "
     assert narration.foreign_line(found, cleanup=False) == begin + "they are left; --cleanup-foreign removes them"
     assert narration.foreign_line(found, cleanup=True) == begin + "they go after --cleanup-after intervals"
+
+
+def test_a_default_throttle_is_told_when_it_appears_changes_and_goes() -> None:
+    five, six = {LEADER_RATE: str(mb(5))}, {LEADER_RATE: str(mb(6))}
+    (appeared,), (changed,) = narration.default_lines({}, five), narration.default_lines(five, six)
+    assert appeared.startswith("Kafka's <default> leader throttle is 5.00MB/s: it limits the brokers without a rate")
+    assert changed.startswith("Kafka's <default> leader throttle is 6.00MB/s")
+    assert narration.default_lines(six, six) == []
+    assert narration.default_lines(six, {}) == ["Kafka's <default> leader throttle of 6.00MB/s is gone"]
+    (garbage,) = narration.default_lines({}, {FOLLOWER_RATE: "much"})
+    assert garbage.startswith("Kafka's <default> follower throttle is 'much'")
+
+
+def test_the_default_is_in_force_again_only_where_our_own_rate_really_went() -> None:
+    defaults = {LEADER_RATE: str(mb(5))}
+    gone = [builders.change(f"brokers/{b}", (LEADER_RATE, "7", None), (FOLLOWER_RATE, "7", None)) for b in (1001, 1002)]
+    given_back = builders.change("brokers/1003", (LEADER_RATE, "7", "8"))
+    outcomes = [outcome("brokers/1001"), outcome("brokers/1002", OutcomeStatus.REFUSED), outcome("brokers/1003")]
+    assert narration.default_in_force_lines(defaults, [*gone, given_back], outcomes) == [
+        "broker 1001 [leader]: its own throttle is gone, and Kafka's <default> of 5.00MB/s is in force again"
+    ]
+    assert narration.default_in_force_lines({}, gone, outcomes) == []

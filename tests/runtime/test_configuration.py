@@ -31,7 +31,10 @@ GOOD: Mapping[str, Sequence[str]] = {
     "kafka-backend": ["zookeeper", "admin"],
     "kafka-native-mode": ["true", "false"],
     "bootstrap-servers": ["a:9092", "a:9092,b:9092", "[::1]:9092"],
+    "kafka-bootstrap-controllers": ["a:9093", "a:9093,b:9093", "[::1]:9093"],
+    "kafka-client-config": ["client.properties", "/etc/client.properties", "x"],
     "kafka-api-request-timeout": ["1", "30", "60"],
+    "discovery-poll": ["1.5", "10", "3600"],
     "zk-addr": ["a:2181", "a:2181,b:2181", "10.0.0.1:2181"],
     "zk-prefix": ["/kafka", "a/b", "c"],
     "zk-config-prefix": ["ours", "/tools/throttle", "x"],
@@ -74,7 +77,10 @@ BAD: Mapping[str, Sequence[str]] = {
     "kafka-backend": ["raft", "ADMIN"],
     "kafka-native-mode": ["yes", "TRUe"],
     "bootstrap-servers": ["a", "a:9092,", "a:0", "PLAINTEXT://a:9092"],
+    "kafka-bootstrap-controllers": ["a", "9000@a:9093"],
+    "kafka-client-config": ["a\nb"],
     "kafka-api-request-timeout": ["0", "soon"],
+    "discovery-poll": ["0.5", "3601"],
     "zk-addr": ["a", "a:2181/kafka", "a:x", "a:65536", ":2181", "a b:1", ","],
     "zk-prefix": ["a//b", "./a", "a/..", "//", "/zookeeper"],
     "zk-config-prefix": ["/", "a/../b", "brokers", "config/x"],
@@ -146,7 +152,7 @@ def test_nothing_given_is_the_defaults_of_the_original() -> None:
     assert c.datadog.net_rx_query == "avg:system.net.bytes_rcvd{service:kafka} by {host}"
     assert (c.datadog.broker_id_tag, c.datadog.instance_type_tag) == ("broker_id", "instance-type")
     assert c.datadog.metrics_window == timedelta(seconds=120)
-    assert (c.kafka.backend, c.kafka.bootstrap_servers) == (KafkaBackend.ZOOKEEPER, ("localhost:9092",))
+    assert (c.kafka.backend, c.kafka.bootstrap_servers) == (KafkaBackend.ZOOKEEPER, ())
     assert c.kafka.request_timeout == timedelta(seconds=15)
     assert (c.zookeeper.addresses, c.zookeeper.prefix) == (("localhost:2181",), "")
     assert (c.zookeeper.config_prefix, c.zookeeper.session_timeout) == ("/autothrottle", timedelta(seconds=6))
@@ -359,6 +365,29 @@ def test_a_native_mode_that_contradicts_the_backend_is_an_error_naming_both_sour
     (problem,) = problems(f"--kafka-backend={backend}", AUTOTHROTTLE_KAFKA_NATIVE_MODE=native)
     assert "AUTOTHROTTLE_KAFKA_NATIVE_MODE" in problem
     assert "flag --kafka-backend" in problem
+
+
+def test_the_admin_backend_reaches_kafka_on_this_machine_when_no_broker_is_given() -> None:
+    assert parse(["--kafka-backend=admin"], {}).kafka.bootstrap_servers == ("localhost:9092",)
+    assert parse(["--kafka-backend=admin", "--bootstrap-servers=a:1"], {}).kafka.bootstrap_servers == ("a:1",)
+
+
+def test_the_zookeeper_backend_asks_the_admin_api_only_when_brokers_are_given() -> None:
+    assert parse([], {}).kafka.bootstrap_servers == ()
+    assert parse(["--bootstrap-servers=a:1,b:2"], {}).kafka.bootstrap_servers == ("a:1", "b:2")
+
+
+@pytest.mark.parametrize(
+    ("argv", "warning"),
+    [
+        (["--kafka-bootstrap-controllers=a:1"], "kafka-bootstrap-controllers is given, but only the admin backend"),
+        (["--kafka-client-config=f"], "kafka-client-config is given, but without bootstrap-servers"),
+    ],
+)
+def test_an_option_of_the_admin_api_that_nobody_uses_is_a_warning(argv: list[str], warning: str) -> None:
+    (said,) = parse(argv, {}).warnings
+    assert said.startswith(warning)
+    assert parse([*argv, "--kafka-native-mode"], {}).warnings == ()
 
 
 def test_a_refused_backend_is_one_problem_and_no_contradiction() -> None:

@@ -56,12 +56,13 @@ class House:
         self.servers: dict[str, ServiceServer] = {}
         self._serve("discovery", DiscoveryServicer(self.cluster))
         self._serve("metrics", MetricsServicer(loads, events))
-        self._serve("applier", ApplierServicer(self.cluster))
+        self._serve("applier", ApplierServicer(self.cluster, self.cluster))
         self.planners = [self._planner(f"planner-{number}") for number in range(1, planners + 1)]
         addresses = [server.address for name, server in self.servers.items() if name.startswith("planner")]
         interceptors = self._tracing.client_interceptors
         leading = self._closing(PlannerClient(addresses, interceptors))
-        self._serve("admin", AdminServicer(self.overrides, leading, self.cluster))
+        snapshots = self._closing(DiscoveryClient([self.address("discovery")], interceptors))
+        self._serve("admin", AdminServicer(self.overrides, leading, self.cluster, snapshots))
 
     def __enter__(self) -> House:
         return self
@@ -87,12 +88,14 @@ class House:
     def _planner(self, name: str) -> Planner:
         interceptors = self._tracing.client_interceptors
         metrics = self._closing(MetricsClient([self.address("metrics")], interceptors))
+        applier = self._closing(ApplierClient([self.address("applier")], interceptors))
         ports = Ports(
             election=MemoryElection(self.electorate),
             snapshots=self._closing(DiscoveryClient([self.address("discovery")], interceptors)),
             loads=metrics,
             events=metrics,
-            writer=self._closing(ApplierClient([self.address("applier")], interceptors)),
+            writer=applier,
+            reassigner=applier,
             overrides=self.overrides,
             tracer=self._tracing.tracer,
         )

@@ -85,7 +85,7 @@ def server(house: House) -> Iterator[str]:
     with ExitStack() as stack:
         leading = PlannerClient([house.address("planner-1")])
         stack.callback(leading.close)
-        admin = AdminServicer(house.overrides, leading, house.cluster)
+        admin = AdminServicer(house.overrides, leading, house.cluster, house.cluster)
         servicers: list[tuple[Callable[[Any, grpc.Server], None], object, str]] = [
             (admin_pb2_grpc.add_AdminServiceServicer_to_server, admin, "autothrottle.v1.AdminService"),
             (

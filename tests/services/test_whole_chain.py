@@ -14,6 +14,7 @@ from autothrottle.core.capacity import CapacityLimits
 from autothrottle.core.configs import FOLLOWER_REPLICAS, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.loads import Capacity
 from autothrottle.lab.datadog import API_KEY, APP_KEY, DatadogEmulator
+from autothrottle.planner.narration import UNKNOWN_PROGRESS
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from tests import builders
 from tests.builders import eventually, mb
@@ -150,6 +151,7 @@ def test_a_recovery_is_told_in_the_words_that_operators_know(
         "Topics with ongoing reassignments: [test0]",
         "Source brokers participating in replication: [1001 1004]",
         "Destination brokers participating in replication: [1003]",
+        UNKNOWN_PROGRESS,
         f"Replication throttle rate for broker 1001 [leader] {basis}: 72.00MB/s",
         "Updated throttle on broker 1001 [leader]",
         f"Replication throttle rate for broker 1003 [follower] {basis}: 81.00MB/s",

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from autothrottle.lab.kafka import KafkaCluster
+from autothrottle.lab.kafka_zookeeper import ZooKeeperModeCluster
+from autothrottle.lab.kraft import KraftCluster
 from autothrottle.lab.processes import scratch_directory
 from autothrottle.lab.zookeeper import ZooKeeperServer
 
@@ -41,12 +43,34 @@ With the default of 10 MB a response is a second of such a throttle, and every f
 """
 
 
+BROKERS = (1001, 1002, 1003, 1004, 1005)
+
+
 @pytest.fixture(scope="session")
-def kafka_cluster(zookeeper: ZooKeeperServer) -> Iterator[KafkaCluster]:
-    """Five brokers, 1001 to 1005; a test uses topics of its own and takes back what it sets."""
-    brokers = (1001, 1002, 1003, 1004, 1005)
+def kafka_cluster(zookeeper: ZooKeeperServer) -> Iterator[ZooKeeperModeCluster]:
+    """Five brokers of Kafka 3.9 that keep their metadata in ZooKeeper.
+
+    A test uses topics of its own and takes back what it sets.
+    """
     with (
         scratch_directory() as directory,
-        KafkaCluster(zookeeper.connect, directory, brokers, broker_properties=SCALED_FETCHES) as cluster,
+        ZooKeeperModeCluster(zookeeper.connect, directory, BROKERS, broker_properties=SCALED_FETCHES) as cluster,
     ):
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def kraft_cluster() -> Iterator[KraftCluster]:
+    """Five brokers of Kafka 4 and their controller; a test uses topics of its own and takes back what it sets."""
+    with (
+        scratch_directory() as directory,
+        KraftCluster(directory, BROKERS, broker_properties=SCALED_FETCHES) as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture(scope="session", params=["kafka_cluster", "kraft_cluster"], ids=["zookeeper", "kraft"])
+def each_cluster(request: pytest.FixtureRequest) -> KafkaCluster:
+    """The two clusters above, one after the other."""
+    cluster: KafkaCluster = request.getfixturevalue(request.param)
+    return cluster

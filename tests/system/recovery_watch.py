@@ -1,4 +1,4 @@
-"""Watches a recovery on a real cluster from outside: znodes and log sizes, never what a planner says."""
+"""Watches a recovery on a real cluster from outside: the controller's words and log sizes, never a planner's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -50,8 +51,9 @@ class RecoveryWatch:
     """Samples one moving topic; a context manager."""
 
     cluster: KafkaCluster
-    zookeeper: KazooClient
     topic: str
+    zookeeper: KazooClient | None = None
+    """For a cluster in ZooKeeper mode: what is asked for there moves from then on."""
     every_seconds: float = 0.2
     samples: list[Sample] = field(default_factory=list)
     _received: dict[int, int] = field(default_factory=dict)
@@ -79,24 +81,23 @@ class RecoveryWatch:
 
     def _sample(self) -> Sample:
         assert self._counters is not None
-        node = self._json(f"/brokers/topics/{self.topic}")
-        adding = {int(p): ids for p, ids in (node.get("adding_replicas") or {}).items()}
+        states = {p: state for (_, p), state in self.cluster.partitions([self.topic]).items()}
+        adding: dict[int, Sequence[int]] = {p: state.adding_replicas for p, state in states.items()}
         # What was asked for through the znode moves from then on, though the controller takes it up one by one.
-        targets = {p: ids for p, ids in self._targets().items() if p not in adding}
-        adding = targets | adding
-        states = {p: self._json(f"/brokers/topics/{self.topic}/partitions/{p}/state") for p in adding}
-        pending = {p: [b for b in ids if b not in states[p]["isr"]] for p, ids in adding.items()}
+        adding |= {p: ids for p, ids in self._targets().items() if not adding[p]}
+        pending = {p: [b for b in ids if b not in states[p].isr] for p, ids in adding.items()}
         moving = frozenset(p for p, ids in pending.items() if ids)
         expected = (
-            frozenset(f"{p}:{b}" for p in moving for b in states[p]["isr"]),
+            frozenset(f"{p}:{b}" for p in moving for b in states[p].isr),
             frozenset(f"{p}:{b}" for p in moving for b in pending[p]),
         )
-        config = self._config(f"/config/topics/{self.topic}")
+        configs = self.cluster.stored_configs()
+        config = configs.get(f"topics/{self.topic}", {})
         lists = (_entries(config.get(LEADER_REPLICAS)), _entries(config.get(FOLLOWER_REPLICAS)))
         rates = {
             (broker_id, key): int(value)
             for broker_id in self.cluster.brokers
-            for key, value in self._config(f"/config/brokers/{broker_id}").items()
+            for key, value in configs.get(f"brokers/{broker_id}", {}).items()
             if key in (LEADER_RATE, FOLLOWER_RATE)
         }
         self._count(pending)
@@ -115,22 +116,13 @@ class RecoveryWatch:
                     self._received[broker_id] = self._received.get(broker_id, 0) + grown
 
     def _targets(self) -> dict[int, list[int]]:
+        if self.zookeeper is None:
+            return {}
         try:
-            asked = self._json("/admin/reassign_partitions")["partitions"]
+            asked = json.loads(self.zookeeper.get("/admin/reassign_partitions")[0])["partitions"]
         except NoNodeError:
             return {}
         return {row["partition"]: row["replicas"] for row in asked if row["topic"] == self.topic}
-
-    def _json(self, path: str) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads(self.zookeeper.get(path)[0])
-        return value
-
-    def _config(self, path: str) -> dict[str, str]:
-        try:
-            config: dict[str, str] = self._json(path)["config"]
-        except NoNodeError:
-            return {}
-        return config
 
     def wait_until(self, true: Callable[[Sample], bool], within_seconds: float, what: str) -> Sample:
         """Return the first sample from now on of which it is true."""
@@ -150,13 +142,14 @@ class RecoveryWatch:
         """Return for how long, at worst, a list lacked an entry or had one that was not right any more, in seconds.
 
         Infinite when an entry stood that was never right. A sample reads the lists after the partitions, so what
-        is right by the next sample is right.
+        is right by the next sample is right. What stands before anything moves was set for a move that is to come.
         """
         worst = 0.0
-        following = [*self.samples[1:], self.samples[-1]]
+        samples = list(dropwhile(lambda s: not s.moving, self.samples))
+        following = [*samples[1:], *samples[-1:]]
         since: dict[str, float] = {}
         until: dict[str, float] = {}
-        for sample, after in zip(self.samples, following, strict=True):
+        for sample, after in zip(samples, following, strict=True):
             for side in (0, 1):
                 expected = {f"{side} {entry}" for entry in sample.expected[side]}
                 listed = {f"{side} {entry}" for entry in sample.lists[side]}
@@ -220,17 +213,6 @@ def feed(counters: BrokerCounters, datadog: DatadogEmulator, every_seconds: floa
             datadog.record(broker_id, now, of_broker.tx_bytes, of_broker.rx_bytes)
 
     counters.call_every(every_seconds, record)
-
-
-def configs(zookeeper: KazooClient) -> dict[str, dict[str, str]]:
-    """Return every dynamic config of the cluster; an empty one is as none."""
-    found = {}
-    for kind in ("brokers", "topics"):
-        for name in zookeeper.get_children(f"/config/{kind}"):
-            config = json.loads(zookeeper.get(f"/config/{kind}/{name}")[0])["config"]
-            if config:
-                found[f"{kind}/{name}"] = config
-    return found
 
 
 def moved(topic: str, assignment: Mapping[int, Sequence[int]], old: int, new: int) -> dict[Partition, list[int]]:

@@ -82,9 +82,9 @@ class Demo:
         """How many processes it was at least."""
         return len(self._seen)
 
-    def left(self) -> list[str]:
+    def left(self, within_seconds: float = 3) -> list[str]:
         """Return the processes and files of the demo that are still there, after a moment for the guard."""
-        deadline = time.monotonic() + 3
+        deadline = time.monotonic() + within_seconds
         while (found := self._left()) and time.monotonic() < deadline:
             time.sleep(0.1)
         return found

@@ -1,4 +1,4 @@
-"""Overrides act on real Kafka 3.9: set over gRPC, judged by what ZooKeeper and the brokers show."""
+"""Overrides act on real Kafka 3.9: set over gRPC, judged by what the controller and the brokers show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from kazoo.client import KazooClient
 
 from autothrottle.lab.datadog import DatadogEmulator
 from autothrottle.lab.kafka import KafkaCluster
@@ -16,20 +15,11 @@ from autothrottle.lab.services import Deployment, ServiceProcesses
 from autothrottle.lab.traffic import BrokerCounters, fill
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
-from tests.system.recovery_watch import FOLLOWER_RATE, LEADER_RATE, RecoveryWatch, configs, feed
+from tests.system.recovery_watch import FOLLOWER_RATE, LEADER_RATE, RecoveryWatch, feed
 
 MB = 1_000_000
 SLACK_SECONDS = 0.5
 """What a noisy machine may add to a limit."""
-
-
-@pytest.fixture
-def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    client = KazooClient(zookeeper.connect)
-    client.start()
-    yield client
-    client.stop()
-    client.close()
 
 
 @pytest.fixture
@@ -64,14 +54,14 @@ def set_override(
 
 @pytest.mark.timeout(600)
 def test_overrides_rule_a_move_at_once_and_leave_nothing(
-    kafka_cluster: KafkaCluster, client: KazooClient, admin: admin_pb2_grpc.AdminServiceStub
+    kafka_cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub
 ) -> None:
     topic = "overridden"
     assignment = {p: [1001 + p % 3, 1001 + (p + 1) % 3] for p in range(6)}
     kafka_cluster.create_topic(topic, assignment)
     fill(kafka_cluster, topic, 40 * MB)
-    before = configs(client)
-    with RecoveryWatch(kafka_cluster, client, topic, every_seconds=0.05) as watch:
+    before = kafka_cluster.stored_configs()
+    with RecoveryWatch(kafka_cluster, topic, every_seconds=0.05) as watch:
         kafka_cluster.reassign_through_bootstrap({(topic, p): [ids[0], 1005] for p, ids in assignment.items()})
         watch.wait_until(lambda s: (1005, FOLLOWER_RATE) in s.rates, 20, "the move is throttled")
         time.sleep(2)
@@ -94,29 +84,29 @@ def test_overrides_rule_a_move_at_once_and_leave_nothing(
         watch.wait_until(lambda s: s.rates == everywhere(4_250_000, 4_250_000), 10, "removal leaves the cluster's")
         watch.wait_until(lambda s: not s.moving, 300, "the move is over")
         watch.wait_until(lambda s: not s.rates and not any(s.lists), 10, "nothing is left")
-    assert configs(client) == before
+    assert kafka_cluster.stored_configs() == before
     assert list(admin.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=5).overrides) == []  # autoremove
 
 
 @pytest.mark.timeout(600)
 def test_a_stopped_broker_with_an_override_of_its_own_catches_up_no_faster(
-    kafka_cluster: KafkaCluster, client: KazooClient, admin: admin_pb2_grpc.AdminServiceStub
+    kafka_cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub
 ) -> None:
     """The seed's main use of a broker's override: no reassignment runs, and nothing but the override slows it."""
     topic, rate, behind = "lagging", 8 * MB, 160 * MB
     assignment = {p: [1001 + p % 3, 1004] for p in range(6)}
     kafka_cluster.create_topic(topic, assignment, {"min.insync.replicas": "1"})
-    before = configs(client)
+    before = kafka_cluster.stored_configs()
     kafka_cluster.stop_broker(1004)
     try:
         fill(kafka_cluster, topic, behind // 6)
         answer = set_override(admin, rate, broker_id=1004)
         assert "not registered" in " ".join(answer.warnings)
         deadline = time.monotonic() + 10
-        while LEADER_RATE not in configs(client).get("brokers/1004", {}):
+        while LEADER_RATE not in kafka_cluster.stored_configs().get("brokers/1004", {}):
             assert time.monotonic() < deadline, "the override never stood on the stopped broker"
             time.sleep(0.05)
-        assert "0:1004" in configs(client)[f"topics/{topic}"]["follower.replication.throttled.replicas"]
+        assert "0:1004" in kafka_cluster.stored_configs()[f"topics/{topic}"]["follower.replication.throttled.replicas"]
     finally:
         kafka_cluster.start_broker(1004)
     had = sum(size for (name, _), size in kafka_cluster.log_bytes(1004).items() if name == topic)
@@ -130,6 +120,6 @@ def test_a_stopped_broker_with_an_override_of_its_own_catches_up_no_faster(
 
     admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=1004), timeout=5)
     deadline = time.monotonic() + 10
-    while configs(client) != before:
-        assert time.monotonic() < deadline, f"left behind: {configs(client)}"
+    while kafka_cluster.stored_configs() != before:
+        assert time.monotonic() < deadline, f"left behind: {kafka_cluster.stored_configs()}"
         time.sleep(0.05)

@@ -1,20 +1,27 @@
 """The lab's Kafka is real: it moves data, obeys throttles, and its logs tell the traffic of every broker."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
 from autothrottle.lab.kafka import KafkaCluster, Partition
+from autothrottle.lab.kafka_zookeeper import ZooKeeperModeCluster
+from autothrottle.lab.kraft import CONTROLLER_ID, KraftCluster
+from autothrottle.lab.metadata_log import BrokerFenced, ConfigWritten, MetadataLog, PartitionWritten, TopicDeleted
 from autothrottle.lab.processes import scratch_directory
 from autothrottle.lab.traffic import BrokerCounters, ClientLoad, Counters, fill
 from autothrottle.lab.zookeeper import ZooKeeperServer
 
 MB = 1_000_000
+LEADER_RATE = "leader.replication.throttled.rate"
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+OLDEST = "2.4.0"
+"""The first Kafka with KIP-455 and the first for Scala 2.13; it starts on Java 17."""
 
 
 @contextmanager
@@ -27,9 +34,9 @@ def topic(cluster: KafkaCluster, name: str, assignment: dict[int, list[int]]) ->
 
 
 @contextmanager
-def throttled(cluster: KafkaCluster, topic: str, rate: int, leader: int, follower: int) -> Iterator[None]:
-    sides = {leader: "leader.replication.throttled", follower: "follower.replication.throttled"}
-    lists: dict[str, str | None] = {f"{side}.replicas": f"0:{broker_id}" for broker_id, side in sides.items()}
+def throttled(cluster: KafkaCluster, topic: str, rate: int, leader: int, followers: Sequence[int]) -> Iterator[None]:
+    sides = {leader: "leader.replication.throttled"} | dict.fromkeys(followers, "follower.replication.throttled")
+    lists: dict[str, str | None] = {f"{side}.replicas": "*" for side in sides.values()}
     cluster.set_configs_as_a_user(lists, topic=topic)
     for broker_id, side in sides.items():
         cluster.set_configs_as_a_user({f"{side}.rate": str(rate)}, broker_id=broker_id)
@@ -41,54 +48,158 @@ def throttled(cluster: KafkaCluster, topic: str, rate: int, leader: int, followe
             cluster.set_configs_as_a_user({f"{side}.rate": None}, broker_id=broker_id)
 
 
-def wait_until(true: Callable[[], bool], within_seconds: float = 20.0) -> None:
+def wait_until(true: Callable[[], bool], within_seconds: float = 60.0) -> None:
     deadline = time.monotonic() + within_seconds
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def test_five_brokers_are_up_within_forty_seconds(kafka_cluster: KafkaCluster) -> None:
-    assert 0 < kafka_cluster.start_seconds < 40
-    assert all(broker.process.running for broker in kafka_cluster.brokers.values())
+# Brokers
 
 
-@pytest.mark.parametrize("form", ["reassign_through_znode", "reassign_through_bootstrap"])
-def test_a_reassignment_moves_the_data_in_both_forms(kafka_cluster: KafkaCluster, form: str) -> None:
-    reassign: Callable[[dict[Partition, list[int]]], Any] = getattr(kafka_cluster, form)
-    with topic(kafka_cluster, form, {0: [1001, 1002], 1: [1002, 1003]}) as name:
-        fill(kafka_cluster, name, 20 * MB)
-        before = kafka_cluster.log_bytes(1001)[name, 0]
-        assert before >= 20 * MB
-        reassign({(name, 0): [1004, 1005]})
-        assert kafka_cluster.reassigning() == {(name, 0)}
-        kafka_cluster.wait_until_reassigned()
-        assert kafka_cluster.partitions([name])[name, 0].replicas == (1004, 1005)
-        assert kafka_cluster.log_bytes(1004)[name, 0] == before
-        assert kafka_cluster.log_bytes(1005)[name, 0] == before
-        wait_until(lambda: (name, 0) not in kafka_cluster.log_bytes(1001))
-        assert (name, 1) in kafka_cluster.log_bytes(1002)
+def test_five_brokers_are_up(each_cluster: KafkaCluster) -> None:
+    assert each_cluster.start_seconds > 0
+    assert all(broker.process.running and broker.listening for broker in each_cluster.brokers.values())
 
 
-def test_a_reassignment_to_an_unknown_broker_is_refused(kafka_cluster: KafkaCluster) -> None:
+def test_the_controller_is_a_process_of_its_own_and_knows_every_broker(kraft_cluster: KraftCluster) -> None:
+    processes = [kraft_cluster.controller.process, *(b.process for b in kraft_cluster.brokers.values())]
+    assert len({process.pid for process in processes if process.running}) == 6
+    assert kraft_cluster.metadata.brokers() == set(kraft_cluster.brokers)
+
+
+def test_a_stopped_broker_keeps_its_log_and_catches_up(each_cluster: KafkaCluster) -> None:
+    with topic(each_cluster, "restarted", {0: [1001, 1005]}) as name:
+        fill(each_cluster, name, 2 * MB)
+        each_cluster.stop_broker(1005)
+        assert each_cluster.brokers[1005].process.returncode == 143  # Java ended by SIGTERM
+        assert each_cluster.log_bytes(1005)[name, 0] >= 2 * MB
+        wait_until(lambda: each_cluster.partitions([name])[name, 0].isr == (1001,))
+        with pytest.raises(Unavailable):
+            each_cluster.described_configs(1005)
+        each_cluster.start_broker(1005)
+        each_cluster.wait_until_in_sync([name])
+
+
+def test_a_killed_broker_starts_again_once_its_session_is_over(each_cluster: KafkaCluster) -> None:
+    with topic(each_cluster, "killed", {0: [1005, 1001]}) as name:
+        each_cluster.kill_broker(1005)
+        wait_until(lambda: each_cluster.partitions([name])[name, 0].leader == 1001)
+        each_cluster.start_broker(1005)
+        each_cluster.wait_until_in_sync([name])
+
+
+def test_a_cluster_below_a_chroot_leaves_nothing_behind(fresh_zookeeper: ZooKeeperServer) -> None:
+    with scratch_directory() as directory:
+        with ZooKeeperModeCluster(fresh_zookeeper.connect, directory, (7,), chroot="/kafka/eu") as cluster:
+            cluster.create_topic("alone", {0: [7]}, {"retention.ms": "1000"})
+            assert cluster.described_topic_configs("alone") == {"retention.ms": "1000"}
+            assert cluster.stored_configs() == {"topics/alone": {"retention.ms": "1000"}}
+            process = cluster.brokers[7].process
+        assert not process.running
+        assert list(directory.iterdir()) == []
+    written = {o.path for t in fresh_zookeeper.transactions() for o in t.operations if o.kind == "create"}
+    assert "/kafka/eu/brokers/ids/7" in written
+    assert "/brokers" not in written
+
+
+def test_the_last_kafka_with_zookeeper_runs_without_it_too() -> None:
+    with scratch_directory() as directory:
+        with KraftCluster(directory, (7,), version="3.9.2") as cluster:
+            cluster.create_topic("alone", {0: [7]}, {"retention.ms": "1000"})
+            assert cluster.described_topic_configs("alone") == {"retention.ms": "1000"}
+            assert cluster.stored_configs() == {"topics/alone": {"retention.ms": "1000"}}
+            processes = [cluster.controller.process, cluster.brokers[7].process]
+        assert not any(process.running for process in processes)
+        assert list(directory.iterdir()) == []
+
+
+def test_a_broker_cannot_have_the_controllers_id() -> None:
+    with scratch_directory() as directory, pytest.raises(Invalid, match="9000 is the controller's"):
+        KraftCluster(directory, (1, CONTROLLER_ID))
+
+
+def test_the_oldest_kafka_starts_and_moves_a_partition(fresh_zookeeper: ZooKeeperServer) -> None:
     with (
-        topic(kafka_cluster, "refused", {0: [1001]}) as name,
+        scratch_directory() as directory,
+        ZooKeeperModeCluster(fresh_zookeeper.connect, directory, (1, 2), version=OLDEST) as cluster,
+    ):
+        cluster.create_topic("old", {0: [1]}, {"retention.ms": "-1"})
+        cluster.set_configs_as_a_user({LEADER_RATE: "5000000"}, broker_id=1)
+        assert cluster.stored_configs() == {
+            "brokers/1": {LEADER_RATE: "5000000"},
+            "topics/old": {"retention.ms": "-1"},
+        }
+        # A broker so old says that there is a throttle, and hides how much: it takes what it does not know as secret.
+        wait_until(lambda: cluster.described_sources(1).get(LEADER_RATE) == (None, "DYNAMIC_BROKER_CONFIG"))
+        cluster.reassign_through_bootstrap({("old", 0): [2]})
+        cluster.wait_until_reassigned()
+        assert cluster.partitions()["old", 0].replicas == (2,)
+
+
+# Reassignments
+
+
+def test_a_reassignment_moves_the_data(each_cluster: KafkaCluster) -> None:
+    with topic(each_cluster, "moved", {0: [1001, 1002], 1: [1002, 1003]}) as name:
+        fill(each_cluster, name, 20 * MB)
+        before = each_cluster.log_bytes(1001)[name, 0]
+        assert before >= 20 * MB
+        with throttled(each_cluster, name, MB // 2, 1001, (1004, 1005)):  # so that it is seen on its way
+            each_cluster.reassign_through_bootstrap({(name, 0): [1004, 1005]})
+            assert each_cluster.reassigning() == {(name, 0)}
+            state = each_cluster.partitions([name])[name, 0]
+            assert (state.adding_replicas, state.removing_replicas) == ((1004, 1005), (1001, 1002))
+        each_cluster.wait_until_reassigned()
+        assert each_cluster.partitions([name])[name, 0].replicas == (1004, 1005)
+        assert each_cluster.log_bytes(1004)[name, 0] == before
+        assert each_cluster.log_bytes(1005)[name, 0] == before
+        wait_until(lambda: (name, 0) not in each_cluster.log_bytes(1001))
+        assert (name, 1) in each_cluster.log_bytes(1002)
+
+
+def test_a_cancelled_reassignment_leaves_the_replicas_as_they_were(each_cluster: KafkaCluster) -> None:
+    with topic(each_cluster, "cancelled", {0: [1001, 1002]}) as name:
+        fill(each_cluster, name, 20 * MB)
+        with throttled(each_cluster, name, MB // 2, 1001, (1004,)):
+            each_cluster.reassign_through_bootstrap({(name, 0): [1001, 1004]})
+            assert each_cluster.reassigning() == {(name, 0)}
+            each_cluster.reassign_through_bootstrap({(name, 0): None})
+            each_cluster.wait_until_reassigned()
+        assert each_cluster.partitions([name])[name, 0].replicas == (1001, 1002)
+        wait_until(lambda: (name, 0) not in each_cluster.log_bytes(1004))
+
+
+def test_a_reassignment_to_an_unknown_broker_is_refused(each_cluster: KafkaCluster) -> None:
+    with (
+        topic(each_cluster, "refused", {0: [1001]}) as name,
         pytest.raises(Invalid, match=r"refuses to reassign.*refused-0"),
     ):
-        kafka_cluster.reassign_through_bootstrap({(name, 0): [4711]})
+        each_cluster.reassign_through_bootstrap({(name, 0): [4711]})
 
 
-def test_a_throttle_set_by_a_user_holds_the_byte_rate(kafka_cluster: KafkaCluster) -> None:
-    rate = 4 * MB
-    with topic(kafka_cluster, "throttled", {0: [1001]}) as name, BrokerCounters(kafka_cluster) as counters:
-        fill(kafka_cluster, name, 80 * MB)
-        before = counters.sample()
-        with throttled(kafka_cluster, name, rate, leader=1001, follower=1004):
-            began = time.monotonic()
+def test_a_second_reassignment_through_the_znode_waits_for_the_first(kafka_cluster: ZooKeeperModeCluster) -> None:
+    with topic(kafka_cluster, "znode", {0: [1001]}) as name:
+        fill(kafka_cluster, name, 20 * MB)
+        with throttled(kafka_cluster, name, MB // 2, 1001, (1004,)):
             kafka_cluster.reassign_through_znode({(name, 0): [1004]})
+            assert kafka_cluster.reassigning() == {(name, 0)}
             with pytest.raises(Conflict, match="/admin/reassign_partitions is there already"):
                 kafka_cluster.reassign_through_znode({(name, 0): [1003]})
-            kafka_cluster.wait_until_reassigned()
+        kafka_cluster.wait_until_reassigned()
+        assert kafka_cluster.partitions([name])[name, 0].replicas == (1004,)
+
+
+def test_a_throttle_set_by_a_user_holds_the_byte_rate(each_cluster: KafkaCluster) -> None:
+    rate = 4 * MB
+    with topic(each_cluster, "throttled", {0: [1001]}) as name, BrokerCounters(each_cluster) as counters:
+        fill(each_cluster, name, 80 * MB)
+        before = counters.sample()
+        with throttled(each_cluster, name, rate, 1001, (1004,)):
+            began = time.monotonic()
+            each_cluster.reassign_through_bootstrap({(name, 0): [1004]})
+            each_cluster.wait_until_reassigned(within_seconds=300)
             seconds = time.monotonic() - began
         after = counters.sample()
     received = after[1004].rx_bytes - before[1004].rx_bytes
@@ -97,85 +208,151 @@ def test_a_throttle_set_by_a_user_holds_the_byte_rate(kafka_cluster: KafkaCluste
     # A meter that has been idle lets a whole window through at once (11 to 12 s of the rate), and then the rate.
     # Without a throttle all of it takes a second or two.
     assert received <= rate * (seconds + 12.0)
-    assert received / seconds > rate * 0.3
 
 
-def test_the_brokers_themselves_report_what_a_user_set(kafka_cluster: KafkaCluster) -> None:
-    rate = "leader.replication.throttled.rate"
-    with topic(kafka_cluster, "configured", {0: [1001]}) as name:
-        kafka_cluster.set_configs_as_a_user({rate: "5000000", "log.cleaner.threads": "2"}, broker_id=1001)
-        kafka_cluster.set_configs_as_a_user({"leader.replication.throttled.replicas": "0:1001"}, topic=name)
-        reported = {rate: "5000000", "log.cleaner.threads": "2"}
-        wait_until(lambda: kafka_cluster.described_configs(1001) == reported)
-        assert kafka_cluster.described_configs(1002) == {}
-        listed = {"leader.replication.throttled.replicas": "0:1001"}
-        assert kafka_cluster.described_topic_configs(name) == listed
-        kafka_cluster.set_configs_as_a_user({rate: None, "log.cleaner.threads": None}, broker_id=1001)
-        wait_until(lambda: kafka_cluster.described_configs(1001) == {})
+# Configs
+
+
+def test_the_brokers_themselves_report_what_a_user_set(each_cluster: KafkaCluster) -> None:
+    with topic(each_cluster, "configured", {0: [1001]}) as name:
+        each_cluster.set_configs_as_a_user({LEADER_RATE: "5000000", "log.cleaner.threads": "2"}, broker_id=1001)
+        each_cluster.set_configs_as_a_user({LEADER_REPLICAS: "0:1001"}, topic=name)
+        reported = {LEADER_RATE: "5000000", "log.cleaner.threads": "2"}
+        wait_until(lambda: each_cluster.described_configs(1001) == reported)
+        assert each_cluster.described_configs(1002) == {}
+        wait_until(lambda: each_cluster.described_topic_configs(name) == {LEADER_REPLICAS: "0:1001"})
+        stored = each_cluster.stored_configs()
+        assert (stored["brokers/1001"], stored[f"topics/{name}"]) == (reported, {LEADER_REPLICAS: "0:1001"})
+        each_cluster.set_configs_as_a_user({LEADER_RATE: None, "log.cleaner.threads": None}, broker_id=1001)
+        wait_until(lambda: each_cluster.described_configs(1001) == {})
+        assert "brokers/1001" not in each_cluster.stored_configs()
         with pytest.raises(Invalid, match="Not a number"):
-            kafka_cluster.set_configs_as_a_user({rate: "fast"}, broker_id=1001)
+            each_cluster.set_configs_as_a_user({LEADER_RATE: "fast"}, broker_id=1001)
+    assert f"topics/{name}" not in each_cluster.stored_configs()
 
 
-def test_client_load_is_followed_by_the_counters_of_every_broker(kafka_cluster: KafkaCluster) -> None:
+def test_a_default_is_in_force_where_a_broker_has_no_value_of_its_own(each_cluster: KafkaCluster) -> None:
+    def in_force(broker_id: int) -> tuple[str | None, str] | None:
+        return each_cluster.described_sources(broker_id).get(LEADER_RATE)
+
+    default, own = ("7000000", "DYNAMIC_DEFAULT_BROKER_CONFIG"), ("5000000", "DYNAMIC_BROKER_CONFIG")
+    each_cluster.set_configs_as_a_user({LEADER_RATE: "7000000"}, default=True)
+    try:
+        wait_until(lambda: in_force(1001) == in_force(1002) == default)
+        assert each_cluster.stored_configs()["brokers/<default>"][LEADER_RATE] == "7000000"
+        each_cluster.set_configs_as_a_user({LEADER_RATE: "5000000"}, broker_id=1001)
+        wait_until(lambda: in_force(1001) == own)
+        assert in_force(1002) == default
+        each_cluster.set_configs_as_a_user({LEADER_RATE: None}, broker_id=1001)
+        wait_until(lambda: in_force(1001) == default)
+    finally:
+        each_cluster.set_configs_as_a_user({LEADER_RATE: None}, default=True)
+    wait_until(lambda: in_force(1001) is in_force(1002) is None)
+    assert LEADER_RATE not in each_cluster.stored_configs().get("brokers/<default>", {})
+
+
+def test_a_sensitive_config_is_hidden_by_the_broker_and_stored_by_the_controller(each_cluster: KafkaCluster) -> None:
+    password = "listener.name.plaintext.ssl.truststore.password"
+    each_cluster.set_configs_as_a_user({password: "secret"}, broker_id=1002)
+    try:
+        wait_until(lambda: each_cluster.described_sources(1002).get(password) == (None, "DYNAMIC_BROKER_CONFIG"))
+        stored = each_cluster.stored_configs()["brokers/1002"][password]
+        assert stored == "secret" or "encryptedPassword:" in stored  # so it is in ZooKeeper
+        each_cluster.set_configs_as_a_user({LEADER_RATE: "5000000"}, broker_id=1002)
+        after = each_cluster.stored_configs()["brokers/1002"]
+        assert after.keys() == {password, LEADER_RATE}
+        # With ZooKeeper every change through the admin API makes Kafka encrypt the password anew.
+        assert (after[password] == stored) == isinstance(each_cluster, KraftCluster)
+    finally:
+        each_cluster.set_configs_as_a_user({password: None, LEADER_RATE: None}, broker_id=1002)
+    assert "brokers/1002" not in each_cluster.stored_configs()
+
+
+@pytest.mark.parametrize("of", [{}, {"broker_id": 1, "topic": "t"}, {"topic": "t", "default": True}])
+def test_configs_are_those_of_one_entity(kraft_cluster: KraftCluster, of: dict[str, object]) -> None:
+    with pytest.raises(Invalid, match="exactly one of them"):
+        kraft_cluster.set_configs_as_a_user({LEADER_RATE: "1"}, **of)  # type: ignore[arg-type]
+
+
+# What a controller wrote
+
+
+def test_the_controllers_log_tells_every_change_in_order(kraft_cluster: KraftCluster) -> None:
+    log = kraft_cluster.metadata
+    before = log.last_offset()
+    kraft_cluster.create_topic("told", {0: [1001]}, {LEADER_REPLICAS: "0:1001"})
+    for _ in range(2):  # the second changes nothing, and is a record all the same
+        kraft_cluster.set_configs_as_a_user({LEADER_RATE: "5000000"}, broker_id=1001)
+    kraft_cluster.reassign_through_bootstrap({("told", 0): [1002]})
+    kraft_cluster.wait_until_reassigned()
+    kraft_cluster.set_configs_as_a_user({LEADER_RATE: None}, broker_id=1001)
+    kraft_cluster.delete_topic("told")
+    records = kraft_cluster.metadata_records(before)
+    changes = [r.change for r in records if not isinstance(r.change, PartitionWritten | BrokerFenced)]
+    assert changes == [
+        ConfigWritten("topics/told", LEADER_REPLICAS, "0:1001"),
+        ConfigWritten("brokers/1001", LEADER_RATE, "5000000"),
+        ConfigWritten("brokers/1001", LEADER_RATE, "5000000"),
+        ConfigWritten("brokers/1001", LEADER_RATE, None),
+        TopicDeleted("told"),
+    ]
+    states = [r.change.state for r in records if isinstance(r.change, PartitionWritten)]
+    assert [(s.replicas, s.adding_replicas) for s in states][:2] == [((1001,), ()), ((1002, 1001), (1002,))]
+    assert (states[-1].replicas, states[-1].adding_replicas, states[-1].isr) == ((1002,), (), (1002,))
+    assert all(a.offset < b.offset and a.time <= b.time for a, b in pairwise(records))
+
+
+def test_a_log_that_is_still_being_written_is_read_as_far_as_it_is_whole(
+    kraft_cluster: KraftCluster, tmp_path: Path
+) -> None:
+    (segment,) = (kraft_cluster.controller.logs / "__cluster_metadata-0").glob("*.log")
+    content = segment.read_bytes()
+    MetadataLog(tmp_path).records()  # nothing is there yet
+    (tmp_path / segment.name).write_bytes(content)
+    whole = MetadataLog(tmp_path).records()
+    assert len(whole) > 10
+    growing = MetadataLog(tmp_path)
+    for length in [*range(0, len(content), 997), len(content)]:
+        (tmp_path / segment.name).write_bytes(content[:length])
+        found = growing.records()
+        assert found == whole[: len(found)]
+    assert growing.records() == whole
+
+
+# Traffic
+
+
+def test_client_load_is_followed_by_the_counters_of_every_broker(each_cluster: KafkaCluster) -> None:
     samples: list[Mapping[int, Counters]] = []
     assignment = {0: [1001, 1002], 1: [1003, 1002]}
-    with topic(kafka_cluster, "loaded", assignment) as name, BrokerCounters(kafka_cluster) as counters:
-        with ClientLoad(kafka_cluster, {(name, 0): 1.5 * MB, (name, 1): 0.5 * MB}) as load:
+    with topic(each_cluster, "loaded", assignment) as name, BrokerCounters(each_cluster) as counters:
+        before = counters.sample()
+        with ClientLoad(each_cluster, {(name, 0): 1.5 * MB, (name, 1): 0.5 * MB}) as load:
             counters.call_every(0.2, samples.append)
-            slow = rates_of(counters, 3.0)
+            wait_until(lambda: sum(load.sent_bytes.values()) > 2 * MB)
             load.set_total(6 * MB)
-            fast = rates_of(counters, 3.0)
-        sent, received = load.sent_bytes, kafka_cluster.log_bytes(1001)[name, 0]
+            wait_until(lambda: sum(load.sent_bytes.values()) > 12 * MB)
+            wait_until(lambda: len(samples) > 3)
+        logs: dict[int, dict[Partition, int]] = {}
+
+        def replicated() -> bool:
+            logs.update({broker_id: each_cluster.log_bytes(broker_id) for broker_id in each_cluster.brokers})
+            return all(logs[b][name, p] == logs[1002][name, p] for p, b in ((0, 1001), (1, 1003)))
+
+        wait_until(replicated)
+        after = counters.sample()
+        sent = load.sent_bytes
         assert load.failures == []
         assert len(load.latencies) * 10_000 == sum(sent.values())
     assert sent.keys() == {1001, 1003}
-    assert sent[1001] == pytest.approx(received, rel=0.05)
-    assert slow[1001] == pytest.approx((1.5 * MB, 1.5 * MB), rel=0.3)
-    assert fast[1001] == pytest.approx((4.5 * MB, 4.5 * MB), rel=0.3)
-    assert fast[1002] == pytest.approx((6 * MB, 0), rel=0.3)
-    assert fast[1003] == pytest.approx((1.5 * MB, 1.5 * MB), rel=0.3)
-    assert fast[1005] == (0, 0)
-    assert len(samples) > 15
+    assert sent[1001] == pytest.approx(3 * sent[1003], rel=0.1)
+    first, second = logs[1001][name, 0], logs[1003][name, 1]
+    assert first == pytest.approx(sent[1001], rel=0.05)
+    assert second == pytest.approx(sent[1003], rel=0.05)
+    grown = {b: (after[b].rx_bytes - before[b].rx_bytes, after[b].tx_bytes - before[b].tx_bytes) for b in after}
+    idle = (0, 0)
+    assert grown == {
+        **{1001: (first, first), 1002: (first + second, 0), 1003: (second, second)},
+        **{1004: idle, 1005: idle},
+    }
     assert all(a[1002].rx_bytes <= b[1002].rx_bytes for a, b in pairwise(samples))
-
-
-def rates_of(counters: BrokerCounters, seconds: float) -> dict[int, tuple[float, float]]:
-    """Return each broker's mean bytes per second (received, sent) of the next seconds."""
-    began, before = time.monotonic(), counters.sample()
-    time.sleep(seconds)
-    after, took = counters.sample(), time.monotonic() - began
-    return {b: ((rx - before[b][0]) / took, (tx - before[b][1]) / took) for b, (rx, tx) in after.items()}
-
-
-def test_a_stopped_broker_keeps_its_log_and_catches_up(kafka_cluster: KafkaCluster) -> None:
-    with topic(kafka_cluster, "restarted", {0: [1001, 1005]}) as name:
-        fill(kafka_cluster, name, 2 * MB)
-        kafka_cluster.stop_broker(1005)
-        assert kafka_cluster.brokers[1005].process.returncode == 143  # Java ended by SIGTERM
-        assert kafka_cluster.log_bytes(1005)[name, 0] >= 2 * MB
-        assert kafka_cluster.partitions([name])[name, 0].isr == (1001,)
-        with pytest.raises(Unavailable):
-            kafka_cluster.described_configs(1005)
-        kafka_cluster.start_broker(1005)
-        kafka_cluster.wait_until_in_sync([name])
-
-
-def test_a_killed_broker_starts_again_once_its_session_is_over(kafka_cluster: KafkaCluster) -> None:
-    with topic(kafka_cluster, "killed", {0: [1005, 1001]}) as name:
-        kafka_cluster.kill_broker(1005)
-        wait_until(lambda: kafka_cluster.partitions([name])[name, 0].leader == 1001)
-        kafka_cluster.start_broker(1005)
-        kafka_cluster.wait_until_in_sync([name])
-
-
-def test_a_cluster_below_a_chroot_leaves_nothing_behind(fresh_zookeeper: ZooKeeperServer) -> None:
-    with scratch_directory() as directory:
-        with KafkaCluster(fresh_zookeeper.connect, directory, (7,), chroot="/kafka/eu") as cluster:
-            cluster.create_topic("alone", {0: [7]}, {"retention.ms": "1000"})
-            assert cluster.described_topic_configs("alone") == {"retention.ms": "1000"}
-            process = cluster.brokers[7].process
-        assert not process.running
-        assert list(directory.iterdir()) == []
-    written = {o.path for t in fresh_zookeeper.transactions() for o in t.operations if o.kind == "create"}
-    assert "/kafka/eu/brokers/ids/7" in written
-    assert "/brokers" not in written

@@ -447,11 +447,28 @@ def test_a_node_that_is_broken_and_then_removed_is_no_problem_any_more(moving: S
     assert (left.problems, left.unreadable_configs, left.topics) == ((), {}, ())
 
 
-def test_the_brokers_default_config_and_strange_names_are_not_ours_to_read(subject: Subject) -> None:
+def test_the_brokers_default_throttles_are_seen_apart_and_kept_while_they_cannot_be_read(subject: Subject) -> None:
+    default = subject.cluster.kafka.default_broker_config
+    assert subject.snapshot().default_throttles == {}
+    subject.cluster.write(default, encoded({"version": 1, "config": {LEADER_RATE: "1", "log.cleaner.threads": "2"}}))
+    subject.cluster.set_config(BROKER, {FOLLOWER_RATE: "5"})
+    snapshot = subject.snapshot()
+    assert snapshot.default_throttles == {LEADER_RATE: "1"}
+    assert snapshot.throttles == {BROKER: {FOLLOWER_RATE: "5"}}
+    subject.cluster.write(default, b"{")
+    unread = subject.snapshot()
+    assert (unread.default_throttles, unread.problems) == ({LEADER_RATE: "1"}, ())
+    subject.cluster.write(default, encoded({"version": 1, "config": {FOLLOWER_RATE: "3"}}))
+    assert subject.snapshot().default_throttles == {FOLLOWER_RATE: "3"}
+    assert subject.another().fetch_snapshot(timeout=TIMEOUT).default_throttles == {FOLLOWER_RATE: "3"}
+    subject.cluster.client.delete(default)
+    assert subject.snapshot().default_throttles == {}
+
+
+def test_strange_names_are_not_ours_to_read(subject: Subject) -> None:
     configs = f"{subject.cluster.kafka.configs}/brokers"
-    for name in ("<default>", "01001", "²", "x"):
+    for name in ("01001", "²", "x"):
         subject.cluster.write(f"{configs}/{name}", encoded({"version": 1, "config": {LEADER_RATE: "1"}}))
-    subject.cluster.write(f"{configs}/<default>", b"{")
     subject.cluster.write(f"{subject.cluster.kafka.broker_ids}/²", b"")
     snapshot = subject.snapshot()
     assert (snapshot.throttles, snapshot.problems, snapshot.unreadable_configs) == ({}, (), {})

@@ -162,6 +162,12 @@ class Tree:
         config = {**self.standing(resource), key: value}
         self.set_config(resource, {k: v for k, v in config.items() if v is not None})
 
+    def set_default_as_user(self, key: str, value: str | None) -> None:
+        data = self.read(self.kafka.default_broker_config)
+        config = {**(parse_config(data) if data else {}), key: value}
+        left = {k: v for k, v in config.items() if v is not None}
+        self.write(self.kafka.default_broker_config, encoded({"version": 1, "config": left}))
+
     def ledger(self, resource: ConfigResource) -> LedgerEntry | None:
         data = self.read(self.own.ledger_entry(resource))
         return parse_ledger_entry(data) if data else None

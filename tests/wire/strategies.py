@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 
 from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
-from autothrottle.core.configs import THROTTLE_KEYS, ConfigResource, ReplicaRole
+from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource, ReplicaRole
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.plan import Decision, Reason
-from autothrottle.core.topology import Problem, Snapshot, TopicReassignment
+from autothrottle.core.progress import FlowProgress, Progress, TopicProgress
+from autothrottle.core.topology import Assignment, Flow, Problem, Snapshot, TopicReassignment
 
 text = st.text(max_size=8)
 sentences = st.text(min_size=1, max_size=12)
@@ -23,7 +24,9 @@ times = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.jus
 topic_names = st.from_regex(r"[a-zA-Z0-9_-]{1,12}", fullmatch=True)
 keys = st.sampled_from(sorted(THROTTLE_KEYS))
 resources = st.one_of(st.builds(ConfigResource.broker, broker_ids), st.builds(ConfigResource.topic, topic_names))
-ledger_keys = st.builds(LedgerKey, st.none() | text, text, st.frozensets(text, max_size=3))
+ledger_keys = st.builds(
+    LedgerKey, st.none() | text, st.none() | text, st.frozensets(text, max_size=3), st.none() | text
+)
 ledger_entries = st.builds(LedgerEntry, st.dictionaries(keys, ledger_keys, min_size=1, max_size=3), int64, int64)
 edits = st.builds(Edit, keys, st.none() | text, st.none() | text)
 changes = st.builds(Change, resources, st.lists(edits, max_size=4).map(tuple), st.none() | ledger_entries)
@@ -42,6 +45,21 @@ def reassignments(draw: st.DrawFn, topic: str) -> TopicReassignment:
     return TopicReassignment(topic, tuple(partitions), tuple(leaders), draw(column), draw(column), draw(column))
 
 
+flow_progresses = st.builds(FlowProgress, int64, int64, int64, times, times)
+progresses = st.builds(
+    Progress,
+    st.dictionaries(st.builds(Flow, broker_ids, broker_ids), flow_progresses, max_size=5),
+    st.dictionaries(topic_names, st.builds(TopicProgress, int64, int64), max_size=5),
+    st.none() | times,
+    st.none() | times,
+)
+
+
+assignments = st.builds(
+    Assignment, _replica_sets, st.just(-1) | broker_ids, _replica_sets, _replica_sets, _replica_sets
+)
+
+
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
     """Snapshots of any size that a chunk may cut anywhere."""
@@ -52,10 +70,13 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         brokers=draw(st.frozensets(broker_ids, max_size=5)),
         reassignments=tuple(draw(reassignments(topic)) for topic in topics),
         throttles=draw(st.dictionaries(resources, st.dictionaries(keys, text, min_size=1, max_size=3), max_size=3)),
+        default_throttles=draw(st.dictionaries(st.sampled_from(sorted(RATE_KEYS)), text, max_size=2)),
         ledger=draw(st.dictionaries(resources, ledger_entries, max_size=3)),
         replicas=draw(st.dictionaries(broker_ids, st.dictionaries(topic_names, partitions, max_size=3), max_size=3)),
+        assignments=draw(st.dictionaries(st.tuples(topic_names, int32), assignments, max_size=4)),
         unreadable_configs=draw(st.dictionaries(resources, problems, max_size=2)),
         problems=tuple(draw(st.lists(problems, max_size=3))),
+        progress=draw(st.none() | progresses),
     )
 
 
@@ -104,6 +125,8 @@ cycles = st.builds(
     outcomes=st.lists(outcomes, max_size=3).map(tuple),
     findings=_texts,
     error=text,
+    bytes_left=st.none() | int64,
+    eta=st.none() | times,
 )
 states = st.builds(
     PlannerState,

@@ -10,16 +10,24 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.subscriptions import Subscriptions
 from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
-from autothrottle.core.configs import THROTTLE_KEYS, ConfigResource
-from autothrottle.core.errors import Incomplete, NotLeader, Unavailable
+from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource
+from autothrottle.core.errors import Conflict, Incomplete, NotLeader, Unavailable
 from autothrottle.core.ledger import LedgerEntry
 from autothrottle.core.loads import BrokerLoad, BytesPerSecond, Loads
 from autothrottle.core.overrides import Override, Overrides, validate_broker_id, validate_rate
-from autothrottle.core.topology import NO_LEADER, Problem, Snapshot, TopicReassignment
+from autothrottle.core.progress import BrokerLogSizes, LogSizes, Progress, ProgressHistory
+from autothrottle.core.topology import (
+    NO_LEADER,
+    Assignment,
+    Problem,
+    Snapshot,
+    TopicPartition,
+    TopicReassignment,
+)
 from autothrottle.ports.cluster import SnapshotEvent, Watch
 from autothrottle.ports.leadership import Leader, Term
 from autothrottle.ports.metrics import Event
@@ -148,7 +156,7 @@ class MemoryPartition:
 
 
 class MemoryCluster:
-    """A Kafka cluster (a `SnapshotSource` and a `ConfigWriter`), with its controller and its other users."""
+    """A Kafka cluster (`SnapshotSource`, `ConfigWriter` and `Reassigner`), with its controller and its other users."""
 
     def __init__(self, electorate: MemoryElectorate | None = None, brokers: Iterable[int] = ()) -> None:
         """Make a cluster without topics.
@@ -162,6 +170,8 @@ class MemoryCluster:
         self.topics: dict[str, dict[int, MemoryPartition]] = {}
         self.configs: dict[ConfigResource, dict[str, str]] = {}
         """Resource -> its dynamic configs, those included that are no throttles."""
+        self.default_configs: dict[str, str] = {}
+        """The brokers' `<default>` level: config key -> value."""
         self.ledger: dict[ConfigResource, LedgerEntry] = {}
         self.unreadable_configs: dict[ConfigResource, Problem] = {}
         self.problems: list[Problem] = []
@@ -169,7 +179,16 @@ class MemoryCluster:
         """The entity paths that brokers were told to read again, in order."""
         self.writes: list[Change] = []
         """The changes that were applied, in order."""
+        self.submissions: list[Mapping[TopicPartition, tuple[int, ...] | None]] = []
+        """The reassignments that were submitted through the port, in order; None: cancelled."""
+        self.log_bytes: dict[int, dict[TopicPartition, int]] = {}
+        """Broker id -> (topic, partition) -> bytes of the log there; a broker that is absent answers nobody."""
         self.version = 1
+        self._history: ProgressHistory | None = None
+        self._now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self._taken = 0
+        self._conflict = ""
+        self._slow_controller = False
         self._lock = threading.RLock()
         self._watches: Subscriptions[SnapshotEvent] = Subscriptions()
         self._refused: dict[ConfigResource, str] = {}
@@ -184,7 +203,12 @@ class MemoryCluster:
             return broker_id in self.brokers
 
     def fetch_snapshot(
-        self, *, min_version: int = 0, replicas_of: Collection[int] = (), timeout: timedelta
+        self,
+        *,
+        min_version: int = 0,
+        replicas_of: Collection[int] = (),
+        partitions: Collection[TopicPartition] = (),
+        timeout: timedelta,
     ) -> Snapshot:
         with self._lock:
             self._answer()
@@ -197,14 +221,28 @@ class MemoryCluster:
                 brokers=frozenset(self.brokers),
                 reassignments=tuple(self._reassignments()),
                 throttles=self._throttles(),
+                default_throttles={k: v for k, v in self.default_configs.items() if k in RATE_KEYS},
                 ledger=dict(self.ledger),
                 replicas={b: self._replicas_of(b) for b in replicas_of},
+                assignments={row: found for row in partitions if (found := self._assignment(row))},
                 unreadable_configs=dict(self.unreadable_configs),
                 problems=tuple(self.problems),
+                progress=self._progress(),
             )
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         return self._watches.add(notify)
+
+    def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
+        with self._lock:
+            self._answer()
+            return LogSizes(
+                brokers={
+                    b: BrokerLogSizes(self._now(), self._logs(b, wanted[b]))
+                    for b in wanted.keys() & self.log_bytes.keys()
+                },
+                problems={b: f"broker {b} does not answer" for b in wanted.keys() - self.log_bytes.keys()},
+            )
 
     def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         outcomes = []
@@ -215,7 +253,44 @@ class MemoryCluster:
                 outcomes.append(self._apply(change))
         return tuple(outcomes)
 
-    # What the controller does.
+    def alter_reassignments(
+        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...] | None], timeout: timedelta
+    ) -> Mapping[TopicPartition, str]:
+        with self._lock:
+            self._answer()
+            self.electorate.check(fence)
+            if self._conflict:
+                raise Conflict(self._conflict)
+            refused = {row: reason for row, to in targets.items() if (reason := self._refusal(row, to))}
+            self.submissions.append({row: to for row, to in targets.items() if row not in refused})
+        if not self._slow_controller:
+            self.take_up()
+        return refused
+
+    # What the controller and the brokers do.
+
+    def tell_progress(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """Let every snapshot from now on read log sizes and have a progress; without this it is unknown."""
+        self._history, self._now = ProgressHistory(), now
+
+    def grow(self, broker_id: int, topic: str, partition: int, size: int) -> None:
+        """Let a log become larger, smaller if < 0; its broker answers from now on."""
+        with self._lock:
+            logs = self.log_bytes.setdefault(broker_id, {})
+            logs[topic, partition] = logs.get((topic, partition), 0) + size
+
+    def take_up(self) -> None:
+        """Let the controller act on all that was submitted and that it has not seen yet."""
+        taken, self._taken = self.submissions[self._taken :], len(self.submissions)
+        for targets in taken:
+            started: dict[str, dict[int, tuple[int, ...]]] = {}
+            for (topic, partition), replicas in targets.items():
+                if replicas is None:
+                    self.cancel(topic, partition)
+                else:
+                    started.setdefault(topic, {})[partition] = replicas
+            for topic, target in started.items():
+                self.start_reassignment(topic, target)
 
     def add_topic(self, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
         """Create a topic from partition -> replicas; the first leads, all are in sync."""
@@ -290,9 +365,23 @@ class MemoryCluster:
             _put(self.configs.setdefault(resource, {}), key, value)
             self.version += 1
 
+    def set_default_as_user(self, key: str, value: str | None) -> None:
+        """Set one config of all brokers that have no value of their own; None deletes it."""
+        with self._lock:
+            _put(self.default_configs, key, value)
+            self.version += 1
+
     def refuse(self, resource: ConfigResource, reason: str) -> None:
         """Refuse all changes of one resource from now on; "" accepts them again."""
         self._refused[resource] = reason
+
+    def refuse_reassignments(self, reason: str) -> None:
+        """Let every reassignment that is submitted be in conflict with another one; "" takes them again."""
+        self._conflict = reason
+
+    def slow_controller(self, slow: bool) -> None:
+        """Whether what is submitted waits for `take_up`; until then no snapshot shows it."""
+        self._slow_controller = slow
 
     def unavailable(self, down: bool) -> None:
         """Whether the cluster answers nobody."""
@@ -352,6 +441,35 @@ class MemoryCluster:
                     adding_replicas=tuple(p.adding for p in moving.values()),
                     removing_replicas=tuple(p.removing for p in moving.values()),
                 )
+
+    def _progress(self) -> Progress | None:
+        if self._history is None:
+            return None
+        moving = tuple(self._reassignments())
+        sizes = self.fetch_log_sizes(self._history.wanted(moving), timedelta(seconds=1))
+        self._history = self._history.observe(moving, sizes, self._now())
+        return self._history.progress
+
+    def _logs(self, broker_id: int, wanted: Mapping[str, Collection[int]]) -> dict[TopicPartition, int]:
+        held = self.log_bytes[broker_id].items()
+        return {(topic, p): size for (topic, p), size in held if p in wanted.get(topic, ())}
+
+    def _assignment(self, row: TopicPartition) -> Assignment | None:
+        topic, partition = row
+        found = self.topics.get(topic, {}).get(partition)
+        if found is None:
+            return None
+        return Assignment(found.replicas, found.leader, found.isr, found.adding, found.removing)
+
+    def _refusal(self, row: TopicPartition, replicas: tuple[int, ...] | None) -> str:
+        """Why the controller does not take one partition; "": it does."""
+        standing = self._assignment(row)
+        if standing is None:
+            return f"{row[0]}-{row[1]} does not exist; name a partition that does"
+        if replicas is None:
+            return "" if standing.moves else f"{row[0]}-{row[1]} is not being reassigned; there is nothing to cancel"
+        absent = set(replicas) - self.brokers - set(standing.replicas)
+        return f"brokers {sorted(absent)} are not registered; name others" if absent else ""
 
     def _throttles(self) -> dict[ConfigResource, dict[str, str]]:
         found = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
 from typing import TypeVar
@@ -23,7 +23,8 @@ from autothrottle.core.changes import Change, Outcome
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.errors import AutothrottleError, Incomplete, NotLeader, Unavailable
 from autothrottle.core.loads import Loads
-from autothrottle.core.topology import Snapshot
+from autothrottle.core.reassignment import Submitted, Targets
+from autothrottle.core.topology import Snapshot, TopicPartition
 from autothrottle.ports.cluster import SnapshotEvent
 from autothrottle.ports.metrics import Event
 from autothrottle.v1 import applier_pb2, discovery_pb2, metrics_pb2, planner_pb2
@@ -36,6 +37,13 @@ from autothrottle.wire.changes import change_to_message, outcome_from_message
 from autothrottle.wire.cycles import cycle_from_message, state_from_message
 from autothrottle.wire.errors import from_rpc_error
 from autothrottle.wire.loads import event_to_message, loads_from_message
+from autothrottle.wire.reassignments import (
+    partitions_to_messages,
+    partitions_to_topics,
+    refusals_from_messages,
+    submitted_from_message,
+    targets_to_messages,
+)
 from autothrottle.wire.snapshots import UNKNOWN, NamedSnapshot, named_snapshot_from_chunks
 
 _STANDS_WITHIN = timedelta(seconds=5)
@@ -74,13 +82,21 @@ class DiscoveryClient(_Client):
         self._known = UNKNOWN
 
     def fetch_snapshot(
-        self, *, min_version: int = 0, replicas_of: Collection[int] = (), timeout: timedelta
+        self,
+        *,
+        min_version: int = 0,
+        replicas_of: Collection[int] = (),
+        partitions: Collection[TopicPartition] = (),
+        timeout: timedelta,
     ) -> Snapshot:
         """Return the cluster as it is now; a replica that knows the last one that we had sends what differs."""
         # Let go of first: after an error the whole snapshot is asked for.
         known, self._known = self._known, UNKNOWN
         request = discovery_pb2.GetSnapshotRequest(
-            min_version=min_version, replicas_of=sorted(replicas_of), known_name=known.name
+            min_version=min_version,
+            replicas_of=sorted(replicas_of),
+            partitions=partitions_to_topics(partitions),
+            known_name=known.name,
         )
 
         def fetch(channel: grpc.Channel, seconds: float) -> NamedSnapshot:
@@ -210,7 +226,7 @@ class MetricsClient(_Client):
 
 
 class ApplierClient(_Client):
-    """Changes carried out by the applier service (a `ConfigWriter`)."""
+    """Changes carried out by the applier service (a `ConfigWriter` and a `Reassigner`)."""
 
     service = "applier"
     rotates = True
@@ -225,6 +241,19 @@ class ApplierClient(_Client):
                 f"applier sent {len(response.outcomes)} outcomes for {len(changes)} changes; read back what stands"
             )
         return tuple(map(outcome_from_message, response.outcomes))
+
+    def alter_reassignments(
+        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...] | None], timeout: timedelta
+    ) -> Mapping[TopicPartition, str]:
+        request = applier_pb2.AlterReassignmentsRequest(
+            fence=fence,
+            start=targets_to_messages({row: to for row, to in targets.items() if to is not None}),
+            cancel=partitions_to_messages(row for row, to in targets.items() if to is None),
+        )
+        response = self._endpoints.call(
+            lambda channel, seconds: ApplierServiceStub(channel).AlterReassignments(request, timeout=seconds), timeout
+        )
+        return refusals_from_messages(response.refused)
 
 
 class AdminClient(_Client):
@@ -257,18 +286,50 @@ class PlannerClient(_Client):
             Unavailable: when no planner, or the leader, does not answer in time.
         """
         request = planner_pb2.RunCycleRequest(reason=reason)
+        self._led(lambda channel, seconds: PlannerServiceStub(channel).RunCycle(request, timeout=seconds), timeout)
 
-        def run(channel: grpc.Channel, seconds: float) -> None:
-            PlannerServiceStub(channel).RunCycle(request, timeout=seconds)
+    def start_reassignment(self, wanted: Targets, validate_only: bool, timeout: timedelta) -> Submitted:
+        """Let the leader set the throttles of a reassignment and then submit it; idempotent.
 
+        Raises:
+            NotLeader: when none of those that answer leads or knows who does.
+            Invalid, Missing, Conflict: when it cannot be submitted; nothing was.
+            Unavailable: when it was not done in time, or it is unknown whether it was.
+        """
+        request = planner_pb2.StartReassignmentRequest(
+            partitions=targets_to_messages(wanted), validate_only=validate_only
+        )
+        return submitted_from_message(
+            self._led(
+                lambda channel, seconds: PlannerServiceStub(channel).StartReassignment(request, timeout=seconds),
+                timeout,
+            )
+        )
+
+    def stop_reassignment(self, rows: Collection[TopicPartition], timeout: timedelta) -> Mapping[TopicPartition, str]:
+        """Let the leader cancel the reassignment of partitions; return those that Kafka did not cancel, and why.
+
+        Raises:
+            NotLeader: when none of those that answer leads or knows who does.
+            Missing: when none of them is being reassigned.
+            Unavailable: when it is unknown whether it was done.
+        """
+        request = planner_pb2.StopReassignmentRequest(partitions=partitions_to_messages(rows))
+        response = self._led(
+            lambda channel, seconds: PlannerServiceStub(channel).StopReassignment(request, timeout=seconds), timeout
+        )
+        return refusals_from_messages(response.refused)
+
+    def _led(self, rpc: Callable[[grpc.Channel, float], _T], timeout: timedelta) -> _T:
+        """Return what the leader answers, also when only another planner knows where it is."""
         deadline = time.monotonic() + timeout.total_seconds()
         try:
-            self._endpoints.call(run, timeout)
+            return self._endpoints.call(rpc, timeout)
         except NotLeader as refusal:
             if not refusal.leader_address:
                 raise
             left = timedelta(seconds=deadline - time.monotonic())
-            self._at(refusal.leader_address, run, left)
+            return self._at(refusal.leader_address, rpc, left)
 
     def state(self, timeout: timedelta, with_cycle: bool = True) -> PlannerState:
         """Return the leader's state, or another planner's while the leader is unknown or does not answer.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Protocol
 
@@ -11,8 +12,11 @@ import grpc
 from autothrottle.core.cycle import PlannerState
 from autothrottle.core.errors import AutothrottleError, Missing, NotLeader, Unavailable
 from autothrottle.core.overrides import Override, Overrides, validate_broker_id, validate_rate
-from autothrottle.ports.cluster import BrokerRegistry
+from autothrottle.core.reassignment import Submitted, Targets
+from autothrottle.core.topology import TopicPartition
+from autothrottle.ports.cluster import BrokerRegistry, SnapshotSource
 from autothrottle.ports.overrides import OverrideStore
+from autothrottle.runtime.server import time_left
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from autothrottle.wire.callers import caller
 from autothrottle.wire.cycles import cycle_to_message
@@ -21,6 +25,12 @@ from autothrottle.wire.overrides import (
     override_to_message,
     overrides_to_list,
     overrides_to_messages,
+)
+from autothrottle.wire.reassignments import (
+    partitions_from_messages,
+    reassignments_to_list,
+    refusals_to_messages,
+    targets_from_messages,
 )
 from autothrottle.wire.requests import validate_fields
 
@@ -45,12 +55,22 @@ class LeadingPlanner(Protocol):
         """Return how it stands, with its last cycle or without."""
         ...
 
+    def start_reassignment(self, wanted: Targets, validate_only: bool, timeout: timedelta) -> Submitted:
+        """Let it throttle a reassignment and then submit it."""
+        ...
+
+    def stop_reassignment(self, rows: Collection[TopicPartition], timeout: timedelta) -> Mapping[TopicPartition, str]:
+        """Let it cancel reassignments; return those that Kafka did not cancel, and why."""
+        ...
+
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """AdminService."""
 
-    def __init__(self, overrides: OverrideStore, planner: LeadingPlanner, brokers: BrokerRegistry) -> None:
-        self._overrides, self._planner, self._brokers = overrides, planner, brokers
+    def __init__(
+        self, overrides: OverrideStore, planner: LeadingPlanner, brokers: BrokerRegistry, snapshots: SnapshotSource
+    ) -> None:
+        self._overrides, self._planner, self._brokers, self._snapshots = overrides, planner, brokers, snapshots
 
     def ListOverrides(
         self, request: admin_pb2.ListOverridesRequest, context: grpc.ServicerContext
@@ -119,6 +139,48 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             leader_address=state.leader_address,
             last_cycle=cycle_to_message(state.last_cycle) if state.last_cycle else None,
             overrides=overrides_to_messages(self._overrides.read_overrides()),
+        )
+
+    def ListReassignments(
+        self, request: admin_pb2.ListReassignmentsRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.ListReassignmentsResponse:
+        """Return what is being reassigned."""
+        validate_fields(request)
+        snapshot = self._snapshots.fetch_snapshot(timeout=time_left(context))
+        return reassignments_to_list(snapshot)
+
+    def SubmitReassignment(
+        self, request: admin_pb2.SubmitReassignmentRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.SubmitReassignmentResponse:
+        """Let the leading planner throttle a reassignment and then submit it."""
+        validate_fields(request)
+        wanted = targets_from_messages(request.partitions)
+        try:
+            found = self._planner.start_reassignment(wanted, request.validate_only, time_left(context))
+        except NotLeader as error:
+            raise Unavailable(_NO_LEADER) from error
+        if not request.validate_only:
+            log.info("Reassignment of %d partitions submitted by %s", found.started, _caller(context))
+        return admin_pb2.SubmitReassignmentResponse(
+            submitted=found.started,
+            already_moving=found.already_moving,
+            already_there=found.already_there,
+            refused=refusals_to_messages(found.refused),
+        )
+
+    def CancelReassignment(
+        self, request: admin_pb2.CancelReassignmentRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.CancelReassignmentResponse:
+        """Let the leading planner cancel the reassignment of partitions."""
+        validate_fields(request)
+        rows = partitions_from_messages(request.partitions)
+        try:
+            refused = self._planner.stop_reassignment(rows, time_left(context))
+        except NotLeader as error:
+            raise Unavailable(_NO_LEADER) from error
+        log.info("Reassignment of %d partitions cancelled by %s", len(rows) - len(refused), _caller(context))
+        return admin_pb2.CancelReassignmentResponse(
+            cancelled=len(rows) - len(refused), refused=refusals_to_messages(refused)
         )
 
     def _warnings(self, broker_id: int | None, autoremove: bool) -> list[str]:

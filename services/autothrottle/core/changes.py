@@ -13,6 +13,7 @@ from enum import Enum
 
 from autothrottle.core.configs import (
     MAX_VALUE_BYTES,
+    RATE_KEYS,
     WILDCARD,
     ConfigResource,
     ReplicaRole,
@@ -27,6 +28,12 @@ from autothrottle.core.topology import Snapshot
 
 _SHOWN_ENTRIES, _SHOWN_BYTES = 8, 80
 """How much of a list a finding shows."""
+
+_TOO_LONG = (
+    f"the exact list exceeds Kafka's limit of {MAX_VALUE_BYTES} bytes, so that `*` stands for it: the traffic of the "
+    "topic's in-sync replicas then counts against the rate too. No metrics source tells that traffic, so the rate is "
+    "not raised by it and the move gets less than its rate; move fewer partitions of the topic at a time"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,7 @@ class _Key:
     value: str | None
     ledger: LedgerKey | None
     finding: str = ""
+    warning: str = ""
 
 
 def foreign_throttles(snapshot: Snapshot) -> Mapping[ConfigResource, Mapping[str, str]]:
@@ -115,6 +123,35 @@ def removal_of_foreign(snapshot: Snapshot, term: int, cycle: int = 0) -> tuple[C
     )
 
 
+def intended(change: Change, ledger: LedgerEntry | None, term: int) -> LedgerEntry | None:
+    """Return the ledger entry to stand while a change is carried out, for who cannot write both at once.
+
+    With it `changes` finds the way from what stood before as well as from what stands afterwards.
+
+    Args:
+        change: what is about to be done.
+        ledger: the entry that stands.
+        term: the term that writes.
+    """
+    old, new = ledger.keys if ledger else {}, change.ledger.keys if change.ledger else {}
+    keys = dict(new)
+    for edit in change.edits:
+        keys[edit.key] = _intended(edit, old.get(edit.key), new.get(edit.key))
+    if not keys or (ledger and keys == old):
+        return ledger if keys else None
+    return LedgerEntry(keys, term, change.ledger.cycle if change.ledger else 0)
+
+
+def _intended(edit: Edit, old: LedgerKey | None, new: LedgerKey | None) -> LedgerKey:
+    if new is None or edit.value is None:
+        # It goes. What stands is ours until it has gone; a rate of the move that never was, from now on.
+        return old or LedgerKey(edit.value, edit.expected)
+    replaced = edit.expected if old is None or old.is_ours(edit.expected) else old.written
+    if edit.key in RATE_KEYS:
+        return LedgerKey(new.before, replaced, intent=edit.value)
+    return LedgerKey(new.before, replaced, new.owned | (old.owned if old else frozenset()), edit.value)
+
+
 def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0) -> ChangeSet:
     """Return the edits that make the cluster carry the plan, and give back what the plan does not need.
 
@@ -135,7 +172,8 @@ def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0) -> Change
             refused.append(Outcome(resource, OutcomeStatus.REFUSED, f"{problem.path}: {problem.reason}"))
             continue
         keys = dict(_keys(plan, rates, of_the_move, snapshot, resource))
-        findings += [f"{resource}, {name}: {key.finding}" for name, key in keys.items() if key.finding]
+        found = [(name, text) for name, key in keys.items() for text in (key.finding, key.warning) if text]
+        findings += [f"{resource}, {name}: {text}" for name, text in found]
         change = _change(snapshot, resource, keys, term, cycle)
         if change is not None:
             done.append(change)
@@ -176,7 +214,7 @@ def _keys(
 def _rate(desired: int | None, standing: str | None, ours: LedgerKey | None, of_the_move: bool, hold: bool) -> _Key:
     if ours is None:
         return _rate_of_others(desired, standing, of_the_move, hold)
-    edited = standing != ours.written
+    edited = not ours.is_ours(standing)
     if desired is not None:
         value = str(desired)
         finding = f"{_rate_edit(standing, ours)}; repaired" if edited and standing != value else ""
@@ -200,9 +238,10 @@ def _rate_of_others(desired: int | None, standing: str | None, of_the_move: bool
 
 
 def _rate_edit(standing: str | None, ours: LedgerKey) -> str:
+    written = ours.intent if ours.written is None else ours.written
     if standing is None:
-        return f"somebody removed the rate of {ours.written}"
-    return f"somebody set a rate of {standing} in place of {ours.written}"
+        return f"somebody removed the rate of {written}"
+    return f"somebody set a rate of {standing} in place of {written}"
 
 
 def _replicas(
@@ -211,8 +250,8 @@ def _replicas(
     desired, moving = lists.of(role), lists.moving
     if ours and _is_all_ours(standing, ours) and (ours.written == lists.texts.get(role) or desired == ours.owned):
         return _Key(standing, ours)
-    owned = ours.owned if ours else frozenset()
     entries = _entries(standing)
+    owned = _owned(ours, entries)
     replaced = entries is None or (WILDCARD in entries) != (WILDCARD in owned)
     if replaced and (ours is None or not desired):
         finding = f"{_replacement(standing)}; left as it is"
@@ -226,19 +265,34 @@ def _replicas(
     before = text if parse_replicas(text or "") == foreign else _listed(foreign)
     if not wanted:
         return _Key(before, None)
-    wanted, value = _fitting(wanted, foreign, lists.texts.get(role) if wanted == desired else None)
+    wanted, value, too_long = _fitting(wanted, foreign, lists.texts.get(role) if wanted == desired else None)
     if standing is not None and parse_replicas(value) == present:
         value = standing
     if replaced:
         finding = f"{_replacement(standing)}; repaired"
     else:
-        finding = _list_edit(owned, present, _of_partitions(present, moving) - wanted) if ours else ""
-    return _Key(value, LedgerKey(before, value, wanted), finding)
+        added = _of_partitions(present, moving) - wanted - owned
+        finding = _list_edit(_confirmed(owned, ours), present, added) if ours else ""
+    return _Key(value, LedgerKey(before, value, wanted), finding, too_long)
+
+
+def _owned(ours: LedgerKey | None, entries: frozenset[str] | None) -> frozenset[str]:
+    """What is ours of what stands; between a wildcard and an exact list the standing one tells which it is."""
+    if ours is None or ours.intent is None or WILDCARD not in ours.owned:
+        return ours.owned if ours else frozenset()
+    return frozenset({WILDCARD}) if entries and WILDCARD in entries else ours.owned - {WILDCARD}
+
+
+def _confirmed(owned: frozenset[str], ours: LedgerKey) -> frozenset[str]:
+    """The entries that must stand: while there is an intent, only those that it has in common with what was."""
+    if ours.intent is None:
+        return owned
+    return owned & (_entries(ours.written) or frozenset()) & (_entries(ours.intent) or frozenset())
 
 
 def _is_all_ours(standing: str | None, ours: LedgerKey) -> bool:
     """Whether a list stands as we wrote it, without foreign entries: the usual case, known without reading it."""
-    return standing == ours.written and ours.part is None and not ours.before
+    return standing == ours.written and ours.intent is None and ours.part is None and not ours.before
 
 
 def _replacement(standing: str | None) -> str:
@@ -256,18 +310,19 @@ def _entries(standing: str | None) -> frozenset[str] | None:
         return None
 
 
-def _fitting(wanted: frozenset[str], foreign: frozenset[str], text: str | None) -> tuple[frozenset[str], str]:
-    """The entries to own and the list to write: the wildcard if Kafka's clients cannot read the exact one."""
+def _fitting(wanted: frozenset[str], foreign: frozenset[str], text: str | None) -> tuple[frozenset[str], str, str]:
+    """The entries to own, the list to write (`*` if Kafka's clients cannot read the exact one), and what that means."""
     value = format_replicas(wanted | foreign) if foreign or text is None else text
-    if WILDCARD in wanted or len(value) > MAX_VALUE_BYTES:
-        return frozenset({WILDCARD}), WILDCARD
-    return wanted, value
+    if WILDCARD in wanted:
+        return frozenset({WILDCARD}), WILDCARD, ""
+    if len(value) > MAX_VALUE_BYTES:
+        return frozenset({WILDCARD}), WILDCARD, _TOO_LONG
+    return wanted, value, ""
 
 
 def _list_edit(owned: frozenset[str], entries: frozenset[str], added: frozenset[str]) -> str:
     """What somebody did to a list of ours, in one sentence; "" when nothing."""
     lost = owned - entries
-    added = added - owned
     deeds = [f"removed {_some(lost)} from"] if lost else []
     deeds += [f"added {_some(added)} to"] if added else []
     return f"somebody {' and '.join(deeds)} the replica list; repaired" if deeds else ""

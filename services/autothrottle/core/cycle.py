@@ -39,6 +39,10 @@ class CycleRecord:
     """What somebody else did to our keys, and what could not be read; one sentence each."""
     error: str = ""
     """Why it failed; empty when it did not."""
+    bytes_left: int | None = None
+    """What is left to be copied, of the flows that are known; None: nothing moves, or nothing is known."""
+    eta: datetime | None = None
+    """When the last byte lands at the rate of the last minutes, UTC; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,7 +236,8 @@ def previous_rate(snapshot: Snapshot, broker_id: int, role: ReplicaRole) -> Byte
     """
     entry = snapshot.ledger.get(ConfigResource.broker(broker_id))
     ours = entry.keys.get(role.rate_key) if entry else None
-    return _rate(ours.written) if ours else standing_rate(snapshot, broker_id, role)
+    standing = snapshot.throttles.get(ConfigResource.broker(broker_id), {}).get(role.rate_key)
+    return _rate((standing if ours is None or ours.is_ours(standing) else ours.written) or "")
 
 
 def _rate(value: str) -> BytesPerSecond | None:

@@ -12,10 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from autothrottle.core.configs import ConfigResource, ReplicaRole, format_replicas
 from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry
+
+if TYPE_CHECKING:  # progress is worked out from what is here
+    from autothrottle.core.progress import Progress
 
 MAX_BROKER_ID = 2**31 - 1
 """Kafka keeps broker ids as a signed 32-bit number; the first one may be 0."""
@@ -34,6 +38,34 @@ def parse_broker_id(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text[:11]) <= MAX_BROKER_ID:
         return int(text[:11])
     raise Invalid(f"{text[:40]!r} is no broker id; give an integer in 0..{MAX_BROKER_ID}")
+
+
+TopicPartition = tuple[str, int]
+"""A topic's name and a partition number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Where one partition is, and where it is going."""
+
+    replicas: tuple[int, ...]
+    """Broker ids: while it is being reassigned those to come and those to go are among them."""
+    leader: int
+    """Broker id, or -1 while the partition is offline."""
+    isr: tuple[int, ...]
+    """In-sync replicas."""
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is being reassigned."""
+        return bool(self.adding_replicas or self.removing_replicas)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas that it shall have, the preferred leader first."""
+        return tuple(b for b in self.replicas if b not in self.removing_replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +168,20 @@ class Snapshot:
     """One for each topic in reassignment, ordered by name."""
     throttles: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
     """Resource -> the throttle keys that stand on it; absent: none stands."""
+    default_throttles: Mapping[str, str] = field(default_factory=dict)
+    """Rate keys at Kafka's `<default>` broker level; never ours, in force on brokers without a value of their own."""
     ledger: Mapping[ConfigResource, LedgerEntry] = field(default_factory=dict)
     """Resource -> what we wrote there; absent: nothing there is ours."""
     replicas: Mapping[int, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
     """Broker id -> topic -> its partitions with a replica there; only brokers that were asked for."""
+    assignments: Mapping[TopicPartition, Assignment] = field(default_factory=dict)
+    """Partition -> where it is; only of those that were asked for: one that is not here does not exist."""
     unreadable_configs: Mapping[ConfigResource, Problem] = field(default_factory=dict)
     """Resource -> why its config cannot be read: it is left as it is."""
     problems: tuple[Problem, ...] = ()
     """Parts of the topology that cannot be read: while there are any, nothing is removed."""
+    progress: Progress | None = None
+    """How far the moves have come, as of some seconds ago; None: nobody reads log sizes."""
 
     @staticmethod
     def empty() -> Snapshot:

@@ -16,6 +16,7 @@ from autothrottle.core.topology import Snapshot
 from autothrottle.ports.cluster import SnapshotEvent, SnapshotSource
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import discovery_pb2, discovery_pb2_grpc
+from autothrottle.wire.reassignments import partitions_from_topics
 from autothrottle.wire.snapshots import UNKNOWN, NamedSnapshot, snapshot_to_chunks
 
 _MOST_BROKERS = 10_000
@@ -63,8 +64,12 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         if len(request.replicas_of) > _MOST_BROKERS:
             raise Invalid(f"replicas of {len(request.replicas_of)} brokers are asked for; name at most {_MOST_BROKERS}")
         asked = tuple(validate_broker_id(broker_id) for broker_id in request.replicas_of)
-        timeout = time_left(context, share=1.0)
-        snapshot = self._source.fetch_snapshot(min_version=request.min_version, replicas_of=asked, timeout=timeout)
+        snapshot = self._source.fetch_snapshot(
+            min_version=request.min_version,
+            replicas_of=asked,
+            partitions=partitions_from_topics(request.partitions),
+            timeout=time_left(context, share=1.0),
+        )
         base = self._sent.take(request.known_name)
         yield from snapshot_to_chunks(snapshot, name=self._sent.keep(snapshot), base=base)
 

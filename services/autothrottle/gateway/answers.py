@@ -19,6 +19,9 @@ from autothrottle.wire.errors import code_of
 ADMIN_TIMEOUT = timedelta(seconds=8)
 """For one call of the admin service, which itself waits for a planner at most 5 s."""
 
+SUBMIT_TIMEOUT = timedelta(seconds=55)
+"""For submitting a reassignment: its throttles are set, read back and given a second to act first."""
+
 HTTP_STATUS: Mapping[grpc.StatusCode, int] = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.FAILED_PRECONDITION: 400,

@@ -19,7 +19,10 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from autothrottle.core.errors import Invalid
-from autothrottle.gateway.answers import ADMIN_TIMEOUT, Admin, Answer, document, parameters
+from autothrottle.gateway.answers import ADMIN_TIMEOUT, SUBMIT_TIMEOUT, Admin, Answer, document, parameters
+
+_TIMEOUTS = {"SubmitReassignment": SUBMIT_TIMEOUT}
+"""Method -> how long it may take, where that is longer than usual."""
 
 _TEMPLATE = re.compile(r"\{([a-z0-9_.]+)\}")
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
@@ -63,7 +66,8 @@ def answer(binding: Binding, admin: Admin, in_path: Mapping[str, str], query: st
         Invalid: when the request is not what the route takes.
         AutothrottleError: what the admin service answered.
     """
-    response = admin.call(binding.method.name, request(binding, in_path, query, body), ADMIN_TIMEOUT)
+    timeout = _TIMEOUTS.get(binding.method.name, ADMIN_TIMEOUT)
+    response = admin.call(binding.method.name, request(binding, in_path, query, body), timeout)
     return document(200, json_format.MessageToDict(response, always_print_fields_with_no_presence=True))
 
 

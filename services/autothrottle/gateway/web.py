@@ -29,7 +29,10 @@ from autothrottle.wire.callers import forwarded
 SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 
 MAX_BODY_BYTES = 64 * 1024
-"""Of a request; the largest that means something has some hundred bytes."""
+"""Of a request; the largest that means something has some hundred bytes, but for those of `LARGE_BODIES`."""
+
+LARGE_BODIES: Mapping[str, int] = {"SubmitReassignment": 16 * 1024 * 1024, "CancelReassignment": 16 * 1024 * 1024}
+"""Method -> the largest body, in bytes: 100,000 partitions take 8 MB."""
 
 _MOST_DISCARDED_BYTES = 16 * 1024 * 1024
 """How much of a larger body is read, so that its sender lives to see the answer."""
@@ -64,8 +67,12 @@ def application(admin: AdminService, body_seconds: float) -> Starlette:
     text_api = _legacy(admin)
     for path in ("/throttle", "/throttle/{rest:path}"):
         paths[path] = {"GET": text_api, "POST": text_api}
+    largest = {b.path: LARGE_BODIES[b.method.name] for b in routes if b.method.name in LARGE_BODIES}
     application = Starlette(
-        routes=[Route(path, _endpoint(verbs, body_seconds), methods=[*verbs]) for path, verbs in paths.items()],
+        routes=[
+            Route(path, _endpoint(verbs, body_seconds, largest.get(path, MAX_BODY_BYTES)), methods=[*verbs])
+            for path, verbs in paths.items()
+        ],
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
     application.router.redirect_slashes = False
@@ -95,10 +102,10 @@ def _asked_by(request: Request, admin: AdminService) -> Admin:
     return Admin(admin, forwarded(client, request.headers))
 
 
-def _endpoint(verbs: Mapping[str, _Answering], body_seconds: float) -> _Endpoint:
+def _endpoint(verbs: Mapping[str, _Answering], body_seconds: float, most_bytes: int) -> _Endpoint:
     async def answer(request: Request) -> Response:
         _refuse_other_sites(request)
-        body = await _body(request, body_seconds)
+        body = await _body(request, body_seconds, most_bytes)
         verb = "GET" if request.method == "HEAD" else request.method
         return _response(await run_in_threadpool(verbs[verb], request, body))
 
@@ -114,31 +121,31 @@ def _refuse_other_sites(request: Request) -> None:
             raise HTTPException(403, f"a page of {origin} may not change anything here; use a client, or this origin")
 
 
-async def _body(request: Request, seconds: float) -> bytes:
+async def _body(request: Request, seconds: float, most_bytes: int) -> bytes:
     try:
         async with asyncio.timeout(seconds):
-            body = await _collected(request)
+            body = await _collected(request, most_bytes)
     except TimeoutError:
         raise HTTPException(
             408, f"the body did not come within {seconds:g} s; send it at once", {"connection": "close"}
         ) from None
     except ClientDisconnect:
         raise HTTPException(400, "the connection was closed before the body had come") from None
-    if len(body) > MAX_BODY_BYTES:
+    if len(body) > most_bytes:
         raise HTTPException(
-            413, f"the body is larger than {MAX_BODY_BYTES} bytes; send one operation", {"connection": "close"}
+            413, f"the body is larger than {most_bytes} bytes; send one operation", {"connection": "close"}
         )
     return body
 
 
-async def _collected(request: Request) -> bytes:
-    """Return the body, or more than `MAX_BODY_BYTES` of it; memory holds no more than that and one chunk."""
+async def _collected(request: Request, most_bytes: int) -> bytes:
+    """Return the body, or more than `most_bytes` of it; memory holds no more than that and one chunk."""
     kept, size = bytearray(), 0
     async for chunk in request.stream():
         size += len(chunk)
-        if len(kept) <= MAX_BODY_BYTES:
+        if len(kept) <= most_bytes:
             kept += chunk
-        if size > _MOST_DISCARDED_BYTES:
+        if size > max(_MOST_DISCARDED_BYTES, most_bytes):
             break
     return bytes(kept)
 

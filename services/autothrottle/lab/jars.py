@@ -4,7 +4,7 @@ ZooKeeper comes with the pyspark package. Kafka's release is fetched by the Ivy 
 once, into a cache outside of the tree:
 
     jar directory = pyspark_jars()            ZooKeeper, Ivy
-    jar directory = kafka_jars("3.9.2")       everything that `kafka.Kafka` needs
+    jar directory = kafka_jars("4.3.1")       everything that `kafka.Kafka` needs
     java          = require_java()            the program that runs them
 
 Where Ivy looks, the first that is given: the environment variable AUTOTHROTTLE_MAVEN_REPOSITORY, a mirror of
@@ -47,6 +47,7 @@ _IVY_SETTINGS = """\
 </ivysettings>
 """
 
+# Without the log4j of Kafka 2, which stands in the way of reload4j and does not run on Java 17.
 _IVY_MODULE = """\
 <ivy-module version="2.0">
   <info organisation="autothrottle" module="kafka"/>
@@ -55,6 +56,8 @@ _IVY_MODULE = """\
     <dependency org="org.apache.kafka" name="kafka_2.13" rev="{version}" conf="default->runtime,master"/>
     <dependency org="org.apache.kafka" name="kafka-tools" rev="{version}" conf="default->runtime,master"/>
     <dependency org="org.slf4j" name="slf4j-reload4j" rev="1.7.36" conf="default->runtime,master"/>
+    <exclude org="org.slf4j" module="slf4j-log4j12"/>
+    <exclude org="log4j" module="log4j"/>
   </dependencies>
 </ivy-module>
 """
@@ -113,7 +116,7 @@ def cache_directory() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "autothrottle"
 
 
-def kafka_jars(version: str = "3.9.2") -> Path:
+def kafka_jars(version: str) -> Path:
     """Return the directory of the jars of a Kafka release, fetched when it is not there yet.
 
     Any number of processes may call it at once: one fetches, the others wait. The directory appears whole or
@@ -123,14 +126,23 @@ def kafka_jars(version: str = "3.9.2") -> Path:
         Missing: no Java, or no pyspark.
         Unavailable: the jars could not be fetched; says from where and why.
     """
-    parent = cache_directory() / "jars"
-    jars = parent / f"kafka-{version}"
+    jars = _directory(version)
+    parent = jars.parent
     if not jars.is_dir():
         parent.mkdir(parents=True, exist_ok=True)
         with _locked(parent / f"kafka-{version}.lock"):
             if not jars.is_dir():
                 _fetch(version, jars)
     return jars
+
+
+def has_kafka_jars(version: str) -> bool:
+    """Return whether the jars of a Kafka release are there, so that nothing has to be fetched."""
+    return _directory(version).is_dir()
+
+
+def _directory(version: str) -> Path:
+    return cache_directory() / "jars" / f"kafka-{version}"
 
 
 @contextmanager
@@ -143,7 +155,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _fetch(version: str, jars: Path) -> None:
     repository, said_by = _repository()
     log.info("Fetching the jars of Kafka %s from %s into %s: 1 to 2 minutes, once.", version, said_by, jars)
-    downloads = jars.parent / "ivy"
+    downloads = jars.parent / f"ivy-{version}"  # of this release only: another may be fetched at the same time
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=jars.parent) as scratch:
         work = Path(scratch)
         root = f" root={quoteattr(repository)}" if repository else ""

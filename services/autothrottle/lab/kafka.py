@@ -1,15 +1,14 @@
-"""A real Kafka cluster in ZooKeeper mode on 127.0.0.1: N brokers, each a process of its own.
+"""A real Kafka cluster on 127.0.0.1: N brokers, each a process of its own.
 
-`KafkaCluster` starts and ends it, reassigns partitions in both forms, plays the other operator who sets
-configs, and says what the brokers themselves report and what their logs hold. It is a test's own pair of
-eyes: it shares no code with the adapters that it helps to test.
-
-kafka-python is imported here and in `lab.traffic` only by way of this module, since importing it warns.
+`KafkaCluster` is what both kinds have in common: `kafka_zookeeper.ZooKeeperModeCluster` keeps its metadata in
+ZooKeeper, `kraft.KraftCluster` with a controller of its own. It starts and ends brokers, reassigns partitions,
+plays the other operator who sets configs, and says what the brokers themselves report, what the controller has
+written and what the logs hold. It is a test's own pair of eyes: with the adapters that it helps to test it shares
+kafka-python and the options of its clients, and no more.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -17,17 +16,16 @@ import socket
 import threading
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError, NoNodeError
-
-from autothrottle.core.errors import Conflict, Invalid, Unavailable
+from autothrottle.adapters.kafka_admin.connections import CLIENT
+from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.lab.jars import kafka_jars, require_java
-from autothrottle.lab.processes import Process, free_ports
+from autothrottle.lab.processes import Process
 
 with warnings.catch_warnings():
     # It reads its schemas through a function of importlib.resources that is deprecated.
@@ -35,19 +33,36 @@ with warnings.catch_warnings():
     import kafka
     import kafka.admin
     import kafka.errors
-    import kafka.net.inet
+    import kafka.protocol.admin
 
-__all__ = ["CLIENT", "Broker", "KafkaCluster", "Partition", "PartitionState", "kafka"]
+__all__ = [
+    "CLIENT",
+    "DEFAULT",
+    "PROPERTIES",
+    "SESSION_SECONDS",
+    "START_SECONDS",
+    "Broker",
+    "KafkaCluster",
+    "KafkaServer",
+    "Partition",
+    "PartitionState",
+    "java_command",
+    "kafka",
+    "wait_until",
+]
 
 T = TypeVar("T")
 Partition = tuple[str, int]
 """Topic and partition number."""
 
 SESSION_SECONDS = 6.0
-"""ZooKeeper session of a broker: so long the cluster believes that a killed broker lives."""
+"""Session of a broker with ZooKeeper or its controller: so long the cluster believes that a killed broker lives."""
 
-CLIENT: Mapping[str, Any] = {"proxy_url": "direct://"}
-"""Options for every client of kafka-python; `direct` names `_DirectConnection`."""
+DEFAULT = "<default>"
+"""What Kafka calls the dynamic configs that hold for every broker without one of its own."""
+
+START_SECONDS = 300.0
+"""How long all brokers may take to start; 6 to 12 s on two cores that are free."""
 
 REQUEST_SECONDS = 15.0
 """Deadline of one request to the brokers."""
@@ -55,10 +70,7 @@ REQUEST_SECONDS = 15.0
 ATTEMPTS = 3
 """So often a question is asked whose broker could not be reached."""
 
-_PROPERTIES: Mapping[str, object] = {
-    "broker.id.generation.enable": False,  # ids above 1000 are ours to choose
-    "zookeeper.session.timeout.ms": int(SESSION_SECONDS * 1000),
-    "zookeeper.connection.timeout.ms": 30_000,
+PROPERTIES: Mapping[str, object] = {
     "num.network.threads": 2,
     "num.io.threads": 4,
     "background.threads": 2,
@@ -75,8 +87,8 @@ _PROPERTIES: Mapping[str, object] = {
     "transaction.state.log.replication.factor": 1,
     "transaction.state.log.min.isr": 1,
     "group.initial.rebalance.delay.ms": 0,
-    "controlled.shutdown.retry.backoff.ms": 500,
 }
+"""Of every broker: little memory, few threads, small segments, and nothing that happens by itself."""
 
 _LOG4J = """\
 log4j.rootLogger=WARN, file
@@ -88,33 +100,15 @@ log4j.appender.file.layout=org.apache.log4j.PatternLayout
 log4j.appender.file.layout.ConversionPattern=[%d] %p %m (%c)%n
 """
 
+_SET, _DELETE = 0, 1
+"""Operations of IncrementalAlterConfigs."""
+
 _LOG_DIRECTORY = re.compile(r"^(?P<topic>.+)-(?P<partition>\d+)$")
-
-
-class _CollectedSocket(socket.socket):
-    """A socket that may be left to the garbage collector."""
-
-    def __del__(self) -> None:
-        self.close()
-
-
-class _DirectConnection(kafka.net.inet.KafkaNetSocket):  # type: ignore[misc]
-    """A connection without a proxy; kafka-python finds this class by its scheme.
-
-    kafka-python 3.0.12 leaves sockets to the garbage collector when a connection is refused, and when a client is
-    closed with something unsent. Python warns of each at some later moment, which is an error in somebody's test.
-    """
-
-    SCHEMES = ("direct",)
-
-    def socket(self, family: int, sock_type: int, proto: int) -> socket.socket:
-        """Return a new socket."""
-        return _CollectedSocket(family, sock_type, proto)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Where a partition is, as the controller wrote it in ZooKeeper."""
+    """Where a partition is, as the controller wrote it."""
 
     replicas: tuple[int, ...]
     adding_replicas: tuple[int, ...]
@@ -130,36 +124,38 @@ class PartitionState:
         return settled and self.leader >= 0 and set(self.isr) >= set(self.replicas)
 
 
-class Broker:
-    """One broker: its process, its port and its directory, which outlives a stop."""
+class KafkaServer:
+    """One process of Kafka's and its directory, which outlives a stop."""
 
-    def __init__(self, broker_id: int, directory: Path, command: Sequence[str], properties: Mapping[str, object]):
-        self.broker_id = broker_id
-        self.port = free_ports(1)[0]
+    def __init__(
+        self, name: str, directory: Path, port: int, command: Sequence[str], properties: Mapping[str, object]
+    ) -> None:
+        self.name = name
+        self.port = port
         self.directory = directory
         self.logs = directory / "logs"
         """One directory for each partition."""
         self.server_log = directory / "server.log"
-        """What the broker logs."""
+        """What it logs."""
         directory.mkdir(parents=True)
         configuration, log4j = directory / "server.properties", directory / "log4j.properties"
         log4j.write_text(_LOG4J.format(path=self.server_log))
-        configuration.write_text("".join(f"{key}={_spelled(value)}\n" for key, value in self._all(properties)))
-        self.process = Process(
-            f"broker {broker_id}",
-            [*command, f"-Dlog4j.configuration=file:{log4j}", "kafka.Kafka", str(configuration)],
-            directory / "output.log",
-        )
+        given = {"log.dirs": self.logs, **properties}
+        configuration.write_text("".join(f"{key}={_spelled(value)}\n" for key, value in given.items()))
+        self.command = [*command, f"-Dlog4j.configuration=file:{log4j}"]
+        """The Java program without what it runs."""
+        self.configuration = configuration
+        """Its `server.properties`."""
+        self.process = Process(name, [*self.command, "kafka.Kafka", str(configuration)], directory / "output.log")
 
-    def _all(self, properties: Mapping[str, object]) -> Iterable[tuple[str, object]]:
-        yield "broker.id", self.broker_id
-        yield "listeners", f"PLAINTEXT://127.0.0.1:{self.port}"
-        yield "log.dirs", self.logs
-        yield from properties.items()
+    def close(self) -> None:
+        """Kill it and remove its directory."""
+        self.process.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
     def listening(self) -> bool:
-        """Whether it takes connections; a broker does so a moment after it has registered."""
+        """Whether it takes connections."""
         try:
             socket.create_connection(("127.0.0.1", self.port), timeout=2.0).close()
         except OSError:
@@ -167,47 +163,51 @@ class Broker:
         return True
 
     def log_end(self, lines: int = 30) -> str:
-        """Return the last lines that the broker logged."""
+        """Return the last lines that it logged."""
         logged = self.server_log.read_text(errors="replace") if self.server_log.exists() else ""
         return "\n".join(logged.splitlines()[-lines:]) + "\n" + self.process.log_end(lines)
 
+    def wait_until(self, ready: Callable[[], bool], within_seconds: float) -> None:
+        """Return as soon as `ready` says so.
 
-class KafkaCluster:
-    """Brokers that share one ZooKeeper (and chroot); a context manager that starts and ends them.
+        Raises:
+            TimeoutError: it does not become ready, or ends first; has the end of what it logged.
+        """
+        try:
+            self.process.wait_until(ready, within_seconds, poll_seconds=0.1)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.log_end()}") from None
 
-    All methods may be called from any thread. Ended brokers are killed,
-    and what the cluster wrote into `directory` is removed; what it wrote into ZooKeeper goes with that.
-    """
+
+class Broker(KafkaServer):
+    """One broker."""
 
     def __init__(
-        self,
-        zookeeper_connect: str,
-        directory: Path,
-        broker_ids: Sequence[int] = (1001, 1002, 1003),
-        chroot: str = "",
-        version: str = "3.9.2",
-        broker_properties: Mapping[str, object] | None = None,
-        heap_megabytes: int = 256,
+        self, broker_id: int, directory: Path, port: int, command: Sequence[str], properties: Mapping[str, object]
     ) -> None:
-        """Prepare the brokers; `broker_properties` beat the lab's own; `chroot`: "" or "/..."."""
-        self.zookeeper_connect = zookeeper_connect + chroot
-        """Connection string with the chroot, as brokers and tools take it."""
+        listeners = {"listeners": f"PLAINTEXT://127.0.0.1:{port}"}
+        super().__init__(f"broker {broker_id}", directory, port, command, {**listeners, **properties})
+        self.broker_id = broker_id
+
+
+class KafkaCluster(ABC):
+    """Brokers that know one another; a context manager that starts and ends them.
+
+    All methods may be called from any thread. Ended brokers are killed, and what the cluster wrote into `directory`
+    is removed.
+    """
+
+    def __init__(self, directory: Path, version: str, brokers: Iterable[Broker]) -> None:
         self.directory = directory
-        properties = {"zookeeper.connect": self.zookeeper_connect, **_PROPERTIES, **(broker_properties or {})}
-        command = _java(kafka_jars(version), heap_megabytes)
-        self.brokers = {
-            broker_id: Broker(broker_id, directory / f"broker-{broker_id}", command, properties)
-            for broker_id in broker_ids
-        }
+        self.version = version
+        """Of Kafka: `4.3.1`."""
+        self.brokers = {broker.broker_id: broker for broker in brokers}
         self.start_seconds = 0.0
         """How long the last `start` of all brokers took."""
-        self._chroot = chroot
-        # Without the chroot, which the first broker makes.
-        self._zookeeper = KazooClient(zookeeper_connect, timeout=10.0)
         self._admin: Any = None
         self._admin_lock = threading.Lock()
 
-    def __enter__(self) -> KafkaCluster:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:
@@ -225,10 +225,9 @@ class KafkaCluster:
         """All brokers, running or not: `host:port,host:port`."""
         return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers.values())
 
-    def start(self, within_seconds: float = 120.0) -> None:
+    def start(self, within_seconds: float = START_SECONDS) -> None:
         """Start all brokers at once and return when every one is registered and known to the others."""
         began = time.monotonic()
-        self._zookeeper.start(timeout=15)
         for broker in self.brokers.values():
             broker.process.start()
         for broker in self.brokers.values():
@@ -240,22 +239,20 @@ class KafkaCluster:
         """Kill all brokers and remove their directories."""
         with self._admin_lock:
             self._close_admin()
-        self._zookeeper.stop()
-        self._zookeeper.close()
         for broker in self.brokers.values():
             broker.process.kill()
         for broker in self.brokers.values():
-            shutil.rmtree(broker.directory, ignore_errors=True)
+            broker.close()
 
-    def start_broker(self, broker_id: int, within_seconds: float = 60.0) -> None:
+    def start_broker(self, broker_id: int, within_seconds: float = 120.0) -> None:
         """Start a broker that has ended, with its data, and return when the others know it.
 
-        After a kill this waits first until ZooKeeper has forgotten its session.
+        After a kill this waits first until its session is over.
         """
         broker = self.brokers[broker_id]
         if broker.process.running:
             return
-        _wait_until(lambda: not self._registered(broker_id), within_seconds, f"broker {broker_id} is forgotten")
+        wait_until(lambda: not self._is_registered(broker_id), within_seconds, f"broker {broker_id} is forgotten")
         broker.process.start()
         self._wait_until_serving(broker, within_seconds)
         self._wait_until_known(within_seconds)
@@ -285,24 +282,9 @@ class KafkaCluster:
         self.wait_until_in_sync([name])
 
     def delete_topic(self, name: str, within_seconds: float = 60.0) -> None:
-        """Delete a topic and return when its node is gone."""
+        """Delete a topic and return when the controller knows no more of it."""
         self._ask(lambda admin: admin.delete_topics([name]))
-        path = f"/brokers/topics/{name}"
-        _wait_until(lambda: not self._exists(path), within_seconds, f"topic {name} is deleted")
-
-    def reassign_through_znode(self, replicas: Mapping[Partition, Sequence[int]]) -> None:
-        """Start a reassignment as Kafka's old tools did: the whole plan in `/admin/reassign_partitions`.
-
-        Raises:
-            Conflict: one that was started like that is under way.
-        """
-        rows = [{"topic": t, "partition": p, "replicas": list(to)} for (t, p), to in replicas.items()]
-        plan = json.dumps({"version": 1, "partitions": rows}).encode()
-        try:
-            self._zookeeper.create(f"{self._chroot}/admin/reassign_partitions", plan)
-        except NodeExistsError:
-            fix = "Fix: wait until `reassigning()` is empty."
-            raise Conflict(f"/admin/reassign_partitions is there already. {fix}") from None
+        wait_until(lambda: not self._is_topic(name), within_seconds, f"topic {name} is deleted")
 
     def reassign_through_bootstrap(self, replicas: Mapping[Partition, Sequence[int] | None]) -> None:
         """Start a reassignment through the controller (KIP-455); None cancels that of a partition.
@@ -315,15 +297,9 @@ class KafkaCluster:
         if refused := {f"{p.topic}-{p.partition}": why.__name__ for p, why in told.items() if why}:
             raise Invalid(f"The controller refuses to reassign {refused}.")
 
-    def reassigning(self) -> set[Partition]:
-        """Return the partitions under reassignment, however it was started, also those not begun yet."""
-        moving = {p for p, state in self.partitions().items() if state.adding_replicas or state.removing_replicas}
-        plan = self._read("/admin/reassign_partitions")
-        return moving | {(row["topic"], row["partition"]) for row in plan.get("partitions", [])}
-
     def wait_until_reassigned(self, within_seconds: float = 60.0) -> None:
         """Return when nothing is being reassigned."""
-        _wait_until(lambda: not self.reassigning(), within_seconds, "the reassignment is done")
+        wait_until(lambda: not self.reassigning(), within_seconds, "the reassignment is done")
 
     def wait_until_in_sync(self, topics: Iterable[str], within_seconds: float = 60.0) -> None:
         """Return when every partition of the topics has a leader and all its replicas are in sync."""
@@ -333,27 +309,24 @@ class KafkaCluster:
             states = self.partitions(names)
             return {topic for topic, _ in states} == set(names) and all(state.in_sync for state in states.values())
 
-        _wait_until(in_sync, within_seconds, f"{names} are in sync")
+        wait_until(in_sync, within_seconds, f"{names} are in sync")
 
+    @abstractmethod
     def partitions(self, topics: Iterable[str] | None = None) -> dict[Partition, PartitionState]:
         """Return the state of all partitions, of all topics by default, as the controller wrote it."""
-        if topics is None:
-            topics = self._children("/brokers/topics")
-        found: dict[Partition, PartitionState] = {}
-        for topic in topics:
-            node = self._read(f"/brokers/topics/{topic}")
-            for number, replicas in node.get("partitions", {}).items():
-                state = self._read(f"/brokers/topics/{topic}/partitions/{number}/state")
-                found[topic, int(number)] = PartitionState(
-                    replicas=tuple(replicas),
-                    adding_replicas=tuple(node.get("adding_replicas", {}).get(number, ())),
-                    removing_replicas=tuple(node.get("removing_replicas", {}).get(number, ())),
-                    leader=state.get("leader", -1),
-                    isr=tuple(state.get("isr", ())),
-                )
-        return found
+
+    def reassigning(self) -> set[Partition]:
+        """Return the partitions under reassignment, however it was started, also those not begun yet."""
+        return {p for p, state in self.partitions().items() if state.adding_replicas or state.removing_replicas}
 
     # Configs
+
+    @abstractmethod
+    def stored_configs(self) -> dict[str, dict[str, str]]:
+        """Return every dynamic config as the controller keeps it: byte for byte, sensitive values too.
+
+        Keys are `brokers/1001`, `brokers/<default>` and `topics/t`; an entity without any config is not there.
+        """
 
     def described_configs(self, broker_id: int) -> dict[str, str]:
         """Return the dynamic configs of a broker as that broker itself reports them; {} when it has none."""
@@ -364,28 +337,52 @@ class KafkaCluster:
         return self._described(kafka.admin.ConfigResourceType.TOPIC, topic, "DYNAMIC_TOPIC_CONFIG")
 
     def set_configs_as_a_user(
-        self, configs: Mapping[str, str | None], *, broker_id: int | None = None, topic: str | None = None
+        self,
+        configs: Mapping[str, str | None],
+        *,
+        broker_id: int | None = None,
+        topic: str | None = None,
+        default: bool = False,
     ) -> None:
-        """Set dynamic configs of one broker or one topic as any other operator would; None deletes a key.
+        """Set dynamic configs as any other operator would; None deletes a key.
+
+        They are those of one broker, of one topic, or with `default` those of every broker without its own.
 
         Raises:
-            Invalid: not exactly one of `broker_id` and `topic` is given, or Kafka refuses.
+            Invalid: not exactly one of `broker_id`, `topic` and `default` is given, or Kafka refuses.
         """
-        if (broker_id is None) == (topic is None):
-            raise Invalid(f"Got broker_id={broker_id} and topic={topic}. Fix: give exactly one of them.")
+        if [broker_id is not None, topic is not None, default].count(True) != 1:
+            given = f"broker_id={broker_id}, topic={topic} and default={default}"
+            raise Invalid(f"Got {given}. Fix: give exactly one of them.")
         kind = kafka.admin.ConfigResourceType.TOPIC if topic else kafka.admin.ConfigResourceType.BROKER
-        changes = {key: ("DELETE", None) if value is None else ("SET", value) for key, value in configs.items()}
-        resource = kafka.admin.ConfigResource(kind, topic or str(broker_id), changes)
-        # Without raise_on_unknown=False the client refuses the throttles: "Unrecognized configs".
-        told = self._ask(lambda admin: admin.alter_configs([resource], raise_on_unknown=False, incremental=True))
-        if refused := {name: why for of in told.values() for name, why in of.items() if why != "OK"}:
+        name = topic or ("" if default else str(broker_id))
+        entries = [(key, _DELETE if value is None else _SET, value) for key, value in configs.items()]
+        request = kafka.protocol.admin.IncrementalAlterConfigsRequest(
+            resources=[(kind, name, entries)], validate_only=False
+        )
+        # The client's own method refuses `<default>`, whose name is empty.
+        told = self._ask(lambda admin: admin._manager.run(admin._manager.send, request, broker_id))
+        if refused := [answer.error_message for answer in told.responses if answer.error_code]:
             raise Invalid(f"Kafka refuses {dict(configs)}: {refused}")
 
+    def described_sources(self, broker_id: int) -> dict[str, tuple[str | None, str]]:
+        """Return every config of a broker as that broker reports it: key -> (value, source in force).
+
+        A source is DYNAMIC_BROKER_CONFIG, DYNAMIC_DEFAULT_BROKER_CONFIG, STATIC_BROKER_CONFIG or DEFAULT_CONFIG; the
+        value of a sensitive config is None.
+        """
+        entries = self._entries(kafka.admin.ConfigResourceType.BROKER, str(broker_id), "all")
+        return {key: (entry["value"], entry["config_source"]) for key, entry in entries.items()}
+
     def _described(self, kind: Any, name: str, source: str) -> dict[str, str]:
-        resource = kafka.admin.ConfigResource(kind, name)
-        told = self._ask(lambda admin: admin.describe_configs([resource]))
-        entries = told.get(kind.name.lower(), {}).get(name, {})
+        entries = self._entries(kind, name, "modified")
         return {key: entry["value"] for key, entry in entries.items() if entry["config_source"] == source}
+
+    def _entries(self, kind: Any, name: str, config_filter: str) -> dict[str, dict[str, Any]]:
+        resource = kafka.admin.ConfigResource(kind, name)
+        told = self._ask(lambda admin: admin.describe_configs([resource], config_filter=config_filter))
+        entries: dict[str, dict[str, Any]] = told.get(kind.name.lower(), {}).get(name, {})
+        return entries
 
     # What the logs hold
 
@@ -406,47 +403,32 @@ class KafkaCluster:
 
     # Behind it
 
-    def _read(self, path: str) -> dict[str, Any]:
-        """Return the JSON of a node, {} when it is not there."""
-        try:
-            content, _ = self._zookeeper.get(self._chroot + path)
-        except NoNodeError:
-            return {}
-        read: dict[str, Any] = json.loads(content)
-        return read
+    @abstractmethod
+    def _is_registered(self, broker_id: int) -> bool:
+        """Whether the controller believes that a broker lives."""
 
-    def _children(self, path: str) -> list[str]:
-        try:
-            return list(self._zookeeper.get_children(self._chroot + path))
-        except NoNodeError:
-            return []
-
-    def _registered(self, broker_id: int) -> bool:
-        return self._exists(f"/brokers/ids/{broker_id}")
-
-    def _exists(self, path: str) -> bool:
-        return self._zookeeper.exists(self._chroot + path) is not None
+    @abstractmethod
+    def _is_topic(self, name: str) -> bool:
+        """Whether there is anything of a topic."""
 
     def _wait_until_serving(self, broker: Broker, within_seconds: float) -> None:
-        def serving() -> bool:
-            return self._registered(broker.broker_id) and broker.listening
-
-        try:
-            broker.process.wait_until(serving, within_seconds, poll_seconds=0.1)
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}\n{broker.log_end()}") from None
+        # A broker takes connections a moment after it has registered.
+        broker.wait_until(lambda: self._is_registered(broker.broker_id) and broker.listening, within_seconds)
 
     def _wait_until_known(self, within_seconds: float) -> None:
         running = {broker_id for broker_id, broker in self.brokers.items() if broker.process.running}
 
         def known() -> bool:
+            for broker_id in running:
+                if not self.brokers[broker_id].process.running:
+                    raise TimeoutError(f"broker {broker_id} has ended.\n{self.brokers[broker_id].log_end()}")
             try:
                 told = self._ask(lambda admin: admin.describe_cluster())
             except Unavailable:
                 return False
-            return {broker["broker_id"] for broker in told["brokers"]} >= running
+            return {broker["broker_id"] for broker in told["brokers"] if not broker.get("is_fenced")} >= running
 
-        _wait_until(known, within_seconds, f"the brokers {sorted(running)} know one another")
+        wait_until(known, within_seconds, f"the brokers {sorted(running)} know one another")
 
     def _ask(self, question: Callable[[Any], T]) -> T:
         """Return the answer of the admin client.
@@ -486,18 +468,16 @@ class KafkaCluster:
             self._admin = None
 
 
-def _java(jars: Path, heap_megabytes: int) -> list[str]:
-    return [
-        *(
-            str(require_java()),
-            "-Xms64m",
-            f"-Xmx{heap_megabytes}m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            "-XX:-UsePerfData",
-        ),
-        *("-Djava.awt.headless=true", "-cp", f"{jars}/*"),
-    ]
+def java_command(version: str, heap_megabytes: int) -> list[str]:
+    """Return a command that runs a program of a Kafka release, whose name has to follow.
+
+    Raises:
+        Missing: no Java.
+        Unavailable: the release's jars could not be fetched.
+    """
+    java, jars = str(require_java()), kafka_jars(version)
+    memory = ("-Xms64m", f"-Xmx{heap_megabytes}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+    return [java, *memory, "-Djava.awt.headless=true", "-cp", f"{jars}/*"]
 
 
 def _spelled(value: object) -> str:
@@ -516,7 +496,12 @@ def _bytes_of_segments(directory: str) -> int:
     return total
 
 
-def _wait_until(true: Callable[[], bool], within_seconds: float, what: str) -> None:
+def wait_until(true: Callable[[], bool], within_seconds: float, what: str) -> None:
+    """Return once it is true.
+
+    Raises:
+        TimeoutError: it is not in time; says what was waited for.
+    """
     deadline = time.monotonic() + within_seconds
     while not true():
         if time.monotonic() > deadline:

@@ -58,7 +58,7 @@ class Observer:
     def __init__(self, client: KazooClient, counters_url: str, broker_id: int) -> None:
         """Look through a connected client and `GET /counters`; `broker_id` is the broker to be sampled."""
         self._client, self._counters_url, self._broker_id = client, counters_url, broker_id
-        self._kafka, self._own = KafkaPaths(), OwnPaths()
+        self._kafka = KafkaPaths()
         self._last: tuple[float, int, int] | None = None
 
     def counters(self) -> dict[str, Any]:
@@ -108,11 +108,7 @@ class Observer:
 
     def leader_address(self) -> str:
         """Return where the planner that leads answers; "" before the first term."""
-        try:
-            content, _ = self._client.get(self._own.term)
-        except NoNodeError:
-            return ""
-        return str(json.loads(content)["address"]) if content else ""
+        return read_leader_address(self._client)
 
     def _config(self, resource: ConfigResource) -> Mapping[str, str]:
         try:
@@ -124,6 +120,15 @@ class Observer:
 def _config_of(content: bytes | None) -> Mapping[str, str]:
     config: Mapping[str, str] = json.loads(content).get("config") or {} if content else {}
     return config
+
+
+def read_leader_address(client: KazooClient) -> str:
+    """Return where the planner that leads answers; "" before the first term."""
+    try:
+        content, _ = client.get(OwnPaths().term)
+    except NoNodeError:
+        return ""
+    return str(json.loads(content)["address"]) if content else ""
 
 
 # Afterwards

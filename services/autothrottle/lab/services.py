@@ -13,7 +13,8 @@ from autothrottle.lab.datadog import API_KEY, APP_KEY
 from autothrottle.lab.processes import Process
 
 _LISTENS = re.compile(r"(?:listens on|gRPC API:|Admin API:) (\S+)$", re.MULTILINE)
-_START_SECONDS = 30.0
+_START_SECONDS = 120.0
+"""A second on a machine that is free; a process that ends instead is noticed at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class ServiceProcesses:
         peers = {f"{name}-addr": self.addresses[name] for name in ("discovery", "metrics", "applier")}
         self._start({name: ("planner", peers) for name in self._planners})
         planners = ",".join(self.addresses[name] for name in self._planners)
-        self._start({"admin": ("admin", {"planner-addr": planners})})
+        self._start({"admin": ("admin", {"planner-addr": planners, "discovery-addr": self.addresses["discovery"]})})
 
     def stop(self) -> list[int]:
         """Ask all that run to end (SIGTERM), wait, and return their exit statuses."""

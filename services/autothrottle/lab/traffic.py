@@ -22,39 +22,55 @@ from kazoo.exceptions import KazooException
 from autothrottle.lab.kafka import CLIENT, KafkaCluster, Partition, kafka
 
 _FILL_RECORD_BYTES = 200_000
-_FILL_IN_FLIGHT = 200
-"""Records; 40 MB are enough to keep every broker busy and do not pile up in memory."""
+_FILL_IN_FLIGHT_BYTES = 40_000_000
+"""Enough to keep every broker busy, and does not pile up in memory."""
+_RECORDS_PER_BATCH = 5
 
 
-def fill(cluster: KafkaCluster, topic: str, bytes_per_partition: int, within_seconds: float = 300.0) -> None:
+def fill(
+    cluster: KafkaCluster,
+    topic: str,
+    bytes_per_partition: int,
+    within_seconds: float = 300.0,
+    record_bytes: int = _FILL_RECORD_BYTES,
+    check: Callable[[], object] = lambda: None,
+) -> None:
     """Produce at least that many bytes to every partition of a topic, and return when every running replica has them.
+
+    A fetch brings at least a batch of `record_bytes` x 5, however little it asks for. `check` is called again and
+    again, and may raise to give up.
 
     Raises:
         TimeoutError: the replicas still differ then.
     """
     partitions = sorted(number for _, number in cluster.partitions([topic]))
-    value = bytes(_FILL_RECORD_BYTES)
+    value = bytes(record_bytes)
     unconfirmed: deque[Any] = deque()
-    producer = _producer(cluster, acks=1, enable_idempotence=False, batch_size=1_000_000)
+    producer = _producer(cluster, acks=1, enable_idempotence=False, batch_size=_RECORDS_PER_BATCH * record_bytes)
     try:
-        for _ in range(math.ceil(bytes_per_partition / _FILL_RECORD_BYTES)):
+        for _ in range(math.ceil(bytes_per_partition / record_bytes)):
+            check()
             for partition in partitions:
                 unconfirmed.append(producer.send(topic, value, partition=partition))
-                if len(unconfirmed) > _FILL_IN_FLIGHT:
+                if len(unconfirmed) * record_bytes > _FILL_IN_FLIGHT_BYTES:
                     unconfirmed.popleft().get(within_seconds)
         while unconfirmed:
+            check()
             unconfirmed.popleft().get(within_seconds)
     finally:
         producer.close(timeout=10)
-    _wait_until_replicated(cluster, topic, within_seconds)
+    _wait_until_replicated(cluster, topic, within_seconds, check)
 
 
-def _wait_until_replicated(cluster: KafkaCluster, topic: str, within_seconds: float) -> None:
+def _wait_until_replicated(
+    cluster: KafkaCluster, topic: str, within_seconds: float, check: Callable[[], object]
+) -> None:
     deadline = time.monotonic() + within_seconds
     states = cluster.partitions([topic])
     while True:
         logs = {broker_id: cluster.log_bytes(broker_id) for broker_id in cluster.brokers}
         running = {broker_id for broker_id, broker in cluster.brokers.items() if broker.process.running}
+        check()
         sizes = {p: {logs[b].get(p, 0) for b in running.intersection(state.replicas)} for p, state in states.items()}
         if all(len(of_replicas) <= 1 for of_replicas in sizes.values()):
             return

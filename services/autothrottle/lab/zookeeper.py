@@ -83,7 +83,7 @@ class ZooKeeperServer:
         """Connection string, `host:port`."""
         return f"127.0.0.1:{self.port}"
 
-    def start(self, within_seconds: float = 30.0) -> None:
+    def start(self, within_seconds: float = 120.0) -> None:
         """Start it and return when it answers; its port and data are those of the last time."""
         self.process.start()
         self.process.wait_until(lambda: "Mode: standalone" in self.say("srvr"), within_seconds)

@@ -8,8 +8,9 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -23,15 +24,18 @@ from autothrottle.core.changes import (
 )
 from autothrottle.core.configs import ReplicaRole, ResourceType
 from autothrottle.core.cycle import CycleRecord, PlannerState
-from autothrottle.core.errors import AutothrottleError, NotLeader, Unavailable
+from autothrottle.core.errors import AutothrottleError, Missing, NotLeader, Unavailable
 from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.loads import Loads
 from autothrottle.core.overrides import Overrides
 from autothrottle.core.plan import Limits, Plan, plan, standing_rate
-from autothrottle.core.topology import Snapshot, participants
+from autothrottle.core.progress import SHORTEST_SPAN, Remainder, remainder
+from autothrottle.core.reassignment import Submitted, Targets, proposal
+from autothrottle.core.topology import Snapshot, TopicPartition, participants
 from autothrottle.planner import narration, traces
+from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.triggers import Trigger, Triggers
-from autothrottle.ports.cluster import ConfigWriter, SnapshotEvent, SnapshotSource
+from autothrottle.ports.cluster import ConfigWriter, Reassigner, SnapshotEvent, SnapshotSource
 from autothrottle.ports.leadership import Election, Term
 from autothrottle.ports.metrics import Event, EventSink, LoadSource
 from autothrottle.ports.overrides import OverrideStore
@@ -46,6 +50,12 @@ _LONGEST_METRICS_WAIT = timedelta(seconds=15)
 
 _METRICS_PAUSE = timedelta(seconds=15)
 """After a reading that failed: so long no event cycle reads again, lest a source that hangs holds each of them."""
+
+_PROBLEMS_SHOWN = 5
+"""How many an error names."""
+
+_FIRST_PROGRESS = SHORTEST_SPAN + timedelta(seconds=10)
+"""So long after the start of a move its ETA is known."""
 
 _CYCLES_KEPT = 100
 """For whoever watches them and is slower than they come."""
@@ -74,6 +84,7 @@ class Ports:
     loads: LoadSource
     events: EventSink
     writer: ConfigWriter
+    reassigner: Reassigner
     overrides: OverrideStore
     tracer: Tracer = UNTRACED
 
@@ -96,6 +107,7 @@ class _Memory:
     foreign_cycles: int = 0
     troubles: int = 0
     findings: frozenset[str] = frozenset()
+    defaults: Mapping[str, str] = field(default_factory=dict)
 
 
 class Planner:
@@ -111,6 +123,7 @@ class Planner:
         self._ports, self._settings, self._now, self._clock = ports, settings, now, clock
         self._triggers = Triggers(settings.interval, clock)
         self._memory = _Memory()
+        self._submissions = Submissions(clock)
         self._fence = 0
         self._newest_event = 0
         self._cycles: deque[CycleRecord] = deque(maxlen=_CYCLES_KEPT)
@@ -132,6 +145,7 @@ class Planner:
         for watch in self._watches:
             watch.close()
         self._triggers.stop()
+        self._submissions.fail(Unavailable("the planner stops: nothing was submitted; try again in some seconds"))
         if self._thread.is_alive():  # not when what was to come before `start` has failed
             self._thread.join()
         self._ports.election.leave()
@@ -145,9 +159,61 @@ class Planner:
         Raises:
             NotLeader: with the leader's address.
         """
-        if self._ports.election.term is None:
-            raise NotLeader("this planner does not lead; ask the leader", self.state().leader_address)
+        self._demand_term()
         self._triggers.request(reason or "asked for", origin=self._ports.tracer.origin())
+
+    def submit_reassignment(self, wanted: Targets, timeout: timedelta, validate_only: bool = False) -> Submitted:
+        """Throttle a reassignment and, once its throttles stand, submit it; return when Kafka has taken it.
+
+        Idempotent: what is on its way to the same replicas, or there, is not submitted again.
+
+        Args:
+            wanted: where partitions shall be.
+            timeout: > 0; what does not stand by then is taken back, and nothing is submitted.
+            validate_only: whether to look only, and to change nothing.
+
+        Raises:
+            NotLeader: with the leader's address.
+            Missing, Invalid: when it is wrong; Conflict: when something is in the way. Nothing was submitted.
+            Unavailable: when it was not done in time; the message says whether it may have been submitted.
+        """
+        term, deadline = self._demand_term(), self._clock() + timeout.total_seconds()
+        snapshot = self._ports.snapshots.fetch_snapshot(
+            min_version=self._newest_event, partitions=wanted.keys(), timeout=timeout
+        )
+        found = proposal(snapshot, wanted)
+        if validate_only or not found.start:
+            return Submitted(len(found.start), len(found.moving), len(found.there))
+        submission = self._submissions.propose(term.fence, wanted)
+        self._triggers.request("a reassignment is to be submitted", urgent=True)
+        try:
+            return submission.wait(timedelta(seconds=max(deadline - self._clock(), 0.001)))
+        except Unavailable:
+            self._triggers.request("a reassignment was given up")
+            raise
+
+    def cancel_reassignment(self, rows: Collection[TopicPartition], timeout: timedelta) -> Mapping[TopicPartition, str]:
+        """Cancel the reassignment of partitions; return those that Kafka did not cancel, and why.
+
+        Raises:
+            NotLeader: with the leader's address.
+            Missing: when none of them is being reassigned.
+            Invalid: when the backend cannot do it.
+            Unavailable: when it is unknown whether it was done.
+        """
+        term = self._demand_term()
+        refused = self._ports.reassigner.alter_reassignments(term.fence, dict.fromkeys(rows), timeout)
+        if len(refused) == len(rows):
+            raise Missing(f"nothing was cancelled: {'; '.join(list(refused.values())[:_PROBLEMS_SHOWN])}")
+        self._submissions.forget(rows)
+        self._triggers.request("a reassignment was cancelled", urgent=True)
+        log.info("Reassignment of %d partitions cancelled", len(rows) - len(refused))
+        return refused
+
+    def _demand_term(self) -> Term:
+        if (term := self._ports.election.term) is None:
+            raise NotLeader("this planner does not lead; ask the leader", self.state().leader_address)
+        return term
 
     def state(self) -> PlannerState:
         """Return who leads and what the last cycle of this planner did."""
@@ -198,6 +264,8 @@ class Planner:
             term = self._ports.election.term
             if term is not None:
                 self._publish(self.run_cycle(term, trigger))
+            else:
+                self._submissions.begin_term(0)
 
     def _publish(self, record: CycleRecord) -> None:
         with self._ended:
@@ -215,6 +283,7 @@ class Planner:
         if term.fence != self._fence:
             log.info("Leading in term %d", term.fence)
             self._fence, self._memory, self._newest_event = term.fence, _Memory(), 0
+            self._submissions.begin_term(term.fence)
         memory, start = self._memory, self._now()
         memory.cycles += 1
         cycle = _Cycle(term, memory.cycles)
@@ -224,20 +293,24 @@ class Planner:
                 self._decide(cycle)
             with traces.applying(self._ports.tracer, cycle.changes, cycle.outcomes):
                 self._write(cycle, trigger)
+            self._advance(cycle)
             self._tell(cycle, trigger)
             self._purge_overrides(cycle)
             memory.troubles = memory.troubles + 1 if cycle.refused else 0
         except NotLeader as error:
             log.warning("The cycle ends: %s", error)
             cycle.error = str(error)
+            self._submissions.fail(error)
         except AutothrottleError as error:
             log.error("The cycle failed, nothing was removed: %s", error)
             cycle.error = str(error)
             memory.troubles += 1
+            self._submissions.fail(Unavailable(f"nothing was submitted: {error}"))
         except Exception as error:  # a bug must not end the loop: nobody else leads while we hold the term
             log.exception("The cycle failed unexpectedly")
             cycle.error = f"unexpected {type(error).__name__}; the log has the traceback"
             memory.troubles += 1
+            self._submissions.fail(AutothrottleError(f"nothing was submitted: {cycle.error}"))
         if memory.troubles:
             self._triggers.request("trying again", _back_off(memory.troubles, self._settings.interval))
         record = cycle.record(start, self._now(), trigger.reason)
@@ -251,11 +324,14 @@ class Planner:
         cycle.overrides = memory.overrides = self._overrides()
         cycle.findings += dict.fromkeys([*cycle.overrides.warnings, *cycle.overrides.unreadable.values()])
         with ports.tracer.span("discovery"):
-            cycle.snapshot = ports.snapshots.fetch_snapshot(
+            cycle.read = ports.snapshots.fetch_snapshot(
                 min_version=max(memory.version, self._newest_event),
                 replicas_of=sorted(cycle.overrides.active_brokers),
+                partitions=self._submissions.take(),
                 timeout=_CLUSTER_TIMEOUT,
             )
+        cycle.snapshot = self._submissions.show(cycle.read)
+        cycle.left = remainder(cycle.read)
         memory.version = cycle.snapshot.version
         cycle.findings += [f"{problem.path}: {problem.reason}" for problem in cycle.snapshot.problems]
         memory.history = memory.history.observe(self._now(), _standing(cycle.snapshot))
@@ -321,6 +397,9 @@ class Planner:
             memory.history,
             memory.after_reassignment,
         )
+        if self._submissions.withdrawn:
+            # The lists of what was throttled in vain are no reassignment that an override has waited for.
+            cycle.plan = replace(cycle.plan, finished_override=False)
         found = changes(cycle.plan, cycle.snapshot, cycle.term.fence, cycle.number)
         cycle.changes, cycle.outcomes = list(found.changes), list(found.refused)
         cycle.findings += found.findings
@@ -339,6 +418,16 @@ class Planner:
         cycle.applied = narration.Applied.of(cycle.changes, cycle.outcomes)
         standing = _standing(cycle.snapshot) | {port: rate or 0 for port, rate in cycle.applied.rates.items()}
         self._memory.history = self._memory.history.observe(self._now(), standing)
+
+    def _advance(self, cycle: _Cycle) -> None:
+        """Submit the reassignment whose throttles stand."""
+        fence, reassigner = cycle.term.fence, self._ports.reassigner
+        with self._ports.tracer.span("submit") if self._submissions.pending else nullcontext():
+            after = self._submissions.advance(
+                cycle.read, cycle.refused, lambda start: reassigner.alter_reassignments(fence, start, _CLUSTER_TIMEOUT)
+            )
+        if after is not None:
+            self._triggers.request("a submitted reassignment is looked after", after, urgent=True)
 
     def _cleanup_is_due(self, cycle: _Cycle, trigger: Trigger) -> bool:
         """Whether foreign throttles are to go; they are reported first, once."""
@@ -368,7 +457,7 @@ class Planner:
 
     def _note_reassignment(self, cycle: _Cycle, purge_is_left: bool) -> None:
         """Remember whether an autoremove override has had its reassignment; what is unknown changes nothing."""
-        if cycle.snapshot.reassignments:
+        if cycle.read.reassignments:
             self._memory.after_reassignment = True
         elif not (purge_is_left or cycle.snapshot.problems or None in cycle.overrides.unreadable):
             self._memory.after_reassignment = False
@@ -377,23 +466,35 @@ class Planner:
 
     def _tell(self, cycle: _Cycle, trigger: Trigger) -> None:
         memory, snapshot = self._memory, cycle.snapshot
-        topics = frozenset(snapshot.topics)
+        topics = frozenset(cycle.read.topics)
         done = sorted(memory.topics - topics)
         if done:
             log.info("%s", narration.done_line(done))
         lines = tuple(narration.topic_lines(snapshot))
         if lines != memory.announced or trigger.scheduled:
-            for line in lines:
+            for line in (*lines, *narration.progress_lines(cycle.left)):
                 log.info("%s", line)
+        if topics and not memory.topics:
+            self._announce_progress(cycle.read.progress is not None)
         limits = self._settings.limits
         for line in narration.rate_lines(cycle.plan, cycle.applied, limits):
             log.info("%s", line)
         for line in narration.removal_lines(cycle.plan, cycle.applied):
             log.info("%s", line)
+        defaults = snapshot.default_throttles
+        cycle.findings += narration.default_lines(memory.defaults, defaults)
+        cycle.findings += narration.default_in_force_lines(defaults, cycle.changes, cycle.outcomes)
         self._tell_findings(cycle)
         for event in narration.events(cycle.plan, snapshot, cycle.applied, done):
             self._poster.post(event)
-        memory.topics, memory.announced = topics, lines
+        memory.topics, memory.announced, memory.defaults = topics, lines, defaults
+
+    def _announce_progress(self, is_read: bool) -> None:
+        """At the start of a move: let a cycle tell its ETA once there is one, or say that there will be none."""
+        if is_read:
+            self._triggers.request("how far the move has come", _FIRST_PROGRESS)
+        else:
+            log.info("%s", narration.UNKNOWN_PROGRESS)
 
     def _tell_findings(self, cycle: _Cycle) -> None:
         """Log what was found, each thing when it appears and not again while it stays."""
@@ -410,7 +511,12 @@ class _Cycle:
 
     def __init__(self, term: Term, number: int) -> None:
         self.term, self.number = term, number
+        self.read = Snapshot.empty()
+        """The cluster as it is."""
         self.snapshot = Snapshot.empty()
+        """The same with what is to be throttled though it does not move yet: what is decided on."""
+        self.left: Remainder | None = None
+        """Of what moves; None: nothing does, or nothing is known."""
         self.overrides = Overrides()
         self.loads = Loads()
         self.plan = Plan()
@@ -427,7 +533,8 @@ class _Cycle:
 
     def record(self, start: datetime, end: datetime, reason: str) -> CycleRecord:
         """Return what is kept of it."""
-        sentence = narration.sentence(self.snapshot, self.changes, self.outcomes)
+        left = self.left
+        sentence = narration.sentence(self.snapshot, self.changes, self.outcomes, left)
         return CycleRecord(
             term=self.term.fence,
             number=self.number,
@@ -440,6 +547,8 @@ class _Cycle:
             outcomes=tuple(self.outcomes),
             findings=tuple(self.findings),
             error=self.error,
+            bytes_left=left.bytes_left if left else None,
+            eta=left.eta if left else None,
         )
 
 

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from autothrottle.core.changes import Change, Outcome, OutcomeStatus
-from autothrottle.core.configs import ConfigResource, ReplicaRole, ResourceType
+from autothrottle.core.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
+from autothrottle.core.errors import Invalid
 from autothrottle.core.loads import MEGABYTE
 from autothrottle.core.plan import Decision, Limits, Plan, Reason
+from autothrottle.core.progress import Remainder
 from autothrottle.core.topology import Snapshot, participants
 from autothrottle.ports.metrics import Event
+
+GIGABYTE = 1000 * MEGABYTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +156,96 @@ def _listed(decisions: Sequence[Decision]) -> str:
     return ", ".join(f"[{d.broker_id}, {d.role.value}, {megabytes(d.rate)}]" for d in decisions)
 
 
-def sentence(snapshot: Snapshot, changes: Sequence[Change], outcomes: Sequence[Outcome]) -> str:
-    """Return what a cycle did, in one sentence."""
+UNKNOWN_PROGRESS = (
+    "How many bytes are left is unknown: nobody reads the sizes of logs; in ZooKeeper mode give --bootstrap-servers"
+)
+
+
+def sentence(
+    snapshot: Snapshot, changes: Sequence[Change], outcomes: Sequence[Outcome], left: Remainder | None = None
+) -> str:
+    """Return what a cycle did, and what is left to be copied when that is known, in one sentence."""
     count = {status: sum(o.status is status for o in outcomes) for status in OutcomeStatus}
     moves = f"{len(snapshot.topics)} topics in reassignment" if snapshot.topics else "nothing moves"
+    if left is not None:
+        moves += f", left: {progress_words(left)}"
     if not changes and not outcomes:
         return f"{moves}; what stands is right"
     refused = f", {count[OutcomeStatus.REFUSED]} refused" if count[OutcomeStatus.REFUSED] else ""
     return f"{moves}; {count[OutcomeStatus.APPLIED]} of {len(changes)} changes written{refused}"
+
+
+def progress_words(left: Remainder) -> str:
+    """Return what is left to be copied, and for how long, in words.
+
+    >>> from datetime import UTC, datetime, timedelta
+    >>> noon = datetime(2026, 11, 2, 12, tzinfo=UTC)
+    >>> progress_words(Remainder(41_200_000_000, 0, noon + timedelta(minutes=12), noon))
+    '41.20 GB, about 12 min'
+    """
+    if left.unknown_flows:
+        return f"at least {gigabytes(left.bytes_left)} ({left.unknown_flows} flows unknown)"
+    return gigabytes(left.bytes_left) + ("" if left.eta is None else f", about {_span(left.eta - left.at)}")
+
+
+def progress_lines(left: Remainder | None) -> list[str]:
+    """Return the line that says what is left to be copied; none when that is unknown."""
+    return [] if left is None else [f"Bytes left to be copied: {progress_words(left)}"]
+
+
+def gigabytes(size: int) -> str:
+    """Return a size in GB with two digits, in MB when it is less than one.
+
+    >>> gigabytes(1_500_000_000), gigabytes(999_999_999)
+    ('1.50 GB', '1000.00 MB')
+    """
+    return f"{size / GIGABYTE:.2f} GB" if size >= GIGABYTE else f"{size / MEGABYTE:.2f} MB"
+
+
+def _span(time: timedelta) -> str:
+    minutes = round(time.total_seconds() / 60)
+    if minutes < 2:
+        return f"{max(0, round(time.total_seconds()))} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def default_lines(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the lines that say what became of the throttles at Kafka's `<default>` level since the last cycle."""
+    lines = []
+    for role in ReplicaRole:
+        old, new = before.get(role.rate_key), now.get(role.rate_key)
+        if new is not None and new != old:
+            lines.append(
+                f"Kafka's <default> {role.value} throttle is {_shown_rate(new)}: it limits the brokers without a rate "
+                "of their own, and autothrottle leaves it; remove it with kafka-configs --entity-default if nobody "
+                "wants it"
+            )
+        elif new is None and old is not None:
+            lines.append(f"Kafka's <default> {role.value} throttle of {_shown_rate(old)} is gone")
+    return lines
+
+
+def default_in_force_lines(
+    defaults: Mapping[str, str], changes: Sequence[Change], outcomes: Sequence[Outcome]
+) -> list[str]:
+    """Return the lines that name the brokers which Kafka's `<default>` throttle limits again, our rate being gone."""
+    done = {o.resource for o in outcomes if o.status is OutcomeStatus.APPLIED}
+    return [
+        f"broker {change.resource.broker_id} [{role.value}]: its own throttle is gone, and Kafka's <default> of "
+        f"{_shown_rate(defaults[role.rate_key])} is in force again"
+        for change in changes
+        if change.resource in done and change.resource.type is ResourceType.BROKER
+        for role in ReplicaRole
+        if role.rate_key in defaults and any(e.key == role.rate_key and e.value is None for e in change.edits)
+    ]
+
+
+def _shown_rate(value: str) -> str:
+    """A rate that somebody else set: Kafka keeps in ZooKeeper whatever was written there."""
+    try:
+        return f"{megabytes(parse_rate(value))}MB/s"
+    except Invalid:
+        return repr(value)
 
 
 def foreign_line(found: Mapping[ConfigResource, Mapping[str, str]], cleanup: bool) -> str:

@@ -11,8 +11,15 @@ import grpc
 
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.planner.loop import Planner
+from autothrottle.runtime.server import time_left
 from autothrottle.v1 import planner_pb2, planner_pb2_grpc
 from autothrottle.wire.cycles import cycle_to_message, state_to_message
+from autothrottle.wire.reassignments import (
+    partitions_from_messages,
+    refusals_to_messages,
+    submitted_to_message,
+    targets_from_messages,
+)
 from autothrottle.wire.requests import validate_reason
 
 _POLL = timedelta(seconds=5)
@@ -61,6 +68,25 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
         if state.last_cycle is not None and not request.without_cycle:
             message.last_cycle.CopyFrom(self._encoded(state.last_cycle).cycle)
         return message
+
+    def StartReassignment(
+        self, request: planner_pb2.StartReassignmentRequest, context: grpc.ServicerContext
+    ) -> planner_pb2.StartReassignmentResponse:
+        """Throttle a reassignment, then start it."""
+        wanted = targets_from_messages(request.partitions)
+        return submitted_to_message(
+            self._planner.submit_reassignment(wanted, time_left(context), request.validate_only)
+        )
+
+    def StopReassignment(
+        self, request: planner_pb2.StopReassignmentRequest, context: grpc.ServicerContext
+    ) -> planner_pb2.StopReassignmentResponse:
+        """Cancel the reassignment of partitions."""
+        rows = partitions_from_messages(request.partitions)
+        refused = self._planner.cancel_reassignment(rows, time_left(context))
+        return planner_pb2.StopReassignmentResponse(
+            cancelled=len(rows) - len(refused), refused=refusals_to_messages(refused)
+        )
 
     def _encoded(self, cycle: CycleRecord) -> planner_pb2.WatchCyclesResponse:
         """The message of a cycle, made once however many ask: of a large cluster it has thousands of decisions."""

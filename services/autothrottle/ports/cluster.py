@@ -1,14 +1,14 @@
-"""The Kafka cluster: snapshots of what moves and what stands, and the writing of throttle configs."""
+"""The Kafka cluster: snapshots of what moves and what stands, the writing of throttle configs, and reassignments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
 from autothrottle.core.changes import Change, Outcome
-from autothrottle.core.topology import Snapshot
+from autothrottle.core.topology import Snapshot, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,19 @@ class SnapshotSource(Protocol):
     """Where snapshots of the cluster come from."""
 
     def fetch_snapshot(
-        self, *, min_version: int = 0, replicas_of: Collection[int] = (), timeout: timedelta
+        self,
+        *,
+        min_version: int = 0,
+        replicas_of: Collection[int] = (),
+        partitions: Collection[TopicPartition] = (),
+        timeout: timedelta,
     ) -> Snapshot:
         """Return the cluster as it is now.
 
         Args:
             min_version: the snapshot shows at least this version.
             replicas_of: ids of the brokers whose replicas the snapshot lists.
+            partitions: whose assignments the snapshot has, those included that do not move.
             timeout: > 0.
 
         Raises:
@@ -73,7 +79,8 @@ class ConfigWriter(Protocol):
     def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         """Carry out the changes; one outcome for each, in their order.
 
-        Atomic for each resource: its edits, the brokers' notification and the ledger. Safe to repeat.
+        Atomic for each resource: its edits, the brokers' notification and the ledger. Safe to repeat. Where Kafka and
+        the ledger are apart the ledger holds the intent before the edits are made, and until they are confirmed.
 
         Args:
             fence: the version of the term that decided this.
@@ -83,5 +90,27 @@ class ConfigWriter(Protocol):
         Raises:
             NotLeader: when the term is over; nothing of the rest was written.
             Unavailable: when nothing could be tried.
+        """
+        ...
+
+
+class Reassigner(Protocol):
+    """Starts and cancels reassignments, and none after the term is over."""
+
+    def alter_reassignments(
+        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...] | None], timeout: timedelta
+    ) -> Mapping[TopicPartition, str]:
+        """Let Kafka move partitions; return those that it refused, each with the reason. Safe to repeat.
+
+        Args:
+            fence: the version of the term that decided this.
+            targets: partition -> the broker ids that it shall be on; None: its reassignment is cancelled.
+            timeout: > 0.
+
+        Raises:
+            NotLeader: when the term is over; nothing was done.
+            Conflict: when another reassignment is in the way; nothing was done.
+            Invalid: when the backend cannot do it; nothing was done.
+            Unavailable: when it is unknown whether it was done.
         """
         ...

@@ -89,8 +89,14 @@ class KafkaConfiguration:
 
     backend: KafkaBackend
     bootstrap_servers: tuple[str, ...]
-    """host:port each."""
+    """Brokers, host:port each; () with the ZooKeeper backend when none were given: then nothing asks the admin API."""
+    bootstrap_controllers: tuple[str, ...]
+    """KRaft controllers, host:port each; () when none were given."""
+    client_config: str
+    """Path of Kafka's client properties; "" when none was given."""
     request_timeout: timedelta
+    discovery_poll: timedelta
+    """Between two looks at what moves, >= 1 s; for the admin backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +263,7 @@ def _configuration(reader: _Reader, warnings: list[str]) -> Configuration:
     datadog = _datadog(reader, warnings)
     return Configuration(
         datadog=datadog,
-        kafka=_kafka(reader),
+        kafka=_kafka(reader, warnings),
         zookeeper=_zookeeper(reader),
         addresses=_addresses(reader),
         limits=_limits(reader),
@@ -334,7 +340,7 @@ def _read_key(path: str) -> tuple[str, str]:
     return content, ""
 
 
-def _kafka(reader: _Reader) -> KafkaConfiguration:
+def _kafka(reader: _Reader, warnings: list[str]) -> KafkaConfiguration:
     backend = KafkaBackend(reader.of(options.KAFKA_BACKEND))
     native = reader.of(options.KAFKA_NATIVE_MODE)
     ranks = (reader.rank(options.KAFKA_BACKEND), reader.rank(options.KAFKA_NATIVE_MODE))
@@ -344,11 +350,23 @@ def _kafka(reader: _Reader) -> KafkaConfiguration:
             f"and kafka-backend is {backend} ({reader.source(options.KAFKA_BACKEND)}), which contradict each "
             f"other: native mode is the admin backend. Fix: give kafka-backend only"
         )
-    return KafkaConfiguration(
-        backend=KafkaBackend.ADMIN if native else backend,
-        bootstrap_servers=reader.of(options.BOOTSTRAP_SERVERS),
+    backend = KafkaBackend.ADMIN if native else backend
+    servers = reader.of(options.BOOTSTRAP_SERVERS)
+    if backend is KafkaBackend.ADMIN and not servers:
+        servers = options.BOOTSTRAP_SERVERS.parse(options.BOOTSTRAP_SERVERS.example)
+    configuration = KafkaConfiguration(
+        backend=backend,
+        bootstrap_servers=servers,
+        bootstrap_controllers=reader.of(options.KAFKA_BOOTSTRAP_CONTROLLERS),
+        client_config=reader.of(options.KAFKA_CLIENT_CONFIG),
         request_timeout=reader.of(options.KAFKA_API_REQUEST_TIMEOUT),
+        discovery_poll=reader.of(options.DISCOVERY_POLL),
     )
+    if configuration.bootstrap_controllers and backend is not KafkaBackend.ADMIN:
+        warnings.append("kafka-bootstrap-controllers is given, but only the admin backend uses it")
+    if configuration.client_config and not configuration.bootstrap_servers:
+        warnings.append("kafka-client-config is given, but without bootstrap-servers nothing connects to Kafka")
+    return configuration
 
 
 def _zookeeper(reader: _Reader) -> ZooKeeperConfiguration:

@@ -82,7 +82,7 @@ class KafkaBackend(StrEnum):
     ZOOKEEPER = "zookeeper"
     """Kafka 0.10 to 3.9 in ZooKeeper mode."""
     ADMIN = "admin"
-    """Kafka's admin API, 2.4 to 4.x."""
+    """Kafka's admin API, 2.4 to 4.x, whether it keeps its own state in ZooKeeper or in KRaft."""
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?", re.ASCII)
@@ -346,8 +346,27 @@ KAFKA_BACKEND = _choice(
     "kafka-backend", "zookeeper", "Through what Kafka is read and written", *(b.value for b in KafkaBackend)
 )
 KAFKA_NATIVE_MODE = _boolean("kafka-native-mode", "The same as kafka-backend admin")
-BOOTSTRAP_SERVERS = _addresses("bootstrap-servers", "localhost:9092", "Kafka, for the admin backend")
+BOOTSTRAP_SERVERS = _addresses(
+    "bootstrap-servers",
+    "",
+    "Kafka, for the admin backend (localhost:9092 if not given); for log sizes and for starting reassignments with the "
+    "zookeeper backend, too",
+    "localhost:9092",
+)
+KAFKA_BOOTSTRAP_CONTROLLERS = _addresses(
+    "kafka-bootstrap-controllers",
+    "",
+    "KRaft controllers, by which the throttle of a broker that is down is removed (admin backend)",
+    "localhost:9093",
+)
+KAFKA_CLIENT_CONFIG = _file(
+    "kafka-client-config",
+    "Java properties file with SASL and TLS to Kafka, in Kafka's own names",
+    "/etc/autothrottle/client.properties",
+    "a readable Java properties file",
+)
 KAFKA_API_REQUEST_TIMEOUT = _seconds("kafka-api-request-timeout", "15", "Deadline of a request to Kafka", whole=True)
+DISCOVERY_POLL = _seconds("discovery-poll", "1", "Time between two looks at what moves (admin backend)", at_most=3600)
 
 ZK_ADDR = _addresses("zk-addr", "localhost:2181", "ZooKeeper servers")
 ZK_PREFIX = _znode("zk-prefix", "", "Kafka's chroot in ZooKeeper", "/kafka")

@@ -24,9 +24,10 @@ _sym_db = _symbol_database.Default()
 
 from autothrottle.v1 import types_pb2 as autothrottle_dot_v1_dot_types__pb2
 from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61utothrottle/v1/admin.proto\x12\x0f\x61utothrottle.v1\x1a\x1b\x61utothrottle/v1/types.proto\x1a\x1cgoogle/api/annotations.proto\"c\n\x08Override\x12\x16\n\tbroker_id\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x1d\n\x15rate_bytes_per_second\x18\x02 \x01(\x03\x12\x12\n\nautoremove\x18\x03 \x01(\x08\x42\x0c\n\n_broker_id\"\x16\n\x14ListOverridesRequest\"W\n\x15ListOverridesResponse\x12,\n\toverrides\x18\x01 \x03(\x0b\x32\x19.autothrottle.v1.Override\x12\x10\n\x08warnings\x18\x02 \x03(\t\":\n\x12GetOverrideRequest\x12\x16\n\tbroker_id\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_broker_id\"B\n\x13GetOverrideResponse\x12+\n\x08override\x18\x01 \x01(\x0b\x32\x19.autothrottle.v1.Override\"A\n\x12SetOverrideRequest\x12+\n\x08override\x18\x01 \x01(\x0b\x32\x19.autothrottle.v1.Override\"T\n\x13SetOverrideResponse\x12+\n\x08override\x18\x01 \x01(\x0b\x32\x19.autothrottle.v1.Override\x12\x10\n\x08warnings\x18\x02 \x03(\t\"=\n\x15RemoveOverrideRequest\x12\x16\n\tbroker_id\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_broker_id\"\x18\n\x16RemoveOverrideResponse\"\x15\n\x13RequestCycleRequest\"\x16\n\x14RequestCycleResponse\"/\n\x16GetClusterStateRequest\x12\x15\n\rwithout_cycle\x18\x01 \x01(\x08\"\x99\x01\n\x17GetClusterStateResponse\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x16\n\x0eleader_address\x18\x02 \x01(\t\x12*\n\nlast_cycle\x18\x03 \x01(\x0b\x32\x16.autothrottle.v1.Cycle\x12,\n\toverrides\x18\x04 \x03(\x0b\x32\x19.autothrottle.v1.Override2\xd7\x06\n\x0c\x41\x64minService\x12u\n\rListOverrides\x12%.autothrottle.v1.ListOverridesRequest\x1a&.autothrottle.v1.ListOverridesResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/overrides\x12\x92\x01\n\x0bGetOverride\x12#.autothrottle.v1.GetOverrideRequest\x1a$.autothrottle.v1.GetOverrideResponse\"8\x82\xd3\xe4\x93\x02\x32\x12\x0c/v1/overrideZ\"\x12 /v1/brokers/{broker_id}/override\x12\xaf\x01\n\x0bSetOverride\x12#.autothrottle.v1.SetOverrideRequest\x1a$.autothrottle.v1.SetOverrideResponse\"U\x82\xd3\xe4\x93\x02O\x1a\x0c/v1/override:\x08overrideZ5\x1a)/v1/brokers/{override.broker_id}/override:\x08override\x12\x9b\x01\n\x0eRemoveOverride\x12&.autothrottle.v1.RemoveOverrideRequest\x1a\'.autothrottle.v1.RemoveOverrideResponse\"8\x82\xd3\xe4\x93\x02\x32*\x0c/v1/overrideZ\"* /v1/brokers/{broker_id}/override\x12r\n\x0cRequestCycle\x12$.autothrottle.v1.RequestCycleRequest\x1a%.autothrottle.v1.RequestCycleResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\"\n/v1/cycles:\x01*\x12w\n\x0fGetClusterState\x12\'.autothrottle.v1.GetClusterStateRequest\x1a(.autothrottle.v1.GetClusterStateResponse\"\x11\x82\xd3\xe4\x93\x02\x0b\x12\t/v1/stateb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61utothrottle/v1/admin.proto\x12\x0f\x61utothrottle.v1\x1a\x1b\x61utothrottle/v1/types.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"c\n\x08Override\x12\x16\n\tbroker_id\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x1d\n\x15rate_bytes_per_second\x18\x02 \x01(\x03\x12\x12\n\nautoremove\x18\x03 \x01(\x08\x42\x0c\n\n_broker_id\"\x16\n\x14ListOverridesRequest\"W\n\x15ListOverridesResponse\x12,\n\toverrides\x18\x01 \x03(\x0b\x32\x19.autothrottle.v1.Override\x12\x10\n\x08warnings\x18\x02 \x03(\t\":\n\x12GetOverrideRequest\x12\x16\n\tbroker_id\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_broker_id\"B\n\x13GetOverrideResponse\x12+\n\x08override\x18\x01 \x01(\x0b\x32\x19.autothrottle.v1.Override\"A\n\x12SetOverrideRequest\x12+\n\x08override\x18\x01 \x01(\x0b\x32\x19.autothrottle.v1.Override\"T\n\x13SetOverrideResponse\x12+\n\x08override\x18\x01 \x01(\x0b\x32\x19.autothrottle.v1.Override\x12\x10\n\x08warnings\x18\x02 \x03(\t\"=\n\x15RemoveOverrideRequest\x12\x16\n\tbroker_id\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_broker_id\"\x18\n\x16RemoveOverrideResponse\"\x15\n\x13RequestCycleRequest\"\x16\n\x14RequestCycleResponse\"/\n\x16GetClusterStateRequest\x12\x15\n\rwithout_cycle\x18\x01 \x01(\x08\"\x99\x01\n\x17GetClusterStateResponse\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x16\n\x0eleader_address\x18\x02 \x01(\t\x12*\n\nlast_cycle\x18\x03 \x01(\x0b\x32\x16.autothrottle.v1.Cycle\x12,\n\toverrides\x18\x04 \x03(\x0b\x32\x19.autothrottle.v1.Override\"\x1a\n\x18ListReassignmentsRequest\"w\n\x19ListReassignmentsResponse\x12\x31\n\x06topics\x18\x01 \x03(\x0b\x32!.autothrottle.v1.ReassigningTopic\x12\'\n\x03\x65ta\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd9\x01\n\x10ReassigningTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\x03 \x03(\x05\x12\x19\n\x11removing_replicas\x18\x04 \x03(\x05\x12\x1a\n\x12partitions_to_copy\x18\x05 \x01(\x05\x12\x19\n\x0c\x62ytes_landed\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nbytes_left\x18\x07 \x01(\x03H\x01\x88\x01\x01\x42\x0f\n\r_bytes_landedB\r\n\x0b_bytes_left\"h\n\x19SubmitReassignmentRequest\x12\x34\n\npartitions\x18\x01 \x03(\x0b\x32 .autothrottle.v1.PartitionTarget\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"\x92\x01\n\x1aSubmitReassignmentResponse\x12\x11\n\tsubmitted\x18\x01 \x01(\x05\x12\x16\n\x0e\x61lready_moving\x18\x02 \x01(\x05\x12\x15\n\ralready_there\x18\x03 \x01(\x05\x12\x32\n\x07refused\x18\x04 \x03(\x0b\x32!.autothrottle.v1.PartitionRefusal\"P\n\x19\x43\x61ncelReassignmentRequest\x12\x33\n\npartitions\x18\x01 \x03(\x0b\x32\x1f.autothrottle.v1.TopicPartition\"c\n\x1a\x43\x61ncelReassignmentResponse\x12\x11\n\tcancelled\x18\x01 \x01(\x05\x12\x32\n\x07refused\x18\x02 \x03(\x0b\x32!.autothrottle.v1.PartitionRefusal2\x82\n\n\x0c\x41\x64minService\x12u\n\rListOverrides\x12%.autothrottle.v1.ListOverridesRequest\x1a&.autothrottle.v1.ListOverridesResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/overrides\x12\x92\x01\n\x0bGetOverride\x12#.autothrottle.v1.GetOverrideRequest\x1a$.autothrottle.v1.GetOverrideResponse\"8\x82\xd3\xe4\x93\x02\x32\x12\x0c/v1/overrideZ\"\x12 /v1/brokers/{broker_id}/override\x12\xaf\x01\n\x0bSetOverride\x12#.autothrottle.v1.SetOverrideRequest\x1a$.autothrottle.v1.SetOverrideResponse\"U\x82\xd3\xe4\x93\x02O\x1a\x0c/v1/override:\x08overrideZ5\x1a)/v1/brokers/{override.broker_id}/override:\x08override\x12\x9b\x01\n\x0eRemoveOverride\x12&.autothrottle.v1.RemoveOverrideRequest\x1a\'.autothrottle.v1.RemoveOverrideResponse\"8\x82\xd3\xe4\x93\x02\x32*\x0c/v1/overrideZ\"* /v1/brokers/{broker_id}/override\x12r\n\x0cRequestCycle\x12$.autothrottle.v1.RequestCycleRequest\x1a%.autothrottle.v1.RequestCycleResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\"\n/v1/cycles:\x01*\x12w\n\x0fGetClusterState\x12\'.autothrottle.v1.GetClusterStateRequest\x1a(.autothrottle.v1.GetClusterStateResponse\"\x11\x82\xd3\xe4\x93\x02\x0b\x12\t/v1/state\x12\x85\x01\n\x11ListReassignments\x12).autothrottle.v1.ListReassignmentsRequest\x1a*.autothrottle.v1.ListReassignmentsResponse\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/reassignments\x12\x8b\x01\n\x12SubmitReassignment\x12*.autothrottle.v1.SubmitReassignmentRequest\x1a+.autothrottle.v1.SubmitReassignmentResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\"\x11/v1/reassignments:\x01*\x12\x92\x01\n\x12\x43\x61ncelReassignment\x12*.autothrottle.v1.CancelReassignmentRequest\x1a+.autothrottle.v1.CancelReassignmentResponse\"#\x82\xd3\xe4\x93\x02\x1d\"\x18/v1/reassignments/cancel:\x01*b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,32 +46,52 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADMINSERVICE'].methods_by_name['RequestCycle']._serialized_options = b'\202\323\344\223\002\017\"\n/v1/cycles:\001*'
   _globals['_ADMINSERVICE'].methods_by_name['GetClusterState']._loaded_options = None
   _globals['_ADMINSERVICE'].methods_by_name['GetClusterState']._serialized_options = b'\202\323\344\223\002\013\022\t/v1/state'
-  _globals['_OVERRIDE']._serialized_start=107
-  _globals['_OVERRIDE']._serialized_end=206
-  _globals['_LISTOVERRIDESREQUEST']._serialized_start=208
-  _globals['_LISTOVERRIDESREQUEST']._serialized_end=230
-  _globals['_LISTOVERRIDESRESPONSE']._serialized_start=232
-  _globals['_LISTOVERRIDESRESPONSE']._serialized_end=319
-  _globals['_GETOVERRIDEREQUEST']._serialized_start=321
-  _globals['_GETOVERRIDEREQUEST']._serialized_end=379
-  _globals['_GETOVERRIDERESPONSE']._serialized_start=381
-  _globals['_GETOVERRIDERESPONSE']._serialized_end=447
-  _globals['_SETOVERRIDEREQUEST']._serialized_start=449
-  _globals['_SETOVERRIDEREQUEST']._serialized_end=514
-  _globals['_SETOVERRIDERESPONSE']._serialized_start=516
-  _globals['_SETOVERRIDERESPONSE']._serialized_end=600
-  _globals['_REMOVEOVERRIDEREQUEST']._serialized_start=602
-  _globals['_REMOVEOVERRIDEREQUEST']._serialized_end=663
-  _globals['_REMOVEOVERRIDERESPONSE']._serialized_start=665
-  _globals['_REMOVEOVERRIDERESPONSE']._serialized_end=689
-  _globals['_REQUESTCYCLEREQUEST']._serialized_start=691
-  _globals['_REQUESTCYCLEREQUEST']._serialized_end=712
-  _globals['_REQUESTCYCLERESPONSE']._serialized_start=714
-  _globals['_REQUESTCYCLERESPONSE']._serialized_end=736
-  _globals['_GETCLUSTERSTATEREQUEST']._serialized_start=738
-  _globals['_GETCLUSTERSTATEREQUEST']._serialized_end=785
-  _globals['_GETCLUSTERSTATERESPONSE']._serialized_start=788
-  _globals['_GETCLUSTERSTATERESPONSE']._serialized_end=941
-  _globals['_ADMINSERVICE']._serialized_start=944
-  _globals['_ADMINSERVICE']._serialized_end=1799
+  _globals['_ADMINSERVICE'].methods_by_name['ListReassignments']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['ListReassignments']._serialized_options = b'\202\323\344\223\002\023\022\021/v1/reassignments'
+  _globals['_ADMINSERVICE'].methods_by_name['SubmitReassignment']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['SubmitReassignment']._serialized_options = b'\202\323\344\223\002\026\"\021/v1/reassignments:\001*'
+  _globals['_ADMINSERVICE'].methods_by_name['CancelReassignment']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['CancelReassignment']._serialized_options = b'\202\323\344\223\002\035\"\030/v1/reassignments/cancel:\001*'
+  _globals['_OVERRIDE']._serialized_start=140
+  _globals['_OVERRIDE']._serialized_end=239
+  _globals['_LISTOVERRIDESREQUEST']._serialized_start=241
+  _globals['_LISTOVERRIDESREQUEST']._serialized_end=263
+  _globals['_LISTOVERRIDESRESPONSE']._serialized_start=265
+  _globals['_LISTOVERRIDESRESPONSE']._serialized_end=352
+  _globals['_GETOVERRIDEREQUEST']._serialized_start=354
+  _globals['_GETOVERRIDEREQUEST']._serialized_end=412
+  _globals['_GETOVERRIDERESPONSE']._serialized_start=414
+  _globals['_GETOVERRIDERESPONSE']._serialized_end=480
+  _globals['_SETOVERRIDEREQUEST']._serialized_start=482
+  _globals['_SETOVERRIDEREQUEST']._serialized_end=547
+  _globals['_SETOVERRIDERESPONSE']._serialized_start=549
+  _globals['_SETOVERRIDERESPONSE']._serialized_end=633
+  _globals['_REMOVEOVERRIDEREQUEST']._serialized_start=635
+  _globals['_REMOVEOVERRIDEREQUEST']._serialized_end=696
+  _globals['_REMOVEOVERRIDERESPONSE']._serialized_start=698
+  _globals['_REMOVEOVERRIDERESPONSE']._serialized_end=722
+  _globals['_REQUESTCYCLEREQUEST']._serialized_start=724
+  _globals['_REQUESTCYCLEREQUEST']._serialized_end=745
+  _globals['_REQUESTCYCLERESPONSE']._serialized_start=747
+  _globals['_REQUESTCYCLERESPONSE']._serialized_end=769
+  _globals['_GETCLUSTERSTATEREQUEST']._serialized_start=771
+  _globals['_GETCLUSTERSTATEREQUEST']._serialized_end=818
+  _globals['_GETCLUSTERSTATERESPONSE']._serialized_start=821
+  _globals['_GETCLUSTERSTATERESPONSE']._serialized_end=974
+  _globals['_LISTREASSIGNMENTSREQUEST']._serialized_start=976
+  _globals['_LISTREASSIGNMENTSREQUEST']._serialized_end=1002
+  _globals['_LISTREASSIGNMENTSRESPONSE']._serialized_start=1004
+  _globals['_LISTREASSIGNMENTSRESPONSE']._serialized_end=1123
+  _globals['_REASSIGNINGTOPIC']._serialized_start=1126
+  _globals['_REASSIGNINGTOPIC']._serialized_end=1343
+  _globals['_SUBMITREASSIGNMENTREQUEST']._serialized_start=1345
+  _globals['_SUBMITREASSIGNMENTREQUEST']._serialized_end=1449
+  _globals['_SUBMITREASSIGNMENTRESPONSE']._serialized_start=1452
+  _globals['_SUBMITREASSIGNMENTRESPONSE']._serialized_end=1598
+  _globals['_CANCELREASSIGNMENTREQUEST']._serialized_start=1600
+  _globals['_CANCELREASSIGNMENTREQUEST']._serialized_end=1680
+  _globals['_CANCELREASSIGNMENTRESPONSE']._serialized_start=1682
+  _globals['_CANCELREASSIGNMENTRESPONSE']._serialized_end=1781
+  _globals['_ADMINSERVICE']._serialized_start=1784
+  _globals['_ADMINSERVICE']._serialized_end=3066
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,7 @@ from autothrottle.v1 import types_pb2 as _types_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
@@ -334,3 +335,225 @@ class GetClusterStateResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetClusterStateResponse: _TypeAlias = GetClusterStateResponse  # noqa: Y015
+
+@_typing.final
+class ListReassignmentsRequest(_message.Message):
+    """Asks for what is being reassigned."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListReassignmentsRequest: _TypeAlias = ListReassignmentsRequest  # noqa: Y015
+
+@_typing.final
+class ListReassignmentsResponse(_message.Message):
+    """What is being reassigned."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    ETA_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReassigningTopic]:
+        """One for each topic, by name."""
+
+    @_builtins.property
+    def eta(self) -> _timestamp_pb2.Timestamp:
+        """When the last byte of all of them lands at the rate of the last minutes; absent: unknown."""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[Global___ReassigningTopic] | None = ...,
+        eta: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListReassignmentsResponse: _TypeAlias = ListReassignmentsResponse  # noqa: Y015
+
+@_typing.final
+class ReassigningTopic(_message.Message):
+    """The partitions of one topic in reassignment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    ADDING_REPLICAS_FIELD_NUMBER: _builtins.int
+    REMOVING_REPLICAS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_TO_COPY_FIELD_NUMBER: _builtins.int
+    BYTES_LANDED_FIELD_NUMBER: _builtins.int
+    BYTES_LEFT_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    partitions_to_copy: _builtins.int
+    """How many of the partitions are still to be copied somewhere."""
+    bytes_landed: _builtins.int
+    """Bytes that arrived since the topic was first seen to move; only grows. Absent: unknown."""
+    bytes_left: _builtins.int
+    """Bytes that are left to be copied, as of some seconds ago. Absent: unknown."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Partition numbers, ascending."""
+
+    @_builtins.property
+    def adding_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of the brokers that partitions move to, ascending."""
+
+    @_builtins.property
+    def removing_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of the brokers that partitions will leave, ascending."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+        adding_replicas: _abc.Iterable[_builtins.int] | None = ...,
+        removing_replicas: _abc.Iterable[_builtins.int] | None = ...,
+        partitions_to_copy: _builtins.int = ...,
+        bytes_landed: _builtins.int | None = ...,
+        bytes_left: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_landed", b"_bytes_landed", "_bytes_left", b"_bytes_left", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_landed", b"_bytes_landed", "_bytes_left", b"_bytes_left", "adding_replicas", b"adding_replicas", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left", "partitions", b"partitions", "partitions_to_copy", b"partitions_to_copy", "removing_replicas", b"removing_replicas", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bytes_landed: _TypeAlias = _typing.Literal["bytes_landed"]  # noqa: Y015
+    _WhichOneofArgType__bytes_landed: _TypeAlias = _typing.Literal["_bytes_landed", b"_bytes_landed"]  # noqa: Y015
+    _WhichOneofReturnType__bytes_left: _TypeAlias = _typing.Literal["bytes_left"]  # noqa: Y015
+    _WhichOneofArgType__bytes_left: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_landed) -> _WhichOneofReturnType__bytes_landed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_left) -> _WhichOneofReturnType__bytes_left | None: ...
+
+Global___ReassigningTopic: _TypeAlias = ReassigningTopic  # noqa: Y015
+
+@_typing.final
+class SubmitReassignmentRequest(_message.Message):
+    """What shall move."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """Whether it is only looked at: nothing is set and nothing submitted."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
+        """At most 100,000 partitions, each once."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_types_pb2.PartitionTarget] | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubmitReassignmentRequest: _TypeAlias = SubmitReassignmentRequest  # noqa: Y015
+
+@_typing.final
+class SubmitReassignmentResponse(_message.Message):
+    """What became of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBMITTED_FIELD_NUMBER: _builtins.int
+    ALREADY_MOVING_FIELD_NUMBER: _builtins.int
+    ALREADY_THERE_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    submitted: _builtins.int
+    """How many partitions were submitted; with `validate_only`: would be."""
+    already_moving: _builtins.int
+    """How many are on their way to these replicas already."""
+    already_there: _builtins.int
+    """How many have these replicas already."""
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
+        """Partitions that Kafka did not take."""
+
+    def __init__(
+        self,
+        *,
+        submitted: _builtins.int = ...,
+        already_moving: _builtins.int = ...,
+        already_there: _builtins.int = ...,
+        refused: _abc.Iterable[_types_pb2.PartitionRefusal] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_moving", b"already_moving", "already_there", b"already_there", "refused", b"refused", "submitted", b"submitted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubmitReassignmentResponse: _TypeAlias = SubmitReassignmentResponse  # noqa: Y015
+
+@_typing.final
+class CancelReassignmentRequest(_message.Message):
+    """What shall stay where it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TopicPartition]:
+        """At most 100,000 partitions, each once."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_types_pb2.TopicPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelReassignmentRequest: _TypeAlias = CancelReassignmentRequest  # noqa: Y015
+
+@_typing.final
+class CancelReassignmentResponse(_message.Message):
+    """What became of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    cancelled: _builtins.int
+    """How many were cancelled."""
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
+        """Partitions that Kafka did not cancel."""
+
+    def __init__(
+        self,
+        *,
+        cancelled: _builtins.int = ...,
+        refused: _abc.Iterable[_types_pb2.PartitionRefusal] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelReassignmentResponse: _TypeAlias = CancelReassignmentResponse  # noqa: Y015

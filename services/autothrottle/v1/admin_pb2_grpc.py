@@ -66,6 +66,21 @@ class AdminServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_admin__pb2.GetClusterStateRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_admin__pb2.GetClusterStateResponse.FromString,
                 _registered_method=True)
+        self.ListReassignments = channel.unary_unary(
+                '/autothrottle.v1.AdminService/ListReassignments',
+                request_serializer=autothrottle_dot_v1_dot_admin__pb2.ListReassignmentsRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_admin__pb2.ListReassignmentsResponse.FromString,
+                _registered_method=True)
+        self.SubmitReassignment = channel.unary_unary(
+                '/autothrottle.v1.AdminService/SubmitReassignment',
+                request_serializer=autothrottle_dot_v1_dot_admin__pb2.SubmitReassignmentRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_admin__pb2.SubmitReassignmentResponse.FromString,
+                _registered_method=True)
+        self.CancelReassignment = channel.unary_unary(
+                '/autothrottle.v1.AdminService/CancelReassignment',
+                request_serializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -116,6 +131,33 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListReassignments(self, request, context):
+        """Returns what is being reassigned, by topic. Idempotent. Errors: UNAVAILABLE; DATA_LOSS when it cannot be read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubmitReassignment(self, request, context):
+        """Sets the throttles of a reassignment and, once they stand, submits it to Kafka: no byte moves unthrottled.
+
+        Returns when Kafka has taken it. Idempotent: what is on its way to the same replicas, or there, is not submitted
+        again. Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere, another
+        reassignment is being submitted, or a throttle could not be set: nothing was submitted then. UNAVAILABLE when none
+        leads, it was not done in time, or it is unknown whether Kafka has taken it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelReassignment(self, request, context):
+        """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
+        reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -148,6 +190,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetClusterState,
                     request_deserializer=autothrottle_dot_v1_dot_admin__pb2.GetClusterStateRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_admin__pb2.GetClusterStateResponse.SerializeToString,
+            ),
+            'ListReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReassignments,
+                    request_deserializer=autothrottle_dot_v1_dot_admin__pb2.ListReassignmentsRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_admin__pb2.ListReassignmentsResponse.SerializeToString,
+            ),
+            'SubmitReassignment': grpc.unary_unary_rpc_method_handler(
+                    servicer.SubmitReassignment,
+                    request_deserializer=autothrottle_dot_v1_dot_admin__pb2.SubmitReassignmentRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_admin__pb2.SubmitReassignmentResponse.SerializeToString,
+            ),
+            'CancelReassignment': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelReassignment,
+                    request_deserializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -314,6 +371,87 @@ class AdminService:
             '/autothrottle.v1.AdminService/GetClusterState',
             autothrottle_dot_v1_dot_admin__pb2.GetClusterStateRequest.SerializeToString,
             autothrottle_dot_v1_dot_admin__pb2.GetClusterStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.AdminService/ListReassignments',
+            autothrottle_dot_v1_dot_admin__pb2.ListReassignmentsRequest.SerializeToString,
+            autothrottle_dot_v1_dot_admin__pb2.ListReassignmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitReassignment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.AdminService/SubmitReassignment',
+            autothrottle_dot_v1_dot_admin__pb2.SubmitReassignmentRequest.SerializeToString,
+            autothrottle_dot_v1_dot_admin__pb2.SubmitReassignmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelReassignment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.AdminService/CancelReassignment',
+            autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentRequest.SerializeToString,
+            autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentResponse.FromString,
             options,
             channel_credentials,
             insecure,

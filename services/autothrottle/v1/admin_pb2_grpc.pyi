@@ -49,6 +49,20 @@ class AdminServiceStub:
     """Asks the leading planner for a cycle and returns at once. Idempotent. Errors: UNAVAILABLE when none leads."""
     GetClusterState: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetClusterStateRequest, _admin_pb2.GetClusterStateResponse]
     """Returns who leads, the last cycle and the overrides. Idempotent. Errors: UNAVAILABLE when none leads."""
+    ListReassignments: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListReassignmentsRequest, _admin_pb2.ListReassignmentsResponse]
+    """Returns what is being reassigned, by topic. Idempotent. Errors: UNAVAILABLE; DATA_LOSS when it cannot be read."""
+    SubmitReassignment: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SubmitReassignmentRequest, _admin_pb2.SubmitReassignmentResponse]
+    """Sets the throttles of a reassignment and, once they stand, submits it to Kafka: no byte moves unthrottled.
+
+    Returns when Kafka has taken it. Idempotent: what is on its way to the same replicas, or there, is not submitted
+    again. Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere, another
+    reassignment is being submitted, or a throttle could not be set: nothing was submitted then. UNAVAILABLE when none
+    leads, it was not done in time, or it is unknown whether Kafka has taken it.
+    """
+    CancelReassignment: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelReassignmentRequest, _admin_pb2.CancelReassignmentResponse]
+    """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
+    reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -71,6 +85,20 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Asks the leading planner for a cycle and returns at once. Idempotent. Errors: UNAVAILABLE when none leads."""
     GetClusterState: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetClusterStateRequest, _admin_pb2.GetClusterStateResponse]  # type: ignore[assignment]
     """Returns who leads, the last cycle and the overrides. Idempotent. Errors: UNAVAILABLE when none leads."""
+    ListReassignments: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListReassignmentsRequest, _admin_pb2.ListReassignmentsResponse]  # type: ignore[assignment]
+    """Returns what is being reassigned, by topic. Idempotent. Errors: UNAVAILABLE; DATA_LOSS when it cannot be read."""
+    SubmitReassignment: _aio.UnaryUnaryMultiCallable[_admin_pb2.SubmitReassignmentRequest, _admin_pb2.SubmitReassignmentResponse]  # type: ignore[assignment]
+    """Sets the throttles of a reassignment and, once they stand, submits it to Kafka: no byte moves unthrottled.
+
+    Returns when Kafka has taken it. Idempotent: what is on its way to the same replicas, or there, is not submitted
+    again. Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere, another
+    reassignment is being submitted, or a throttle could not be set: nothing was submitted then. UNAVAILABLE when none
+    leads, it was not done in time, or it is unknown whether Kafka has taken it.
+    """
+    CancelReassignment: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelReassignmentRequest, _admin_pb2.CancelReassignmentResponse]  # type: ignore[assignment]
+    """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
+    reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it.
@@ -126,5 +154,37 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetClusterStateResponse, _abc.Awaitable[_admin_pb2.GetClusterStateResponse]]:
         """Returns who leads, the last cycle and the overrides. Idempotent. Errors: UNAVAILABLE when none leads."""
+
+    @_abc_1.abstractmethod
+    def ListReassignments(
+        self,
+        request: _admin_pb2.ListReassignmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListReassignmentsResponse, _abc.Awaitable[_admin_pb2.ListReassignmentsResponse]]:
+        """Returns what is being reassigned, by topic. Idempotent. Errors: UNAVAILABLE; DATA_LOSS when it cannot be read."""
+
+    @_abc_1.abstractmethod
+    def SubmitReassignment(
+        self,
+        request: _admin_pb2.SubmitReassignmentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SubmitReassignmentResponse, _abc.Awaitable[_admin_pb2.SubmitReassignmentResponse]]:
+        """Sets the throttles of a reassignment and, once they stand, submits it to Kafka: no byte moves unthrottled.
+
+        Returns when Kafka has taken it. Idempotent: what is on its way to the same replicas, or there, is not submitted
+        again. Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere, another
+        reassignment is being submitted, or a throttle could not be set: nothing was submitted then. UNAVAILABLE when none
+        leads, it was not done in time, or it is unknown whether Kafka has taken it.
+        """
+
+    @_abc_1.abstractmethod
+    def CancelReassignment(
+        self,
+        request: _admin_pb2.CancelReassignmentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CancelReassignmentResponse, _abc.Awaitable[_admin_pb2.CancelReassignmentResponse]]:
+        """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
+        reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -20,6 +20,64 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class AlterReassignmentsRequest(_message.Message):
+    """Which partitions to move, and which to leave where they are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FENCE_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    fence: _builtins.int
+    """The fence of the term that decided it, > 0."""
+    @_builtins.property
+    def start(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
+        """Those to start."""
+
+    @_builtins.property
+    def cancel(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TopicPartition]:
+        """Those to cancel."""
+
+    def __init__(
+        self,
+        *,
+        fence: _builtins.int = ...,
+        start: _abc.Iterable[_types_pb2.PartitionTarget] | None = ...,
+        cancel: _abc.Iterable[_types_pb2.TopicPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "fence", b"fence", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterReassignmentsRequest: _TypeAlias = AlterReassignmentsRequest  # noqa: Y015
+
+@_typing.final
+class AlterReassignmentsResponse(_message.Message):
+    """What became of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
+        """Partitions that Kafka did not take."""
+
+    def __init__(
+        self,
+        *,
+        refused: _abc.Iterable[_types_pb2.PartitionRefusal] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterReassignmentsResponse: _TypeAlias = AlterReassignmentsResponse  # noqa: Y015
+
+@_typing.final
 class ApplyRequest(_message.Message):
     """What to do."""
 

@@ -40,6 +40,11 @@ class ApplierServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_applier__pb2.ApplyRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_applier__pb2.ApplyResponse.FromString,
                 _registered_method=True)
+        self.AlterReassignments = channel.unary_unary(
+                '/autothrottle.v1.ApplierService/AlterReassignments',
+                request_serializer=autothrottle_dot_v1_dot_applier__pb2.AlterReassignmentsRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_applier__pb2.AlterReassignmentsResponse.FromString,
+                _registered_method=True)
 
 
 class ApplierServiceServicer:
@@ -56,6 +61,17 @@ class ApplierServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterReassignments(self, request, context):
+        """Starts reassignments of partitions, or cancels them; what Kafka refuses for one partition is no error.
+
+        Safe to repeat. Errors: FAILED_PRECONDITION when the term is over and ABORTED when another reassignment is in the
+        way (nothing was done); INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE when it is unknown whether it
+        was done.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ApplierServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -63,6 +79,11 @@ def add_ApplierServiceServicer_to_server(servicer, server):
                     servicer.Apply,
                     request_deserializer=autothrottle_dot_v1_dot_applier__pb2.ApplyRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_applier__pb2.ApplyResponse.SerializeToString,
+            ),
+            'AlterReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterReassignments,
+                    request_deserializer=autothrottle_dot_v1_dot_applier__pb2.AlterReassignmentsRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_applier__pb2.AlterReassignmentsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -93,6 +114,33 @@ class ApplierService:
             '/autothrottle.v1.ApplierService/Apply',
             autothrottle_dot_v1_dot_applier__pb2.ApplyRequest.SerializeToString,
             autothrottle_dot_v1_dot_applier__pb2.ApplyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.ApplierService/AlterReassignments',
+            autothrottle_dot_v1_dot_applier__pb2.AlterReassignmentsRequest.SerializeToString,
+            autothrottle_dot_v1_dot_applier__pb2.AlterReassignmentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

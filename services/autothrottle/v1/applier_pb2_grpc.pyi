@@ -39,6 +39,13 @@ class ApplierServiceStub:
     Safe to repeat: what stands already is UNCHANGED. Errors: FAILED_PRECONDITION when the term is over (nothing more was
     written); UNAVAILABLE when nothing could be tried. What is refused for one resource is an outcome, not an error.
     """
+    AlterReassignments: _grpc.UnaryUnaryMultiCallable[_applier_pb2.AlterReassignmentsRequest, _applier_pb2.AlterReassignmentsResponse]
+    """Starts reassignments of partitions, or cancels them; what Kafka refuses for one partition is no error.
+
+    Safe to repeat. Errors: FAILED_PRECONDITION when the term is over and ABORTED when another reassignment is in the
+    way (nothing was done); INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE when it is unknown whether it
+    was done.
+    """
 
 @_typing.type_check_only
 class ApplierServiceAsyncStub(ApplierServiceStub):
@@ -50,6 +57,13 @@ class ApplierServiceAsyncStub(ApplierServiceStub):
 
     Safe to repeat: what stands already is UNCHANGED. Errors: FAILED_PRECONDITION when the term is over (nothing more was
     written); UNAVAILABLE when nothing could be tried. What is refused for one resource is an outcome, not an error.
+    """
+    AlterReassignments: _aio.UnaryUnaryMultiCallable[_applier_pb2.AlterReassignmentsRequest, _applier_pb2.AlterReassignmentsResponse]  # type: ignore[assignment]
+    """Starts reassignments of partitions, or cancels them; what Kafka refuses for one partition is no error.
+
+    Safe to repeat. Errors: FAILED_PRECONDITION when the term is over and ABORTED when another reassignment is in the
+    way (nothing was done); INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE when it is unknown whether it
+    was done.
     """
 
 class ApplierServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -65,6 +79,19 @@ class ApplierServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Safe to repeat: what stands already is UNCHANGED. Errors: FAILED_PRECONDITION when the term is over (nothing more was
         written); UNAVAILABLE when nothing could be tried. What is refused for one resource is an outcome, not an error.
+        """
+
+    @_abc_1.abstractmethod
+    def AlterReassignments(
+        self,
+        request: _applier_pb2.AlterReassignmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_applier_pb2.AlterReassignmentsResponse, _abc.Awaitable[_applier_pb2.AlterReassignmentsResponse]]:
+        """Starts reassignments of partitions, or cancels them; what Kafka refuses for one partition is no error.
+
+        Safe to repeat. Errors: FAILED_PRECONDITION when the term is over and ABORTED when another reassignment is in the
+        way (nothing was done); INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE when it is unknown whether it
+        was done.
         """
 
 def add_ApplierServiceServicer_to_server(servicer: ApplierServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -7,6 +7,7 @@ from autothrottle.v1 import types_pb2 as _types_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
@@ -27,6 +28,7 @@ class GetSnapshotRequest(_message.Message):
 
     MIN_VERSION_FIELD_NUMBER: _builtins.int
     REPLICAS_OF_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     KNOWN_NAME_FIELD_NUMBER: _builtins.int
     min_version: _builtins.int
     """The snapshot shows at least this version; 0: any."""
@@ -36,20 +38,53 @@ class GetSnapshotRequest(_message.Message):
     def replicas_of(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The ids of the brokers whose replicas shall be listed, >= 0 each; at most 10,000."""
 
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]:
+        """The partitions whose assignments shall be told, at most 100,000."""
+
     def __init__(
         self,
         *,
         min_version: _builtins.int = ...,
         replicas_of: _abc.Iterable[_builtins.int] | None = ...,
+        partitions: _abc.Iterable[Global___TopicPartitions] | None = ...,
         known_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_name", b"known_name", "min_version", b"min_version", "replicas_of", b"replicas_of"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_name", b"known_name", "min_version", b"min_version", "partitions", b"partitions", "replicas_of", b"replicas_of"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetSnapshotRequest: _TypeAlias = GetSnapshotRequest  # noqa: Y015
+
+@_typing.final
+class TopicPartitions(_message.Message):
+    """Partitions of one topic."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Partition numbers, >= 0."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicPartitions: _TypeAlias = TopicPartitions  # noqa: Y015
 
 @_typing.final
 class GetSnapshotResponse(_message.Message):
@@ -61,12 +96,35 @@ class GetSnapshotResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class DefaultThrottlesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     VERSION_FIELD_NUMBER: _builtins.int
     BROKER_IDS_FIELD_NUMBER: _builtins.int
     REASSIGNMENTS_FIELD_NUMBER: _builtins.int
     THROTTLES_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    DEFAULT_THROTTLES_FIELD_NUMBER: _builtins.int
+    ASSIGNMENTS_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     BASE_NAME_FIELD_NUMBER: _builtins.int
     ENDED_TOPICS_FIELD_NUMBER: _builtins.int
@@ -97,6 +155,20 @@ class GetSnapshotResponse(_message.Message):
         """Parts of the topology that cannot be read: while there are any, nothing is removed."""
 
     @_builtins.property
+    def default_throttles(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Rate keys at Kafka's `<default>` broker level: rate key -> value in bytes/s; never autothrottle's, in force on
+        brokers without a value of their own. Only in the first chunk.
+        """
+
+    @_builtins.property
+    def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicAssignment]:
+        """Where the partitions are that were asked for; one that is not here does not exist."""
+
+    @_builtins.property
+    def progress(self) -> Global___Progress:
+        """How far the moves have come; absent: nobody reads log sizes. Its columns continue over all chunks."""
+
+    @_builtins.property
     def ended_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Topics that were in reassignment there and are not here. Only in the first chunk."""
 
@@ -109,17 +181,192 @@ class GetSnapshotResponse(_message.Message):
         throttles: _abc.Iterable[Global___ResourceThrottles] | None = ...,
         replicas: _abc.Iterable[Global___BrokerReplicas] | None = ...,
         problems: _abc.Iterable[Global___Problem] | None = ...,
+        default_throttles: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        assignments: _abc.Iterable[Global___TopicAssignment] | None = ...,
+        progress: Global___Progress | None = ...,
         name: _builtins.str = ...,
         base_name: _builtins.str = ...,
         ended_topics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_name", b"base_name", "broker_ids", b"broker_ids", "ended_topics", b"ended_topics", "name", b"name", "problems", b"problems", "reassignments", b"reassignments", "replicas", b"replicas", "throttles", b"throttles", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "base_name", b"base_name", "broker_ids", b"broker_ids", "default_throttles", b"default_throttles", "ended_topics", b"ended_topics", "name", b"name", "problems", b"problems", "progress", b"progress", "reassignments", b"reassignments", "replicas", b"replicas", "throttles", b"throttles", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetSnapshotResponse: _TypeAlias = GetSnapshotResponse  # noqa: Y015
+
+@_typing.final
+class Progress(_message.Message):
+    """How far moves have come, by one reading of log sizes, as columns."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READ_TIME_FIELD_NUMBER: _builtins.int
+    ETA_FIELD_NUMBER: _builtins.int
+    LEADERS_FIELD_NUMBER: _builtins.int
+    FOLLOWERS_FIELD_NUMBER: _builtins.int
+    BYTES_LANDED_FIELD_NUMBER: _builtins.int
+    BYTES_GROWN_FIELD_NUMBER: _builtins.int
+    BYTES_LEFT_FIELD_NUMBER: _builtins.int
+    TIMES_US_FIELD_NUMBER: _builtins.int
+    SINCE_US_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    TOPIC_BYTES_LANDED_FIELD_NUMBER: _builtins.int
+    TOPIC_BYTES_LEFT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def read_time(self) -> _timestamp_pb2.Timestamp:
+        """When the reading was complete; absent: there was none yet. Only in the first chunk, as `eta`."""
+
+    @_builtins.property
+    def eta(self) -> _timestamp_pb2.Timestamp:
+        """When the last byte lands at the rate of the last minutes; absent: unknown."""
+
+    @_builtins.property
+    def leaders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The leader's broker id of each flow. A flow that moves and is not here is unknown; one that ended stays for minutes."""
+
+    @_builtins.property
+    def followers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The destination's broker id of each flow."""
+
+    @_builtins.property
+    def bytes_landed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Bytes in the destination's logs of each flow; only grows. Subtract only counts with the same `since_us`."""
+
+    @_builtins.property
+    def bytes_grown(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Bytes by which the leader's logs of each flow grew since counting began; only grows."""
+
+    @_builtins.property
+    def bytes_left(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """What the leader's logs hold more than the destination's, >= 0."""
+
+    @_builtins.property
+    def times_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """When the destination answered, in microseconds since 1970."""
+
+    @_builtins.property
+    def since_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """When counting of each flow began, in microseconds since 1970."""
+
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The topics in reassignment, as of the reading; one with a flow that is unknown is not here."""
+
+    @_builtins.property
+    def topic_bytes_landed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Bytes of each topic that arrived since it was first seen to move; only grows."""
+
+    @_builtins.property
+    def topic_bytes_left(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Bytes of each topic that are left."""
+
+    def __init__(
+        self,
+        *,
+        read_time: _timestamp_pb2.Timestamp | None = ...,
+        eta: _timestamp_pb2.Timestamp | None = ...,
+        leaders: _abc.Iterable[_builtins.int] | None = ...,
+        followers: _abc.Iterable[_builtins.int] | None = ...,
+        bytes_landed: _abc.Iterable[_builtins.int] | None = ...,
+        bytes_grown: _abc.Iterable[_builtins.int] | None = ...,
+        bytes_left: _abc.Iterable[_builtins.int] | None = ...,
+        times_us: _abc.Iterable[_builtins.int] | None = ...,
+        since_us: _abc.Iterable[_builtins.int] | None = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        topic_bytes_landed: _abc.Iterable[_builtins.int] | None = ...,
+        topic_bytes_left: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "read_time", b"read_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_grown", b"bytes_grown", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left", "eta", b"eta", "followers", b"followers", "leaders", b"leaders", "read_time", b"read_time", "since_us", b"since_us", "times_us", b"times_us", "topic_bytes_landed", b"topic_bytes_landed", "topic_bytes_left", b"topic_bytes_left", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Progress: _TypeAlias = Progress  # noqa: Y015
+
+@_typing.final
+class TopicAssignment(_message.Message):
+    """Where partitions of one topic are, as columns."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    LEADERS_FIELD_NUMBER: _builtins.int
+    REPLICAS_COUNTS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    ISR_COUNTS_FIELD_NUMBER: _builtins.int
+    ISR_FIELD_NUMBER: _builtins.int
+    ADDING_COUNTS_FIELD_NUMBER: _builtins.int
+    ADDING_REPLICAS_FIELD_NUMBER: _builtins.int
+    REMOVING_COUNTS_FIELD_NUMBER: _builtins.int
+    REMOVING_REPLICAS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Partition numbers."""
+
+    @_builtins.property
+    def leaders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The leader's broker id of each partition; -1: none."""
+
+    @_builtins.property
+    def replicas_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many replicas each partition has."""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The replicas of all partitions, one after the other: those to come and those to go included."""
+
+    @_builtins.property
+    def isr_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many in-sync replicas each partition has."""
+
+    @_builtins.property
+    def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The in-sync replicas of all partitions, one after the other."""
+
+    @_builtins.property
+    def adding_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many adding replicas each partition has."""
+
+    @_builtins.property
+    def adding_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The adding replicas of all partitions, one after the other."""
+
+    @_builtins.property
+    def removing_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many removing replicas each partition has."""
+
+    @_builtins.property
+    def removing_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The removing replicas of all partitions, one after the other."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+        leaders: _abc.Iterable[_builtins.int] | None = ...,
+        replicas_counts: _abc.Iterable[_builtins.int] | None = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+        isr_counts: _abc.Iterable[_builtins.int] | None = ...,
+        isr: _abc.Iterable[_builtins.int] | None = ...,
+        adding_counts: _abc.Iterable[_builtins.int] | None = ...,
+        adding_replicas: _abc.Iterable[_builtins.int] | None = ...,
+        removing_counts: _abc.Iterable[_builtins.int] | None = ...,
+        removing_replicas: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adding_counts", b"adding_counts", "adding_replicas", b"adding_replicas", "isr", b"isr", "isr_counts", b"isr_counts", "leaders", b"leaders", "partitions", b"partitions", "removing_counts", b"removing_counts", "removing_replicas", b"removing_replicas", "replicas", b"replicas", "replicas_counts", b"replicas_counts", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicAssignment: _TypeAlias = TopicAssignment  # noqa: Y015
 
 @_typing.final
 class TopicReassignment(_message.Message):

@@ -20,6 +20,122 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class StartReassignmentRequest(_message.Message):
+    """What shall move."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """Whether it is only looked at: nothing is set and nothing started."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
+        """At most 100,000 partitions, each once."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_types_pb2.PartitionTarget] | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartReassignmentRequest: _TypeAlias = StartReassignmentRequest  # noqa: Y015
+
+@_typing.final
+class StartReassignmentResponse(_message.Message):
+    """What became of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTED_FIELD_NUMBER: _builtins.int
+    ALREADY_MOVING_FIELD_NUMBER: _builtins.int
+    ALREADY_THERE_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    started: _builtins.int
+    """How many partitions were started; with `validate_only`: would be."""
+    already_moving: _builtins.int
+    """How many are on their way to these replicas already."""
+    already_there: _builtins.int
+    """How many have these replicas already."""
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
+        """Partitions that Kafka did not take."""
+
+    def __init__(
+        self,
+        *,
+        started: _builtins.int = ...,
+        already_moving: _builtins.int = ...,
+        already_there: _builtins.int = ...,
+        refused: _abc.Iterable[_types_pb2.PartitionRefusal] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_moving", b"already_moving", "already_there", b"already_there", "refused", b"refused", "started", b"started"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartReassignmentResponse: _TypeAlias = StartReassignmentResponse  # noqa: Y015
+
+@_typing.final
+class StopReassignmentRequest(_message.Message):
+    """What shall stay where it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TopicPartition]:
+        """At most 100,000 partitions, each once."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_types_pb2.TopicPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopReassignmentRequest: _TypeAlias = StopReassignmentRequest  # noqa: Y015
+
+@_typing.final
+class StopReassignmentResponse(_message.Message):
+    """What became of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    cancelled: _builtins.int
+    """How many were cancelled."""
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
+        """Partitions that Kafka did not cancel."""
+
+    def __init__(
+        self,
+        *,
+        cancelled: _builtins.int = ...,
+        refused: _abc.Iterable[_types_pb2.PartitionRefusal] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopReassignmentResponse: _TypeAlias = StopReassignmentResponse  # noqa: Y015
+
+@_typing.final
 class RunCycleRequest(_message.Message):
     """Asks for a cycle."""
 

@@ -51,6 +51,16 @@ class PlannerServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_planner__pb2.GetStateRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_planner__pb2.GetStateResponse.FromString,
                 _registered_method=True)
+        self.StartReassignment = channel.unary_unary(
+                '/autothrottle.v1.PlannerService/StartReassignment',
+                request_serializer=autothrottle_dot_v1_dot_planner__pb2.StartReassignmentRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_planner__pb2.StartReassignmentResponse.FromString,
+                _registered_method=True)
+        self.StopReassignment = channel.unary_unary(
+                '/autothrottle.v1.PlannerService/StopReassignment',
+                request_serializer=autothrottle_dot_v1_dot_planner__pb2.StopReassignmentRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_planner__pb2.StopReassignmentResponse.FromString,
+                _registered_method=True)
 
 
 class PlannerServiceServicer:
@@ -80,6 +90,26 @@ class PlannerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StartReassignment(self, request, context):
+        """Sets the throttles of a reassignment and, once they stand, starts it; returns when Kafka has taken it.
+
+        Idempotent: what is on its way to the same replicas, or there, is not started again. Errors: FAILED_PRECONDITION when
+        this planner does not lead; INVALID_ARGUMENT, NOT_FOUND when the reassignment is wrong; ABORTED when a partition
+        moves elsewhere, another reassignment is being started, or a throttle could not be set: nothing was started then.
+        UNAVAILABLE when it was not done in time, or it is unknown whether Kafka has taken it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopReassignment(self, request, context):
+        """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead;
+        NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PlannerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -97,6 +127,16 @@ def add_PlannerServiceServicer_to_server(servicer, server):
                     servicer.GetState,
                     request_deserializer=autothrottle_dot_v1_dot_planner__pb2.GetStateRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_planner__pb2.GetStateResponse.SerializeToString,
+            ),
+            'StartReassignment': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartReassignment,
+                    request_deserializer=autothrottle_dot_v1_dot_planner__pb2.StartReassignmentRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_planner__pb2.StartReassignmentResponse.SerializeToString,
+            ),
+            'StopReassignment': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopReassignment,
+                    request_deserializer=autothrottle_dot_v1_dot_planner__pb2.StopReassignmentRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_planner__pb2.StopReassignmentResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -182,6 +222,60 @@ class PlannerService:
             '/autothrottle.v1.PlannerService/GetState',
             autothrottle_dot_v1_dot_planner__pb2.GetStateRequest.SerializeToString,
             autothrottle_dot_v1_dot_planner__pb2.GetStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartReassignment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.PlannerService/StartReassignment',
+            autothrottle_dot_v1_dot_planner__pb2.StartReassignmentRequest.SerializeToString,
+            autothrottle_dot_v1_dot_planner__pb2.StartReassignmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopReassignment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.PlannerService/StopReassignment',
+            autothrottle_dot_v1_dot_planner__pb2.StopReassignmentRequest.SerializeToString,
+            autothrottle_dot_v1_dot_planner__pb2.StopReassignmentResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,18 @@ class PlannerServiceStub:
     """Sends every cycle of this planner as it ends, beginning with the last one."""
     GetState: _grpc.UnaryUnaryMultiCallable[_planner_pb2.GetStateRequest, _planner_pb2.GetStateResponse]
     """Returns who leads and what the last cycle of this planner did. Idempotent."""
+    StartReassignment: _grpc.UnaryUnaryMultiCallable[_planner_pb2.StartReassignmentRequest, _planner_pb2.StartReassignmentResponse]
+    """Sets the throttles of a reassignment and, once they stand, starts it; returns when Kafka has taken it.
+
+    Idempotent: what is on its way to the same replicas, or there, is not started again. Errors: FAILED_PRECONDITION when
+    this planner does not lead; INVALID_ARGUMENT, NOT_FOUND when the reassignment is wrong; ABORTED when a partition
+    moves elsewhere, another reassignment is being started, or a throttle could not be set: nothing was started then.
+    UNAVAILABLE when it was not done in time, or it is unknown whether Kafka has taken it.
+    """
+    StopReassignment: _grpc.UnaryUnaryMultiCallable[_planner_pb2.StopReassignmentRequest, _planner_pb2.StopReassignmentResponse]
+    """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead;
+    NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+    """
 
 @_typing.type_check_only
 class PlannerServiceAsyncStub(PlannerServiceStub):
@@ -59,6 +71,18 @@ class PlannerServiceAsyncStub(PlannerServiceStub):
     """Sends every cycle of this planner as it ends, beginning with the last one."""
     GetState: _aio.UnaryUnaryMultiCallable[_planner_pb2.GetStateRequest, _planner_pb2.GetStateResponse]  # type: ignore[assignment]
     """Returns who leads and what the last cycle of this planner did. Idempotent."""
+    StartReassignment: _aio.UnaryUnaryMultiCallable[_planner_pb2.StartReassignmentRequest, _planner_pb2.StartReassignmentResponse]  # type: ignore[assignment]
+    """Sets the throttles of a reassignment and, once they stand, starts it; returns when Kafka has taken it.
+
+    Idempotent: what is on its way to the same replicas, or there, is not started again. Errors: FAILED_PRECONDITION when
+    this planner does not lead; INVALID_ARGUMENT, NOT_FOUND when the reassignment is wrong; ABORTED when a partition
+    moves elsewhere, another reassignment is being started, or a throttle could not be set: nothing was started then.
+    UNAVAILABLE when it was not done in time, or it is unknown whether Kafka has taken it.
+    """
+    StopReassignment: _aio.UnaryUnaryMultiCallable[_planner_pb2.StopReassignmentRequest, _planner_pb2.StopReassignmentResponse]  # type: ignore[assignment]
+    """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead;
+    NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+    """
 
 class PlannerServiceServicer(metaclass=_abc_1.ABCMeta):
     """The loop that decides. Any number of replicas, one leads; the others answer FAILED_PRECONDITION to RunCycle, with the
@@ -90,5 +114,29 @@ class PlannerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_planner_pb2.GetStateResponse, _abc.Awaitable[_planner_pb2.GetStateResponse]]:
         """Returns who leads and what the last cycle of this planner did. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def StartReassignment(
+        self,
+        request: _planner_pb2.StartReassignmentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_planner_pb2.StartReassignmentResponse, _abc.Awaitable[_planner_pb2.StartReassignmentResponse]]:
+        """Sets the throttles of a reassignment and, once they stand, starts it; returns when Kafka has taken it.
+
+        Idempotent: what is on its way to the same replicas, or there, is not started again. Errors: FAILED_PRECONDITION when
+        this planner does not lead; INVALID_ARGUMENT, NOT_FOUND when the reassignment is wrong; ABORTED when a partition
+        moves elsewhere, another reassignment is being started, or a throttle could not be set: nothing was started then.
+        UNAVAILABLE when it was not done in time, or it is unknown whether Kafka has taken it.
+        """
+
+    @_abc_1.abstractmethod
+    def StopReassignment(
+        self,
+        request: _planner_pb2.StopReassignmentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_planner_pb2.StopReassignmentResponse, _abc.Awaitable[_planner_pb2.StopReassignmentResponse]]:
+        """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead;
+        NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+        """
 
 def add_PlannerServiceServicer_to_server(servicer: PlannerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61utothrottle/v1/types.proto\x12\x0f\x61utothrottle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"K\n\tLedgerKey\x12\x13\n\x06\x62\x65\x66ore\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07written\x18\x02 \x01(\t\x12\r\n\x05owned\x18\x03 \x03(\tB\t\n\x07_before\"\xa9\x01\n\x0bLedgerEntry\x12\x34\n\x04keys\x18\x01 \x03(\x0b\x32&.autothrottle.v1.LedgerEntry.KeysEntry\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\r\n\x05\x63ycle\x18\x03 \x01(\x03\x1aG\n\tKeysEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.autothrottle.v1.LedgerKey:\x02\x38\x01\"\xe4\x04\n\x08\x44\x65\x63ision\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12*\n\x04role\x18\x02 \x01(\x0e\x32\x1c.autothrottle.v1.ReplicaRole\x12\x1d\n\x15rate_bytes_per_second\x18\x03 \x01(\x03\x12\x30\n\x06reason\x18\x04 \x01(\x0e\x32 .autothrottle.v1.Decision.Reason\x12&\n\x19standing_bytes_per_second\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12&\n\x19headroom_bytes_per_second\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12)\n\x1cutilization_bytes_per_second\x18\x07 \x01(\x03H\x02\x88\x01\x01\x12&\n\x19\x63\x61pacity_bytes_per_second\x18\x08 \x01(\x03H\x03\x88\x01\x01\"\xa9\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n\x0fREASON_HEADROOM\x10\x01\x12\x14\n\x10REASON_UNCHANGED\x10\x02\x12\x0f\n\x0bREASON_KEPT\x10\x03\x12\x12\n\x0eREASON_MINIMUM\x10\x04\x12\x1b\n\x17REASON_CLUSTER_OVERRIDE\x10\x05\x12\x1a\n\x16REASON_BROKER_OVERRIDE\x10\x06\x42\x1c\n\x1a_standing_bytes_per_secondB\x1c\n\x1a_headroom_bytes_per_secondB\x1f\n\x1d_utilization_bytes_per_secondB\x1c\n\x1a_capacity_bytes_per_second\"\xbc\x01\n\x07Outcome\x12\x10\n\x08resource\x18\x01 \x01(\t\x12/\n\x06status\x18\x02 \x01(\x0e\x32\x1f.autothrottle.v1.Outcome.Status\x12\x0e\n\x06reason\x18\x03 \x01(\t\"^\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_APPLIED\x10\x01\x12\x14\n\x10STATUS_UNCHANGED\x10\x02\x12\x12\n\x0eSTATUS_REFUSED\x10\x03\"\xb0\x02\n\x05\x43ycle\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x10\n\x08sentence\x18\x06 \x01(\t\x12\x0e\n\x06topics\x18\x07 \x03(\t\x12,\n\tdecisions\x18\x08 \x03(\x0b\x32\x19.autothrottle.v1.Decision\x12*\n\x08outcomes\x18\t \x03(\x0b\x32\x18.autothrottle.v1.Outcome\x12\x10\n\x08\x66indings\x18\n \x03(\t\x12\r\n\x05\x65rror\x18\x0b \x01(\t*_\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13REPLICA_ROLE_LEADER\x10\x01\x12\x19\n\x15REPLICA_ROLE_FOLLOWER\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61utothrottle/v1/types.proto\x12\x0f\x61utothrottle.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"|\n\tLedgerKey\x12\x13\n\x06\x62\x65\x66ore\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x07written\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\r\n\x05owned\x18\x03 \x03(\t\x12\x13\n\x06intent\x18\x04 \x01(\tH\x02\x88\x01\x01\x42\t\n\x07_beforeB\n\n\x08_writtenB\t\n\x07_intent\"\xa9\x01\n\x0bLedgerEntry\x12\x34\n\x04keys\x18\x01 \x03(\x0b\x32&.autothrottle.v1.LedgerEntry.KeysEntry\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\r\n\x05\x63ycle\x18\x03 \x01(\x03\x1aG\n\tKeysEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.autothrottle.v1.LedgerKey:\x02\x38\x01\"\xe4\x04\n\x08\x44\x65\x63ision\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12*\n\x04role\x18\x02 \x01(\x0e\x32\x1c.autothrottle.v1.ReplicaRole\x12\x1d\n\x15rate_bytes_per_second\x18\x03 \x01(\x03\x12\x30\n\x06reason\x18\x04 \x01(\x0e\x32 .autothrottle.v1.Decision.Reason\x12&\n\x19standing_bytes_per_second\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12&\n\x19headroom_bytes_per_second\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12)\n\x1cutilization_bytes_per_second\x18\x07 \x01(\x03H\x02\x88\x01\x01\x12&\n\x19\x63\x61pacity_bytes_per_second\x18\x08 \x01(\x03H\x03\x88\x01\x01\"\xa9\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n\x0fREASON_HEADROOM\x10\x01\x12\x14\n\x10REASON_UNCHANGED\x10\x02\x12\x0f\n\x0bREASON_KEPT\x10\x03\x12\x12\n\x0eREASON_MINIMUM\x10\x04\x12\x1b\n\x17REASON_CLUSTER_OVERRIDE\x10\x05\x12\x1a\n\x16REASON_BROKER_OVERRIDE\x10\x06\x42\x1c\n\x1a_standing_bytes_per_secondB\x1c\n\x1a_headroom_bytes_per_secondB\x1f\n\x1d_utilization_bytes_per_secondB\x1c\n\x1a_capacity_bytes_per_second\"\xbc\x01\n\x07Outcome\x12\x10\n\x08resource\x18\x01 \x01(\t\x12/\n\x06status\x18\x02 \x01(\x0e\x32\x1f.autothrottle.v1.Outcome.Status\x12\x0e\n\x06reason\x18\x03 \x01(\t\"^\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_APPLIED\x10\x01\x12\x14\n\x10STATUS_UNCHANGED\x10\x02\x12\x12\n\x0eSTATUS_REFUSED\x10\x03\"E\n\x0fPartitionTarget\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\"2\n\x0eTopicPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"D\n\x10PartitionRefusal\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x81\x03\n\x05\x43ycle\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x10\n\x08sentence\x18\x06 \x01(\t\x12\x0e\n\x06topics\x18\x07 \x03(\t\x12,\n\tdecisions\x18\x08 \x03(\x0b\x32\x19.autothrottle.v1.Decision\x12*\n\x08outcomes\x18\t \x03(\x0b\x32\x18.autothrottle.v1.Outcome\x12\x10\n\x08\x66indings\x18\n \x03(\t\x12\r\n\x05\x65rror\x18\x0b \x01(\t\x12\x17\n\nbytes_left\x18\x0c \x01(\x03H\x00\x88\x01\x01\x12\'\n\x03\x65ta\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampB\r\n\x0b_bytes_left*_\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13REPLICA_ROLE_LEADER\x10\x01\x12\x19\n\x15REPLICA_ROLE_FOLLOWER\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,22 +34,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LEDGERENTRY_KEYSENTRY']._loaded_options = None
   _globals['_LEDGERENTRY_KEYSENTRY']._serialized_options = b'8\001'
-  _globals['_REPLICAROLE']._serialized_start=1443
-  _globals['_REPLICAROLE']._serialized_end=1538
+  _globals['_REPLICAROLE']._serialized_start=1766
+  _globals['_REPLICAROLE']._serialized_end=1861
   _globals['_LEDGERKEY']._serialized_start=81
-  _globals['_LEDGERKEY']._serialized_end=156
-  _globals['_LEDGERENTRY']._serialized_start=159
-  _globals['_LEDGERENTRY']._serialized_end=328
-  _globals['_LEDGERENTRY_KEYSENTRY']._serialized_start=257
-  _globals['_LEDGERENTRY_KEYSENTRY']._serialized_end=328
-  _globals['_DECISION']._serialized_start=331
-  _globals['_DECISION']._serialized_end=943
-  _globals['_DECISION_REASON']._serialized_start=651
-  _globals['_DECISION_REASON']._serialized_end=820
-  _globals['_OUTCOME']._serialized_start=946
-  _globals['_OUTCOME']._serialized_end=1134
-  _globals['_OUTCOME_STATUS']._serialized_start=1040
-  _globals['_OUTCOME_STATUS']._serialized_end=1134
-  _globals['_CYCLE']._serialized_start=1137
-  _globals['_CYCLE']._serialized_end=1441
+  _globals['_LEDGERKEY']._serialized_end=205
+  _globals['_LEDGERENTRY']._serialized_start=208
+  _globals['_LEDGERENTRY']._serialized_end=377
+  _globals['_LEDGERENTRY_KEYSENTRY']._serialized_start=306
+  _globals['_LEDGERENTRY_KEYSENTRY']._serialized_end=377
+  _globals['_DECISION']._serialized_start=380
+  _globals['_DECISION']._serialized_end=992
+  _globals['_DECISION_REASON']._serialized_start=700
+  _globals['_DECISION_REASON']._serialized_end=869
+  _globals['_OUTCOME']._serialized_start=995
+  _globals['_OUTCOME']._serialized_end=1183
+  _globals['_OUTCOME_STATUS']._serialized_start=1089
+  _globals['_OUTCOME_STATUS']._serialized_end=1183
+  _globals['_PARTITIONTARGET']._serialized_start=1185
+  _globals['_PARTITIONTARGET']._serialized_end=1254
+  _globals['_TOPICPARTITION']._serialized_start=1256
+  _globals['_TOPICPARTITION']._serialized_end=1306
+  _globals['_PARTITIONREFUSAL']._serialized_start=1308
+  _globals['_PARTITIONREFUSAL']._serialized_end=1376
+  _globals['_CYCLE']._serialized_start=1379
+  _globals['_CYCLE']._serialized_end=1764
 # @@protoc_insertion_point(module_scope)

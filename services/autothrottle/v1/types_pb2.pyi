@@ -56,28 +56,43 @@ class LedgerKey(_message.Message):
     BEFORE_FIELD_NUMBER: _builtins.int
     WRITTEN_FIELD_NUMBER: _builtins.int
     OWNED_FIELD_NUMBER: _builtins.int
+    INTENT_FIELD_NUMBER: _builtins.int
     before: _builtins.str
     """The value to put back at the end; absent: the key is deleted then."""
     written: _builtins.str
-    """The value that was written last."""
+    """The value that was written last; beside an intent: what that replaces, absent when nothing stood."""
+    intent: _builtins.str
+    """The value that was about to be written, where that was not confirmed."""
     @_builtins.property
     def owned(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Of a replica list with entries of others: those that are autothrottle's; empty: all of `written` is, as of a rate."""
+        """Of a replica list with entries of others: those that are autothrottle's; empty: all of `written` and `intent` is, as
+        of a rate.
+        """
 
     def __init__(
         self,
         *,
         before: _builtins.str | None = ...,
-        written: _builtins.str = ...,
+        written: _builtins.str | None = ...,
         owned: _abc.Iterable[_builtins.str] | None = ...,
+        intent: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_intent", b"_intent", "_written", b"_written", "before", b"before", "intent", b"intent", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before", "owned", b"owned", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_intent", b"_intent", "_written", b"_written", "before", b"before", "intent", b"intent", "owned", b"owned", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__before: _TypeAlias = _typing.Literal["before"]  # noqa: Y015
     _WhichOneofArgType__before: _TypeAlias = _typing.Literal["_before", b"_before"]  # noqa: Y015
+    _WhichOneofReturnType__intent: _TypeAlias = _typing.Literal["intent"]  # noqa: Y015
+    _WhichOneofArgType__intent: _TypeAlias = _typing.Literal["_intent", b"_intent"]  # noqa: Y015
+    _WhichOneofReturnType__written: _TypeAlias = _typing.Literal["written"]  # noqa: Y015
+    _WhichOneofArgType__written: _TypeAlias = _typing.Literal["_written", b"_written"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__before) -> _WhichOneofReturnType__before | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__intent) -> _WhichOneofReturnType__intent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__written) -> _WhichOneofReturnType__written | None: ...
 
 Global___LedgerKey: _TypeAlias = LedgerKey  # noqa: Y015
 
@@ -296,6 +311,94 @@ class Outcome(_message.Message):
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 @_typing.final
+class PartitionTarget(_message.Message):
+    """A partition and where it shall be."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    partition: _builtins.int
+    """The partition's number, >= 0."""
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Broker ids, the preferred leader first, each once; at least one."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "replicas", b"replicas", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionTarget: _TypeAlias = PartitionTarget  # noqa: Y015
+
+@_typing.final
+class TopicPartition(_message.Message):
+    """A partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    partition: _builtins.int
+    """The partition's number, >= 0."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicPartition: _TypeAlias = TopicPartition  # noqa: Y015
+
+@_typing.final
+class PartitionRefusal(_message.Message):
+    """A partition that Kafka did not take."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    partition: _builtins.int
+    """The partition's number."""
+    reason: _builtins.str
+    """One sentence that names the fix."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionRefusal: _TypeAlias = PartitionRefusal  # noqa: Y015
+
+@_typing.final
 class Cycle(_message.Message):
     """One turn of the planner's loop."""
 
@@ -312,6 +415,8 @@ class Cycle(_message.Message):
     OUTCOMES_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    BYTES_LEFT_FIELD_NUMBER: _builtins.int
+    ETA_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The fence of the term that ran it."""
     number: _builtins.int
@@ -322,6 +427,8 @@ class Cycle(_message.Message):
     """One sentence that says what it did."""
     error: _builtins.str
     """Why it failed; empty when it did not."""
+    bytes_left: _builtins.int
+    """Bytes that are left to be copied, >= 0; absent: nothing moves, or it is unknown."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it began."""
@@ -346,6 +453,10 @@ class Cycle(_message.Message):
     def findings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What somebody else did to autothrottle's keys, and what could not be read."""
 
+    @_builtins.property
+    def eta(self) -> _timestamp_pb2.Timestamp:
+        """When the last byte lands at the rate of the last minutes; absent: unknown."""
+
     def __init__(
         self,
         *,
@@ -360,11 +471,15 @@ class Cycle(_message.Message):
         outcomes: _abc.Iterable[Global___Outcome] | None = ...,
         findings: _abc.Iterable[_builtins.str] | None = ...,
         error: _builtins.str = ...,
+        bytes_left: _builtins.int | None = ...,
+        eta: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "end_time", b"end_time", "eta", b"eta", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "end_time", b"end_time", "error", b"error", "findings", b"findings", "number", b"number", "outcomes", b"outcomes", "reason", b"reason", "sentence", b"sentence", "start_time", b"start_time", "term", b"term", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "decisions", b"decisions", "end_time", b"end_time", "error", b"error", "eta", b"eta", "findings", b"findings", "number", b"number", "outcomes", b"outcomes", "reason", b"reason", "sentence", b"sentence", "start_time", b"start_time", "term", b"term", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__bytes_left: _TypeAlias = _typing.Literal["bytes_left"]  # noqa: Y015
+    _WhichOneofArgType__bytes_left: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_left) -> _WhichOneofReturnType__bytes_left | None: ...
 
 Global___Cycle: _TypeAlias = Cycle  # noqa: Y015

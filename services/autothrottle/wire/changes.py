@@ -76,7 +76,9 @@ def _validate_key(key: str) -> None:
 def ledger_to_message(entry: LedgerEntry) -> types_pb2.LedgerEntry:
     """Return a ledger entry as a message."""
     keys = {
-        name: types_pb2.LedgerKey(before=key.before, written=key.written, owned=sorted(key.part or ()))
+        name: types_pb2.LedgerKey(
+            before=key.before, written=key.written, owned=sorted(key.part or ()), intent=key.intent
+        )
         for name, key in entry.keys.items()
     }
     return types_pb2.LedgerEntry(keys=keys, term=entry.term, cycle=entry.cycle)
@@ -87,8 +89,9 @@ def ledger_from_message(message: types_pb2.LedgerEntry) -> LedgerEntry:
     keys = {
         name: LedgerKey(
             before=key.before if key.HasField("before") else None,
-            written=key.written,
+            written=key.written if key.HasField("written") else None,
             part=frozenset(key.owned) or None,
+            intent=key.intent if key.HasField("intent") else None,
         )
         for name, key in message.keys.items()
     }

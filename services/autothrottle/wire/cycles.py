@@ -82,6 +82,8 @@ def cycle_to_message(cycle: CycleRecord) -> types_pb2.Cycle:
         outcomes=map(outcome_to_message, cycle.outcomes),
         findings=cycle.findings,
         error=cycle.error,
+        bytes_left=cycle.bytes_left,
+        eta=None if cycle.eta is None else time_to_message(cycle.eta),
     )
 
 
@@ -103,6 +105,8 @@ def cycle_from_message(message: types_pb2.Cycle) -> CycleRecord:
         outcomes=tuple(map(outcome_from_message, message.outcomes)),
         findings=tuple(message.findings),
         error=message.error,
+        bytes_left=message.bytes_left if message.HasField("bytes_left") else None,
+        eta=time_from_message(message.eta) if message.HasField("eta") else None,
     )
 
 

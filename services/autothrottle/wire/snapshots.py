@@ -17,13 +17,17 @@ from itertools import accumulate, chain, pairwise
 from autothrottle.core.configs import ConfigResource
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.ledger import LedgerEntry
-from autothrottle.core.topology import Problem, Snapshot, TopicReassignment
+from autothrottle.core.topology import Assignment, Problem, Snapshot, TopicPartition, TopicReassignment
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.wire.changes import ledger_from_message, ledger_to_message
+from autothrottle.wire.progress import progress_from_message, progress_to_messages
 
 _BYTES_PER_PARTITION = 16
 """What a partition takes in a chunk; configs and problems are weighed by it too."""
+
+_PARTITIONS_PER_FLOW = 4
+"""A flow's progress takes as much as so many partitions."""
 
 _Piece = tuple[int, GetSnapshotResponse]
 """A part of a chunk, and its weight in partitions, > 0."""
@@ -67,6 +71,7 @@ def _header(snapshot: Snapshot, name: str, base: NamedSnapshot) -> GetSnapshotRe
     return GetSnapshotResponse(
         version=snapshot.version,
         broker_ids=sorted(snapshot.brokers),
+        default_throttles=snapshot.default_throttles,
         name=name,
         base_name=base.name,
         ended_topics=sorted(set(base.snapshot.topics) - set(snapshot.topics)),
@@ -86,9 +91,14 @@ def _pieces(snapshot: Snapshot, base: Snapshot, limit: int) -> Iterator[_Piece]:
     for broker_id, topics in snapshot.replicas.items():
         for listed in _replicas_to_messages(broker_id, topics, limit):
             yield max(1, len(listed.partitions)), GetSnapshotResponse(replicas=[listed])
+    for placed in _assignments_to_messages(snapshot.assignments, limit):
+        yield len(placed.partitions), GetSnapshotResponse(assignments=[placed])
     for problem in snapshot.problems:
         named = discovery_pb2.Problem(path=problem.path, reason=problem.reason)
         yield _weight(named), GetSnapshotResponse(problems=[named])
+    if snapshot.progress is not None:
+        for columns in progress_to_messages(snapshot.progress, max(1, limit // _PARTITIONS_PER_FLOW)):
+            yield _weight(columns), GetSnapshotResponse(progress=columns)
 
 
 def _is_same(value: object, other: object) -> bool:
@@ -111,7 +121,7 @@ def _changed_configs(snapshot: Snapshot, base: Snapshot) -> list[ConfigResource]
     )
 
 
-def _weight(message: discovery_pb2.ResourceThrottles | discovery_pb2.Problem) -> int:
+def _weight(message: discovery_pb2.ResourceThrottles | discovery_pb2.Problem | discovery_pb2.Progress) -> int:
     return 1 + message.ByteSize() // _BYTES_PER_PARTITION
 
 
@@ -178,7 +188,9 @@ def named_snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse], known: Nam
     ledger: dict[ConfigResource, LedgerEntry] = {}
     unreadable: dict[ConfigResource, Problem] = {}
     replicas: dict[int, dict[str, tuple[int, ...]]] = {}
+    assignments: dict[TopicPartition, Assignment] = {}
     problems: list[Problem] = []
+    progress: discovery_pb2.Progress | None = None
     for number, chunk in enumerate(chunks):
         if bool(chunk.version > 0) is not (number == 0):
             raise _not_one_snapshot(number, chunk.version)
@@ -192,7 +204,12 @@ def named_snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse], known: Nam
             _take_config(config, throttles, ledger, unreadable)
         for listed in chunk.replicas:
             _take_replicas(listed, replicas.setdefault(listed.broker_id, {}))
+        for placed in chunk.assignments:
+            assignments.update(_assignments(placed))
         problems += (Problem(p.path, p.reason) for p in chunk.problems)
+        if chunk.HasField("progress"):
+            progress = progress or discovery_pb2.Progress()
+            progress.MergeFrom(chunk.progress)
     if header.version == 0:
         raise Incomplete("the stream of a snapshot ended before its first chunk; ask for the snapshot again")
     snapshot = Snapshot(
@@ -200,10 +217,13 @@ def named_snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse], known: Nam
         brokers=frozenset(header.broker_ids),
         reassignments=_reassignments(base, header.ended_topics, parts),
         throttles=throttles,
+        default_throttles=dict(header.default_throttles),
         ledger=ledger,
         replicas=replicas,
+        assignments=assignments,
         unreadable_configs=unreadable,
         problems=tuple(problems),
+        progress=None if progress is None else progress_from_message(progress),
     )
     return NamedSnapshot(header.name, snapshot)
 
@@ -272,6 +292,52 @@ def _reassignment_from_parts(topic: str, parts: Sequence[discovery_pb2.TopicReas
         adding_replicas=_unpacked(topic, "adding", whole.adding_counts, whole.adding_replicas, length),
         removing_replicas=_unpacked(topic, "removing", whole.removing_counts, whole.removing_replicas, length),
     )
+
+
+def _assignments_to_messages(
+    assignments: Mapping[TopicPartition, Assignment], limit: int
+) -> Iterator[discovery_pb2.TopicAssignment]:
+    """The columns of assignments, one or more messages for each topic."""
+    topics: dict[str, list[tuple[int, Assignment]]] = {}
+    for (topic, partition), placed in assignments.items():
+        topics.setdefault(topic, []).append((partition, placed))
+    for topic, rows in topics.items():
+        for part in _slices(len(rows), limit):
+            yield _assignment_columns(topic, rows[part])
+
+
+def _assignment_columns(topic: str, rows: Sequence[tuple[int, Assignment]]) -> discovery_pb2.TopicAssignment:
+    found = [placed for _, placed in rows]
+    return discovery_pb2.TopicAssignment(
+        topic=topic,
+        partitions=[partition for partition, _ in rows],
+        leaders=[placed.leader for placed in found],
+        replicas_counts=[len(placed.replicas) for placed in found],
+        replicas=chain.from_iterable(placed.replicas for placed in found),
+        isr_counts=[len(placed.isr) for placed in found],
+        isr=chain.from_iterable(placed.isr for placed in found),
+        adding_counts=[len(placed.adding_replicas) for placed in found],
+        adding_replicas=chain.from_iterable(placed.adding_replicas for placed in found),
+        removing_counts=[len(placed.removing_replicas) for placed in found],
+        removing_replicas=chain.from_iterable(placed.removing_replicas for placed in found),
+    )
+
+
+def _assignments(message: discovery_pb2.TopicAssignment) -> Iterator[tuple[TopicPartition, Assignment]]:
+    topic, length = message.topic, len(message.partitions)
+    if len(message.leaders) != length:
+        raise _uneven(topic, "leaders", len(message.leaders), length)
+    columns = zip(
+        message.partitions,
+        _unpacked(topic, "replicas", message.replicas_counts, message.replicas, length),
+        message.leaders,
+        _unpacked(topic, "isr", message.isr_counts, message.isr, length),
+        _unpacked(topic, "adding", message.adding_counts, message.adding_replicas, length),
+        _unpacked(topic, "removing", message.removing_counts, message.removing_replicas, length),
+        strict=True,
+    )
+    for partition, *placed in columns:
+        yield (topic, partition), Assignment(*placed)
 
 
 def _joined(parts: Sequence[discovery_pb2.TopicReassignment]) -> discovery_pb2.TopicReassignment:

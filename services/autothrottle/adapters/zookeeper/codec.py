@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from autothrottle.core.configs import REPLICAS_KEYS, parse_replicas
+from autothrottle.core.configs import REPLICAS_KEYS, ConfigResource, ResourceType, parse_replicas
 from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import MEGABYTE
@@ -25,6 +25,14 @@ _BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 def broker_id_of(name: str) -> int | None:
     """Return the broker id that a node's name is; None: it is no broker id."""
     return int(name) if _BROKER_ID.fullmatch(name) else None
+
+
+def resource_of(kind: ResourceType, name: str) -> ConfigResource | None:
+    """Return the config resource that a node's name is; None for a broker's node whose name is no broker id."""
+    if kind is ResourceType.BROKER:
+        broker_id = broker_id_of(name)
+        return None if broker_id is None else ConfigResource.broker(broker_id)
+    return ConfigResource.topic(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +187,9 @@ def parse_ledger_entry(data: bytes) -> LedgerEntry:
         keys = {
             key: LedgerKey(
                 None if known["before"] is None else _text(known["before"]),
-                _text(known["written"]),
+                None if known["written"] is None and "intent" in known else _text(known["written"]),
                 _part(key, known),
+                _text(known["intent"]) if "intent" in known else None,
             )
             for key, known in value["keys"].items()
         }
@@ -190,9 +199,13 @@ def parse_ledger_entry(data: bytes) -> LedgerEntry:
 
 
 def _part(key: str, known: Mapping[str, Any]) -> frozenset[str] | None:
-    """The entries of a list that are ours; None: all, and then it must be one."""
-    entries = parse_replicas(known.get("owned", known["written"])) if key in REPLICAS_KEYS or "owned" in known else None
-    return entries if "owned" in known else None
+    """The entries of a list that are ours; None: all, and then it must be a list."""
+    if "owned" in known:
+        return parse_replicas(known["owned"])
+    if key in REPLICAS_KEYS:
+        for text in (known["written"], known.get("intent")):
+            parse_replicas(text or "")
+    return None
 
 
 def format_ledger_entry(entry: LedgerEntry) -> bytes:
@@ -202,6 +215,7 @@ def format_ledger_entry(entry: LedgerEntry) -> bytes:
             "before": known.before,
             "written": known.written,
             **({"owned": ",".join(sorted(known.part))} if known.part else {}),
+            **({"intent": known.intent} if known.intent is not None else {}),
         }
         for name, known in entry.keys.items()
     }

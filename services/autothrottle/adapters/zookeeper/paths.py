@@ -57,6 +57,11 @@ class KafkaPaths:
         return f"{self.configs}/{resource.path}"
 
     @property
+    def default_broker_config(self) -> str:
+        """The dynamic config of all brokers without values of their own."""
+        return f"{self.configs}/brokers/<default>"
+
+    @property
     def change_notification(self) -> str:
         """The prefix of the sequential nodes that tell brokers of a changed config."""
         return _prefixed(self.prefix, "/config/changes/config_change_")

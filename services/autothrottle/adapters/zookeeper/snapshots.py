@@ -9,13 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from kazoo.client import KazooClient
 
+from autothrottle.adapters.news import Look, News
+from autothrottle.adapters.progress import ProgressReader
 from autothrottle.adapters.subscriptions import Subscriptions
+from autothrottle.adapters.zookeeper.bulk import get_data
 from autothrottle.adapters.zookeeper.codec import (
     StateNode,
     TopicNode,
@@ -25,14 +29,22 @@ from autothrottle.adapters.zookeeper.codec import (
     parse_reassignments,
     parse_state,
     parse_topic,
+    resource_of,
 )
 from autothrottle.adapters.zookeeper.mirror import Key, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.configs import THROTTLE_KEYS, ConfigResource, ResourceType
-from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource, ResourceType
+from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Unavailable
 from autothrottle.core.ledger import LedgerEntry
-from autothrottle.core.topology import NO_LEADER, Problem, Snapshot, TopicReassignment
+from autothrottle.core.topology import (
+    NO_LEADER,
+    Assignment,
+    Problem,
+    Snapshot,
+    TopicPartition,
+    TopicReassignment,
+)
 from autothrottle.ports.cluster import SnapshotEvent, Watch
 
 log = logging.getLogger(__name__)
@@ -48,8 +60,19 @@ V = TypeVar("V")
 class ZooKeeperSnapshots:
     """The cluster as ZooKeeper shows it; a `SnapshotSource`. Thread-safe."""
 
-    def __init__(self, client: KazooClient, kafka: KafkaPaths, own: OwnPaths) -> None:
-        self._kafka, self._own = kafka, own
+    def __init__(
+        self, client: KazooClient, kafka: KafkaPaths, own: OwnPaths, progress: ProgressReader | None = None
+    ) -> None:
+        """Follow the cluster from now on.
+
+        Args:
+            client: connected.
+            kafka: where Kafka keeps what.
+            own: where we do.
+            progress: reads log sizes, closed by whoever made it; None: ZooKeeper knows no sizes, so how far moves
+                have come is unknown.
+        """
+        self._client, self._kafka, self._own, self._progress = client, kafka, own, progress
         self._dirty = threading.Event()
         self._mirror = ZnodeMirror(client, self._dirty.set)
         self._lock = threading.RLock()
@@ -58,13 +81,14 @@ class ZooKeeperSnapshots:
         self._topics: dict[str, TopicNode] = {}
         self._states: dict[str, dict[int, StateNode]] = {}
         self._throttles: dict[ConfigResource, dict[str, str]] = {}
+        self._default_throttles: dict[str, str] = {}
         self._ledger: dict[ConfigResource, LedgerEntry] = {}
         self._znode_targets: dict[str, dict[int, tuple[int, ...]]] = {}
         self._moves: dict[str, _Moves] = {}
         self._moving: dict[str, TopicReassignment] = {}
         self._followed: dict[str, tuple[str, int]] = {}
         self._problems: dict[str, Problem] = {}
-        self._announced: tuple[frozenset[int], dict[str, TopicReassignment]] | None = None
+        self._news = News()
         config_parents = [f"{kafka.configs}/{kind.value}" for kind in ResourceType]
         ledger_parents = [f"{own.ledger}/{kind.value}" for kind in ResourceType]
         self._config_roots = {f"{p}/": k for p, k in zip(config_parents, ResourceType, strict=True)}
@@ -88,7 +112,12 @@ class ZooKeeperSnapshots:
     # What the port asks for.
 
     def fetch_snapshot(
-        self, *, min_version: int = 0, replicas_of: Collection[int] = (), timeout: timedelta
+        self,
+        *,
+        min_version: int = 0,
+        replicas_of: Collection[int] = (),
+        partitions: Collection[TopicPartition] = (),
+        timeout: timedelta,
     ) -> Snapshot:
         """Return the cluster as it is now."""
         deadline = time.monotonic() + timeout.total_seconds()
@@ -96,7 +125,8 @@ class ZooKeeperSnapshots:
             raise Unavailable(f"discovery is still reading the cluster after {timeout.total_seconds():g} s")
         try:
             version = self._refresh(deadline, min_version)
-            return self._snapshot(version, replicas_of)
+            snapshot = self._snapshot(version, replicas_of)
+            return replace(snapshot, assignments=self._assignments(partitions, deadline)) if partitions else snapshot
         finally:
             self._lock.release()
 
@@ -115,7 +145,9 @@ class ZooKeeperSnapshots:
             try:
                 with self._lock:
                     version = self._refresh(time.monotonic() + _FOLLOW_TIMEOUT_SECONDS, 0)
-                    news = self._news()
+                    news = self._news.since_last_look(Look(self._brokers(), dict(self._moving)))
+                    if self._progress:
+                        self._progress.follow(self._reassignments(), self._brokers())
             except AutothrottleError as error:
                 log.warning("the cluster cannot be read: %s", error)
                 time.sleep(0.5)
@@ -123,25 +155,6 @@ class ZooKeeperSnapshots:
                 continue
             for reason, urgent in news:
                 self._watchers.publish(SnapshotEvent(version, reason, urgent))
-
-    def _news(self) -> list[tuple[str, bool]]:
-        """What happened since this was asked last: one sentence each, and whether bytes move unthrottled."""
-        brokers, moving = self._brokers(), dict(self._moving)
-        announced, self._announced = self._announced, (brokers, moving)
-        if announced is None:
-            # Whoever began to watch before the first look was over would wait for these in vain.
-            return [(f"reassignment found: [{' '.join(sorted(moving))}]", True)] if moving else []
-        old_brokers, old = announced
-        news = []
-        if started := sorted(moving.keys() - old.keys()):
-            news.append((f"reassignment started: [{' '.join(started)}]", True))
-        if ended := sorted(old.keys() - moving.keys()):
-            news.append((f"reassignment ended: [{' '.join(ended)}]", False))
-        changed = [t for t in moving.keys() & old.keys() if moving[t] is not old[t] and moving[t] != old[t]]
-        news += [what for topic in sorted(changed) for what in _differences(old[topic], moving[topic])]
-        if appeared := sorted(brokers - old_brokers):
-            news.append((f"brokers registered: {appeared}", False))
-        return news
 
     # Reading.
 
@@ -176,7 +189,7 @@ class ZooKeeperSnapshots:
     def _absorb_children(self, parent: str, touched: set[str]) -> None:
         if parent == self._kafka.broker_ids:
             return
-        names = frozenset(self._mirror.children(parent)) - {"<default>"}
+        names = frozenset(self._mirror.children(parent))
         known = self._tracked_children.get(parent, frozenset())
         self._tracked_children[parent] = names
         self._mirror.track((Part.DATA, f"{parent}/{name}") for name in names)
@@ -221,19 +234,30 @@ class ZooKeeperSnapshots:
             states.pop(partition, None)
 
     def _absorb_resource(self, path: str) -> None:
+        if path == self._kafka.default_broker_config:
+            return self._absorb_default(path)
         for root, kind in self._config_roots.items():
             if path.startswith(root):
-                resource = _resource(kind, path.removeprefix(root))
+                resource = resource_of(kind, path.removeprefix(root))
                 config = self._parsed(path, parse_config) or {}
                 throttles = {key: value for key, value in config.items() if key in THROTTLE_KEYS}
                 if resource is not None and path not in self._problems:
                     _put(self._throttles, resource, throttles)
         for root, kind in self._ledger_roots.items():
             if path.startswith(root):
-                resource = _resource(kind, path.removeprefix(root))
+                resource = resource_of(kind, path.removeprefix(root))
                 entry = self._parsed(path, parse_ledger_entry)
                 if resource is not None and path not in self._problems:
                     _put(self._ledger, resource, entry)
+
+    def _absorb_default(self, path: str) -> None:
+        """Take over the brokers' default config; one that cannot be read hinders nobody, since it is not ours."""
+        try:
+            config = parse_config(self._mirror.data(path) or _NO_CONFIG)
+        except Invalid as error:
+            log.warning("%s: %s", path, error)
+            return
+        self._default_throttles = {key: value for key, value in config.items() if key in RATE_KEYS}
 
     def _parsed(self, path: str, parse: Callable[[bytes], T]) -> T | None:
         """The node's content; None when it is not there or, with a problem noted, cannot be read."""
@@ -307,25 +331,52 @@ class ZooKeeperSnapshots:
         ids = (broker_id_of(name) for name in self._mirror.children(self._kafka.broker_ids))
         return frozenset(b for b in ids if b is not None)
 
+    def _reassignments(self) -> tuple[TopicReassignment, ...]:
+        return tuple(self._moving[topic] for topic in sorted(self._moving))
+
     def _snapshot(self, version: int, replicas_of: Collection[int]) -> Snapshot:
         unreadable = dict(self._unreadable_configs())
         own = {problem.path for problem in unreadable.values()}
         return Snapshot(
             version=version,
             brokers=self._brokers(),
-            reassignments=tuple(self._moving[t] for t in sorted(self._moving)),
+            reassignments=self._reassignments(),
             throttles=dict(self._throttles),
+            default_throttles=self._default_throttles,
             ledger=dict(self._ledger),
             replicas={b: self._replicas(b) for b in replicas_of},
             unreadable_configs=unreadable,
             problems=tuple(p for path, p in sorted(self._problems.items()) if path not in own),
+            progress=self._progress.progress if self._progress else None,
         )
 
     def _unreadable_configs(self) -> Iterable[tuple[ConfigResource, Problem]]:
         for path, problem in self._problems.items():
             for root, kind in (*self._config_roots.items(), *self._ledger_roots.items()):
-                if path.startswith(root) and (resource := _resource(kind, path.removeprefix(root))):
+                if path.startswith(root) and (resource := resource_of(kind, path.removeprefix(root))):
                     yield resource, problem
+
+    def _assignments(self, partitions: Collection[TopicPartition], deadline: float) -> dict[TopicPartition, Assignment]:
+        """Where partitions are; the states of those that do not move are not mirrored and are read for this alone."""
+        known = [(t, p) for t, p in partitions if t in self._topics and p in self._topics[t].replicas]
+        states = {row: self._states.get(row[0], {}).get(row[1]) for row in known}
+        paths = {row: self._kafka.state(*row) for row, state in states.items() if state is None}
+        with translated_errors("reading where partitions are"):
+            read = get_data(self._client, list(paths.values()), deadline)
+        return {
+            row: self._assignment(row, _state(paths[row], read.get(paths[row])) if state is None else state)
+            for row, state in states.items()
+        }
+
+    def _assignment(self, row: TopicPartition, state: StateNode) -> Assignment:
+        (topic, partition), node = row, self._topics[row[0]]
+        replicas, target = node.replicas[partition], self._znode_targets.get(topic, {}).get(partition)
+        adding, removing = node.adding_replicas.get(partition, ()), node.removing_replicas.get(partition, ())
+        if target is not None and not (adding or removing):  # the controller has not begun with it
+            adding = tuple(b for b in target if b not in replicas)
+            removing = tuple(b for b in replicas if b not in target)
+            replicas = (*target, *removing)
+        return Assignment(replicas, state.leader, state.isr, adding, removing)
 
     def _replicas(self, broker_id: int) -> dict[str, tuple[int, ...]]:
         found = {}
@@ -336,18 +387,23 @@ class ZooKeeperSnapshots:
         return found
 
 
+_NO_CONFIG = b'{"config":{}}'
 _Moves = Mapping[int, tuple[tuple[int, ...] | None, tuple[int, ...]]]
 """Partition -> (adding replicas or None: not known from the topic's node, removing replicas), ascending."""
 
 _OFFLINE = StateNode(NO_LEADER, ())
 
 
-def _resource(kind: ResourceType, name: str) -> ConfigResource | None:
-    """The resource of a node's name; None for a broker's node whose name is no id."""
-    if kind is ResourceType.BROKER:
-        broker_id = broker_id_of(name)
-        return None if broker_id is None else ConfigResource.broker(broker_id)
-    return ConfigResource.topic(name)
+def _state(path: str, data: bytes | None) -> StateNode:
+    """The leader and ISR that a state's node holds.
+
+    Raises:
+        Incomplete: when they cannot be read: a guess could leave a partition without throttle.
+    """
+    try:
+        return parse_state(data) if data is not None else _OFFLINE
+    except Invalid as error:
+        raise Incomplete(f"{path}: {error}") from error
 
 
 def _left(deadline: float) -> float:
@@ -360,28 +416,3 @@ def _put(mapping: dict[K, V], key: K, value: V | None) -> None:
         mapping[key] = value
     else:
         mapping.pop(key, None)
-
-
-def _differences(old: TopicReassignment, new: TopicReassignment) -> Iterator[tuple[str, bool]]:
-    """What changed in a topic's reassignment: one sentence for each kind, and whether bytes move unthrottled."""
-    before, after = _by_partition(old), _by_partition(new)
-    both = before.keys() & after.keys()
-    if after.keys() - before.keys() or any(before[p].adding != after[p].adding for p in both):
-        yield f"reassignment of {new.topic} grew", True
-    if before.keys() - after.keys():
-        yield f"partitions of {new.topic} are done", False
-    if any(before[p].leader != after[p].leader for p in both):
-        yield f"leader of {new.topic} changed", True
-    if any(before[p].isr != after[p].isr for p in both):
-        yield f"ISR of {new.topic} changed", False
-
-
-class _Partition(NamedTuple):
-    leader: int
-    isr: frozenset[int]
-    adding: tuple[int, ...]
-
-
-def _by_partition(reassignment: TopicReassignment) -> dict[int, _Partition]:
-    columns = (reassignment.leaders, map(frozenset, reassignment.isr), reassignment.adding_replicas)
-    return dict(zip(reassignment.partitions, map(_Partition, *columns), strict=True))

@@ -1,0 +1,97 @@
+"""How far a reassignment is, and when it will be over; pure: whoever follows one asks and waits."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from autothrottle_client.rates import format_size
+from autothrottle_client.reassignments import Reassignments, Targets
+
+_WINDOW = timedelta(minutes=5)
+"""Over which the pace is taken."""
+
+_BAR_WIDTH = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a reassignment is."""
+
+    partitions: int
+    """All that were asked for."""
+    done: int
+    """Those that do not move any more."""
+    bytes_left: int | None = None
+    """Of its topics that move; None: unknown."""
+    bytes_landed: int | None = None
+    """Of its topics that move; None: unknown."""
+    eta: datetime | None = None
+    """When it will be over, UTC; None: unknown."""
+
+
+class Follower:
+    """Makes progress out of what is being reassigned from time to time."""
+
+    def __init__(self, wanted: Targets) -> None:
+        self._wanted = frozenset(wanted)
+        self._topics = frozenset(topic for topic, _ in wanted)
+        self._paces: deque[tuple[datetime, int]] = deque()
+
+    def progress(self, now: datetime, found: Reassignments) -> Progress:
+        """Return how far it is, from what is being reassigned now."""
+        moving = len(self._wanted & found.partitions())
+        done = len(self._wanted) - moving
+        self._paces.append((now, done))
+        while now - self._paces[0][0] > _WINDOW:
+            self._paces.popleft()
+        eta = (found.eta or self._by_pace(now, moving)) if moving else None
+        left = self._sum([one.bytes_left for one in found.topics if one.topic in self._topics])
+        landed = self._sum([one.bytes_landed for one in found.topics if one.topic in self._topics])
+        return Progress(len(self._wanted), done, left, landed, eta)
+
+    def _by_pace(self, now: datetime, moving: int) -> datetime | None:
+        """When the last partition is done if the rest takes as long as those that were seen to be done."""
+        begin, done_then = self._paces[0]
+        done = self._paces[-1][1] - done_then
+        return now + (now - begin) * moving / done if done > 0 else None
+
+    @staticmethod
+    def _sum(values: list[int | None]) -> int | None:
+        known = [value for value in values if value is not None]
+        return sum(known) if known and len(known) == len(values) else None
+
+
+def progress_line(progress: Progress, now: datetime) -> str:
+    """Return progress as one line: a bar, partitions, bytes, the time that is left.
+
+    >>> from datetime import UTC
+    >>> noon = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
+    >>> progress_line(Progress(8, 2, 1_500_000_000, 500_000_000, noon + timedelta(seconds=90)), noon)
+    '[######..................] 2/8 partitions, 1.50 GB left, ETA 1 min 30 s'
+    """
+    share = progress.done / progress.partitions
+    filled = int(_BAR_WIDTH * share)
+    parts = [f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {progress.done}/{progress.partitions} partitions"]
+    if progress.bytes_left is not None:
+        parts.append(f"{format_size(progress.bytes_left)} left")
+    if progress.done < progress.partitions:
+        parts.append(f"ETA {'unknown' if progress.eta is None else duration(progress.eta - now)}")
+    return ", ".join(parts)
+
+
+def duration(left: timedelta) -> str:
+    """Return a time in its two largest units; "now" when it is over.
+
+    >>> duration(timedelta(seconds=59)), duration(timedelta(hours=26, minutes=10))
+    ('59 s', '1 d 2 h')
+    """
+    seconds = max(0, round(left.total_seconds()))
+    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+    parts = []
+    for name, length in units:
+        count, seconds = divmod(seconds, length)
+        parts.append(f"{count} {name}" if count else "")
+    first = next((n for n, part in enumerate(parts) if part), None)
+    return "now" if first is None else " ".join(part for part in parts[first : first + 2] if part)

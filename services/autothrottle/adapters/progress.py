@@ -1,0 +1,120 @@
+"""The progress of moves, followed in the background from any source of log sizes; both backends of Kafka use it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime, timedelta
+
+from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.progress import LogSizes, Progress, ProgressHistory
+from autothrottle.core.topology import TopicReassignment
+from autothrottle.ports.log_sizes import LogSizeSource
+
+log = logging.getLogger(__name__)
+
+INTERVAL = timedelta(seconds=10)
+"""Between two readings while something moves, if a reading takes less than a tenth of it."""
+
+BROKER_TIMEOUT = timedelta(seconds=5)
+"""For one broker's answer."""
+
+_CLOSE_SECONDS = 2.0
+
+_REST = 9
+"""Rest after a reading, in lengths of it: brokers and we are busy with it for 10 % of the time at most."""
+
+
+class ProgressReader:
+    """Reads log sizes in a thread of its own while something moves, so that no snapshot waits. Thread-safe."""
+
+    def __init__(
+        self,
+        source: LogSizeSource,
+        *,
+        interval: timedelta = INTERVAL,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._source, self._interval, self._now = source, interval, now
+        self._changed = threading.Condition()
+        self._moving: tuple[TopicReassignment, ...] = ()
+        self._brokers: Collection[int] = ()
+        self._history = ProgressHistory()
+        self._problems: Mapping[int, str] = {}
+        self._failure = ""
+        self._begun = self._closed = False
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; a reading in hand is waited for, but not long: it ends by itself. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(_CLOSE_SECONDS)
+
+    def follow(self, reassignments: tuple[TopicReassignment, ...], brokers: Collection[int]) -> None:
+        """Take over what moves now, and which brokers are registered: no other is asked. Returns at once."""
+        with self._changed:
+            if reassignments and not self._moving:
+                self._begun = True
+                self._changed.notify_all()
+            self._moving, self._brokers = reassignments, brokers
+
+    @property
+    def progress(self) -> Progress:
+        """What the last reading gave; without a time before the first."""
+        return self._history.progress
+
+    def _run(self) -> None:
+        began = worked = 0.0
+        while self._wait(began, _REST * worked):
+            began = time.monotonic()
+            try:
+                worked = self._read()
+            except Exception:  # a bug must not end it: what is left would stand still for ever
+                log.exception("the reading of log sizes failed unexpectedly")
+                worked = time.monotonic() - began
+
+    def _wait(self, began: float, rest: float) -> bool:
+        """Rest, then wait until a move begins or a reading is due; whether to go on."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, rest)
+            # What was counted of flows that ended is forgotten in time, which costs nobody a request.
+            going_on = self._moving or self._history.counts
+            due = max(0.0, began + self._interval.total_seconds() - time.monotonic()) if going_on else None
+            self._changed.wait_for(lambda: self._closed or self._begun, due)
+            self._begun = False
+            return not self._closed
+
+    def _read(self) -> float:
+        """Take one reading; return the seconds of work that it was."""
+        with self._changed:
+            moving, brokers = self._moving, frozenset(self._brokers)
+        wanted = {b: topics for b, topics in self._history.wanted(moving).items() if b in brokers}
+        began, started = time.monotonic(), self._now()
+        sizes = self._fetch(wanted)
+        answered = time.monotonic()
+        last = max((logs.at for logs in sizes.brokers.values()), default=started)
+        # Waiting for an answer that never came is nobody's work.
+        worked = min(max(0.0, (last - started).total_seconds()), answered - began)
+        self._history = self._history.observe(moving, sizes, self._now())
+        return worked + time.monotonic() - answered
+
+    def _fetch(self, wanted: Mapping[int, Mapping[str, Collection[int]]]) -> LogSizes:
+        if not wanted:
+            return LogSizes()
+        try:
+            sizes = self._source.fetch_log_sizes(wanted, BROKER_TIMEOUT)
+        except AutothrottleError as error:
+            if not self._failure:
+                log.warning("log sizes cannot be read, the bytes that are left are unknown: %s", error)
+            self._failure = str(error)
+            return LogSizes()
+        self._failure = ""
+        if new := sorted(sizes.problems.keys() - self._problems.keys()):
+            log.warning("the log sizes of brokers %s are unknown: %s", new, sizes.problems[new[0]])
+        self._problems = sizes.problems
+        return sizes

@@ -1,0 +1,388 @@
+"""How far a move has come: bytes that landed, bytes that are left, and when the last one lands.
+
+Worked out from the sizes of logs alone: what the leader's log holds and the destination's does not is left. So it
+is wrong where the sizes of two replicas' logs differ for another reason: with tiered storage only a part of a log is
+copied (KIP-1023: the ETA comes out too late), a compacted log is cleaned at its own time on each replica, and
+retention may delete at the leader first (never less than 0 is left). The types to know are `Progress` and
+`ProgressHistory`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from autothrottle.core.topology import NO_LEADER, Flow, Snapshot, TopicPartition, TopicReassignment, flows
+
+WINDOW = timedelta(minutes=3)
+"""Over which the rate of landing is taken: long enough for the bursts of a throttle, short enough for its changes."""
+
+SHORTEST_SPAN = timedelta(seconds=15)
+"""Less says nothing: a throttle is enforced over 11 s. Three readings 10 s apart are surely more."""
+
+LONGEST_ETA = timedelta(days=365)
+"""What would take longer stands still."""
+
+KEPT = timedelta(minutes=10)
+"""How long the last count of a flow that ended is still there: a metric that covers its end comes minutes later."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLogSizes:
+    """The sizes of the logs on one broker at one moment."""
+
+    at: datetime
+    """When the broker answered, UTC."""
+    sizes: Mapping[TopicPartition, int]
+    """(topic, partition) -> bytes of the log; absent: the broker has no replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSizes:
+    """One reading of the sizes of logs."""
+
+    brokers: Mapping[int, BrokerLogSizes] = field(default_factory=dict)
+    """Broker id -> its logs; absent: it was not asked, or see `problems`."""
+    problems: Mapping[int, str] = field(default_factory=dict)
+    """Broker id -> why it did not answer, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowProgress:
+    """How far one flow has come: counts that only grow, and what is left."""
+
+    bytes_landed: int
+    """Bytes that arrived in the destination's logs; what was there already when counting began is in it.
+
+    Subtract only counts with the same `since`: replicas of discovery, and one that was restarted, count for themselves.
+    """
+    bytes_grown: int
+    """Bytes by which the leader's logs of these partitions grew since counting began: they are to be copied, too."""
+    bytes_left: int
+    """What the leader's logs hold more than the destination's, >= 0."""
+    at: datetime
+    """When the destination answered, UTC."""
+    since: datetime
+    """When counting of this flow began, UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProgress:
+    """How far one topic has come, to all its destinations together."""
+
+    bytes_landed: int
+    """Bytes that arrived since it was first seen to move, what was there already included; only grows."""
+    bytes_left: int
+    """>= 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far all moves have come, by one reading of log sizes."""
+
+    flows: Mapping[Flow, FlowProgress] = field(default_factory=dict)
+    """A flow that moves and is not here is unknown. Flows that ended are here for `KEPT`, with nothing left."""
+    topics: Mapping[str, TopicProgress] = field(default_factory=dict)
+    """The topics in reassignment, as of the reading; one with a flow that is unknown is not here."""
+    at: datetime | None = None
+    """When the reading was complete, UTC; None: there was none yet."""
+    eta: datetime | None = None
+    """When the last byte lands at the rate of the last minutes, UTC; None: unknown, or a flow stands still."""
+
+    @property
+    def bytes_landed(self) -> int:
+        """Of all topics that move and are known."""
+        return sum(topic.bytes_landed for topic in self.topics.values())
+
+    @property
+    def bytes_left(self) -> int:
+        """Of all flows that are known."""
+        return sum(flow.bytes_left for flow in self.flows.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """What is left of the moves of one snapshot."""
+
+    bytes_left: int
+    """Of the flows that are known."""
+    unknown_flows: int
+    """How many flows more there are: what they have left comes on top."""
+    eta: datetime | None
+    """When the last byte lands, UTC; None: unknown."""
+    at: datetime
+    """When the sizes were read, UTC."""
+
+
+def remainder(snapshot: Snapshot) -> Remainder | None:
+    """Return what is left of what moves in a snapshot; None: nothing moves, or nothing is known.
+
+    The snapshot may be newer than its progress: flows that have ended since count no longer, new ones are unknown.
+    """
+    progress = snapshot.progress
+    if progress is None or progress.at is None or not snapshot.reassignments:
+        return None
+    moving = flows(snapshot)
+    known = [progress.flows[flow].bytes_left for flow in moving if flow in progress.flows]
+    unknown = len(moving) - len(known) + _offline(snapshot.reassignments)
+    if unknown and not known:
+        return None
+    return Remainder(sum(known), unknown, None if unknown else progress.eta, progress.at)
+
+
+def _offline(reassignments: Iterable[TopicReassignment]) -> int:
+    """How many partitions without leader are still to be copied."""
+    return sum(
+        leader == NO_LEADER and any(b not in isr for b in adding)
+        for reassignment in reassignments
+        if NO_LEADER in reassignment.leaders
+        for leader, isr, adding in zip(
+            reassignment.leaders, reassignment.isr, reassignment.adding_replicas, strict=True
+        )
+    )
+
+
+def eta(readings: Sequence[Progress]) -> datetime | None:
+    """Return when the last byte lands, by successive readings, the newest last; None: unknown.
+
+    A destination needs `left / (landed - grown)`, the last two as rates since the oldest reading that knows all its
+    flows; the move ends with the slowest destination. It is unknown while there are fewer than `SHORTEST_SPAN` of
+    readings, and when a destination gains less than its leaders' logs grow.
+    """
+    newest = readings[-1] if readings else Progress()
+    left: dict[int, set[Flow]] = {}
+    for flow, progress in newest.flows.items():
+        if progress.bytes_left > 0:
+            left.setdefault(flow.follower, set()).add(flow)
+    ends = [_end(readings, follower, waiting) for follower, waiting in left.items()]
+    if None in ends:
+        return None
+    found = [end for end in ends if end is not None]
+    return max(found) if found else (newest.at if newest.flows else None)
+
+
+def _end(readings: Sequence[Progress], follower: int, waiting: set[Flow]) -> datetime | None:
+    """When one destination has everything; `waiting` are its flows that are not done."""
+    newest = readings[-1].flows
+    for reading in readings[:-1]:
+        common = [
+            flow
+            for flow, was in reading.flows.items()
+            if flow.follower == follower and flow in newest and newest[flow].since == was.since
+        ]
+        if not waiting <= set(common):
+            continue
+        at = max(newest[flow].at for flow in waiting)
+        span = at - max(reading.flows[flow].at for flow in waiting)
+        if span < SHORTEST_SPAN:
+            return None
+        gained = sum(_gain(reading.flows[flow], newest[flow]) for flow in common)
+        left = sum(newest[flow].bytes_left for flow in waiting)
+        seconds = span.total_seconds() * left / gained if gained > 0 else math.inf
+        return at + timedelta(seconds=seconds) if seconds < LONGEST_ETA.total_seconds() else None
+    return None
+
+
+def _gain(old: FlowProgress, new: FlowProgress) -> int:
+    return (new.bytes_landed - old.bytes_landed) - (new.bytes_grown - old.bytes_grown)
+
+
+class _Copy(NamedTuple):
+    """What one adding replica had when it was last read."""
+
+    leader: int
+    size: int
+    leader_size: int | None
+    pending: bool
+    """Whether it was still to be copied: a replica that is in sync may fall out of the ISR again."""
+
+
+_Replica = tuple[str, int, int]
+"""Topic, partition number and the destination's broker id."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressHistory:
+    """The readings of the last minutes as counts; a value: an observation returns a new one."""
+
+    readings: tuple[Progress, ...] = ()
+    """Of `WINDOW`, the newest last."""
+    counts: Mapping[Flow, FlowProgress] = field(default_factory=dict)
+    """All flows, those included that are unknown at the moment: `bytes_left` of these is an old one."""
+    landed: Mapping[str, int] = field(default_factory=dict)
+    """Topic in reassignment -> bytes that landed."""
+    copies: Mapping[_Replica, _Copy] = field(default_factory=dict)
+
+    @property
+    def progress(self) -> Progress:
+        """The newest reading."""
+        return self.readings[-1] if self.readings else Progress()
+
+    def wanted(self, reassignments: Iterable[TopicReassignment]) -> Mapping[int, Mapping[str, frozenset[int]]]:
+        """Return broker id -> topic -> partitions whose logs the next reading needs.
+
+        These are both ends of everything that is still to be copied, and the destinations of what was when it was last
+        read: the last bytes before a replica joined the ISR count.
+        """
+        found: dict[int, dict[str, set[int]]] = {}
+        for reassignment in reassignments:
+            asked: dict[int, set[int]] = {}
+            for partition, leader, _, pending in reassignment.rows():
+                for broker_id in (leader, *pending) if pending else ():
+                    asked.setdefault(broker_id, set()).add(partition)
+            for broker_id, partitions in asked.items():
+                found.setdefault(broker_id, {})[reassignment.topic] = partitions
+        for (topic, partition, follower), copy in self.copies.items():
+            if copy.pending:
+                found.setdefault(follower, {}).setdefault(topic, set()).add(partition)
+        found.pop(NO_LEADER, None)
+        return {b: {topic: frozenset(p) for topic, p in topics.items()} for b, topics in found.items()}
+
+    def observe(self, reassignments: Sequence[TopicReassignment], sizes: LogSizes, now: datetime) -> ProgressHistory:
+        """Return the history with one more reading.
+
+        Args:
+            reassignments: what moved when the sizes were read.
+            sizes: of what was `wanted`; brokers that did not answer make their own flows unknown, and no other.
+            now: UTC, when the reading was complete; not before the last one.
+        """
+        seen = _Observation(self, sizes)
+        for reassignment in reassignments:
+            for partition, leader, _, pending in reassignment.rows():
+                for follower in pending:
+                    seen.take(reassignment.topic, partition, leader, follower)
+        topics = {reassignment.topic for reassignment in reassignments}
+        seen.take_last(topics)
+        counts, landed = seen.counts(now), seen.landed(topics)
+        progress = Progress(
+            flows={flow: count for flow, count in counts.items() if flow not in seen.unknown},
+            topics=seen.topics(landed),
+            at=now,
+        )
+        readings = (*(r for r in self.readings if r.at is not None and r.at > now - WINDOW), progress)
+        known = replace(progress, eta=None if seen.unknown else eta(readings))
+        return ProgressHistory((*readings[:-1], known), counts, landed, seen.copies)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What one reading says of one topic's part in one flow."""
+
+    flow: Flow
+    moving: bool = False
+    """Whether anything of it is still to be copied."""
+    landed: int = 0
+    grown: int = 0
+    left: int = 0
+
+
+class _Observation:
+    """One reading while it is being worked out: of 100,000 partitions, so by plain numbers."""
+
+    def __init__(self, history: ProgressHistory, sizes: LogSizes) -> None:
+        self._old, self._logs = history, {b: logs.sizes for b, logs in sizes.brokers.items()}
+        self._times = {b: logs.at for b, logs in sizes.brokers.items()}
+        self._tallies: dict[tuple[str, int, int], _Tally] = {}
+        self.unknown: set[Flow] = set()
+        self.copies: dict[_Replica, _Copy] = {}
+
+    def take(self, topic: str, partition: int, leader: int, follower: int) -> None:
+        """Count one replica that is still to be copied."""
+        key, tally = (topic, partition, follower), self._tally(topic, leader, follower)
+        tally.moving = True
+        old, logs = self._old.copies.get(key), self._logs.get(follower)
+        if logs is None or leader == NO_LEADER:
+            self.unknown.add(tally.flow)
+            if old is not None:
+                self.copies[key] = old
+            return
+        row = (topic, partition)
+        size, leader_logs = logs.get(row, 0), self._logs.get(leader)
+        leader_size = leader_logs.get(row) if leader_logs else None
+        same = old is not None and old.pending and old.leader == leader
+        last_size = old.leader_size if same and old is not None else None
+        self.copies[key] = _Copy(leader, size, last_size if leader_size is None else leader_size, True)
+        # What came since the last reading was sent by whoever led then.
+        credited = tally if same or old is None or not old.pending else self._tally(topic, old.leader, follower)
+        # Retention and truncation make a log smaller; what has landed has landed.
+        credited.landed += max(0, size - (old.size if old else 0))
+        if leader_size is None:
+            self.unknown.add(tally.flow)
+            return
+        tally.left += max(0, leader_size - size)
+        if last_size is not None:
+            tally.grown += max(0, leader_size - last_size)
+
+    def take_last(self, moving: set[str]) -> None:
+        """Count the last bytes of replicas that have come to their end, and remember those of topics that move."""
+        for key, old in self._old.copies.items():
+            if key in self.copies:
+                continue
+            topic, partition, follower = key
+            size = self._logs.get(follower, {}).get((topic, partition)) if old.pending else None
+            if size is not None:
+                self._tally(topic, old.leader, follower).landed += max(0, size - old.size)
+                old = old._replace(size=size)
+            if topic in moving:
+                self.copies[key] = old._replace(pending=False)
+
+    def counts(self, now: datetime) -> dict[Flow, FlowProgress]:
+        """All flows with what was counted; without those that ended long ago."""
+        seen: dict[Flow, _Tally] = {}
+        for tally in self._tallies.values():
+            of_flow = seen.setdefault(tally.flow, _Tally(tally.flow))
+            of_flow.moving |= tally.moving
+            of_flow.landed += tally.landed
+            of_flow.grown += tally.grown
+            of_flow.left += tally.left
+        found = {}
+        for flow in self._old.counts.keys() | seen.keys():
+            count = self._count(self._old.counts.get(flow), seen.get(flow, _Tally(flow)), flow in seen, now)
+            if count is not None:
+                found[flow] = count
+        return found
+
+    def _count(self, old: FlowProgress | None, tally: _Tally, seen: bool, now: datetime) -> FlowProgress | None:
+        """The count of one flow; None: it was never read, or ended long ago."""
+        at = self._times.get(tally.flow.follower) if seen else None
+        if old is None and (at is None or tally.flow.leader == NO_LEADER):
+            return None
+        if old is not None and not tally.moving and at is None and old.at <= now - KEPT:
+            return None
+        unknown = tally.flow in self.unknown
+        latest = max(time for time in (at, old.at if old else None) if time is not None)
+        return FlowProgress(
+            bytes_landed=(old.bytes_landed if old else 0) + tally.landed,
+            bytes_grown=(old.bytes_grown if old else 0) + tally.grown,
+            bytes_left=old.bytes_left if old and unknown else tally.left,
+            at=latest,
+            since=old.since if old else latest,
+        )
+
+    def landed(self, moving: set[str]) -> dict[str, int]:
+        """Topic that moves -> what landed of it."""
+        found = {topic: self._old.landed.get(topic, 0) for topic in sorted(moving)}
+        for (topic, _, _), tally in self._tallies.items():
+            if topic in found:
+                found[topic] += tally.landed
+        return found
+
+    def topics(self, landed: Mapping[str, int]) -> dict[str, TopicProgress]:
+        """The topics that move and of which all flows are known."""
+        unknown, left = set(), dict.fromkeys(landed, 0)
+        for (topic, _, _), tally in self._tallies.items():
+            if tally.moving and tally.flow in self.unknown:
+                unknown.add(topic)
+            if topic in left:
+                left[topic] += tally.left
+        return {topic: TopicProgress(landed[topic], left[topic]) for topic in landed if topic not in unknown}
+
+    def _tally(self, topic: str, leader: int, follower: int) -> _Tally:
+        key = (topic, leader, follower)
+        tally = self._tallies.get(key)
+        if tally is None:
+            tally = self._tallies[key] = _Tally(Flow(leader, follower))
+        return tally

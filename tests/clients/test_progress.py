@@ -1,0 +1,50 @@
+"""What `throttlectl state` shows of the bytes that are left."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from autothrottle.wire.cycles import cycle_to_message
+from autothrottle_client import ClusterState, Cycle, tables
+from autothrottle_client.model import cycle_from_message
+from tests import builders
+from tests.builders import NOON
+
+
+def cycle(bytes_left: int | None, minutes: int | None = None, topics: tuple[str, ...] = ("t1",)) -> Cycle:
+    eta = None if minutes is None else NOON + timedelta(minutes=minutes)
+    return Cycle(2, 9, NOON, NOON, "interval", "1 rate set", topics, bytes_left=bytes_left, eta=eta)
+
+
+def shown(one: Cycle) -> list[str]:
+    lines = tables.state_text(ClusterState(2, "h:1", one, ())).splitlines()
+    return [" ".join(line.split()) for line in lines if line.startswith("bytes left")]
+
+
+@pytest.mark.parametrize(
+    ("one", "lines"),
+    [
+        (cycle(41_200_000_000, 12), ["bytes left 41.20 GB, done about 2026-11-02T12:12:00Z"]),
+        (cycle(900_000), ["bytes left 0.90 MB"]),
+        (cycle(None), ["bytes left unknown"]),
+        (cycle(None, topics=()), []),
+    ],
+)
+def test_the_state_shows_what_is_left_while_something_moves(one: Cycle, lines: list[str]) -> None:
+    assert shown(one) == lines
+
+
+def test_the_client_reads_what_the_planner_sends() -> None:
+    record = builders.cycle_record(bytes_left=7, eta=NOON)
+    read = cycle_from_message(cycle_to_message(record))
+    assert (read.bytes_left, read.eta) == (7, NOON)
+    nothing = cycle_from_message(cycle_to_message(builders.cycle_record()))
+    assert (nothing.bytes_left, nothing.eta) == (None, None)
+
+
+def test_as_json_it_has_its_own_fields() -> None:
+    told = json.loads(tables.to_json(cycle(7, 12)))
+    assert (told["bytes_left"], told["eta"]) == (7, "2026-11-02T12:12:00Z")

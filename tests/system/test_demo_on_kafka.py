@@ -1,0 +1,87 @@
+"""`make demo KAFKA=4`: the same story on real brokers, and nothing of it is left, however it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autothrottle.lab.demo_kafka import CAPACITY, moved_bytes, moves
+from tests.system.test_demo import Demo, running
+
+
+def test_a_failed_broker_of_a_real_cluster_is_replaced_under_throttles(tmp_path: Path) -> None:
+    file = tmp_path / "summary.json"
+    with running(tmp_path, "--kafka", "4", "--json", str(file)) as demo:
+        demo.wait_until(lambda: "replaces it" in demo.text(), 300)
+        demo.look()
+        # Itself, its guard, ZooKeeper, the controller, four brokers that live, two planners, four other services.
+        assert demo.seen >= 14
+        assert demo.process.wait(timeout=400) == 0, demo.text()
+        assert demo.left(within_seconds=30) == []
+        said = demo.text()
+    found = json.loads(file.read_text())
+    assert found["kafka"] == "4.3.1"
+    # Without throttles it takes a few seconds.
+    assert found["recovery_seconds"] > moved_bytes() / CAPACITY * 0.8, said
+    assert found["client_failures"] == 0, said
+    assert found["client_bytes"] > 0
+    assert found["first_throttle_seconds"] is not None, said
+    assert found["clean_seconds"] is not None, said
+    assert found["leader_changes"] >= 1
+    assert found["cycles"] > 5
+    # At the start 4 rates and 8 lists, at the end as many removals.
+    assert found["writes"] >= 24
+    assert_the_story_is_told(said)
+
+
+def assert_the_story_is_told(said: str) -> None:
+    lines = [
+        "demo: broker 1000 is killed (SIGKILL)",
+        "Autothrottle Running",
+        f"demo: broker 1000 has failed; 1006 replaces it: {len(moves())} partitions",
+        "Topics with ongoing reassignments: [clickstream orders payments telemetry]",
+        "Source brokers participating in replication: [1001 1002 1003]",
+        "Destination brokers participating in replication: [1006]",
+        "demo: client load doubles on every broker",
+        "which leads, is killed (SIGKILL)",
+        "Leading in term ",
+        "demo: client load falls to what it was",
+        "demo: the reassignment is done",
+        "demo: no throttle is left",
+        "recovery / at best",
+    ]
+    at = 0
+    for line in lines:
+        assert line in said[at:], f"{line!r} is missing, or too early:\n{said}"
+        at = said.index(line, at)
+    rate = "Replication throttle rate for broker 1006 [follower] (based on a 90% max free capacity utilization): "
+    assert rate in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(lambda demo: demo.seen >= 5, id="start"),
+        pytest.param(lambda demo: "filling" in demo.text(), id="filling"),
+        pytest.param(lambda demo: "throttle rate for broker" in demo.text(), id="move"),
+    ],
+)
+def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path, moment: Callable[[Demo], bool]) -> None:
+    with running(tmp_path, "--kafka", "4") as demo:
+        demo.wait_until(lambda: moment(demo), 300)
+        demo.process.send_signal(signal.SIGINT)
+        assert demo.process.wait(timeout=120) == 130
+        assert demo.left(within_seconds=30) == []
+        assert "Traceback" not in demo.text()
+
+
+def test_a_kafka_that_is_not_known_is_refused_before_anything_starts(capfd: pytest.CaptureFixture[str]) -> None:
+    assert subprocess.run([sys.executable, "-m", "autothrottle", "demo", "--kafka", "5"], check=False).returncode == 2
+    assert "invalid choice: '5'" in capfd.readouterr().err

@@ -1,0 +1,611 @@
+"""The client of Kafka's admin API against real brokers: 3.9 in ZooKeeper mode and 4.x in KRaft mode."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from kazoo.client import KazooClient
+
+from autothrottle.adapters.kafka_admin import client as client_module
+from autothrottle.adapters.kafka_admin.client import (
+    ConfigEdit,
+    ConfigOperation,
+    ConfigSource,
+    KafkaAdmin,
+    KafkaSettings,
+    PartitionReassignment,
+)
+from autothrottle.core.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, MAX_VALUE_BYTES
+from autothrottle.core.errors import Invalid, Missing, Unavailable
+from autothrottle.lab.kafka import CLIENT, KafkaCluster, kafka
+from autothrottle.lab.kafka_zookeeper import ZooKeeperModeCluster
+from autothrottle.lab.kraft import KraftCluster
+from autothrottle.lab.processes import free_ports, scratch_directory
+
+T = TypeVar("T")
+TLS = Path(__file__).parents[1] / "adapters" / "tls"
+PATIENCE_SECONDS = 60.0
+LONG = timedelta(seconds=60)
+SHORT = timedelta(seconds=3)
+"""For a broker that will not answer."""
+
+
+def until(true: Callable[[], T], accept: Callable[[T], bool]) -> T:
+    """What was found when it was acceptable: brokers hear of changes a moment after the controller."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not accept(found := true()):
+        assert time.monotonic() < deadline, f"still {found}"
+        time.sleep(0.05)
+    return found
+
+
+def servers(addresses: str) -> tuple[str, ...]:
+    return tuple(addresses.split(","))
+
+
+def set_to(key: str, value: str) -> ConfigEdit:
+    return ConfigEdit(key, ConfigOperation.SET, value)
+
+
+def deletion(key: str) -> ConfigEdit:
+    return ConfigEdit(key, ConfigOperation.DELETE)
+
+
+@pytest.fixture
+def admin(each_cluster: KafkaCluster) -> Iterator[KafkaAdmin]:
+    settings = KafkaSettings(servers(each_cluster.bootstrap_servers), request_timeout=LONG)
+    with closing(KafkaAdmin(settings)) as opened:
+        yield opened
+
+
+def rates(admin: KafkaAdmin, broker_id: int) -> Mapping[str, str | None]:
+    """What is set on the broker itself."""
+    described = admin.broker_configs([broker_id]).values[broker_id]
+    return {key: value.standing for key, value in described.items() if value.standing is not None}
+
+
+def lists(admin: KafkaAdmin, topic: str) -> Mapping[str, str | None]:
+    described = admin.topic_configs([topic]).values[topic]
+    return {key: value.standing for key, value in described.items() if value.standing is not None}
+
+
+def produce(cluster: KafkaCluster, topic: str, partitions: Sequence[int], bytes_each: int) -> None:
+    """Write one message to each of the partitions, and return when all replicas in sync have them."""
+    producer = kafka.KafkaProducer(bootstrap_servers=cluster.bootstrap_servers, acks="all", **CLIENT)
+    with closing(producer):
+        for partition in partitions:
+            producer.send(topic, bytes(bytes_each), partition=partition).get(timeout=PATIENCE_SECONDS)
+
+
+# What is, and what moves
+
+
+def test_all_brokers_that_are_up_are_known(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
+    assert admin.brokers() == each_cluster.brokers.keys()
+
+
+def test_partitions_are_where_the_controller_says(
+    each_cluster: KafkaCluster, admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In requests of two topics each."""
+    monkeypatch.setattr(client_module, "_TOPICS_AT_ONCE", 2)
+    topics = [f"admin-where-{n}" for n in range(3)]
+    for topic in topics:
+        each_cluster.create_topic(topic, {0: [1001, 1002], 1: [1003, 1001]})
+    try:
+        told = until(lambda: admin.partitions([*topics, "admin-nowhere"]), lambda a: len(a.values) == 3)
+        for (topic, partition), state in each_cluster.partitions(topics).items():
+            found = told.values[topic][partition]
+            assert (found.leader, found.replicas) == (state.leader, state.replicas)
+            assert set(found.isr) == set(state.isr)
+        assert isinstance(told.failures["admin-nowhere"], Missing) and "Fix: " in str(told.failures["admin-nowhere"])
+        assert admin.partitions(None).values.items() >= told.values.items()
+        configured = admin.topic_configs([*topics, "admin-nowhere"])
+        assert configured.values.keys() == set(topics)
+        assert configured.failures.keys() == {"admin-nowhere"}
+        assert isinstance(configured.failures["admin-nowhere"], Missing)
+        assert admin.topic_configs(None).values.keys() >= set(topics)
+    finally:
+        for topic in topics:
+            each_cluster.delete_topic(topic)
+
+
+def test_a_reassignment_is_started_and_what_cannot_be_is_refused_by_partition(
+    each_cluster: KafkaCluster, admin: KafkaAdmin
+) -> None:
+    topic = "admin-move"
+    each_cluster.create_topic(topic, {0: [1001], 1: [1002], 2: [1003]})
+    try:
+        refused = admin.alter_reassignments(
+            {(topic, 0): [1004], (topic, 1): None, (topic, 7): [1001], (topic, 2): [4711], ("nowhere", 0): [1001]}
+        )
+        kinds = {partition: type(problem) for partition, problem in refused.items()}
+        nothing_there = {(topic, 1): Missing, (topic, 7): Missing, ("nowhere", 0): Missing}
+        assert kinds == {(topic, 2): Invalid, **nothing_there}
+        assert "admin-move-2" in str(refused[topic, 2])
+        each_cluster.wait_until_reassigned()
+        assert each_cluster.partitions([topic])[topic, 0].replicas == (1004,)
+        assert admin.alter_reassignments({}) == {}
+    finally:
+        each_cluster.delete_topic(topic)
+
+
+def test_a_reassignment_under_way_is_listed_with_who_comes_and_who_goes(
+    each_cluster: KafkaCluster, admin: KafkaAdmin
+) -> None:
+    """It would take a quarter of an hour: a throttle of a few bytes lets one fetch through in each of its windows."""
+    topic = "admin-open-move"
+    each_cluster.create_topic(topic, {0: [1001], 1: [1002]})
+    try:
+        produce(each_cluster, topic, [0] * 10, bytes_each=900_000)
+        # A broker hears of both in this order.
+        assert admin.alter_topic_configs({topic: [set_to(FOLLOWER_REPLICAS, "0:1005")]}) == {}
+        admin.alter_broker_configs(1005, [set_to(FOLLOWER_RATE, "1")])
+        until(lambda: rates(admin, 1005), lambda found: found == {FOLLOWER_RATE: "1"})
+        assert admin.alter_reassignments({(topic, 0): [1005]}) == {}
+        expected = PartitionReassignment((1005, 1001), (1005,), (1001,))
+        until(lambda: admin.reassignments().get(topic), lambda moving: moving == {0: expected})
+        assert admin.alter_reassignments({(topic, 0): None}) == {}
+        until(admin.reassignments, lambda moving: topic not in moving)
+    finally:
+        admin.alter_broker_configs(1005, [deletion(FOLLOWER_RATE)])
+        each_cluster.delete_topic(topic)
+
+
+def test_log_sizes_are_those_of_the_files(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
+    topic = "admin-sizes"
+    each_cluster.create_topic(topic, {0: [1001, 1002], 1: [1002, 1003]})
+    try:
+        produce(each_cluster, topic, [0, 0, 1], bytes_each=50_000)
+        answers = admin.log_sizes([1001, 1002, 1003, 4711], {topic: [0, 1]})
+        assert answers.failures.keys() == {4711}
+        for broker_id in (1001, 1002, 1003):
+            on_disk = {p: size for p, size in each_cluster.log_bytes(broker_id).items() if p[0] == topic}
+            assert answers.values[broker_id] == on_disk
+            assert admin.log_sizes([broker_id], None).values[broker_id].items() >= on_disk.items()
+        assert answers.values[1002][topic, 0] > 100_000 > answers.values[1002][topic, 1] > 50_000
+        assert answers.values[1001].keys() == {(topic, 0)}
+    finally:
+        each_cluster.delete_topic(topic)
+
+
+# Configs
+
+
+def test_a_rate_is_set_and_deleted_on_one_broker_alone(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
+    admin.alter_broker_configs(1002, [set_to(LEADER_RATE, "5000000"), set_to(FOLLOWER_RATE, "6000000")])
+    until(lambda: rates(admin, 1002), lambda r: r == {LEADER_RATE: "5000000", FOLLOWER_RATE: "6000000"})
+    assert each_cluster.described_configs(1002).items() >= {(LEADER_RATE, "5000000"), (FOLLOWER_RATE, "6000000")}
+    assert all(rates(admin, b) == {} for b in (1001, 1003))
+    admin.alter_broker_configs(1002, [deletion(LEADER_RATE), set_to(FOLLOWER_RATE, "7000000")])
+    until(lambda: rates(admin, 1002), lambda r: r == {FOLLOWER_RATE: "7000000"})
+    admin.alter_broker_configs(1002, [deletion(FOLLOWER_RATE)])
+    until(lambda: rates(admin, 1002), lambda r: r == {})
+    assert not {LEADER_RATE, FOLLOWER_RATE} & each_cluster.stored_configs().get("brokers/1002", {}).keys()
+
+
+def test_a_value_says_whether_it_is_the_brokers_own_or_everybodys(
+    each_cluster: KafkaCluster, admin: KafkaAdmin
+) -> None:
+    """Kafka's `<default>`: in force wherever a broker has no value of its own, and again when that goes."""
+    assert admin.default_broker_configs() == {}
+    each_cluster.set_configs_as_a_user({LEADER_RATE: "777"}, default=True)
+    try:
+        admin.alter_broker_configs(1001, [set_to(LEADER_RATE, "888")])
+        until(admin.default_broker_configs, lambda found: found == {LEADER_RATE: "777"})
+        until(lambda: rates(admin, 1001), lambda r: r == {LEADER_RATE: "888"})
+        described = until(
+            lambda: admin.broker_configs([1001, 1002]).values,
+            lambda found: all(LEADER_RATE in found[b] and found[b][LEADER_RATE].default for b in (1001, 1002)),
+        )
+        own, inherited = described[1001][LEADER_RATE], described[1002][LEADER_RATE]
+        assert (own.value, own.source, own.default) == ("888", ConfigSource.DYNAMIC_BROKER_CONFIG, "777")
+        assert (inherited.value, inherited.source) == ("777", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+        assert (inherited.standing, inherited.default) == (None, "777")
+        admin.alter_broker_configs(1001, [deletion(LEADER_RATE)])
+        # For a moment a broker tells the new source with the old value.
+        again = until(
+            lambda: admin.broker_configs([1001]).values[1001][LEADER_RATE],
+            lambda found: (found.value, found.source) == ("777", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        )
+        assert (again.standing, again.default) == (None, "777")
+    finally:
+        each_cluster.set_configs_as_a_user({LEADER_RATE: None}, default=True)
+        until(admin.default_broker_configs, lambda found: found == {})
+
+
+def test_static_and_default_values_are_told_apart_from_dynamic_ones(admin: KafkaAdmin) -> None:
+    described = admin.broker_configs([1001], ["log.segment.bytes", "log.flush.interval.ms", "node.id"]).values[1001]
+    assert described["log.segment.bytes"].source is ConfigSource.STATIC_BROKER_CONFIG
+    assert described["log.flush.interval.ms"].source is ConfigSource.DEFAULT_CONFIG
+    assert all(value.standing is None and value.default is None for value in described.values())
+    assert admin.broker_configs([1001], None).values[1001].keys() > described.keys()
+
+
+@pytest.mark.parametrize("value", ["-1", "fast", ""])
+def test_a_rate_that_kafka_refuses_is_invalid_and_nothing_of_its_request_is_done(admin: KafkaAdmin, value: str) -> None:
+    with pytest.raises(Invalid, match=r"broker 1001: .+ Fix: ") as caught:
+        admin.alter_broker_configs(1001, [set_to(FOLLOWER_RATE, "5"), set_to(LEADER_RATE, value)])
+    assert LEADER_RATE in str(caught.value)
+    assert rates(admin, 1001) == {}
+
+
+def test_a_broker_that_nobody_knows_costs_the_others_nothing(admin: KafkaAdmin) -> None:
+    answers = admin.broker_configs([1001, 4711, 1002])
+    assert answers.values.keys() == {1001, 1002}
+    assert isinstance(answers.failures[4711], Unavailable)
+    assert "broker 4711 is unreachable: it is not registered. Fix: " in str(answers.failures[4711])
+    with pytest.raises(Unavailable, match="broker 4711 is unreachable"):
+        admin.alter_broker_configs(4711, [set_to(LEADER_RATE, "1")])
+
+
+def test_lists_grow_and_shrink_by_entries_and_one_refused_topic_stops_no_other(
+    each_cluster: KafkaCluster, admin: KafkaAdmin
+) -> None:
+    topic, other = "admin-lists", "admin-other-lists"
+    for name in (topic, other):
+        each_cluster.create_topic(name, {0: [1001]})
+    each_cluster.set_configs_as_a_user({"retention.ms": "86400000"}, topic=topic)
+    append, subtract = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
+    try:
+        entries = ConfigEdit(LEADER_REPLICAS, append, "0:1001,1:1002,0:1003")
+        assert admin.alter_topic_configs({topic: [entries]}) == {}
+        assert admin.alter_topic_configs({topic: [entries]}) == {}, "what is there is not added again"
+        until(lambda: lists(admin, topic), lambda found: found == {LEADER_REPLICAS: "0:1001,1:1002,0:1003"})
+        refused = admin.alter_topic_configs(
+            {
+                "admin-nowhere": [set_to(LEADER_REPLICAS, "*")],
+                topic: [ConfigEdit(LEADER_REPLICAS, subtract, "0:1001,9:9"), set_to(FOLLOWER_REPLICAS, "*")],
+                other: [set_to(LEADER_REPLICAS, "0-1001")],
+            }
+        )
+        assert refused.keys() == {"admin-nowhere", other}
+        assert isinstance(refused["admin-nowhere"], Missing) and isinstance(refused[other], Invalid)
+        until(
+            lambda: lists(admin, topic),
+            lambda found: found == {LEADER_REPLICAS: "1:1002,0:1003", FOLLOWER_REPLICAS: "*"},
+        )
+        assert lists(admin, other) == {}
+        last = [ConfigEdit(LEADER_REPLICAS, subtract, "0:1003,1:1002"), deletion(FOLLOWER_REPLICAS)]
+        assert admin.alter_topic_configs({topic: last}) == {}
+        until(lambda: lists(admin, topic), lambda found: found == {LEADER_REPLICAS: ""})
+        assert admin.alter_topic_configs({topic: [deletion(LEADER_REPLICAS)]}) == {}
+        until(lambda: lists(admin, topic), lambda found: found == {})
+        assert each_cluster.described_topic_configs(topic) == {"retention.ms": "86400000"}
+    finally:
+        for name in (topic, other):
+            each_cluster.delete_topic(name)
+
+
+def test_a_list_that_kafka_cannot_take_is_refused_before_it_is_sent(
+    each_cluster: KafkaCluster, admin: KafkaAdmin
+) -> None:
+    """Kafka answers by closing the connection, and all other topics of the request with it."""
+    topic, other = "admin-long-list", "admin-short-list"
+    for name in (topic, other):
+        each_cluster.create_topic(name, {0: [1001]})
+    try:
+        fits = ",".join(f"{n:04}:1001" for n in range(MAX_VALUE_BYTES // 10))
+        too_long = f"{fits},9999:1001,9999:1002"
+        assert len(fits) <= MAX_VALUE_BYTES < len(too_long)
+        refused = admin.alter_topic_configs(
+            {topic: [set_to(LEADER_REPLICAS, too_long)], other: [set_to(LEADER_REPLICAS, fits)]}
+        )
+        assert refused.keys() == {topic}
+        assert f"Kafka takes at most {MAX_VALUE_BYTES}" in str(refused[topic])
+        until(lambda: lists(admin, other), lambda found: found == {LEADER_REPLICAS: fits})
+        assert lists(admin, topic) == {}
+    finally:
+        for name in (topic, other):
+            each_cluster.delete_topic(name)
+
+
+def test_a_topic_that_kafka_cannot_describe_hides_no_other(kafka_cluster: ZooKeeperModeCluster) -> None:
+    """A list that was written to ZooKeeper may be too long for every admin client (kafka-facts 26)."""
+    names = [f"admin-described-{n}" for n in range(5)]
+    for name in names:
+        kafka_cluster.create_topic(name, {0: [1001]})
+    entries = ",".join(f"{n:05}:1001" for n in range(MAX_VALUE_BYTES // 10))
+    zookeeper = KazooClient(kafka_cluster.zookeeper_connect, timeout=10.0)
+    zookeeper.start(timeout=PATIENCE_SECONDS)
+    try:
+        written = json.dumps({"version": 1, "config": {LEADER_REPLICAS: entries}}).encode()
+        zookeeper.set(f"/config/topics/{names[2]}", written)
+        settings = KafkaSettings(servers(kafka_cluster.bootstrap_servers), request_timeout=LONG)
+        with closing(KafkaAdmin(settings)) as admin:
+            answers = until(lambda: admin.topic_configs(names), lambda found: len(found.values) == 4)
+            assert answers.failures.keys() == {names[2]}
+            assert "Fix: " in str(answers.failures[names[2]])
+    finally:
+        zookeeper.set(f"/config/topics/{names[2]}", b'{"version":1,"config":{}}')
+        zookeeper.stop()
+        zookeeper.close()
+        for name in names:
+            kafka_cluster.delete_topic(name)
+
+
+def test_many_threads_share_one_client(admin: KafkaAdmin) -> None:
+    def ask(number: int) -> tuple[int, str | None]:
+        broker_id = 1001 + number % 5
+        described = admin.broker_configs([broker_id], ["log.segment.bytes"]).values[broker_id]
+        return len(admin.brokers()), described["log.segment.bytes"].value
+
+    with ThreadPoolExecutor(20) as pool:
+        assert set(pool.map(ask, range(200))) == {(5, str(16 * 1024 * 1024))}
+
+
+# Brokers that are down, and who we are: a cluster of its own
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """Two brokers with a port for everybody, one for users, one for TLS, and one for users by TLS."""
+
+    cluster: KraftCluster
+    users: tuple[str, ...]
+    tls: tuple[str, ...]
+    users_by_tls: tuple[str, ...]
+
+    def admin(self, timeout: timedelta = LONG) -> KafkaAdmin:
+        cluster = self.cluster
+        return KafkaAdmin(
+            KafkaSettings(servers(cluster.bootstrap_servers), servers(cluster.bootstrap_controllers), {}, timeout)
+        )
+
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+def _listeners(plain: int, users: int, tls: int, users_by_tls: int) -> str:
+    """Of a broker's server.properties: where later lines beat those of the lab."""
+    ports = {"PLAINTEXT": plain, "USERS": users, "TLS": tls, "BOTH": users_by_tls}
+    lines = [
+        "listeners=" + ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+        "USERS:SASL_PLAINTEXT,TLS:SSL,BOTH:SASL_SSL",
+    ]
+    for name in ("users", "both"):
+        lines += [
+            f"listener.name.{name}.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            f'listener.name.{name}.plain.sasl.jaas.config={PLAIN} required user_alice="s3cret";',
+            f"listener.name.{name}.scram-sha-256.sasl.jaas.config={SCRAM} required;",
+            f"listener.name.{name}.scram-sha-512.sasl.jaas.config={SCRAM} required;",
+        ]
+    for name in ("tls", "both"):
+        lines += [f"listener.name.{name}.ssl.keystore.type=PEM", f"listener.name.{name}.ssl.truststore.type=PEM"]
+        lines += [f"listener.name.{name}.ssl.keystore.location={TLS / 'server.pem'}"]
+        lines += [f"listener.name.{name}.ssl.truststore.location={TLS / 'ca.pem'}"]
+    return "\n".join([*lines, "listener.name.tls.ssl.client.auth=required", ""])
+
+
+@pytest.fixture(scope="module")
+def house() -> Iterator[House]:
+    with scratch_directory() as directory:
+        cluster = KraftCluster(directory, (1, 2))
+        ports = {broker_id: free_ports(3) for broker_id in cluster.brokers}
+        for broker_id, broker in cluster.brokers.items():
+            with broker.configuration.open("a") as properties:
+                properties.write(_listeners(broker.port, *ports[broker_id]))
+        with cluster:
+            _add_scram_users(cluster)
+            users, tls, both = zip(*ports.values(), strict=True)
+            yield House(cluster, *(tuple(f"127.0.0.1:{port}" for port in some) for some in (users, tls, both)))
+
+
+def _add_scram_users(cluster: KraftCluster) -> None:
+    users = [
+        kafka.admin.UserScramCredentialUpsertion("bob", mechanism, "t0psecret", iterations=4096)
+        for mechanism in (kafka.admin.ScramMechanism.SCRAM_SHA_256, kafka.admin.ScramMechanism.SCRAM_SHA_512)
+    ]
+
+    def added() -> str:
+        try:
+            with closing(kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers, **CLIENT)) as admin:
+                for user in users:
+                    admin.alter_user_scram_credentials([user])
+        except kafka.errors.KafkaError as error:
+            return str(error)
+        return ""
+
+    until(added, lambda problem: not problem)
+
+
+def test_what_others_have_set_is_byte_identical_afterwards(house: House) -> None:
+    """D13: the original wrote back what it had read, and turned a secret into its mask."""
+    secret = "listener.name.internal.plain.sasl.jaas.config"
+    others = {secret: f'{PLAIN} required user_alice="s3cret" user_carol="hush";', "max.connections": "999"}
+    house.cluster.set_configs_as_a_user(others, broker_id=1)
+    try:
+        before = house.cluster.stored_configs()["brokers/1"]
+        with closing(house.admin()) as admin:
+            admin.alter_broker_configs(1, [set_to(LEADER_RATE, "1"), set_to(FOLLOWER_RATE, "2")])
+            until(lambda: rates(admin, 1), lambda found: len(found) == 2)
+            assert house.cluster.stored_configs()["brokers/1"] == {**before, LEADER_RATE: "1", FOLLOWER_RATE: "2"}
+            hidden = admin.broker_configs([1], [secret]).values[1][secret]
+            assert (hidden.value, hidden.source) == (None, ConfigSource.DYNAMIC_BROKER_CONFIG)
+            admin.alter_broker_configs(1, [deletion(LEADER_RATE), deletion(FOLLOWER_RATE)])
+            until(lambda: rates(admin, 1), lambda found: found == {})
+        assert house.cluster.stored_configs()["brokers/1"] == before == others
+    finally:
+        house.cluster.set_configs_as_a_user(dict.fromkeys(others), broker_id=1)
+
+
+def test_a_frozen_broker_costs_only_itself_its_deadline(house: House) -> None:
+    frozen = house.cluster.brokers[2].process
+    with closing(house.admin()) as admin:
+        assert admin.brokers() == {1, 2}
+        frozen.freeze()
+        try:
+            answers = admin.broker_configs([1, 2], timeout=SHORT)
+            assert answers.values.keys() == {1}
+            assert isinstance(answers.failures[2], Unavailable)
+            address = f"broker 2 (127.0.0.1:{house.cluster.brokers[2].port}) is unreachable: no answer in time"
+            assert address in str(answers.failures[2])
+            with pytest.raises(Unavailable, match="no answer in time"):
+                admin.alter_broker_configs(2, [set_to(LEADER_RATE, "1")], timeout=SHORT)
+            for _ in range(3):
+                assert 1 in admin.brokers()
+                assert admin.reassignments() == {}
+                assert admin.topic_configs([]).values == {}
+        finally:
+            frozen.thaw()
+        until(lambda: admin.broker_configs([1, 2]).values.keys(), lambda found: found == {1, 2})
+        # What was sent to the frozen broker may have been carried out when it woke: "unknown".
+        until(admin.brokers, lambda found: found == {1, 2})
+        admin.alter_broker_configs(2, [deletion(LEADER_RATE)])
+
+
+def test_a_killed_broker_is_unreachable_until_it_returns(house: House) -> None:
+    with closing(house.admin()) as admin:
+        assert admin.broker_configs([1, 2]).failures == {}
+        house.cluster.kill_broker(2)
+        try:
+            answers = admin.broker_configs([1, 2])
+            assert answers.values.keys() == {1} and isinstance(answers.failures[2], Unavailable)
+            with pytest.raises(Unavailable, match=r"broker 2 \(127.0.0.1:\d+\) is unreachable.+Fix: "):
+                admin.alter_broker_configs(2, [set_to(LEADER_RATE, "1")])
+            until(admin.brokers, lambda found: found == {1})
+        finally:
+            house.cluster.start_broker(2)
+        until(lambda: admin.broker_configs([1, 2]).failures, lambda failures: failures == {})
+
+
+def test_the_throttle_of_a_broker_that_is_down_is_removed_through_the_controller(house: House) -> None:
+    """KIP-919. Without it the broker would come back throttled."""
+    with closing(house.admin()) as admin:
+        admin.alter_broker_configs(2, [set_to(LEADER_RATE, "1000"), set_to(FOLLOWER_RATE, "2000")])
+        until(lambda: rates(admin, 2), lambda found: len(found) == 2)
+        house.cluster.kill_broker(2)
+        try:
+            admin.alter_broker_configs_through_controller(2, [deletion(LEADER_RATE), set_to(FOLLOWER_RATE, "3000")])
+            with pytest.raises(Invalid, match="No node with id 4711"):
+                admin.alter_broker_configs_through_controller(4711, [set_to(LEADER_RATE, "1")])
+            for value in ("fast", "-1"):  # the controller would take both
+                with pytest.raises(Invalid, match=value):
+                    admin.alter_broker_configs_through_controller(2, [set_to(LEADER_RATE, value)])
+            assert house.cluster.stored_configs()["brokers/2"] == {FOLLOWER_RATE: "3000"}
+            admin.alter_broker_configs_through_controller(2, [deletion(FOLLOWER_RATE)])
+        finally:
+            house.cluster.start_broker(2)
+        until(lambda: admin.broker_configs([2]).values.get(2, {}).keys(), lambda found: LEADER_RATE not in found)
+        until(lambda: rates(admin, 2), lambda found: found == {})
+
+
+def test_without_controllers_that_can_be_asked_nothing_is_said_to_have_been_done(house: House) -> None:
+    brokers = servers(house.cluster.bootstrap_servers)
+    with closing(KafkaAdmin(KafkaSettings(brokers))) as admin, pytest.raises(Unavailable, match="give kafka-boots"):
+        admin.alter_broker_configs_through_controller(1, [deletion(LEADER_RATE)])
+    (port,) = free_ports(1)
+    said = f"no controller of 127.0.0.1:{port} is of use: .+ECONNREFUSED"
+    with (
+        closing(KafkaAdmin(KafkaSettings(brokers, (f"127.0.0.1:{port}",)))) as admin,
+        pytest.raises(Unavailable, match=said),
+    ):
+        admin.alter_broker_configs_through_controller(1, [deletion(LEADER_RATE)])
+    # A broker, given as controller by mistake.
+    with closing(KafkaAdmin(KafkaSettings(brokers, brokers))) as admin, pytest.raises((Unavailable, Invalid)):
+        admin.alter_broker_configs_through_controller(1, [deletion(LEADER_RATE)])
+
+
+def test_one_server_that_answers_is_enough_to_begin(house: House) -> None:
+    dead = tuple(f"127.0.0.1:{port}" for port in free_ports(3))
+    (alive, *_) = servers(house.cluster.bootstrap_servers)
+    for given in ((*dead, alive), (alive, *dead)):
+        with closing(KafkaAdmin(KafkaSettings(given))) as admin:
+            assert admin.brokers() == {1, 2}
+            assert admin.broker_configs([1, 2]).values.keys() == {1, 2}
+    with closing(KafkaAdmin(KafkaSettings(dead))) as admin:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match=f"no broker of {', '.join(dead)} answers: .+ECONNREFUSED") as caught:
+                admin.brokers()
+            assert "Fix: " in str(caught.value)
+
+
+def connected(given: tuple[str, ...], properties: Mapping[str, str]) -> KafkaAdmin:
+    return KafkaAdmin(KafkaSettings(given, (), properties, request_timeout=LONG))
+
+
+def sasl(mechanism: str, username: str, password: str, protocol: str = "SASL_PLAINTEXT") -> dict[str, str]:
+    module = PLAIN if mechanism == "PLAIN" else SCRAM
+    jaas = f'{module} required username="{username}" password="{password}";'
+    return {"security.protocol": protocol, "sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
+
+
+TRUST = {"ssl.truststore.location": str(TLS / "ca.pem"), "ssl.truststore.type": "PEM"}
+CLIENT_KEY = {"ssl.keystore.location": str(TLS / "client.pem")}
+
+
+@pytest.mark.parametrize(
+    ("port", "properties"),
+    [
+        ("users", sasl("PLAIN", "alice", "s3cret")),
+        ("users", sasl("SCRAM-SHA-256", "bob", "t0psecret")),
+        ("users", sasl("SCRAM-SHA-512", "bob", "t0psecret")),
+        ("tls", {"security.protocol": "SSL", **TRUST, **CLIENT_KEY}),
+        ("users_by_tls", sasl("PLAIN", "alice", "s3cret", "SASL_SSL") | TRUST),
+        ("users_by_tls", sasl("SCRAM-SHA-512", "bob", "t0psecret", "SASL_SSL") | TRUST),
+    ],
+)
+def test_sasl_and_tls_pass_through_to_every_broker(house: House, port: str, properties: dict[str, str]) -> None:
+    with closing(connected(getattr(house, port), properties)) as admin:
+        assert admin.brokers() == {1, 2}
+        assert admin.broker_configs([1, 2]).values.keys() == {1, 2}
+        admin.alter_broker_configs(2, [set_to(LEADER_RATE, "4000")])
+        until(lambda: rates(admin, 2), lambda found: found == {LEADER_RATE: "4000"})
+        admin.alter_broker_configs(2, [deletion(LEADER_RATE)])
+        until(lambda: rates(admin, 2), lambda found: found == {})
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "username"), [("PLAIN", "alice"), ("SCRAM-SHA-256", "bob"), ("SCRAM-SHA-512", "nobody")]
+)
+def test_a_wrong_password_is_said_and_not_shown(house: House, mechanism: str, username: str) -> None:
+    with closing(connected(house.users, sasl(mechanism, username, "hush-hush"))) as admin:
+        for _ in range(2):
+            with pytest.raises(Invalid, match=r"refuses who we are: .*[Aa]uthentication failed.+Fix: sasl") as caught:
+                admin.brokers()
+            assert "hush-hush" not in str(caught.value)
+        with pytest.raises(Invalid, match="refuses who we are"):
+            admin.alter_broker_configs(1, [set_to(LEADER_RATE, "1")])
+
+
+@pytest.mark.parametrize(
+    ("port", "properties", "said"),
+    [
+        ("users", {}, "it closed the connection. Fix: .+security.protocol"),
+        ("tls", {"security.protocol": "SSL", **CLIENT_KEY}, "unreachable by TLS: .+CERTIFICATE_VERIFY_FAILED"),
+        ("tls", {"security.protocol": "SSL", **TRUST}, "is unreachable"),
+        ("users", {"security.protocol": "SSL", **TRUST}, "is unreachable"),
+    ],
+)
+def test_a_protocol_that_is_not_that_of_the_port_is_said(
+    house: House, port: str, properties: dict[str, str], said: str
+) -> None:
+    with closing(connected(getattr(house, port), properties)) as admin, pytest.raises(Unavailable, match=said):
+        admin.brokers(timeout=SHORT)
+
+
+def test_a_closed_client_leaves_no_thread_and_answers_no_more(house: House) -> None:
+    def ours() -> list[str]:
+        return [t.name for t in threading.enumerate() if t.name.startswith(("kafka-io-autothrottle", "kafka-close"))]
+
+    until(ours, lambda names: names == [])
+    admin = house.admin()
+    assert admin.brokers() == {1, 2}
+    assert ours() != []
+    admin.close()
+    admin.close()
+    until(ours, lambda names: names == [])
+    with pytest.raises(Unavailable, match="closed"):
+        admin.brokers()

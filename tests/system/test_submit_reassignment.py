@@ -1,0 +1,287 @@
+"""`throttlectl reassign` on real Kafka: not a byte moves before its throttles stand, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from autothrottle.lab.kafka import KafkaCluster
+from autothrottle.lab.kafka_zookeeper import ZooKeeperModeCluster
+from autothrottle.lab.kraft import KraftCluster
+from autothrottle.lab.metadata_log import ConfigWritten, PartitionWritten
+from autothrottle.lab.processes import Process
+from autothrottle.lab.traffic import fill
+from autothrottle.lab.zookeeper import ZooKeeperServer
+from tests.builders import eventually
+
+SECONDS = 300.0
+MB = 1_000_000
+RATE = 1 * MB
+"""Bytes/s that every broker may send or receive: what is left to a broker without metrics."""
+
+PARTITIONS, PARTITION_BYTES = 4, 6 * MB
+DESTINATION = 1005
+SPARE = 11 * RATE + 2 * MB
+"""What a meter lets through at once: a whole window that it has not spent, and a response to a fetch of each leader.
+
+Without a throttle all of it lands within a second.
+"""
+
+KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
+COMMAND = (sys.executable, "-m", "autothrottle_client.throttlectl")
+
+Configs = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A cluster, and the way in which it is read and written."""
+
+    name: str
+    cluster: KafkaCluster
+    options: Mapping[str, str]
+    zookeeper: ZooKeeperServer
+
+    def mark(self) -> int:
+        """Where the cluster's history is now."""
+        if isinstance(self.cluster, KraftCluster):
+            return self.cluster.metadata.last_offset()
+        return self.zookeeper.last_zxid()
+
+    def standing_at_the_start(self, topic: str, mark: int) -> tuple[Configs, datetime, datetime]:
+        """Return (the configs written before the first partition began to move, the last one's time, that begin)."""
+        history = self._records(mark) if isinstance(self.cluster, KraftCluster) else self._transactions(mark)
+        written: dict[str, dict[str, str]] = {}
+        last: datetime | None = None
+        for at, entity, config in history:
+            if config is not None:
+                written.setdefault(entity, {}).update(config)
+                last = at
+            elif entity == topic:
+                assert last is not None, "nothing was written before"
+                return written, last, at
+        raise AssertionError("nothing has moved")
+
+    def _records(self, mark: int) -> Iterator[tuple[datetime, str, Mapping[str, str] | None]]:
+        assert isinstance(self.cluster, KraftCluster)
+        for record in self.cluster.metadata_records(mark):
+            if isinstance(record.change, ConfigWritten) and record.change.value is not None:
+                yield record.time, record.change.entity, {record.change.key: record.change.value}
+            elif isinstance(record.change, PartitionWritten) and record.change.state.adding_replicas:
+                yield record.time, record.change.partition[0], None
+
+    def _transactions(self, mark: int) -> Iterator[tuple[datetime, str, Mapping[str, str] | None]]:
+        for transaction in self.zookeeper.transactions(mark):
+            for operation in transaction.operations:
+                data = operation.data or b""
+                value = json.loads(data) if data.startswith(b"{") else {}
+                if re.match(r"/config/(brokers|topics)/", operation.path):
+                    yield transaction.time, operation.path.removeprefix("/config/"), value["config"]
+                elif operation.path == "/admin/reassign_partitions" and value:
+                    for row in value["partitions"]:
+                        yield transaction.time, row["topic"], None
+                elif operation.path.startswith("/brokers/topics/") and any(value.get("adding_replicas", {}).values()):
+                    yield transaction.time, operation.path.split("/")[3], None
+
+
+def by_admin(cluster: KafkaCluster) -> Mapping[str, str]:
+    return {"kafka-backend": "admin", "bootstrap-servers": cluster.bootstrap_servers}
+
+
+@pytest.fixture(params=["znode", "admin-zookeeper", "admin-kraft"])
+def backend(request: pytest.FixtureRequest, zookeeper: ZooKeeperServer) -> Backend:
+    if request.param == "admin-kraft":
+        kraft: KraftCluster = request.getfixturevalue("kraft_cluster")
+        return Backend(request.param, kraft, by_admin(kraft), zookeeper)
+    cluster: ZooKeeperModeCluster = request.getfixturevalue("kafka_cluster")
+    options = by_admin(cluster) if request.param == "admin-zookeeper" else {}
+    return Backend(request.param, cluster, options, zookeeper)
+
+
+@pytest.fixture
+def running(backend: Backend, tmp_path: Path) -> Iterator[str]:
+    """All services in one process, without metrics and with an interval that never ends; the admin's address."""
+    options = {
+        "zk-addr": backend.zookeeper.connect,
+        "zk-config-prefix": f"submitting-{backend.name}",
+        "zk-session-timeout": "10",
+        "datadog-url": "http://127.0.0.1:1",
+        "interval": "3600",
+        "min-rate": str(RATE // MB),
+        "api-listen": "127.0.0.1:0",
+        "grpc-listen": "127.0.0.1:0",
+        **backend.options,
+    }
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    log = tmp_path / "autothrottle.log"
+    with Process("autothrottle", [sys.executable, "-m", "autothrottle", "run", *flags], log, KEYS) as process:
+
+        def said(pattern: str) -> str:
+            found = re.search(pattern, log.read_text(), re.MULTILINE)
+            return found[1] if found else ""
+
+        process.wait_until(lambda: bool(said(r"(Leading in term)") and said(r"gRPC API: (\S+)$")), SECONDS)
+        yield said(r"gRPC API: (\S+)$")
+        process.stop()
+
+
+@pytest.fixture
+def topic(backend: Backend) -> Iterator[str]:
+    """Partitions on two of the first three brokers each."""
+    name = f"submitted-{backend.name}"
+    backend.cluster.create_topic(name, {p: [1001 + p % 3, 1001 + (p + 1) % 3] for p in range(PARTITIONS)})
+    try:
+        fill(backend.cluster, name, PARTITION_BYTES)
+        yield name
+    finally:
+        backend.cluster.delete_topic(name)
+
+
+@pytest.fixture
+def plan(topic: str, tmp_path: Path) -> Path:
+    """Each partition's second replica moves to the destination."""
+    rows = [{"topic": topic, "partition": p, "replicas": [1001 + p % 3, DESTINATION]} for p in range(PARTITIONS)]
+    rows[0]["log_dirs"] = ["any", "any"]
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({"version": 1, "partitions": rows}))
+    return path
+
+
+def throttlectl(address: str, *arguments: str, status: int = 0) -> tuple[str, str]:
+    command = [*COMMAND, *arguments, "--addr", address, "--timeout", "60"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == status, (done.stdout, done.stderr)
+    return done.stdout, done.stderr
+
+
+def needed(topic: str) -> Mapping[str, Mapping[str, str]]:
+    """What has to stand before the plan's partitions move."""
+    leader, follower = "leader.replication.throttled", "follower.replication.throttled"
+    entries = sorted((p, b) for p in range(PARTITIONS) for b in (1001 + p % 3, 1001 + (p + 1) % 3))
+    lists = {
+        f"{leader}.replicas": ",".join(f"{p}:{b}" for p, b in entries),
+        f"{follower}.replicas": ",".join(f"{p}:{DESTINATION}" for p in range(PARTITIONS)),
+    }
+    leaders = {f"brokers/{1001 + p % 3}": {f"{leader}.rate": str(RATE)} for p in range(PARTITIONS)}
+    return {**leaders, f"brokers/{DESTINATION}": {f"{follower}.rate": str(RATE)}, f"topics/{topic}": lists}
+
+
+def stands(configs: Configs, wanted: Configs) -> bool:
+    return all(values.items() <= configs.get(entity, {}).items() for entity, values in wanted.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What was seen between two moments: the bytes first, the configs then."""
+
+    begin: float
+    end: float
+    bytes_landed: int
+    throttled: bool
+
+
+class Watch:
+    """Samples the destination's disk and the throttles, as often as it can; a context manager."""
+
+    def __init__(self, cluster: KafkaCluster, topic: str) -> None:
+        self._cluster, self._topic, self._wanted = cluster, topic, needed(topic)
+        self.samples: list[Sample] = []
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="submission watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._sample()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ending.wait(0.02):
+            self._sample()
+
+    def _sample(self) -> None:
+        begin = time.monotonic()
+        logs = self._cluster.log_bytes(DESTINATION)
+        landed = sum(size for (topic, _), size in logs.items() if topic == self._topic)
+        throttled = stands(self._cluster.stored_configs(), self._wanted)
+        self.samples.append(Sample(begin, time.monotonic(), landed, throttled))
+
+    def landed_before_the_throttle(self) -> int:
+        """Bytes on the destination's disk while a throttle was missing, which was seen after they were counted."""
+        first = next(index for index, sample in enumerate(self.samples) if sample.throttled)
+        return max(sample.bytes_landed for sample in self.samples[:first])
+
+    def most_above_the_rate(self) -> int:
+        """Bytes that had landed at some moment beyond what the rate allows since it stands."""
+        first = next(index for index, sample in enumerate(self.samples) if sample.throttled)
+        # It may have stood since it was looked for in vain.
+        stands, moving = self.samples[first - 1].begin, [s for s in self.samples[first:] if s.bytes_landed]
+        return max(round(s.bytes_landed - RATE * (s.end - stands)) for s in moving)
+
+
+@pytest.mark.timeout(900)
+def test_a_reassignment_is_throttled_before_a_byte_moves_followed_and_leaves_nothing(
+    backend: Backend, running: str, topic: str, plan: Path
+) -> None:
+    before, mark = backend.cluster.stored_configs(), backend.mark()
+    with Watch(backend.cluster, topic) as watch:
+        said, _ = throttlectl(running, "reassign", str(plan), "--output", "json")
+    submitted, *followed, arrived = map(json.loads, said.splitlines())
+    assert (submitted["submitted"], submitted["refused"], arrived) == (PARTITIONS, {}, {"arrived": PARTITIONS})
+    assert followed[-1]["done"] == followed[-1]["partitions"] == PARTITIONS
+
+    written, throttled_at, began_at = backend.standing_at_the_start(topic, mark)
+    assert stands(written, needed(topic)), written
+    assert watch.landed_before_the_throttle() == 0
+    landed = max(sample.bytes_landed for sample in watch.samples)
+    excess = watch.most_above_the_rate()
+    ahead = (began_at - throttled_at).total_seconds()
+    print(
+        f"\n{backend.name}: the throttles stood {ahead:.2f} s before the move began; "
+        f"0 bytes before, {landed / MB:.1f} MB in all, at most {excess / MB:.2f} MB more than rate x time"
+    )
+    assert landed >= PARTITIONS * PARTITION_BYTES
+    assert excess <= SPARE
+    eventually(lambda: backend.cluster.stored_configs() == before, SECONDS)
+    states = backend.cluster.partitions([topic])
+    assert {number: state.replicas for (_, number), state in states.items()} == {
+        p: (1001 + p % 3, DESTINATION) for p in range(PARTITIONS)
+    }
+    again, _ = throttlectl(running, "reassign", str(plan))
+    assert again == f"nothing to do: all {PARTITIONS} partitions have these replicas already\n"
+
+
+@pytest.mark.timeout(900)
+def test_a_reassignment_is_cancelled_and_leaves_nothing(backend: Backend, running: str, topic: str, plan: Path) -> None:
+    before = backend.cluster.stored_configs()
+    replicas = {partition: state.replicas for partition, state in backend.cluster.partitions([topic]).items()}
+    throttlectl(running, "set", "200kB/s")  # so slow that it is not over before it is cancelled
+    said, _ = throttlectl(running, "reassign", str(plan), "--no-wait")
+    assert said == f"{PARTITIONS} partitions submitted, throttled from the first byte\n"
+    if backend.name == "znode":
+        _, refusal = throttlectl(running, "cancel", str(plan), status=2)
+        assert "cannot be cancelled through ZooKeeper" in refusal and "--kafka-backend admin" in refusal
+        throttlectl(running, "set", "100MB/s")
+        backend.cluster.wait_until_reassigned(SECONDS)
+    else:
+        cancelled, _ = throttlectl(running, "cancel", str(plan))
+        assert cancelled == f"reassignment of {PARTITIONS} of {PARTITIONS} partitions cancelled\n"
+        assert throttlectl(running, "reassignments")[0] == "nothing is being reassigned\n"
+        left = backend.cluster.partitions([topic])
+        assert {partition: state.replicas for partition, state in left.items()} == replicas
+        throttlectl(running, "cancel", str(plan), status=3)
+    throttlectl(running, "remove")
+    eventually(lambda: backend.cluster.stored_configs() == before, SECONDS)

@@ -1,0 +1,188 @@
+"""What goes wrong around a move on Kafka 4 without ZooKeeper: a broker stops, others delete lists, a default stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import grpc
+import pytest
+
+from autothrottle.lab.datadog import DatadogEmulator
+from autothrottle.lab.kraft import KraftCluster
+from autothrottle.lab.services import Deployment, ServiceProcesses
+from autothrottle.lab.traffic import BrokerCounters, ClientLoad, fill
+from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2, planner_pb2_grpc, types_pb2
+from tests.system.recovery_watch import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+    RecoveryWatch,
+    feed,
+)
+
+MB = 1_000_000
+CAPACITY_MB = 8
+INTERVAL = 5
+DESTINATION = 1005
+SLACK_SECONDS = INTERVAL + 1.0
+"""What a noisy machine may add to a limit of one cycle."""
+
+
+@pytest.fixture(scope="module")
+def clients(kraft_cluster: KraftCluster) -> Iterator[ClientLoad]:
+    """A steady produce load on the destination and on one leader."""
+    kraft_cluster.create_topic("clients-in-trouble", {0: [DESTINATION], 1: [1001]})
+    with ClientLoad(kraft_cluster, {("clients-in-trouble", n): 2.0 * MB for n in (0, 1)}, acks=1) as load:
+        yield load
+
+
+@pytest.fixture(scope="module")
+def services(
+    kraft_cluster: KraftCluster, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServiceProcesses]:
+    options = {
+        "interval": str(INTERVAL),
+        "metrics-window": "6",
+        "cap-map": f'{{"lab":{CAPACITY_MB}}}',
+        "min-rate": "1",
+        "zk-session-timeout": "3",
+        "log-level": "debug",
+        "kafka-backend": "admin",
+        "bootstrap-servers": kraft_cluster.bootstrap_servers,
+        "zk-config-prefix": "autothrottle-troubles",
+    }
+    with DatadogEmulator() as datadog, BrokerCounters(kraft_cluster) as counters:
+        for broker_id in kraft_cluster.brokers:
+            datadog.add_host(f"host-{broker_id}", broker_id, "lab")
+        feed(counters, datadog)
+        deployment = Deployment(zookeeper.connect, datadog.url, tmp_path_factory.mktemp("services"), options)
+        with ServiceProcesses(deployment, planners=1) as running:
+            yield running
+
+
+@contextmanager
+def moving(cluster: KraftCluster, services: ServiceProcesses, topic: str, megabytes: int) -> Iterator[RecoveryWatch]:
+    """A throttled move, watched; at the end it is hurried to its end and everything has to be as it was."""
+    assignment = {p: [1001 + p % 3] for p in range(12)}
+    cluster.create_topic(topic, assignment)
+    fill(cluster, topic, megabytes * MB // 12)
+    before = cluster.stored_configs()
+    with RecoveryWatch(cluster, topic) as watch, grpc.insecure_channel(services.addresses["admin"]) as channel:
+        cluster.reassign_through_bootstrap({(topic, p): [DESTINATION] for p in assignment})
+        watch.wait_until(lambda s: bool(s.lists[1]) and (DESTINATION, FOLLOWER_RATE) in s.rates, 30, "throttled")
+        yield watch
+        admin = admin_pb2_grpc.AdminServiceStub(channel)
+        hurry = admin_pb2.Override(rate_bytes_per_second=500 * MB)
+        admin.SetOverride(admin_pb2.SetOverrideRequest(override=hurry), timeout=10)
+        watch.wait_until(lambda s: not s.moving, 200, "the move is over")
+        admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(), timeout=10)
+        watch.wait_until(lambda s: not s.rates and not any(s.lists), 60, "nothing is left")
+    after = cluster.stored_configs()
+    assert without_defaults(after) == without_defaults(before)
+    cluster.delete_topic(topic)
+
+
+def without_defaults(configs: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    return {entity: config for entity, config in configs.items() if entity != "brokers/<default>"}
+
+
+def last_cycle(services: ServiceProcesses) -> types_pb2.Cycle:
+    with grpc.insecure_channel(services.addresses["planner-1"]) as channel:
+        return (
+            planner_pb2_grpc.PlannerServiceStub(channel).GetState(planner_pb2.GetStateRequest(), timeout=10).last_cycle
+        )
+
+
+def eventually(true: Callable[[], bool], within_seconds: float, what: str) -> None:
+    deadline = time.monotonic() + within_seconds
+    while not true():
+        assert time.monotonic() < deadline, f"within {within_seconds:.0f} s it was never true that {what}"
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(600)
+def test_a_stopped_broker_holds_up_nobody_and_is_right_when_it_is_back(
+    kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ClientLoad
+) -> None:
+    clients.set_total(2.0 * 2 * MB)
+    with moving(kraft_cluster, services, "a-broker-stops", 420) as watch:
+        right = 0.9 * (CAPACITY_MB - 2) * MB
+        watch.wait_until(
+            lambda s: 0.8 * right <= s.rates.get((DESTINATION, FOLLOWER_RATE), 0) <= 1.2 * right, 90, "it is right"
+        )
+        kraft_cluster.kill_broker(1002)  # a broker that is asked to stop gives its throttle back before it is gone
+        try:
+            stepped = time.monotonic()
+            clients.set_total(2.0 * 5 * MB)
+            followed = watch.wait_until(
+                lambda s: s.rates[DESTINATION, FOLLOWER_RATE] < 0.75 * right, 120, "the others follow the load"
+            )
+            print(f"\nwith a broker down the destination's rate followed a step after {followed.at - stepped:.1f} s")
+            eventually(lambda: refused(services, "brokers/1002"), 60, "the stopped broker is refused")
+        finally:
+            kraft_cluster.start_broker(1002, within_seconds=180)
+        back = time.monotonic()
+        again = watch.wait_until(
+            lambda s: 0.6 <= s.rates.get((1002, LEADER_RATE), 0) / (0.9 * CAPACITY_MB * MB) <= 1.05,
+            120,
+            "the broker that is back has its throttle",
+        )
+        print(f"it was right on the broker {again.at - back:.1f} s after its return")
+    # The metrics show a step in full after their window of 6 s; then the next cycle follows.
+    assert followed.at - stepped <= 2 * INTERVAL + SLACK_SECONDS
+    assert again.at - back <= INTERVAL + SLACK_SECONDS
+
+
+def refused(services: ServiceProcesses, resource: str) -> bool:
+    return any(
+        outcome.resource == resource and outcome.status == types_pb2.Outcome.STATUS_REFUSED
+        for outcome in last_cycle(services).outcomes
+    )
+
+
+@pytest.mark.timeout(600)
+def test_lists_that_somebody_deletes_in_mid_move_are_repaired_and_it_is_said(
+    kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ClientLoad
+) -> None:
+    """Strimzi's topic operator deletes them, since they are not in its own idea of the topic."""
+    clients.set_total(2.0 * 2 * MB)
+    with moving(kraft_cluster, services, "lists-deleted", 200) as watch:
+        time.sleep(2 * INTERVAL)
+        kraft_cluster.set_configs_as_a_user({LEADER_REPLICAS: None, FOLLOWER_REPLICAS: None}, topic="lists-deleted")
+        deleted = time.monotonic()
+        repaired = watch.wait_until(lambda s: s.at > deleted and s.lists == s.expected, 60, "the lists are repaired")
+        print(f"\nthe lists stood again {repaired.at - deleted:.1f} s after somebody had deleted them")
+        eventually(
+            lambda: "topics/lists-deleted, leader.replication.throttled.replicas: somebody removed" in services.log(),
+            30,
+            "the log names what was found",
+        )
+    assert repaired.at - deleted <= INTERVAL + SLACK_SECONDS
+
+
+@pytest.mark.timeout(600)
+def test_a_default_throttle_of_somebody_else_hinders_nothing_and_stays(
+    kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ClientLoad
+) -> None:
+    """Cruise Control hangs for hours while clearing when a default throttle stands."""
+    clients.set_total(2.0 * 2 * MB)
+    kraft_cluster.set_configs_as_a_user({FOLLOWER_RATE: "50000000"}, default=True)
+    try:
+        with moving(kraft_cluster, services, "under-a-default", 100) as watch:
+            rates = watch.samples[-1].rates
+            assert rates[DESTINATION, FOLLOWER_RATE] < 50 * MB
+            kraft_cluster.set_configs_as_a_user({LEADER_RATE: "40000000"}, default=True)
+            time.sleep(2 * INTERVAL)
+        default = kraft_cluster.stored_configs()["brokers/<default>"]
+        assert (default[FOLLOWER_RATE], default[LEADER_RATE]) == ("50000000", "40000000")
+        value, source = kraft_cluster.described_sources(DESTINATION)[FOLLOWER_RATE]
+        assert (value, source) == ("50000000", "DYNAMIC_DEFAULT_BROKER_CONFIG")
+        eventually(
+            lambda: "<default>" in services.log(["planner-1"]), 30, "the log says that the default is in force again"
+        )
+    finally:
+        kraft_cluster.set_configs_as_a_user({FOLLOWER_RATE: None, LEADER_RATE: None}, default=True)

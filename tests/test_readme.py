@@ -108,7 +108,7 @@ def test_the_commands_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     variables = KEYS | {"AUTOTHROTTLE_CONFIG": "autothrottle.toml"}
     found = [words[1:] for words in commands() if words and words[0] == ".venv/bin/autothrottle"]
-    assert len(found) == 8
+    assert len(found) == 9
     for command, *flags in found:
         assert main([command, "--help"]) == 0
         assert parse([flag for flag in flags if flag != "&"], variables).addresses.listen

@@ -23,9 +23,11 @@ from autothrottle.core.configs import (
     LEADER_REPLICAS,
     RATE_KEYS,
     ConfigResource,
+    ReplicaRole,
 )
 from autothrottle.core.errors import Incomplete, Invalid, Unavailable
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.plan import standing_rate
 from autothrottle.core.topology import Assignment, Problem, Snapshot
 from autothrottle.ports.cluster import SnapshotEvent, SnapshotSource
 from tests.adapters.contract_snapshot_source import SnapshotSourceContract
@@ -116,6 +118,18 @@ class TestAdminSnapshots(SnapshotSourceContract):
     def subject(self) -> Iterator[Subject]:
         with subjects() as made:
             yield made
+
+
+# What stands.
+
+
+def test_d14_a_rate_that_was_removed_is_no_previous_rate_of_the_next_move(subject: Subject) -> None:
+    """The original's native mode remembered the rate that it had removed, and went on to subtract it."""
+    subject.begin_move()
+    subject.write(BROKER, LEADER_RATE, "5000000")
+    assert standing_rate(subject.snapshot(), 1001, ReplicaRole.LEADER) == 5_000_000
+    subject.write(BROKER, LEADER_RATE, None)
+    assert standing_rate(subject.snapshot(), 1001, ReplicaRole.LEADER) is None
 
 
 # What moves.
@@ -227,7 +241,7 @@ def test_a_broker_that_does_not_answer_is_named_and_the_others_go_on(subject: Su
     assert snapshot.unreadable_configs.keys() == {ConfigResource.broker(1002)}
     problem = snapshot.unreadable_configs[ConfigResource.broker(1002)]
     assert problem.path == "brokers/1002"
-    assert problem.reason.startswith("broker 1002 is unreachable: 127.0.0.1:9092 did not answer")
+    assert problem.reason.startswith("its rates cannot be read: 127.0.0.1:9092 did not answer")
 
 
 def test_a_broker_that_is_down_is_named_when_it_takes_part_or_we_wrote_to_it_and_is_not_asked(subject: Subject) -> None:

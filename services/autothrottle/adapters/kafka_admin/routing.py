@@ -24,8 +24,8 @@ Build = Callable[[], Any]
 Codes = Callable[[Any], int]
 """Response -> its error code."""
 
-_FIRST_SHARE = 0.4
-"""Of the time left: what the first broker gets before others are asked, too."""
+_FIRST_SHARE, _FIRST_SECONDS = 0.4, 3.0
+"""Of the time left, and at most: what the first broker gets before others are asked, too. A frozen one takes it all."""
 _FANOUT = 5
 """So many brokers are asked at once when the usual one does not answer."""
 _PAUSE_SECONDS = 0.2
@@ -248,7 +248,7 @@ class Routing:
 
 def _part(deadline: float) -> float:
     now = time.monotonic()
-    return now + (deadline - now) * _FIRST_SHARE
+    return now + min((deadline - now) * _FIRST_SHARE, _FIRST_SECONDS)
 
 
 def _no_topics() -> Any:

@@ -360,7 +360,9 @@ def _broker_ids(resources: Iterable[ConfigResource]) -> frozenset[int]:
 def _unreadable(
     brokers: _Brokers, involved: Collection[int], lists: Answers[str, Mapping[str, ConfigValue]]
 ) -> dict[ConfigResource, Problem]:
-    found = {ConfigResource.broker(b): str(error) for b, error in brokers.configs.failures.items()}
+    found = {
+        ConfigResource.broker(b): f"its rates cannot be read: {error}" for b, error in brokers.configs.failures.items()
+    }
     found |= {
         ConfigResource.broker(b): f"broker {b} is unreachable: it is not registered; it is tried again when it is back"
         for b in set(involved) - brokers.registered

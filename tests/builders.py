@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from autothrottle.core.changes import Change, Edit, Outcome
 from autothrottle.core.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cycle import CycleRecord
+from autothrottle.core.flows import Progress
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import MEGABYTE, BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.plan import Decision, Limits, Reason
-from autothrottle.core.progress import Progress
 from autothrottle.core.topology import Snapshot, TopicReassignment
 
 NOON = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)

@@ -14,8 +14,9 @@ import pytest
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.progress import ProgressReader
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.progress import LogSizes, Progress
-from autothrottle.core.topology import Flow, TopicReassignment
+from autothrottle.core.flows import Flow, Progress
+from autothrottle.core.progress import LogSizes
+from autothrottle.core.topology import TopicReassignment
 from tests.builders import eventually, reassignment
 
 FLOW = Flow(1001, 1002)

@@ -9,17 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.progress import (
-    KEPT,
-    BrokerLogSizes,
-    FlowProgress,
-    LogSizes,
-    Progress,
-    ProgressHistory,
-    eta,
-    remainder,
-)
-from autothrottle.core.topology import NO_LEADER, Flow, TopicPartition, TopicReassignment
+from autothrottle.core.flows import Flow, FlowProgress, Progress
+from autothrottle.core.progress import KEPT, BrokerLogSizes, LogSizes, ProgressHistory, eta, remainder
+from autothrottle.core.topology import NO_LEADER, TopicPartition, TopicReassignment
 from tests import builders
 from tests.builders import NOON, reassignment
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.flows import Flow
 from autothrottle.core.loads import MEGABYTE, BytesPerSecond, Capacity
 from autothrottle.core.simulation import (
     ClientTraffic,
@@ -21,7 +22,7 @@ from autothrottle.core.simulation import (
     TrafficStep,
     fair_shares,
 )
-from autothrottle.core.topology import NO_LEADER, Flow
+from autothrottle.core.topology import NO_LEADER
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
 LINK = 100 * MEGABYTE

@@ -4,14 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.configs import ReplicaRole, format_replicas
-from autothrottle.core.topology import (
-    NO_LEADER,
-    Flow,
-    Snapshot,
-    TopicReassignment,
-    flows,
-    participants,
-)
+from autothrottle.core.flows import Flow
+from autothrottle.core.topology import NO_LEADER, Snapshot, TopicReassignment, flows, participants
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
 Row = tuple[int, tuple[int, ...], tuple[int, ...]]

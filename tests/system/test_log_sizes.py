@@ -15,8 +15,9 @@ from autothrottle.adapters.progress import ProgressReader
 from autothrottle.adapters.zookeeper.ledger_reader import LedgerReader
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
-from autothrottle.core.progress import FlowProgress, LogSizes, remainder
-from autothrottle.core.topology import Flow, Snapshot
+from autothrottle.core.flows import Flow, FlowProgress
+from autothrottle.core.progress import LogSizes, remainder
+from autothrottle.core.topology import Snapshot
 from autothrottle.lab.kafka import KafkaCluster
 from autothrottle.lab.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle.lab.traffic import fill

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
 from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource, ReplicaRole
 from autothrottle.core.cycle import CycleRecord, PlannerState
+from autothrottle.core.flows import Flow, FlowProgress, Progress, TopicProgress
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.plan import Decision, Reason
-from autothrottle.core.progress import FlowProgress, Progress, TopicProgress
-from autothrottle.core.topology import Assignment, Flow, Problem, Snapshot, TopicReassignment
+from autothrottle.core.topology import Assignment, Problem, Snapshot, TopicReassignment
 
 text = st.text(max_size=8)
 sentences = st.text(min_size=1, max_size=12)

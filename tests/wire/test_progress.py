@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.errors import Incomplete
-from autothrottle.core.progress import FlowProgress, Progress, TopicProgress
-from autothrottle.core.topology import Flow
+from autothrottle.core.flows import Flow, FlowProgress, Progress, TopicProgress
 from autothrottle.v1.admin_pb2 import ListReassignmentsResponse
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.v1.discovery_pb2 import Progress as ProgressMessage

@@ -16,10 +16,11 @@ from autothrottle.adapters.subscriptions import Subscriptions
 from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
 from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource
 from autothrottle.core.errors import Conflict, Incomplete, NotLeader, Unavailable
+from autothrottle.core.flows import Progress
 from autothrottle.core.ledger import LedgerEntry
 from autothrottle.core.loads import BrokerLoad, BytesPerSecond, Loads
 from autothrottle.core.overrides import Override, Overrides, validate_broker_id, validate_rate
-from autothrottle.core.progress import BrokerLogSizes, LogSizes, Progress, ProgressHistory
+from autothrottle.core.progress import BrokerLogSizes, LogSizes, ProgressHistory
 from autothrottle.core.topology import (
     NO_LEADER,
     Assignment,

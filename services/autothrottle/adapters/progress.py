@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.progress import LogSizes, Progress, ProgressHistory
+from autothrottle.core.flows import Progress
+from autothrottle.core.progress import LogSizes, ProgressHistory
 from autothrottle.core.topology import TopicReassignment
 from autothrottle.ports.log_sizes import LogSizeSource
 

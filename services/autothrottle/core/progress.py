@@ -3,8 +3,7 @@
 Worked out from the sizes of logs alone: what the leader's log holds and the destination's does not is left. So it
 is wrong where the sizes of two replicas' logs differ for another reason: with tiered storage only a part of a log is
 copied (KIP-1023: the ETA comes out too late), a compacted log is cleaned at its own time on each replica, and
-retention may delete at the leader first (never less than 0 is left). The types to know are `Progress` and
-`ProgressHistory`.
+retention may delete at the leader first (never less than 0 is left). The type to know is `ProgressHistory`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from autothrottle.core.topology import NO_LEADER, Flow, Snapshot, TopicPartition, TopicReassignment, flows
+from autothrottle.core.flows import Flow, FlowProgress, Progress, TopicProgress
+from autothrottle.core.topology import NO_LEADER, Snapshot, TopicPartition, TopicReassignment, flows
 
 WINDOW = timedelta(minutes=3)
 """Over which the rate of landing is taken: long enough for the bursts of a throttle, short enough for its changes."""
@@ -48,59 +48,6 @@ class LogSizes:
     """Broker id -> its logs; absent: it was not asked, or see `problems`."""
     problems: Mapping[int, str] = field(default_factory=dict)
     """Broker id -> why it did not answer, in one sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlowProgress:
-    """How far one flow has come: counts that only grow, and what is left."""
-
-    bytes_landed: int
-    """Bytes that arrived in the destination's logs; what was there already when counting began is in it.
-
-    Subtract only counts with the same `since`: replicas of discovery, and one that was restarted, count for themselves.
-    """
-    bytes_grown: int
-    """Bytes by which the leader's logs of these partitions grew since counting began: they are to be copied, too."""
-    bytes_left: int
-    """What the leader's logs hold more than the destination's, >= 0."""
-    at: datetime
-    """When the destination answered, UTC."""
-    since: datetime
-    """When counting of this flow began, UTC."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicProgress:
-    """How far one topic has come, to all its destinations together."""
-
-    bytes_landed: int
-    """Bytes that arrived since it was first seen to move, what was there already included; only grows."""
-    bytes_left: int
-    """>= 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far all moves have come, by one reading of log sizes."""
-
-    flows: Mapping[Flow, FlowProgress] = field(default_factory=dict)
-    """A flow that moves and is not here is unknown. Flows that ended are here for `KEPT`, with nothing left."""
-    topics: Mapping[str, TopicProgress] = field(default_factory=dict)
-    """The topics in reassignment, as of the reading; one with a flow that is unknown is not here."""
-    at: datetime | None = None
-    """When the reading was complete, UTC; None: there was none yet."""
-    eta: datetime | None = None
-    """When the last byte lands at the rate of the last minutes, UTC; None: unknown, or a flow stands still."""
-
-    @property
-    def bytes_landed(self) -> int:
-        """Of all topics that move and are known."""
-        return sum(topic.bytes_landed for topic in self.topics.values())
-
-    @property
-    def bytes_left(self) -> int:
-        """Of all flows that are known."""
-        return sum(flow.bytes_left for flow in self.flows.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,9 @@ from dataclasses import dataclass, field
 
 from autothrottle.core.configs import WILDCARD, ReplicaRole
 from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.flows import Flow
 from autothrottle.core.loads import BytesPerSecond, Capacity
-from autothrottle.core.topology import NO_LEADER, Flow
+from autothrottle.core.topology import NO_LEADER
 
 TopicPartition = tuple[str, int]
 """Topic name and partition number."""

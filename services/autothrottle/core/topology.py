@@ -12,14 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from autothrottle.core.configs import ConfigResource, ReplicaRole, format_replicas
 from autothrottle.core.errors import Invalid
+from autothrottle.core.flows import Flow, Progress
 from autothrottle.core.ledger import LedgerEntry
-
-if TYPE_CHECKING:  # progress is worked out from what is here
-    from autothrottle.core.progress import Progress
 
 MAX_BROKER_ID = 2**31 - 1
 """Kafka keeps broker ids as a signed 32-bit number; the first one may be 0."""
@@ -192,14 +189,6 @@ class Snapshot:
     def topics(self) -> tuple[str, ...]:
         """Names of the topics in reassignment."""
         return tuple(r.topic for r in self.reassignments)
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """The replication traffic from one leader to one destination."""
-
-    leader: int
-    follower: int
 
 
 def flows(snapshot: Snapshot) -> Mapping[Flow, int]:

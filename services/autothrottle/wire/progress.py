@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from autothrottle.core.errors import Incomplete
-from autothrottle.core.progress import FlowProgress, Progress, TopicProgress
-from autothrottle.core.topology import Flow
+from autothrottle.core.flows import Flow, FlowProgress, Progress, TopicProgress
 from autothrottle.v1 import discovery_pb2
 from autothrottle.wire.times import time_from_message, time_to_message
 

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 
 from autothrottle.core.errors import Invalid
-from autothrottle.core.progress import Progress, TopicProgress, remainder
+from autothrottle.core.flows import Progress, TopicProgress
+from autothrottle.core.progress import remainder
 from autothrottle.core.reassignment import MAX_PARTITIONS, Submitted, Targets, partitions, targets
 from autothrottle.core.topology import Snapshot, TopicPartition, TopicReassignment
 from autothrottle.v1 import admin_pb2, discovery_pb2, planner_pb2, types_pb2

@@ -1,0 +1,72 @@
+"""The replication traffic between two brokers, and how far it has come.
+
+Here live the values only; they are worked out from the sizes of logs in `progress`. The types to know are `Flow` and
+`Progress`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The replication traffic from one leader to one destination."""
+
+    leader: int
+    follower: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowProgress:
+    """How far one flow has come: counts that only grow, and what is left."""
+
+    bytes_landed: int
+    """Bytes that arrived in the destination's logs; what was there already when counting began is in it.
+
+    Subtract only counts with the same `since`: replicas of discovery, and one that was restarted, count for themselves.
+    """
+    bytes_grown: int
+    """Bytes by which the leader's logs of these partitions grew since counting began: they are to be copied, too."""
+    bytes_left: int
+    """What the leader's logs hold more than the destination's, >= 0."""
+    at: datetime
+    """When the destination answered, UTC."""
+    since: datetime
+    """When counting of this flow began, UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProgress:
+    """How far one topic has come, to all its destinations together."""
+
+    bytes_landed: int
+    """Bytes that arrived since it was first seen to move, what was there already included; only grows."""
+    bytes_left: int
+    """>= 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far all moves have come, by one reading of log sizes."""
+
+    flows: Mapping[Flow, FlowProgress] = field(default_factory=dict)
+    """A flow that moves and is not here is unknown. Flows that ended are here for some minutes, with nothing left."""
+    topics: Mapping[str, TopicProgress] = field(default_factory=dict)
+    """The topics in reassignment, as of the reading; one with a flow that is unknown is not here."""
+    at: datetime | None = None
+    """When the reading was complete, UTC; None: there was none yet."""
+    eta: datetime | None = None
+    """When the last byte lands at the rate of the last minutes, UTC; None: unknown, or a flow stands still."""
+
+    @property
+    def bytes_landed(self) -> int:
+        """Of all topics that move and are known."""
+        return sum(topic.bytes_landed for topic in self.topics.values())
+
+    @property
+    def bytes_left(self) -> int:
+        """Of all flows that are known."""
+        return sum(flow.bytes_left for flow in self.flows.values())

@@ -58,6 +58,7 @@ class RecoveryWatch:
     samples: list[Sample] = field(default_factory=list)
     _received: dict[int, int] = field(default_factory=dict)
     _sizes: dict[tuple[int, int], int] = field(default_factory=dict)
+    _copying: set[tuple[int, int]] = field(default_factory=set)
     _ending: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _counters: BrokerCounters | None = None
@@ -105,15 +106,16 @@ class RecoveryWatch:
         return Sample(time.monotonic(), moving, expected, lists, rates, dict(self._received), rx)
 
     def _count(self, pending: Mapping[int, Sequence[int]]) -> None:
-        """Count the growth of the logs of replicas that are being copied."""
-        for broker_id in {b for ids in pending.values() for b in ids}:
+        """Count the growth of the logs of replicas that are being copied, their last bytes before they joined too."""
+        copying = {(broker_id, partition) for partition, ids in pending.items() for broker_id in ids}
+        for broker_id in {b for b, _ in copying | self._copying}:
             sizes = self.cluster.log_bytes(broker_id)
-            for partition, ids in pending.items():
-                if broker_id in ids:
-                    size = sizes.get((self.topic, partition), 0)
-                    grown = max(0, size - self._sizes.get((broker_id, partition), 0))
-                    self._sizes[broker_id, partition] = size
-                    self._received[broker_id] = self._received.get(broker_id, 0) + grown
+            for partition in (p for b, p in copying | self._copying if b == broker_id):
+                size = sizes.get((self.topic, partition), 0)
+                grown = max(0, size - self._sizes.get((broker_id, partition), 0))
+                self._sizes[broker_id, partition] = size
+                self._received[broker_id] = self._received.get(broker_id, 0) + grown
+        self._copying = copying
 
     def _targets(self) -> dict[int, list[int]]:
         if self.zookeeper is None:

@@ -96,9 +96,18 @@ def limits(
     change_threshold: float = 0.1,
     failure_threshold: int = 1,
     keep_throttles: bool = False,
+    pause_over_capacity: bool = False,
 ) -> Limits:
     """What the operator allows."""
-    return Limits(min_rate, max_tx_ratio, max_rx_ratio, change_threshold, failure_threshold, keep_throttles)
+    return Limits(
+        min_rate,
+        max_tx_ratio,
+        max_rx_ratio,
+        change_threshold,
+        failure_threshold,
+        keep_throttles,
+        pause_over_capacity,
+    )
 
 
 def change(path: str, *edits: tuple[str, str | None, str | None], ledger: LedgerEntry | None = None) -> Change:

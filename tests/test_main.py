@@ -98,22 +98,6 @@ def test_whoever_talks_to_datadog_needs_both_keys(capsys: pytest.CaptureFixture[
     assert "app-key" in said and "secret-1" not in said
 
 
-@pytest.mark.parametrize(
-    ("command", "missing"),
-    [
-        ("planner", ("discovery-addr", "metrics-addr", "applier-addr")),
-        ("admin", ("planner-addr", "discovery-addr")),
-        ("gateway", ("admin-addr",)),
-    ],
-)
-def test_a_service_of_its_own_needs_to_know_where_the_others_are(
-    capsys: pytest.CaptureFixture[str], command: str, missing: tuple[str, ...]
-) -> None:
-    said = refused(capsys, command)
-    assert all(name in said for name in missing)
-    assert "api-key" not in said
-
-
 @pytest.mark.parametrize("command", ["discovery", "applier", "run", "uninstall"])
 def test_client_properties_that_kafka_would_not_understand_are_refused_without_showing_a_secret(
     tmp_path: Path, command: str
@@ -150,6 +134,26 @@ def test_sigterm_ends_a_service_with_status_0() -> None:
             running.terminate()
             assert running.wait(SECONDS) == 0
             assert "Stopping" in running.stderr.read()
+        finally:
+            running.kill()
+
+
+def test_a_service_that_reaches_no_zookeeper_says_so_once_and_works() -> None:
+    """Metrics and gateway need none but to be listed among the members."""
+    flags = ["--listen=127.0.0.1:0", "--zk-addr=127.0.0.1:1", "--zk-session-timeout=1"]
+    command = [sys.executable, "-m", "autothrottle", "metrics", *flags]
+    with subprocess.Popen(command, env={**os.environ, **KEYS}, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        try:
+            assert "Metrics listens on 127.0.0.1:" in running.stderr.readline()
+            warning = running.stderr.readline().strip()
+            assert warning.endswith(
+                "WARNING ZooKeeper (127.0.0.1:1) does not answer: this process is not listed among the members"
+            )
+            running.terminate()
+            assert running.wait(SECONDS) == 0
+            (last,) = running.stderr.read().splitlines()
+            assert last.endswith("Stopping")
         finally:
             running.kill()
 

@@ -22,7 +22,23 @@ from autothrottle_client.throttlectl import make_parser
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
-FOREIGN_FLAGS = {"json", "throttle", "addr", "all", "autoremove", "broker", "output", "timeout", "no-wait", "dry-run"}
+FOREIGN_FLAGS = {
+    "json",
+    "throttle",
+    "addr",
+    "etag",
+    "expires",
+    "limit",
+    "all",
+    "autoremove",
+    "broker",
+    "output",
+    "timeout",
+    "no-wait",
+    "dry-run",
+    "clear",
+    "reason",
+}
 """Of the demo, of Kafka's own tool, and of throttlectl."""
 
 
@@ -116,7 +132,7 @@ def test_the_commands_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_commands_of_throttlectl_are_accepted() -> None:
     lines = [words for words in commands() if any(word.endswith(".venv/bin/throttlectl") for word in words)]
-    assert len(lines) == 10
+    assert len(lines) == 14
     for words in lines[:-1]:
         assert make_parser().parse_args(words[1:]).command == words[1]
     assert lines[-1] == ["source", "<(.venv/bin/throttlectl", "completion", "bash)"]

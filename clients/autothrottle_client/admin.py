@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle_client.client import Client
-from autothrottle_client.errors import AutothrottleError, NotLeader
+from autothrottle_client.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle_client.model import (
+    AuditRecord,
     ClusterState,
     Override,
+    Pause,
+    PauseMode,
+    audit_record_from_message,
     cluster_state_from_message,
     override_from_message,
+    pause_from_message,
+    pause_mode_to_number,
     validate_broker_id,
+    validate_limit,
     validate_rate,
 )
 from autothrottle_client.reassignments import (
@@ -27,11 +37,14 @@ from autothrottle_client.reassignments import (
     submission_from_message,
     targets_to_messages,
 )
-from autothrottle_client.replicas import Peer, Replicas
+from autothrottle_client.replicas import Peer, Replicas, Rpc
 from autothrottle_client.watch import DEFAULT_OUTAGE, DEFAULT_SILENCE, CycleWatch
 
 SUBMIT_TIMEOUT = timedelta(seconds=60)
 """For submitting a reassignment: its throttles are set, read back and given a second to act first."""
+
+
+_T = TypeVar("_T")
 
 
 class AdminClient(Client):
@@ -63,46 +76,92 @@ class AdminClient(Client):
         return override_from_message(response.override)
 
     def set_override(
-        self, rate_bytes_per_second: int, broker_id: int | None = None, autoremove: bool = False
+        self,
+        rate_bytes_per_second: int,
+        broker_id: int | None = None,
+        autoremove: bool = False,
+        expire_time: datetime | None = None,
+        etag: str = "",
     ) -> tuple[Override, tuple[str, ...]]:
         """Set an override, in place of one that stands, and return (it, warnings). A cycle starts at once.
+
+        With an etag it is never sent twice, as the second answer would be Conflict.
 
         Args:
             rate_bytes_per_second: 1 to 2^63-1; 1 MB/s is 1,000,000.
             broker_id: the broker that it rules; None: every broker that takes part in a reassignment.
             autoremove: whether it ends when no reassignment is left; without effect on a broker's.
+            expire_time: when it ends by itself, with a zone and in the future; None: never.
+            etag: of the version that it may take the place of, and no other; empty: any, or none.
 
         Raises:
-            Invalid: when a number is out of range.
+            Invalid: when a number or the time is out of range.
+            Conflict: when another version stands, or none.
         """
         wanted = admin_pb2.Override(
             broker_id=_optional(broker_id),
             rate_bytes_per_second=validate_rate(rate_bytes_per_second),
             autoremove=autoremove,
+            expire_time=None if expire_time is None else _timestamp(expire_time),
+            etag=etag,
         )
         request = admin_pb2.SetOverrideRequest(override=wanted)
-        response = self._replicas.call(lambda peer, seconds: _stub(peer).SetOverride(request, timeout=seconds))
+        response = self._call_once(_setting(request)) if etag else self._replicas.call(_setting(request))
         return override_from_message(response.override), tuple(response.warnings)
 
-    def remove_override(self, broker_id: int | None = None) -> None:
-        """Remove an override. Never sent twice, as the second answer would be Missing.
+    def remove_override(self, broker_id: int | None = None, etag: str = "") -> None:
+        """Remove an override, or one version of it. Never sent twice, as the second answer would be Missing.
 
         Raises:
             Missing: when none is set.
+            Conflict: when another version stands than that of the etag.
             Invalid: when the broker id is not in 1..2^31-1.
             Unavailable: when no replica can be reached, or the connection broke, so that it may have been done.
         """
-        request = admin_pb2.RemoveOverrideRequest(broker_id=_optional(broker_id))
+        request = admin_pb2.RemoveOverrideRequest(broker_id=_optional(broker_id), etag=etag)
+        self._call_once(lambda peer, seconds: _stub(peer).RemoveOverride(request, timeout=seconds))
+
+    def list_audit_records(self, limit: int = 100) -> tuple[AuditRecord, ...]:
+        """Return the newest changes of overrides, the newest first; the last 1,000 are kept.
+
+        Raises:
+            Invalid: when the limit is not in 1..1,000.
+        """
+        request = admin_pb2.ListAuditRecordsRequest(limit=validate_limit(limit))
+        response = self._replicas.call(lambda peer, seconds: _stub(peer).ListAuditRecords(request, timeout=seconds))
+        return tuple(map(audit_record_from_message, response.records))
+
+    def _call_once(self, rpc: Rpc[_T]) -> _T:
         listing = admin_pb2.ListOverridesRequest()
-        self._replicas.call_once(
-            lambda peer, seconds: _stub(peer).RemoveOverride(request, timeout=seconds),
-            probe=lambda peer, seconds: _stub(peer).ListOverrides(listing, timeout=seconds),
+        return self._replicas.call_once(
+            rpc, probe=lambda peer, seconds: _stub(peer).ListOverrides(listing, timeout=seconds)
         )
 
     def request_cycle(self) -> None:
         """Ask the leading planner for a cycle; does not wait for it."""
         request = admin_pb2.RequestCycleRequest()
         self._replicas.call(lambda peer, seconds: _stub(peer).RequestCycle(request, timeout=seconds))
+
+    def pause(self, mode: PauseMode = PauseMode.KEEP, reason: str = "") -> Pause:
+        """Let the planner decide nothing until `resume`, whoever leads; in place of a pause that stands.
+
+        Overrides are kept and act when it is resumed; reassignments are not submitted meanwhile.
+
+        Args:
+            mode: whether throttles stay as they stand, or are given back.
+            reason: for the log and the state, at most 1,000 printable characters on one line.
+
+        Raises:
+            Invalid: when the mode or the reason is no such thing.
+        """
+        request = admin_pb2.PauseRequest(mode=pause_mode_to_number(mode), reason=reason)
+        response = self._replicas.call(lambda peer, seconds: _stub(peer).Pause(request, timeout=seconds))
+        return pause_from_message(response.pause)
+
+    def resume(self) -> bool:
+        """Let the planner decide again; return whether it was paused. A cycle starts at once."""
+        request = admin_pb2.ResumeRequest()
+        return self._replicas.call(lambda peer, seconds: _stub(peer).Resume(request, timeout=seconds)).was_paused
 
     def state(self) -> ClusterState:
         """Return who leads, its last cycle and all overrides."""
@@ -172,6 +231,18 @@ class AdminClient(Client):
             on_loss: told once whenever the leader is lost.
         """
         return self._watching(CycleWatch(self._again(), _locate, outage, silence, on_loss))
+
+
+def _setting(request: admin_pb2.SetOverrideRequest) -> Rpc[admin_pb2.SetOverrideResponse]:
+    return lambda peer, seconds: _stub(peer).SetOverride(request, timeout=seconds)
+
+
+def _timestamp(time: datetime) -> Timestamp:
+    if time.tzinfo is None:
+        raise Invalid(f"expire_time {time.isoformat()} has no zone; give for example datetime.now(UTC) + a timedelta")
+    found = Timestamp()
+    found.FromDatetime(time)
+    return found
 
 
 def _stub(peer: Peer) -> AdminServiceStub:

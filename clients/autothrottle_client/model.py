@@ -6,7 +6,7 @@ Rates are whole bytes per second: 1 MB/s is 1,000,000. Times are UTC. The type t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
@@ -18,6 +18,9 @@ MAX_RATE_BYTES_PER_SECOND = 2**63 - 1
 """Kafka keeps rates as a signed 64-bit number of bytes/s."""
 
 MAX_BROKER_ID = 2**31 - 1
+
+MAX_AUDIT_RECORDS = 1_000
+"""How many of the newest changes are kept."""
 
 
 class ReplicaRole(StrEnum):
@@ -43,8 +46,34 @@ class Reason(StrEnum):
     """No usable metrics for too long."""
     CLUSTER_OVERRIDE = "cluster-override"
     BROKER_OVERRIDE = "broker-override"
+    OVER_CAPACITY = "over-capacity"
+    """Clients need the link: less than the minimum, down to 0, where that is allowed."""
     UNKNOWN = "unknown"
     """A word that this version of the client does not know."""
+
+
+class PauseMode(StrEnum):
+    """What becomes of autothrottle's throttles while it is paused."""
+
+    KEEP = "keep"
+    """They stay as they stand, replica lists too, whatever moves."""
+    CLEAR = "clear"
+    """They are given back to what stood before: what moves goes on without throttles."""
+    UNKNOWN = "unknown"
+    """A word that this version of the client does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """That nothing is decided until somebody resumes it."""
+
+    mode: PauseMode
+    author: str
+    """Who paused it: the address that called; empty when unknown."""
+    time: datetime | None
+    """When, UTC; None: unknown."""
+    reason: str = ""
+    """Why, as it was given."""
 
 
 class OutcomeStatus(StrEnum):
@@ -68,6 +97,43 @@ class Override:
     """The broker that it rules; None: every broker that takes part in a reassignment."""
     autoremove: bool = False
     """Whether it ends when no reassignment is left; without effect on a broker's."""
+    expire_time: datetime | None = None
+    """When it ends by itself, UTC; None: never."""
+    etag: str = field(default="", compare=False)
+    """Names this version of it, for a change of no other; two overrides are equal whatever their versions are."""
+
+
+class AuditAction(StrEnum):
+    """What was done to an override."""
+
+    SET = "set"
+    REMOVE = "remove"
+    """By somebody."""
+    PURGE = "purge"
+    """By the planner that leads."""
+    UNKNOWN = "unknown"
+    """A word that this version of the client does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One change of one override."""
+
+    number: int
+    """Its place in the order of all changes: a later one has a larger number."""
+    time: datetime
+    """UTC, by the store's clock."""
+    who: str
+    """The caller, as far as it is known."""
+    action: AuditAction
+    broker_id: int | None
+    """Whose override; None: the cluster's."""
+    before: Override | None
+    """What stood; None: nothing, or what could not be read."""
+    after: Override | None
+    """What stands since; None: nothing."""
+    reason: str = ""
+    """Why, when nobody asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +195,35 @@ class Cycle:
     """What is left to be copied; None: nothing moves, or it is unknown."""
     eta: datetime | None = None
     """When the last byte lands at the rate of the last minutes, UTC; None: unknown."""
+    pause: Pause | None = None
+    """That nothing was decided, and why; None: it was not paused."""
+    shadow: bool = False
+    """Whether it ran in shadow: nothing was written, and the sentence says what would have been."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process that serves."""
+
+    service: str
+    """The command that it runs: `discovery`, `metrics`, `planner`, `applier`, `admin`, `gateway` or `run`."""
+    roles: tuple[str, ...]
+    """The services that it is: the one of its name, or all of them in `run`."""
+    version: str
+    """Of its program."""
+    address: str
+    """Where it answers, as it listens: `0.0.0.0` is every interface of its host."""
+    host: str
+    """The name of its host."""
+    pid: int
+    """Its process id there."""
+    start_time: datetime
+    """UTC, by its own clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Who leads, the last cycle and all overrides."""
+    """Who leads and since when, the last cycle, all overrides, who runs and whether it is paused."""
 
     term: int
     """The newest term."""
@@ -143,6 +233,14 @@ class ClusterState:
     """The leader's; None: none yet."""
     overrides: tuple[Override, ...]
     """The cluster's first, then the brokers' by id."""
+    leader_since: datetime | None = None
+    """When the leader's term began, UTC; None: unknown."""
+    members: tuple[Member, ...] = ()
+    """The processes that run, by service and start."""
+    failures: Mapping[int, int] = field(default_factory=dict)
+    """Broker id -> scheduled cycles in a row without usable metrics."""
+    pause: Pause | None = None
+    """None: it is not paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +257,8 @@ class PlannerState:
     """The last cycle that this planner ran; None: none yet."""
     failures: Mapping[int, int]
     """Broker id -> scheduled cycles in a row without usable metrics."""
+    leader_since: datetime | None = None
+    """When the leader's term began, UTC; None: unknown."""
 
 
 _ROLES: Mapping[int, ReplicaRole] = MappingProxyType(
@@ -175,6 +275,13 @@ _REASONS: Mapping[int, Reason] = MappingProxyType(
         types_pb2.Decision.REASON_MINIMUM: Reason.MINIMUM,
         types_pb2.Decision.REASON_CLUSTER_OVERRIDE: Reason.CLUSTER_OVERRIDE,
         types_pb2.Decision.REASON_BROKER_OVERRIDE: Reason.BROKER_OVERRIDE,
+        types_pb2.Decision.REASON_OVER_CAPACITY: Reason.OVER_CAPACITY,
+    }
+)
+_PAUSE_MODES: Mapping[int, PauseMode] = MappingProxyType(
+    {
+        types_pb2.Pause.MODE_KEEP: PauseMode.KEEP,
+        types_pb2.Pause.MODE_CLEAR: PauseMode.CLEAR,
     }
 )
 _STATUSES: Mapping[int, OutcomeStatus] = MappingProxyType(
@@ -182,6 +289,15 @@ _STATUSES: Mapping[int, OutcomeStatus] = MappingProxyType(
         types_pb2.Outcome.STATUS_APPLIED: OutcomeStatus.APPLIED,
         types_pb2.Outcome.STATUS_UNCHANGED: OutcomeStatus.UNCHANGED,
         types_pb2.Outcome.STATUS_REFUSED: OutcomeStatus.REFUSED,
+    }
+)
+
+
+_ACTIONS: Mapping[int, AuditAction] = MappingProxyType(
+    {
+        admin_pb2.AuditRecord.ACTION_SET: AuditAction.SET,
+        admin_pb2.AuditRecord.ACTION_REMOVE: AuditAction.REMOVE,
+        admin_pb2.AuditRecord.ACTION_PURGE: AuditAction.PURGE,
     }
 )
 
@@ -209,6 +325,15 @@ def validate_broker_id(broker_id: int) -> int:
     return _whole(broker_id, MAX_BROKER_ID, "broker_id", "give the id of a broker, or none for the whole cluster")
 
 
+def validate_limit(limit: int) -> int:
+    """Return how many audit records are wanted, or say what is wrong with the number.
+
+    Raises:
+        Invalid: when it is not in 1..1,000.
+    """
+    return _whole(limit, MAX_AUDIT_RECORDS, "limit", "that many are kept, ask for fewer")
+
+
 def _whole(value: int, largest: int, name: str, fix: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise Invalid(f"{name} {value!r} is no int; {fix}")
@@ -220,7 +345,22 @@ def _whole(value: int, largest: int, name: str, fix: str) -> int:
 def override_from_message(message: admin_pb2.Override) -> Override:
     """Return the override that a message holds."""
     broker_id = message.broker_id if message.HasField("broker_id") else None
-    return Override(message.rate_bytes_per_second, broker_id, message.autoremove)
+    expire_time = message.expire_time.ToDatetime(tzinfo=UTC) if message.HasField("expire_time") else None
+    return Override(message.rate_bytes_per_second, broker_id, message.autoremove, expire_time, message.etag)
+
+
+def audit_record_from_message(message: admin_pb2.AuditRecord) -> AuditRecord:
+    """Return the audit record that a message holds."""
+    return AuditRecord(
+        number=message.number,
+        time=message.time.ToDatetime(tzinfo=UTC),
+        who=message.who,
+        action=_ACTIONS.get(message.action, AuditAction.UNKNOWN),
+        broker_id=message.broker_id if message.HasField("broker_id") else None,
+        before=override_from_message(message.before) if message.HasField("before") else None,
+        after=override_from_message(message.after) if message.HasField("after") else None,
+        reason=message.reason,
+    )
 
 
 def cycle_from_message(message: types_pb2.Cycle) -> Cycle:
@@ -239,6 +379,8 @@ def cycle_from_message(message: types_pb2.Cycle) -> Cycle:
         error=message.error,
         bytes_left=message.bytes_left if message.HasField("bytes_left") else None,
         eta=message.eta.ToDatetime(tzinfo=UTC) if message.HasField("eta") else None,
+        pause=pause_from_message(message.pause) if message.HasField("pause") else None,
+        shadow=message.shadow,
     )
 
 
@@ -249,7 +391,33 @@ def cluster_state_from_message(message: admin_pb2.GetClusterStateResponse) -> Cl
         leader_address=message.leader_address,
         last_cycle=cycle_from_message(message.last_cycle) if message.HasField("last_cycle") else None,
         overrides=tuple(map(override_from_message, message.overrides)),
+        leader_since=message.leader_since.ToDatetime(tzinfo=UTC) if message.HasField("leader_since") else None,
+        members=tuple(map(_member_from_message, message.members)),
+        failures=dict(message.failures),
+        pause=pause_from_message(message.pause) if message.HasField("pause") else None,
     )
+
+
+def pause_from_message(message: types_pb2.Pause) -> Pause:
+    """Return the pause that a message holds."""
+    return Pause(
+        mode=_PAUSE_MODES.get(message.mode, PauseMode.UNKNOWN),
+        author=message.author,
+        time=message.time.ToDatetime(tzinfo=UTC) if message.HasField("time") else None,
+        reason=message.reason,
+    )
+
+
+def pause_mode_to_number(mode: PauseMode) -> types_pb2.Pause.Mode.ValueType:
+    """Return the number of a mode, or say what is wrong with it.
+
+    Raises:
+        Invalid: when it is neither keep nor clear.
+    """
+    for number, known in _PAUSE_MODES.items():
+        if known == mode:
+            return types_pb2.Pause.Mode.ValueType(number)
+    raise Invalid(f"pause mode {mode!r} is neither keep nor clear; give one of them")
 
 
 def planner_state_from_message(message: planner_pb2.GetStateResponse) -> PlannerState:
@@ -260,6 +428,19 @@ def planner_state_from_message(message: planner_pb2.GetStateResponse) -> Planner
         leader_address=message.leader_address,
         last_cycle=cycle_from_message(message.last_cycle) if message.HasField("last_cycle") else None,
         failures=dict(message.failures),
+        leader_since=message.leader_since.ToDatetime(tzinfo=UTC) if message.HasField("leader_since") else None,
+    )
+
+
+def _member_from_message(message: admin_pb2.Member) -> Member:
+    return Member(
+        service=message.service,
+        roles=tuple(message.roles),
+        version=message.version,
+        address=message.address,
+        host=message.host,
+        pid=message.pid,
+        start_time=message.start_time.ToDatetime(tzinfo=UTC),
     )
 
 

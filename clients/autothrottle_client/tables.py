@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
 
-from autothrottle_client.model import ClusterState, Cycle, Decision, Override
+from autothrottle_client.model import AuditRecord, ClusterState, Cycle, Decision, Member, Override, Pause
 from autothrottle_client.rates import format_rate, format_size
 from autothrottle_client.reassignments import Reassignments, Submission
 
 NONE_SET = "no throttle override is set"
+NOTHING_CHANGED = "no override was changed"
 NOTHING_MOVES = "nothing is being reassigned"
 
 
@@ -52,19 +53,56 @@ def overrides_table(overrides: Sequence[Override]) -> str:
             "cluster" if o.broker_id is None else str(o.broker_id),
             format_rate(o.rate_bytes_per_second),
             _yes(o.autoremove),
+            "never" if o.expire_time is None else _time(o.expire_time),
+            o.etag or "-",
         )
         for o in overrides
     ]
-    return _table(("BROKER", "RATE", "AUTOREMOVE"), rows)
+    return _table(("BROKER", "RATE", "AUTOREMOVE", "EXPIRES", "ETAG"), rows)
+
+
+def audit_table(records: Sequence[AuditRecord]) -> str:
+    """Return audit records, a row each."""
+    if not records:
+        return NOTHING_CHANGED
+    rows = [
+        (
+            _time(r.time),
+            "cluster" if r.broker_id is None else str(r.broker_id),
+            r.action.value,
+            "-" if r.before is None else override_words(r.before),
+            "-" if r.after is None else override_words(r.after),
+            f"{r.who}: {r.reason}" if r.reason else r.who,
+        )
+        for r in records
+    ]
+    return _table(("TIME", "BROKER", "ACTION", "BEFORE", "AFTER", "WHO"), rows)
+
+
+def override_words(override: Override) -> str:
+    """Return an override's rate and how it ends, in one line."""
+    ends = [] if override.expire_time is None else [f"until {_time(override.expire_time)}"]
+    return ", ".join([format_rate(override.rate_bytes_per_second), *ends, *["autoremove"] * override.autoremove])
 
 
 def state_text(state: ClusterState) -> str:
-    """Return who leads, what its last cycle did and decided, and the overrides."""
-    parts = [_aligned([("leader", state.leader_address), ("term", str(state.term)), *_last_cycle(state.last_cycle)])]
+    """Return who leads and since when, what its last cycle did and decided, the overrides, and who runs."""
+    rows = [*_leader(state), *_last_cycle(state.last_cycle), *_failures(state.failures)]
+    parts = [_aligned(rows)]
     if state.last_cycle is not None and state.last_cycle.decisions:
         parts.append(_decisions_table(state.last_cycle.decisions))
     parts.append(overrides_table(state.overrides))
+    if state.members:
+        parts.append(_members_table(state.members))
     return "\n\n".join(parts)
+
+
+def pause_text(pause: Pause) -> str:
+    """Return what becomes of the throttles in a pause, since when, by whom and why, in one line."""
+    since = "" if pause.time is None else f", since {_time(pause.time)}"
+    by = f", by {pause.author}" if pause.author else ""
+    why = f": {pause.reason}" if pause.reason else ""
+    return _printable(f"{pause.mode.value}{since}{by}{why}")
 
 
 def cycle_line(cycle: Cycle) -> str:
@@ -105,6 +143,25 @@ def reassignments_table(found: Reassignments) -> str:
 
 def _ids(broker_ids: Iterable[int]) -> str:
     return ",".join(map(str, broker_ids)) or "-"
+
+
+def _leader(state: ClusterState) -> list[tuple[str, str]]:
+    since = [] if state.leader_since is None else [("since", _time(state.leader_since))]
+    paused = [] if state.pause is None else [("paused", pause_text(state.pause))]
+    return [("leader", state.leader_address), ("term", str(state.term)), *since, *paused]
+
+
+def _failures(failures: Mapping[int, int]) -> list[tuple[str, str]]:
+    return [
+        ("failing", f"broker {broker_id}: no usable metrics, {count} in a row")
+        for broker_id, count in sorted(failures.items())
+        if count
+    ]
+
+
+def _members_table(members: Iterable[Member]) -> str:
+    header = ("SERVICE", "ADDRESS", "HOST", "PID", "VERSION", "STARTED")
+    return _table(header, [(m.service, m.address, m.host, str(m.pid), m.version, _time(m.start_time)) for m in members])
 
 
 def _last_cycle(cycle: Cycle | None) -> list[tuple[str, str]]:

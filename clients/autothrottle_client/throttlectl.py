@@ -21,16 +21,20 @@ from typing import Any, TypeVar
 from autothrottle_client.admin import SUBMIT_TIMEOUT, AdminClient
 from autothrottle_client.completion import SHELLS, Grammar, completion_script
 from autothrottle_client.errors import AutothrottleError, Incomplete, Invalid, Missing, NotLeader, Unavailable
+from autothrottle_client.expiry import parse_expiry
 from autothrottle_client.following import Follower, Progress, progress_line
-from autothrottle_client.model import MAX_BROKER_ID, Override
+from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_BROKER_ID, Override, PauseMode
 from autothrottle_client.planner import PlannerClient
-from autothrottle_client.rates import format_rate, parse_rate
+from autothrottle_client.rates import parse_rate
 from autothrottle_client.reassignments import Partition, Targets, parse_reassignment
 from autothrottle_client.replicas import parse_addresses
 from autothrottle_client.tables import (
     NONE_SET,
+    audit_table,
     cycle_line,
+    override_words,
     overrides_table,
+    pause_text,
     reassignments_table,
     state_text,
     submission_line,
@@ -143,19 +147,21 @@ def _get(call: Call) -> int:
 def _set(call: Call) -> int:
     read = call.arguments
     with call.admin() as admin:
-        override, warnings = admin.set_override(read.rate, read.broker, read.autoremove)
-    text = f"{whose(override.broker_id)}: throttle set to {format_rate(override.rate_bytes_per_second)}"
-    call.show({"override": override, "warnings": warnings}, text + (", autoremove" if override.autoremove else ""))
+        override, warnings = admin.set_override(read.rate, read.broker, read.autoremove, read.expires, read.etag or "")
+    text = f"{whose(override.broker_id)}: throttle set to {override_words(override)}"
+    call.show({"override": override, "warnings": warnings}, text)
     _warn(warnings)
     return 0
 
 
 def _remove(call: Call) -> int:
     with call.admin() as admin:
+        broker_id, etag = call.arguments.broker, call.arguments.etag or ""
         if call.arguments.all:
+            if etag:
+                raise Invalid("--etag names one version of one override; give it without --all")
             return _remove_all(call, admin)
-        broker_id = call.arguments.broker
-        admin.remove_override(broker_id)
+        admin.remove_override(broker_id, etag)
     call.show({"removed": [{"broker_id": broker_id}]}, f"{whose(broker_id)}: throttle removed")
     return 0
 
@@ -172,6 +178,13 @@ def _remove_all(call: Call, admin: AdminClient) -> int:
         text = "\n".join(f"{whose(o.broker_id)}: throttle removed" for o in removed)
         call.show({"removed": [{"broker_id": o.broker_id} for o in removed]}, text or NONE_SET)
     _warn(warnings)
+    return 0
+
+
+def _audit(call: Call) -> int:
+    with call.admin() as admin:
+        records = admin.list_audit_records(call.arguments.limit)
+    call.show({"records": records}, audit_table(records))
     return 0
 
 
@@ -289,6 +302,21 @@ def _say(text: str) -> None:
     print(f"throttlectl: {text}", file=sys.stderr, flush=True)
 
 
+def _pause(call: Call) -> int:
+    mode = PauseMode.CLEAR if call.arguments.clear else PauseMode.KEEP
+    with call.admin() as admin:
+        pause = admin.pause(mode, call.arguments.reason)
+    call.show({"pause": pause}, f"paused: {pause_text(pause)}")
+    return 0
+
+
+def _resume(call: Call) -> int:
+    with call.admin() as admin:
+        was_paused = admin.resume()
+    call.show({"was_paused": was_paused}, "resumed" if was_paused else "it was not paused")
+    return 0
+
+
 def _state(call: Call) -> int:
     with call.admin() as admin:
         state = admin.state()
@@ -317,9 +345,12 @@ _COMMANDS: dict[str, Callable[[Call], int]] = {
     "get": _get,
     "set": _set,
     "remove": _remove,
+    "audit": _audit,
     "reassign": _reassign,
     "cancel": _cancel,
     "reassignments": _reassignments,
+    "pause": _pause,
+    "resume": _resume,
     "state": _state,
     "watch": _watch,
 }
@@ -349,9 +380,12 @@ def make_parser() -> argparse.ArgumentParser:
     _add_get(command("get", "show the overrides, or a broker's", parents=[common]))
     _add_set(command("set", "set an override, in place of one that stands", parents=[common]))
     _add_remove(command("remove", "remove an override", parents=[common]))
+    _add_audit(command("audit", "show who changed which override, the newest first", parents=[common]))
     _add_reassign(command("reassign", "throttle a reassignment, then submit it, and follow it", parents=[common]))
     _add_file(command("cancel", "cancel the reassignment of a file's partitions", parents=[common]))
     command("reassignments", "show what is being reassigned", parents=[common])
+    _add_pause(command("pause", "decide nothing until resumed: throttles stay as they stand", parents=[common]))
+    command("resume", "decide again", parents=[common])
     command("state", "show who leads, the last cycle and the overrides", parents=[common])
     _add_watch(command("watch", "print every cycle as it ends, whoever leads, until interrupted", parents=[common]))
     completion = command("completion", "print a shell's completion script")
@@ -390,18 +424,57 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--autoremove", action="store_true", help="let the cluster's override end when no reassignment is left"
     )
+    _option(
+        parser,
+        "--expires",
+        default=None,
+        type=_accepted(lambda text: parse_expiry(text, datetime.now(UTC))),
+        metavar="WHEN",
+        help="when it ends by itself: in 30m, 2h, 1d ..., or at a time like 2030-01-31T18:00:00Z (default never)",
+    )
+    _add_etag(parser)
 
 
 def _add_remove(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     _add_broker(which)
     which.add_argument("--all", action="store_true", help="every override: the cluster's and all brokers'")
+    _add_etag(parser)
+
+
+def _add_etag(parser: argparse.ArgumentParser) -> None:
+    _option(
+        parser,
+        "--etag",
+        default=None,
+        type=_accepted(_etag),
+        metavar="ETAG",
+        help="of the version to change, and no other, as get shows it; without it any",
+    )
+
+
+def _add_audit(parser: argparse.ArgumentParser) -> None:
+    _option(
+        parser,
+        "--limit",
+        default=20,
+        type=_accepted(_limit),
+        metavar="N",
+        help=f"how many, 1 to {MAX_AUDIT_RECORDS} (default 20)",
+    )
 
 
 def _add_reassign(parser: argparse.ArgumentParser) -> None:
     _add_file(parser)
     parser.add_argument("--no-wait", action="store_true", help="return when Kafka has taken it, and do not follow it")
     parser.add_argument("--dry-run", action="store_true", help="only look at it, and change nothing")
+
+
+def _add_pause(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--clear", action="store_true", help="give all throttles back: what moves goes on without throttles"
+    )
+    _option(parser, "--reason", default="", metavar="TEXT", help="why, for the log and for whoever looks at the state")
 
 
 def _add_file(parser: argparse.ArgumentParser) -> None:
@@ -469,6 +542,19 @@ def _broker_id(text: str) -> int:
         raise Invalid(
             f"{text[:60]!r} is no broker id: it must be an integer, 1 to {MAX_BROKER_ID}; give for example 1001"
         )
+    return int(text)
+
+
+def _etag(text: str) -> str:
+    # An empty one would change any version: a script's variable that was never set.
+    if not re.fullmatch(r"[1-9a-f][0-9a-f]{0,15}", text):
+        raise Invalid(f"{text[:60]!r} is no etag: give it as get shows it, or none to change any version")
+    return text
+
+
+def _limit(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,3}", text) or int(text) > MAX_AUDIT_RECORDS:
+        raise Invalid(f"{text[:60]!r} is no number of records: it must be 1 to {MAX_AUDIT_RECORDS}; give one")
     return int(text)
 
 

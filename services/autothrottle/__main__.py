@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import tempfile
 import threading
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TypeVar
 
@@ -33,19 +34,23 @@ from autothrottle.adapters.kafka_admin.registrations import KafkaRegistrations
 from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 from autothrottle.adapters.progress import ProgressReader
 from autothrottle.adapters.rpc import AdminClient, ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
+from autothrottle.adapters.whereabouts import member_lookup, members_address
 from autothrottle.adapters.zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper.ledger_reader import LedgerReader
+from autothrottle.adapters.zookeeper.membership import ZooKeeperMembership
 from autothrottle.adapters.zookeeper.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.pauses import ZooKeeperPauses
 from autothrottle.adapters.zookeeper.reassigner import ZooKeeperReassigner
 from autothrottle.adapters.zookeeper.registrations import ZooKeeperRegistrations
 from autothrottle.adapters.zookeeper.removal import remove_own_tree
-from autothrottle.adapters.zookeeper.session import connect, disconnect
+from autothrottle.adapters.zookeeper.session import connect, connect_in_background, disconnect, disconnect_soon
 from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier.servicer import ApplierServicer
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid
+from autothrottle.core.members import Member
 from autothrottle.discovery.servicer import DiscoveryServicer
 from autothrottle.metrics.servicer import MetricsServicer
 from autothrottle.planner.loop import Planner, PlannerSettings, Ports
@@ -88,7 +93,7 @@ _MOST_STREAMS = 132
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Where the other services answer."""
+    """Where the other services answer; empty: where the list of members says."""
 
     discovery: Sequence[str]
     metrics: Sequence[str]
@@ -138,19 +143,19 @@ class Composition:
     def planner(self, peers: Peers) -> tuple[Servicer, Planner]:
         """The loop; it still has to be started, with the address of its server."""
         configuration = self.configuration
-        interceptors = self._tracing.client_interceptors
-        metrics = self._closing(MetricsClient(peers.metrics, interceptors))
-        applier = self._closing(ApplierClient(peers.applier, interceptors))
+        metrics = self._client(MetricsClient, peers.metrics)
+        applier = self._client(ApplierClient, peers.applier)
         overrides = self._overrides()
         planner = Planner(
             Ports(
                 election=self._election(),
-                snapshots=self._closing(DiscoveryClient(peers.discovery, interceptors)),
+                snapshots=self._client(DiscoveryClient, peers.discovery),
                 loads=metrics,
                 events=metrics,
                 writer=applier,
                 reassigner=applier,
                 overrides=overrides,
+                pauses=self._pauses,
                 tracer=self._tracing.tracer,
             ),
             PlannerSettings(
@@ -159,6 +164,7 @@ class Composition:
                 metrics_window=configuration.datadog.metrics_window,
                 cleanup_after=configuration.cleanup_after,
                 cleanup_foreign=configuration.cleanup_foreign,
+                shadow=configuration.shadow,
             ),
         )
         self._stack.callback(planner.stop)
@@ -167,12 +173,13 @@ class Composition:
 
     def admin(self, peers: Peers) -> Servicer:
         """What operators call."""
-        interceptors = self._tracing.client_interceptors
         servicer = AdminServicer(
             self._overrides(),
-            self._closing(PlannerClient(peers.planner, interceptors)),
+            self._client(PlannerClient, peers.planner),
             self._brokers(),
-            self._closing(DiscoveryClient(peers.discovery, interceptors)),
+            self._client(DiscoveryClient, peers.discovery),
+            self._membership,
+            self._pauses,
         )
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
 
@@ -180,7 +187,7 @@ class Composition:
         """Answer HTTP until the stack is closed; return the address."""
         from autothrottle.gateway.server import GatewayServer  # no other service needs a web framework
 
-        client = self._closing(AdminClient(admin, self._tracing.client_interceptors))
+        client = self._client(AdminClient, admin)
         server = GatewayServer(client, self.configuration.addresses.api_listen)
         self._stack.enter_context(server)
         return server.address
@@ -192,6 +199,23 @@ class Composition:
         self._stack.enter_context(server)
         return server.address
 
+    def join(self, service: str, address: str, roles: Sequence[str] = ()) -> None:
+        """List this process among the members until the stack is closed, as soon as ZooKeeper answers.
+
+        Nothing waits for that: metrics and gateway work on a host from which ZooKeeper cannot be reached.
+        """
+        member = Member(
+            service=service,
+            roles=tuple(roles) or (service,),
+            version=__version__,
+            address=address,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=datetime.now(UTC),
+        )
+        self._membership.join(member)
+        self._stack.callback(self._membership.leave)
+
     def uninstall(self) -> int:
         """Take back everything, as the leader, and remove our tree; return how many resources were changed."""
         client = self._session()
@@ -202,7 +226,7 @@ class Composition:
             outcomes = take_back_everything(term, source, self._writer(client))
         finally:
             election.leave()
-        remove_own_tree(client, self._own)
+        remove_own_tree(client, self._own, self.configuration.zookeeper.session_timeout * 2)
         return len(outcomes)
 
     # Adapters: Kafka through ZooKeeper, or through its admin API; our own state is in ZooKeeper in both cases.
@@ -265,6 +289,13 @@ class Composition:
         self._stack.callback(disconnect, client)
         return client
 
+    @cached_property
+    def _membership(self) -> ZooKeeperMembership:
+        zookeeper = self.configuration.zookeeper
+        client = connect_in_background(zookeeper.connect_string, zookeeper.session_timeout)
+        self._stack.callback(disconnect_soon, client)
+        return ZooKeeperMembership(client, self._own, zookeeper.session_timeout)
+
     def _election(self) -> ZooKeeperElection:
         return ZooKeeperElection(self._session(), self._own, self.configuration.zookeeper.session_timeout)
 
@@ -273,11 +304,20 @@ class Composition:
         self._stack.callback(overrides.close)
         return overrides
 
+    @cached_property
+    def _pauses(self) -> ZooKeeperPauses:
+        pauses = ZooKeeperPauses(self._session(), self._own)
+        self._stack.callback(pauses.close)
+        return pauses
+
     def private_directory(self) -> str:
         """A directory for sockets that nobody else may enter, gone with the stack."""
         return self._stack.enter_context(tempfile.TemporaryDirectory(prefix="autothrottle-"))
 
-    def _closing(self, client: C) -> C:
+    def _client(self, kind: type[C], addresses: Sequence[str]) -> C:
+        """A client of a service at these addresses; without any, of those members that are it."""
+        resolve = member_lookup(self._membership, socket.gethostname())
+        client = kind(addresses or [members_address(kind.service)], self._tracing.client_interceptors, resolve)
         self._stack.callback(client.close)
         return client
 
@@ -313,6 +353,7 @@ def _won(election: ZooKeeperElection, patience: timedelta) -> Term:
 def _service(name: str, build: Callable[[Composition], Servicer]) -> Callable[[Composition], None]:
     def serve(composition: Composition) -> None:
         address = composition.serve(name, [build(composition)], composition.configuration.addresses.listen)
+        composition.join(name, address)
         log.info("%s listens on %s", name.capitalize(), address)
 
     return serve
@@ -323,6 +364,7 @@ def _planner(composition: Composition) -> None:
     servicer, planner = composition.planner(_peers(composition))
     address = composition.serve("planner", [servicer], addresses.listen)
     planner.start(address)
+    composition.join("planner", address)
     log.info("Autothrottle Running")
     log.info("Planner listens on %s", address)
 
@@ -330,11 +372,14 @@ def _planner(composition: Composition) -> None:
 def _admin(composition: Composition) -> None:
     addresses = composition.configuration.addresses
     address = composition.serve("admin", [composition.admin(_peers(composition))], addresses.listen)
+    composition.join("admin", address)
     log.info("gRPC API: %s", address)
 
 
 def _gateway(composition: Composition) -> None:
-    log.info("Admin API: %s", composition.gateway(composition.configuration.addresses.admin))
+    address = composition.gateway(composition.configuration.addresses.admin)
+    composition.join("gateway", address)
+    log.info("Admin API: %s", address)
 
 
 def _peers(composition: Composition) -> Peers:
@@ -361,6 +406,7 @@ def _run(composition: Composition) -> None:
     )
     http = composition.gateway([address])
     planner.start(address)
+    composition.join("run", address, _ROLES)
     log.info("Autothrottle Running")
     log.info("gRPC API: %s", address)
     log.info("Admin API: %s", http)
@@ -370,12 +416,15 @@ _SERVICES: dict[str, tuple[Callable[[Composition], None], tuple[str, ...]]] = {
     "discovery": (_service("discovery", Composition.discovery), ()),
     "metrics": (_service("metrics", Composition.metrics), ("api-key", "app-key")),
     "applier": (_service("applier", Composition.applier), ()),
-    "planner": (_planner, ("discovery-addr", "metrics-addr", "applier-addr")),
-    "admin": (_admin, ("planner-addr", "discovery-addr")),
-    "gateway": (_gateway, ("admin-addr",)),
+    "planner": (_planner, ()),
+    "admin": (_admin, ()),
+    "gateway": (_gateway, ()),
     "run": (_run, ("api-key", "app-key")),
 }
 """Name -> (what starts it, the options that it cannot do without)."""
+
+_ROLES = ("discovery", "metrics", "planner", "applier", "admin", "gateway")
+"""What `run` is."""
 
 _KAFKA_COMMANDS = ("discovery", "applier", "admin", "run", "uninstall")
 """Those that talk to Kafka."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from autothrottle.ports.leadership import Election
@@ -49,6 +50,8 @@ class ElectionContract:
         leader = candidate.leader()
         assert leader is not None
         assert (leader.fence, leader.address) == (fence_of(candidate), "127.0.0.1:4004")
+        assert leader.since is not None
+        assert abs(datetime.now(UTC) - leader.since) < timedelta(minutes=10)
         assert leader.fence > 0
 
     def test_only_one_of_many_leads(self, subject: ElectionSubject) -> None:

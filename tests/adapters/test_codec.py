@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from autothrottle.adapters.zookeeper.codec import (
     StateNode,
     TopicNode,
     broker_id_of,
+    format_audit_record,
     format_change_notification,
     format_config,
     format_ledger_entry,
     format_override,
+    parse_audit_record,
     parse_config,
     parse_ledger_entry,
     parse_override,
@@ -25,14 +28,16 @@ from autothrottle.adapters.zookeeper.codec import (
     parse_state,
     parse_topic,
 )
+from autothrottle.core.audit import MAX_WHO, AuditAction, AuditRecord
 from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.overrides import MAX_RATE, Override
-from tests.builders import ledger_entry
+from tests.builders import NOON, ledger_entry
 
 MB = 1_000_000
 
 TEXTS = st.text(max_size=20)
+ENDS = st.none() | st.datetimes(timezones=st.just(UTC))
 BROKER_IDS = st.integers(0, 2**31 - 1)
 REPLICAS = st.lists(BROKER_IDS, max_size=4)
 PARTITIONS = st.dictionaries(st.integers(0, 99), REPLICAS, max_size=4)
@@ -91,9 +96,11 @@ def test_a_ledger_entry_is_read_back_as_it_was_written(entry: LedgerEntry) -> No
     assert parse_ledger_entry(format_ledger_entry(entry)) == entry
 
 
-@given(st.integers(0, MAX_RATE), st.booleans(), st.integers(0, 2**63 - 1))
-def test_an_override_is_read_back_as_it_was_written(rate: int, autoremove: bool, version: int) -> None:
-    override = Override(rate, autoremove, version)
+@given(st.integers(0, MAX_RATE), st.booleans(), st.integers(0, 2**63 - 1), ENDS)
+def test_an_override_is_read_back_as_it_was_written(
+    rate: int, autoremove: bool, version: int, expire_time: datetime | None
+) -> None:
+    override = Override(rate, autoremove, version, expire_time)
     assert parse_override(format_override(override), version) == override
 
 
@@ -258,3 +265,61 @@ def test_other_names_are_no_broker_id(name: str) -> None:
 @given(BROKER_IDS)
 def test_a_broker_id_is_read_as_kafka_writes_it(broker_id: int) -> None:
     assert broker_id_of(str(broker_id)) == broker_id
+
+
+# The end of an override, and the record of changes.
+
+
+def test_the_end_of_an_override_is_read_in_any_zone() -> None:
+    data = b'{"rate":5,"autoremove":false,"expire_time":"2030-01-31T18:00:00+01:00"}'
+    override = parse_override(data, 1)
+    assert override is not None
+    assert override.expire_time == datetime(2030, 1, 31, 17, tzinfo=UTC)
+    assert override.expire_time.tzinfo is UTC
+    abroad = Override(5, expire_time=datetime(2030, 1, 31, 18, tzinfo=timezone(timedelta(hours=1))))
+    assert json.loads(format_override(abroad))["expire_time"] == "2030-01-31T17:00:00+00:00"
+
+
+@pytest.mark.parametrize("end", ['"soon"', '""', "5", "true", '"2030-01-31T18:00:00"', "{}"])
+def test_an_override_whose_end_cannot_be_read_is_refused(end: str) -> None:
+    """To stand for ever, or to end at once, would both be guessed."""
+    with pytest.raises(Invalid, match="no readable expire_time"):
+        parse_override(f'{{"rate":5,"autoremove":false,"expire_time":{end}}}'.encode(), 1)
+
+
+def test_an_override_without_an_end_says_nothing_of_it() -> None:
+    assert "expire_time" not in json.loads(format_override(Override(5)))
+
+
+OVERRIDES = st.builds(Override, st.integers(1, MAX_RATE), st.booleans(), st.integers(1, 2**63 - 1), ENDS)
+
+
+@given(TEXTS, st.sampled_from(AuditAction), st.none() | BROKER_IDS, st.none() | OVERRIDES, st.none() | OVERRIDES, TEXTS)
+def test_an_audit_record_is_read_back_as_it_was_written(
+    who: str,
+    action: AuditAction,
+    broker_id: int | None,
+    before: Override | None,
+    after: Override | None,
+    reason: str,
+) -> None:
+    record = AuditRecord(7, NOON, who, action, broker_id, before, after, reason)
+    assert parse_audit_record(format_audit_record(record), 7, NOON, after.version if after else 9) == record
+
+
+def test_who_is_cut_to_a_bounded_size() -> None:
+    data = format_audit_record(AuditRecord(0, NOON, "x" * 5000, AuditAction.SET, None))
+    assert parse_audit_record(data, 0, NOON, 1).who == "x" * MAX_WHO
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "null", "{}", '{"who":"x"}', '{"who":"x","action":"burn"}', '{"who":5,"action":"set"}'),
+        *('{"who":"x","action":"set","before":5}', '{"who":"x","action":"set","before":{"rate":5}}'),
+        *('{"who":"x","action":"set","after":{"rate":-5}}', '{"who":"x","action":"set","broker_id":"1"}'),
+    ],
+)
+def test_what_is_no_audit_record_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="the audit record is"):
+        parse_audit_record(text.encode(), 1, NOON, 1)

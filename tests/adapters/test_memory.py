@@ -11,7 +11,9 @@ from autothrottle.adapters.memory import (
     MemoryElectorate,
     MemoryMetrics,
     MemoryOverrides,
+    MemoryPauses,
 )
+from autothrottle.core.audit import MAX_AUDIT_RECORDS
 from autothrottle.core.changes import OutcomeStatus, changes
 from autothrottle.core.configs import ConfigResource
 from autothrottle.core.errors import Incomplete, NotLeader, Unavailable
@@ -26,6 +28,7 @@ from tests import builders
 from tests.adapters.contract_config_writer import ConfigWriterContract, rate
 from tests.adapters.contract_election import ElectionContract, nothing
 from tests.adapters.contract_override_store import OverrideStoreContract
+from tests.adapters.contract_pause_store import PauseStoreContract
 from tests.adapters.contract_reassigner import ReassignerContract
 from tests.adapters.contract_snapshot_source import SnapshotSourceContract
 
@@ -89,6 +92,7 @@ class MemoryOverridesSubject:
     def __init__(self) -> None:
         electorate = MemoryElectorate()
         self.store: OverrideStore = MemoryOverrides(electorate)
+        self.records_kept = MAX_AUDIT_RECORDS
         self.begin_term = electorate.begin_term
 
 
@@ -108,6 +112,12 @@ class MemoryElectionSubject:
     def depose(self, leader: Election) -> None:
         assert leader.term is not None
         self.electorate.depose()
+
+
+class TestMemoryPauses(PauseStoreContract):
+    @pytest.fixture
+    def store(self) -> MemoryPauses:
+        return MemoryPauses()
 
 
 class TestMemoryElection(ElectionContract):

@@ -9,15 +9,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import grpc
 import pytest
 
 import autothrottle.core.errors as core_errors
+import autothrottle.core.pause as core_pause
 import autothrottle_client.errors as client_errors
-from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics, MemoryOverrides
+from autothrottle.adapters.memory import (
+    MemoryCluster,
+    MemoryMembers,
+    MemoryMembership,
+    MemoryMetrics,
+    MemoryOverrides,
+    MemoryPauses,
+)
 from autothrottle.adapters.rpc import PlannerClient as RpcPlannerClient
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.core.changes import Outcome, OutcomeStatus
@@ -32,6 +41,7 @@ from autothrottle.wire import errors as wire_errors
 from autothrottle.wire.cycles import cycle_to_message
 from autothrottle_client import (
     AdminClient,
+    AuditAction,
     Conflict,
     Cycle,
     CycleWatch,
@@ -39,6 +49,7 @@ from autothrottle_client import (
     Missing,
     NotLeader,
     Override,
+    PauseMode,
     PlannerClient,
     Unavailable,
     model,
@@ -182,6 +193,41 @@ def test_a_warning_comes_with_the_override(admin: AdminClient) -> None:
     assert len(warnings) == 1 and "4711 is not registered" in warnings[0]
 
 
+def test_an_etag_lets_only_its_version_be_changed(admin: AdminClient) -> None:
+    etag = admin.set_override(mb(5))[0].etag
+    later = admin.set_override(mb(6), etag=etag)[0]
+    assert later.etag == admin.get_override().etag != etag
+    for change in (lambda: admin.set_override(mb(7), etag=etag), lambda: admin.remove_override(etag=etag)):
+        with pytest.raises(Conflict, match=f"etag {later.etag} stands; read it again"):
+            change()
+    admin.remove_override(etag=later.etag)
+    with pytest.raises(Missing):
+        admin.get_override()
+
+
+def test_an_override_ends_at_a_time_to_come(admin: AdminClient) -> None:
+    end = datetime.now(UTC).replace(microsecond=5) + timedelta(hours=1)
+    assert admin.set_override(mb(5), expire_time=end.astimezone(timezone(timedelta(hours=2))))[0].expire_time == end
+    assert admin.get_override().expire_time == end
+    assert admin.set_override(mb(5))[0].expire_time is None
+
+
+def test_who_changed_what_is_listed_the_newest_first(admin: AdminClient) -> None:
+    override = admin.set_override(mb(5), broker_id=1002)[0]
+    admin.remove_override(1002)
+    removed, begun = admin.list_audit_records()
+    assert (begun.action, begun.broker_id, begun.before, begun.after) == (AuditAction.SET, 1002, None, override)
+    assert (removed.action, removed.broker_id, removed.before, removed.after) == (
+        AuditAction.REMOVE,
+        1002,
+        override,
+        None,
+    )
+    assert begun.who.startswith("ipv4:127.0.0.1:")
+    assert begun.number < removed.number and begun.time <= removed.time
+    assert admin.list_audit_records(1) == (removed,)
+
+
 BAD: dict[str, tuple[Callable[[AdminClient], object], str]] = {
     "rate 0": (lambda a: a.set_override(0), r"0 is outside of 1\.\.9223372036854775807"),
     "negative rate": (lambda a: a.set_override(-1), "-1 is outside"),
@@ -189,6 +235,11 @@ BAD: dict[str, tuple[Callable[[AdminClient], object], str]] = {
     "rate no int": (lambda a: a.set_override(1.5), "1.5 is no int"),  # type: ignore[arg-type]
     "rate a text": (lambda a: a.set_override("200"), "'200' is no int"),  # type: ignore[arg-type]
     "rate a bool": (lambda a: a.set_override(True), "True is no int"),
+    "end without a zone": (lambda a: a.set_override(1, expire_time=datetime(2999, 1, 1)), "has no zone; give"),
+    "end in the past": (lambda a: a.set_override(1, expire_time=builders.NOON - timedelta(days=9999)), "a later time"),
+    "etag that is none": (lambda a: a.set_override(1, etag="x"), "give the etag of an answer"),
+    "no audit records": (lambda a: a.list_audit_records(0), r"limit 0 is outside of 1\.\.1000"),
+    "too many audit records": (lambda a: a.list_audit_records(1001), "limit 1001 is outside"),
     "broker 0": (lambda a: a.set_override(1, broker_id=0), r"broker_id 0 is outside of 1\.\.2147483647"),
     "broker too large": (lambda a: a.get_override(2**31), "2147483648 is outside"),
     "broker negative": (lambda a: a.remove_override(-1), "-1 is outside"),
@@ -240,6 +291,46 @@ def test_a_bad_timeout_is_refused_at_once(seconds: float) -> None:
         AdminClient(["127.0.0.1:1"], timedelta(seconds=seconds))
 
 
+# Pauses.
+
+
+def test_it_is_paused_shown_and_resumed(led: House, admin: AdminClient) -> None:
+    pause = admin.pause(PauseMode.CLEAR, "a release")
+    assert (pause.mode, pause.reason) == (PauseMode.CLEAR, "a release")
+    assert pause.author and pause.time is not None
+    assert admin.state().pause == pause
+    eventually(lambda: (last := admin.state().last_cycle) and last.pause == pause)
+    assert (admin.resume(), admin.resume()) == (True, False)
+    assert admin.state().pause is None
+
+
+def test_without_a_mode_a_pause_keeps_what_stands(admin: AdminClient) -> None:
+    assert admin.pause().mode is PauseMode.KEEP
+
+
+@pytest.mark.parametrize(
+    "call", [lambda a: a.pause(PauseMode.UNKNOWN), lambda a: a.pause("melt"), lambda a: a.pause(reason="a\nb")]
+)
+def test_a_pause_that_is_none_is_refused(
+    house: House, admin: AdminClient, call: Callable[[AdminClient], object]
+) -> None:
+    with pytest.raises(Invalid):
+        call(admin)
+    assert house.pauses.read_pause() is None
+
+
+@pytest.mark.parametrize("mode", core_pause.PauseMode)
+def test_a_cycle_keeps_its_pause_and_its_shadow(mode: core_pause.PauseMode) -> None:
+    pause = core_pause.Pause(mode, "somebody", builders.NOON, "why")
+    record = replace(builders.cycle_record(), pause=pause, shadow=True)
+    cycle = model.cycle_from_message(cycle_to_message(record))
+    assert cycle.shadow and cycle.pause is not None
+    assert (cycle.pause.mode.value, cycle.pause.author) == (mode.value, "somebody")
+    assert (cycle.pause.time, cycle.pause.reason) == (builders.NOON, "why")
+    unknown = model.cycle_from_message(types_pb2.Cycle(pause=types_pb2.Pause(mode=9)))  # type: ignore[arg-type]
+    assert unknown.pause is not None and unknown.pause.mode is PauseMode.UNKNOWN and not unknown.shadow
+
+
 # Addresses, deadlines, retries.
 
 
@@ -275,11 +366,15 @@ def test_a_service_that_comes_late_is_waited_for() -> None:
 class SlowAdmin(AdminServicer):
     """An admin service that counts calls, answers some late, or says of the first ones that it is unavailable."""
 
-    def __init__(self, seconds: float = 0.0, lists_lost: int = 0, removals_lost: int = 0) -> None:
+    def __init__(
+        self, seconds: float = 0.0, lists_lost: int = 0, removals_lost: int = 0, settings_lost: int = 0
+    ) -> None:
         self.overrides = MemoryOverrides()
         cluster = MemoryCluster()
-        super().__init__(self.overrides, RpcPlannerClient([nobody()]), cluster, cluster)
-        self.lists = self.removals = 0
+        membership = MemoryMembership(MemoryMembers())
+        super().__init__(self.overrides, RpcPlannerClient([nobody()]), cluster, cluster, membership, MemoryPauses())
+        self.lists = self.removals = self.settings = 0
+        self._settings_lost = settings_lost
         self._ended = threading.Event()
         self._seconds, self._lists_lost, self._removals_lost = seconds, lists_lost, removals_lost
         self.servicer = (
@@ -300,6 +395,15 @@ class SlowAdmin(AdminServicer):
         if self.lists <= self._lists_lost:
             raise CoreUnavailable("ZooKeeper does not answer")
         return super().ListOverrides(request, context)
+
+    def SetOverride(
+        self, request: admin_pb2.SetOverrideRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.SetOverrideResponse:
+        self.settings += 1
+        answer = super().SetOverride(request, context)
+        if self.settings <= self._settings_lost:
+            raise CoreUnavailable("the connection broke behind it")
+        return answer
 
     def RemoveOverride(
         self, request: admin_pb2.RemoveOverrideRequest, context: grpc.ServicerContext
@@ -334,6 +438,19 @@ def test_a_removal_waits_for_a_replica_and_is_then_sent_once() -> None:
         assert (service.lists, service.removals) == (3, 1)
         with pytest.raises(Missing):
             client.get_override()
+
+
+def test_a_change_of_one_version_is_sent_once_and_any_other_again() -> None:
+    """Sent again, it would be told that another version stands: its own."""
+    service = SlowAdmin(settings_lost=1)
+    with ServiceServer("admin", [service.servicer]) as server, AdminClient([server.address], PATIENT) as client:
+        etag = client.set_override(mb(50))[0].etag
+        assert service.settings == 2
+        service.settings = 0
+        with pytest.raises(Unavailable, match="It may have been done nevertheless"):
+            client.set_override(mb(60), etag=etag)
+        assert service.settings == 1
+        assert client.get_override() == Override(mb(60))
 
 
 def test_a_replica_that_hangs_costs_its_share_of_the_time_only(house: House) -> None:

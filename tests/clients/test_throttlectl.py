@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ from hypothesis import strategies as st
 
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.lab.processes import free_ports
-from autothrottle_client import ClusterState, Cycle, Decision, Invalid, Reason, ReplicaRole, tables
+from autothrottle_client import ClusterState, Cycle, Decision, Invalid, Member, Reason, ReplicaRole, tables
 from autothrottle_client.completion import SHELLS, Grammar
+from autothrottle_client.expiry import parse_expiry
 from autothrottle_client.rates import format_rate, parse_rate
 from autothrottle_client.throttlectl import main, make_parser
 from tests import builders
@@ -28,7 +30,20 @@ from tests.builders import NOON, eventually, mb
 from tests.services.house import House
 
 SECONDS = 30
-COMMANDS = ("get", "set", "remove", "reassign", "cancel", "reassignments", "state", "watch", "completion")
+COMMANDS = (
+    "get",
+    "set",
+    "remove",
+    "audit",
+    "reassign",
+    "cancel",
+    "reassignments",
+    "pause",
+    "resume",
+    "state",
+    "watch",
+    "completion",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -141,9 +156,15 @@ def test_overrides_are_set_shown_and_removed_as_text(at: House, capsys: pytest.C
     assert output(capsys, "get") == ("no throttle override is set\n", "")
     assert output(capsys, "set", "200MB/s", "--autoremove") == ("cluster: throttle set to 200MB/s, autoremove\n", "")
     assert output(capsys, "set", "1500000B/s", "--broker", "1002") == ("broker 1002: throttle set to 1.5MB/s\n", "")
-    table = "BROKER   RATE      AUTOREMOVE\ncluster  200MB/s   true\n1002     1.5MB/s   false\n"
-    assert output(capsys, "get")[0].split() == table.split()
-    assert output(capsys, "get", "1002")[0].split() == ["BROKER", "RATE", "AUTOREMOVE", "1002", "1.5MB/s", "false"]
+    everyone, own = at.overrides.read_overrides().cluster, at.overrides.read_overrides().brokers[1002]
+    assert everyone is not None
+    rows = [line.split() for line in output(capsys, "get")[0].splitlines()]
+    assert rows == [
+        ["BROKER", "RATE", "AUTOREMOVE", "EXPIRES", "ETAG"],
+        ["cluster", "200MB/s", "true", "never", f"{everyone.version:x}"],
+        ["1002", "1.5MB/s", "false", "never", f"{own.version:x}"],
+    ]
+    assert [line.split() for line in output(capsys, "get", "1002")[0].splitlines()] == [rows[0], rows[2]]
     assert output(capsys, "remove", "--broker=1002") == ("broker 1002: throttle removed\n", "")
     assert output(capsys, "remove") == ("cluster: throttle removed\n", "")
     assert output(capsys, "get") == ("no throttle override is set\n", "")
@@ -157,13 +178,25 @@ def test_every_command_prints_one_json_object(at: House, capsys: pytest.CaptureF
 
     own = {"broker_id": 1002, "rate_bytes_per_second": 50_000_000, "autoremove": False}
     everyone = {"broker_id": None, "rate_bytes_per_second": 2**63 - 1, "autoremove": True}
-    assert read("set", "50", "--broker", "1002") == {"override": own, "warnings": []}
-    assert read("set", f"{2**63 - 1}B/s", "--autoremove") == {"override": everyone, "warnings": []}
+    for override, *arguments in ((own, "50", "--broker", "1002"), (everyone, f"{2**63 - 1}B/s", "--autoremove")):
+        answer = read("set", *arguments)
+        assert isinstance(answer, dict)
+        override |= {"expire_time": None, "etag": answer["override"]["etag"]}
+        assert answer == {"override": override, "warnings": []}
     assert read("get") == {"overrides": [everyone, own], "warnings": []}
     assert read("get", "1002") == own
     state = read("state")
     assert isinstance(state, dict)
-    assert state.keys() == {"term", "leader_address", "last_cycle", "overrides"}
+    assert state.keys() == {
+        "term",
+        "leader_address",
+        "leader_since",
+        "last_cycle",
+        "overrides",
+        "members",
+        "failures",
+        "pause",
+    }
     assert (state["term"], state["leader_address"]) == (1, at.address("planner-1"))
     assert state["overrides"] == [everyone, own]
     assert state["last_cycle"]["start_time"].endswith("Z")
@@ -171,6 +204,71 @@ def test_every_command_prints_one_json_object(at: House, capsys: pytest.CaptureF
     assert read("set", "50", "--broker", "1003") != {}
     assert read("remove", "--all") == {"removed": [{"broker_id": None}, {"broker_id": 1003}]}
     assert read("remove", "--all") == {"removed": []}
+
+
+def test_an_override_is_changed_by_its_etag_only_while_it_stands(at: House, capsys: pytest.CaptureFixture[str]) -> None:
+    etag = json.loads(output(capsys, "set", "50", "--output", "json")[0])["override"]["etag"]
+    assert output(capsys, "set", "60", "--etag", etag) == ("cluster: throttle set to 60MB/s\n", "")
+    for command in (("set", "70", "--etag", etag), ("remove", "--etag", etag)):
+        out, err = output(capsys, *command, status=1)
+        assert out == "" and "stands; read it again, then decide again" in err
+    for no_etag in ("", "x", f'"{etag}"'):
+        assert "is no etag: give it as get shows it" in output(capsys, "remove", f"--etag={no_etag}", status=2)[1]
+    assert "give it without --all" in output(capsys, "remove", "--all", "--etag", etag, status=2)[1]
+    assert output(capsys, "get")[0].split()[6] == "60MB/s"
+
+
+def test_an_override_ends_by_itself(at: House, capsys: pytest.CaptureFixture[str]) -> None:
+    said, _ = output(capsys, "set", "50", "--expires", "2999-01-31T19:00:00+01:00")
+    assert said == "cluster: throttle set to 50MB/s, until 2999-01-31T18:00:00Z\n"
+    assert output(capsys, "get")[0].split()[8] == "2999-01-31T18:00:00Z"
+    before = datetime.now(UTC)
+    output(capsys, "set", "50", "--broker", "1001", "--expires", "2h")
+    end = at.overrides.read_overrides().brokers[1001].expire_time
+    assert end is not None and before <= end - timedelta(hours=2) <= datetime.now(UTC)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "2", "h", "0m", "-1h", "1.5h", "2 h", "2H", "1w", "9999999d", "tomorrow", "18:00", "\u0662h"),
+        *("2999-01-31", "2999-01-31T18:00:00", "2999-02-31T18:00:00Z", "1999-01-31T18:00:00Z"),
+    ],
+)
+def test_what_is_no_time_to_come_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(Invalid, match=r"like 2h, or a time with its zone like|give a later time"):
+        parse_expiry(text, NOON)
+
+
+def test_a_time_that_no_calendar_has_is_refused() -> None:
+    with pytest.raises(Invalid, match="is no time"):
+        parse_expiry("999999d", datetime(9000, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("1s", 1), ("90m", 5400), ("2h", 7200), ("7d", 604_800)])
+def test_a_time_is_given_from_now(text: str, seconds: int) -> None:
+    assert parse_expiry(text, NOON) == NOON + timedelta(seconds=seconds)
+
+
+def test_who_changed_what_is_shown_the_newest_first(at: House, capsys: pytest.CaptureFixture[str]) -> None:
+    assert output(capsys, "audit") == ("no override was changed\n", "")
+    output(capsys, "set", "50", "--broker", "1001", "--expires", "2999-01-31T18:00:00Z")
+    output(capsys, "remove", "--broker", "1001")
+    at.overrides.set_override(None, mb(7), True, who="some\nbody")
+    header, *rows = output(capsys, "audit")[0].splitlines()
+    assert header.split() == ["TIME", "BROKER", "ACTION", "BEFORE", "AFTER", "WHO"]
+    shown = [re.split(r"  +", row)[1:] for row in rows]
+    until = "50MB/s, until 2999-01-31T18:00:00Z"
+    assert [row[:4] for row in shown] == [
+        ["cluster", "set", "-", "7MB/s, autoremove"],
+        ["1001", "remove", until, "-"],
+        ["1001", "set", "-", until],
+    ]
+    assert shown[0][4] == "some?body"
+    assert shown[1][4].startswith("ipv4:127.0.0.1:")
+    records = json.loads(output(capsys, "audit", "--limit", "1", "--output", "json")[0])["records"]
+    assert [(record["who"], record["action"], record["before"]) for record in records] == [("some\nbody", "set", None)]
+    assert "give one" in output(capsys, "audit", "--limit", "1001", status=2)[1]
 
 
 def test_a_warning_goes_to_standard_error(at: House, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,8 +300,24 @@ def test_the_state_is_shown_as_text(at: House, capsys: pytest.CaptureFixture[str
     lines = out.splitlines()
     assert lines[0].split() == ["leader", at.address("planner-1")]
     assert lines[1].split() == ["term", "1"]
-    assert lines[2].startswith("last cycle") and "took" in lines[2]
+    assert lines[2].startswith("since") and lines[2].endswith("Z")
+    assert lines[3].startswith("last cycle") and "took" in lines[3]
     assert "1001    50MB/s  false" in out
+
+
+def test_it_is_paused_shown_and_resumed(at: House, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = output(capsys, "pause", "--reason", "a release")
+    assert re.fullmatch(r"paused: keep, since \S+Z, by ipv4:\S+: a release\n", out)
+    paused = next(line for line in output(capsys, "state")[0].splitlines() if line.startswith("paused"))
+    assert paused.split(maxsplit=1)[1] == out.removeprefix("paused: ").rstrip()
+    assert output(capsys, "pause", "--clear")[0].startswith("paused: clear, since ")
+    shown = json.loads(output(capsys, "state", "--output", "json")[0])["pause"]
+    assert (shown["mode"], shown["reason"]) == ("clear", "")
+    assert output(capsys, "resume") == ("resumed\n", "")
+    assert output(capsys, "resume") == ("it was not paused\n", "")
+    assert json.loads(output(capsys, "pause", "--output=json")[0])["pause"]["mode"] == "keep"
+    assert json.loads(output(capsys, "resume", "--output=json")[0]) == {"was_paused": True}
+    assert not any(line.startswith("paused") for line in output(capsys, "state")[0].splitlines())
 
 
 def test_the_state_shows_decisions_findings_and_no_control_characters() -> None:
@@ -216,6 +330,40 @@ def test_the_state_shows_decisions_findings_and_no_control_characters() -> None:
     assert tables.cycle_line(cycle) == "2026-11-02T12:00:00Z  2/9  interval: 1 rate set"
     nothing = tables.state_text(ClusterState(2, "h:1", None, ()))
     assert "last cycle  none yet" in nothing
+
+
+def test_the_state_shows_who_leads_since_when_who_runs_and_what_fails() -> None:
+    members = (
+        Member("metrics", ("metrics",), "1.2.3", "10.0.0.1:4002", "h1", 17, NOON),
+        Member("planner", ("planner",), "1.2.3", "10.0.0.2:4003", "h2", 5, NOON),
+    )
+    state = ClusterState(2, "h:1", None, (), leader_since=NOON, members=members, failures={1002: 3, 1001: 1, 1003: 0})
+    assert tables.state_text(state) == (
+        "leader      h:1\n"
+        "term        2\n"
+        "since       2026-11-02T12:00:00Z\n"
+        "last cycle  none yet\n"
+        "failing     broker 1001: no usable metrics, 1 in a row\n"
+        "failing     broker 1002: no usable metrics, 3 in a row\n"
+        "\n"
+        "no throttle override is set\n"
+        "\n"
+        "SERVICE  ADDRESS        HOST  PID  VERSION  STARTED\n"
+        "metrics  10.0.0.1:4002  h1    17   1.2.3    2026-11-02T12:00:00Z\n"
+        "planner  10.0.0.2:4003  h2    5    1.2.3    2026-11-02T12:00:00Z"
+    )
+    shown = json.loads(tables.to_json(state))
+    assert shown["leader_since"] == "2026-11-02T12:00:00Z"
+    assert shown["failures"] == {"1001": 1, "1002": 3, "1003": 0}
+    assert shown["members"][1] == {
+        "service": "planner",
+        "roles": ["planner"],
+        "version": "1.2.3",
+        "address": "10.0.0.2:4003",
+        "host": "h2",
+        "pid": 5,
+        "start_time": "2026-11-02T12:00:00Z",
+    }
 
 
 @pytest.mark.parametrize("behind", [True, False])
@@ -406,7 +554,7 @@ def test_a_completion_script_is_accepted_by_its_shell(
         (["s"], {"set", "state"}),
         (["set", "--b"], {"--broker"}),
         (["--output", ""], {"table", "json"}),
-        (["--output", "json", "re"], {"remove", "reassign", "reassignments"}),
+        (["--output", "json", "re"], {"remove", "reassign", "reassignments", "resume"}),
         (["remove", "--a"], {"--addr", "--all"}),
         (["watch", "--p"], {"--planner-addr"}),
         (["completion", ""], {*SHELLS, "-h", "--help"}),

@@ -444,3 +444,45 @@ def test_a_raise_counts_on_what_is_certain_only() -> None:
 def test_a_lowering_waits_for_no_certainty() -> None:
     clients = 100 - 27
     assert decided(50, used=100 * MB, history=STARTED) == (round((120 - clients) * 0.9 * MB), Reason.HEADROOM)
+
+
+# Pausing over capacity
+
+
+PAUSING = replace(LIMITS, pause_over_capacity=True)
+"""As LIMITS, and clients may have the whole link."""
+
+
+# D25. In the original the minimum is a floor even on a broker whose clients need the whole link: replication could
+# never be paused, and the broker was over its capacity for as long as the move took.
+@pytest.mark.parametrize(
+    ("used", "floored", "pausing"),
+    [
+        (170 * MB, (27 * MB, Reason.HEADROOM), (27 * MB, Reason.HEADROOM)),
+        (190 * MB, (20 * MB, Reason.HEADROOM), (9 * MB, Reason.OVER_CAPACITY)),
+        (200 * MB, (20 * MB, Reason.HEADROOM), (0, Reason.OVER_CAPACITY)),
+        (230 * MB, (20 * MB, Reason.HEADROOM), (0, Reason.OVER_CAPACITY)),
+    ],
+)
+def test_d25_floor_and_pause_are_separate_settings(
+    used: int, floored: tuple[int, Reason], pausing: tuple[int, Reason]
+) -> None:
+    assert decisions(plan(MOVING, loads(used=used), LIMITS))[2, FOLLOWER] == floored
+    assert decisions(plan(MOVING, loads(used=used), PAUSING))[2, FOLLOWER] == pausing
+
+
+def test_a_paused_broker_gets_a_rate_again_as_soon_as_its_clients_leave_room() -> None:
+    paused = snapshot(reassignment(), rates={(2, FOLLOWER): "0"}, written={(2, FOLLOWER): "0"})
+    assert decisions(plan(paused, loads(used=199 * MB), PAUSING))[2, FOLLOWER] == (900_000, Reason.OVER_CAPACITY)
+    assert decisions(plan(paused, loads(used=80 * MB), PAUSING))[2, FOLLOWER] == (108 * MB, Reason.HEADROOM)
+
+
+def test_a_paused_broker_without_metrics_stays_paused_until_the_failures_exceed_the_threshold() -> None:
+    paused = snapshot(reassignment(), rates={(2, FOLLOWER): "0"}, written={(2, FOLLOWER): "0"})
+    found = [decisions(plan(paused, Loads(), PAUSING, failures={2: n}))[2, FOLLOWER] for n in (1, 2)]
+    assert found == [(0, Reason.KEPT), (20 * MB, Reason.MINIMUM)]
+
+
+def test_an_override_is_not_paused() -> None:
+    made = plan(MOVING, loads(used=230 * MB), PAUSING, Overrides(cluster=Override(5 * MB)))
+    assert decisions(made)[2, FOLLOWER] == (5 * MB, Reason.CLUSTER_OVERRIDE)

@@ -82,7 +82,8 @@ def test_a_client_driven_by_the_document_sets_and_removes_an_override(front: Fro
     _, _, operation = client.operation("SetOverrideByBrokerId")
     answered = client.schema(operation["responses"]["200"]["content"]["application/json"]["schema"])
     assert reply.json.keys() <= answered["properties"].keys()
-    assert client.call("GetOverrideByBrokerId", **EXAMPLES).json["override"] == EXAMPLES
+    found = client.call("GetOverrideByBrokerId", **EXAMPLES).json["override"]
+    assert found == EXAMPLES | {"etag": found["etag"]}
     assert client.call("RemoveOverrideByBrokerId", **EXAMPLES).status == 200
     assert front.standing() == {}
 
@@ -91,6 +92,14 @@ def test_every_route_is_in_the_document_and_nothing_else(front: Front) -> None:
     paths = front.ask("GET", "/openapi.json").json["paths"]
     found = {(verb.upper(), path) for path, verbs in paths.items() for verb in verbs}
     assert found == {(route.verb, route.path) for route in bindings(SERVICE)}
+
+
+def test_if_match_is_in_the_document_where_it_is_taken(front: Front) -> None:
+    paths = front.ask("GET", "/openapi.json").json["paths"]
+    operations = [operation for verbs in paths.values() for operation in verbs.values()]
+    taking = {o["operationId"] for o in operations if any(p["in"] == "header" for p in o["parameters"])}
+    names = {"SetOverride", "RemoveOverride"}
+    assert taking == names | {f"{name}ByBrokerId" for name in names}
 
 
 def test_the_comments_of_the_protos_are_in_the_document(front: Front) -> None:

@@ -48,6 +48,7 @@ def test_every_route_is_answered_by_its_call() -> None:
         "SetOverride": '{"rateBytesPerSecond":"1000000"}',
         "RequestCycle": "{}",
         "SubmitReassignment": f'{{"partitions":[{moved}]}}',
+        "Pause": '{"mode":"MODE_KEEP"}',
         "CancelReassignment": f'{{"partitions":[{cancelled}]}}',
     }
     with Front() as front:
@@ -61,18 +62,37 @@ def test_every_route_is_answered_by_its_call() -> None:
             assert set(reply.json) <= {field.json_name for field in route.method.output_type.fields}
 
 
+def test_it_is_paused_and_resumed(front: Front) -> None:
+    pause = front.ask("PUT", "/v1/pause", '{"mode":"MODE_CLEAR","reason":"a release"}').json["pause"]
+    assert (pause["mode"], pause["reason"]) == ("MODE_CLEAR", "a release")
+    assert "127.0.0.1" in pause["author"] and pause["time"].endswith("Z")
+    standing = front.house.pauses.read_pause()
+    assert standing is not None and standing.reason == "a release"
+    assert front.ask("DELETE", "/v1/pause").json == {"wasPaused": True}
+    assert front.ask("DELETE", "/v1/pause").json == {"wasPaused": False}
+    assert front.house.pauses.read_pause() is None
+
+
+@pytest.mark.parametrize("body", [None, "{}", '{"mode":"MELT"}', '{"mode":"MODE_KEEP","who":"me"}'])
+def test_a_pause_that_is_none_is_refused(front: Front, body: str | None) -> None:
+    assert front.ask("PUT", "/v1/pause", body).status == 400
+    assert front.house.pauses.read_pause() is None
+
+
 def test_every_error_has_a_status() -> None:
     assert set(CODES.values()) <= answers.HTTP_STATUS.keys()
 
 
 def test_an_override_is_set_shown_listed_and_removed_by_its_brokers_path(front: Front) -> None:
     path = "/v1/brokers/1001/override"
-    assert front.ask("PUT", path, '{"rateBytesPerSecond":"50000000"}').json["override"] == OVERRIDE
+    reply = front.ask("PUT", path, '{"rateBytesPerSecond":"50000000"}')
+    override = OVERRIDE | {"etag": reply.headers["etag"].strip('"')}
+    assert reply.json["override"] == override
     assert front.standing() == {1001: (mb(50), False)}
-    assert front.ask("GET", path).json == {"override": OVERRIDE}
-    assert front.ask("GET", "/v1/override?brokerId=1001").json == {"override": OVERRIDE}
-    assert front.ask("GET", "/v1/override?broker_id=1001").json == {"override": OVERRIDE}
-    assert front.ask("GET", "/v1/overrides").json == {"overrides": [OVERRIDE], "warnings": []}
+    assert front.ask("GET", path).json == {"override": override}
+    assert front.ask("GET", "/v1/override?brokerId=1001").json == {"override": override}
+    assert front.ask("GET", "/v1/override?broker_id=1001").json == {"override": override}
+    assert front.ask("GET", "/v1/overrides").json == {"overrides": [override], "warnings": []}
     assert front.ask("DELETE", path).json == {}
     reply = front.ask("GET", path)
     assert (reply.status, reply.json["code"]) == (404, "NOT_FOUND")
@@ -81,7 +101,8 @@ def test_an_override_is_set_shown_listed_and_removed_by_its_brokers_path(front: 
 
 def test_the_clusters_override_is_set_and_removed(front: Front) -> None:
     reply = front.ask("PUT", "/v1/override", '{"rateBytesPerSecond":"7","autoremove":true}')
-    assert reply.json["override"] == {"rateBytesPerSecond": "7", "autoremove": True}
+    etag = reply.headers["etag"].strip('"')
+    assert reply.json["override"] == {"rateBytesPerSecond": "7", "autoremove": True, "etag": etag}
     assert front.standing() == {None: (7, True)}
     assert front.ask("DELETE", "/v1/override").status == 200
     assert front.standing() == {}
@@ -97,6 +118,73 @@ def test_the_log_of_admin_names_who_asked_the_gateway(front: Front, caplog: pyte
     said = caplog.text.splitlines()
     assert re.search(rf"Override of the cluster set to 7 bytes/s by {client} {through}$", said[0])
     assert re.search(rf"Override of the cluster removed by {client} {through}$", said[1])
+
+
+@pytest.mark.parametrize("path", ["/v1/override", "/v1/brokers/1001/override"])
+def test_if_match_lets_only_its_version_be_changed(front: Front, path: str) -> None:
+    body = '{"rateBytesPerSecond":"7"}'
+    first = front.ask("PUT", path, body).headers["etag"]
+    assert front.ask("GET", path).headers["etag"] == first
+    second = front.ask("PUT", path, body, {"If-Match": first}).headers["etag"]
+    assert second != first
+    for verb, sent in (("PUT", body), ("DELETE", None)):
+        reply = front.ask(verb, path, sent, {"If-Match": first})
+        assert (reply.status, reply.json["code"]) == (409, "ABORTED")
+        assert f"etag {second.strip(chr(34))} stands; read it again" in reply.json["message"]
+    assert front.ask("DELETE", path, None, {"If-Match": second}).status == 200
+    assert front.standing() == {}
+
+
+def test_an_etag_may_stand_in_the_body_and_in_the_url_too(front: Front) -> None:
+    set_to_7 = front.ask("PUT", "/v1/override", '{"rateBytesPerSecond":"7"}').json["override"]
+    set_to_8 = front.ask("PUT", "/v1/override", json.dumps(set_to_7 | {"rateBytesPerSecond": "8"}))
+    assert set_to_8.status == 200
+    assert front.ask("PUT", "/v1/override", json.dumps(set_to_7)).status == 409
+    assert front.ask("DELETE", f"/v1/override?etag={set_to_7['etag']}").status == 409
+    etag = set_to_8.json["override"]["etag"]
+    assert front.ask("DELETE", f"/v1/override?etag={etag}", None, {"If-Match": f'"{etag}"'}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("verb", "target", "if_match", "named"),
+    [
+        ("PUT", "/v1/override", "5", "one etag in quotes"),
+        ("PUT", "/v1/override", "*", "one etag in quotes"),
+        ("PUT", "/v1/override", 'W/"5"', "one etag in quotes"),
+        ("PUT", "/v1/override", '"5", "6"', "one etag in quotes"),
+        ("PUT", "/v1/override", '""', "one etag in quotes"),
+        ("PUT", "/v1/override", '"x"', "give the etag of an answer"),
+        ("DELETE", "/v1/override?etag=6", '"5"', "6 in the URL and 5 in If-Match"),
+        ("POST", "/v1/cycles", '"5"', "takes none"),
+    ],
+)
+def test_a_header_that_would_be_passed_over_is_refused(
+    front: Front, verb: str, target: str, if_match: str, named: str
+) -> None:
+    front.overrides.set_override(None, mb(7), False)
+    body = '{"rateBytesPerSecond":"9"}' if verb == "PUT" else None
+    reply = front.ask(verb, target, body, {"If-Match": if_match})
+    assert (reply.status, reply.json["code"]) == (400, "INVALID_ARGUMENT")
+    assert named in reply.json["message"]
+    assert front.standing() == {None: (mb(7), False)}
+
+
+def test_an_override_ends_at_the_time_that_is_given(front: Front) -> None:
+    body = '{"rateBytesPerSecond":"7","expireTime":"2999-01-31T18:00:00Z"}'
+    assert front.ask("PUT", "/v1/override", body).json["override"]["expireTime"] == "2999-01-31T18:00:00Z"
+    reply = front.ask("PUT", "/v1/override", body.replace("2999", "1999"))
+    assert reply.status == 400 and "give a later time" in reply.json["message"]
+    assert front.ask("PUT", "/v1/override", body.replace("2999-01", "soon")).status == 400
+
+
+def test_the_changes_are_listed_with_who_asked_the_gateway(front: Front) -> None:
+    etag = front.ask("PUT", "/v1/override", '{"rateBytesPerSecond":"7"}').json["override"]["etag"]
+    front.ask("POST", "/throttle/remove")
+    newest, before = front.ask("GET", "/v1/auditRecords?limit=2").json["records"]
+    assert (newest["action"], before["action"]) == ("ACTION_REMOVE", "ACTION_SET")
+    assert newest["before"]["etag"] == before["after"]["etag"] == etag
+    assert re.fullmatch(r"127\.0\.0\.1:[0-9]+ through ipv4:127\.0\.0\.1:[0-9]+", newest["who"])
+    assert front.ask("GET", "/v1/auditRecords?limit=1001").status == 400
 
 
 def test_a_warning_comes_with_the_answer(front: Front) -> None:

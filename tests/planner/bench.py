@@ -12,6 +12,7 @@ from autothrottle.adapters.memory import (
     MemoryElectorate,
     MemoryMetrics,
     MemoryOverrides,
+    MemoryPauses,
 )
 from autothrottle.core.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cycle import CycleRecord
@@ -73,6 +74,7 @@ class Bench:
         cleanup_foreign: bool = False,
         real_time: bool = False,
         tracer: Tracer = UNTRACED,
+        shadow: bool = False,
     ) -> None:
         self.seconds = 0.0
         self.real_time, self.tracer = real_time, tracer
@@ -81,12 +83,14 @@ class Bench:
         self.cluster = MemoryCluster(self.electorate, BROKERS)
         self.metrics = GatedMetrics()
         self.overrides = MemoryOverrides(self.electorate)
+        self.pauses = MemoryPauses()
         self.election = MemoryElection(self.electorate)
         self.settings = PlannerSettings(
             limits=limits or builders.limits(),
             interval=interval,
             cleanup_after=cleanup_after,
             cleanup_foreign=cleanup_foreign,
+            shadow=shadow,
         )
         self.planner = self.another_planner()
         self.term = Term(0)
@@ -110,6 +114,7 @@ class Bench:
             writer=self.cluster,
             reassigner=self.cluster,
             overrides=self.overrides,
+            pauses=self.pauses,
             tracer=self.tracer,
         )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from autothrottle.adapters.memory import MemoryCluster
+from autothrottle.adapters.memory import MemoryCluster, MemoryMembers, MemoryMembership
 from autothrottle.adapters.rpc import PlannerClient
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.admin.servicer import AdminServicer
@@ -198,6 +198,31 @@ def test_d26_rates_and_lists_go_in_the_first_batch_together() -> None:
         assert bench.rates() == MOVE
 
 
+# The minimum was a floor under every rate: a broker whose clients needed the whole link was over its capacity for as
+# long as the move took, and nothing but an end of the move could help it.
+def test_d25_a_broker_over_its_capacity_is_paused_and_goes_on_when_its_clients_leave_room() -> None:
+    with Bench(limits=builders.limits(pause_over_capacity=True)) as bench:
+        bench.begin_move()
+        bench.cycle()
+        assert bench.rates() == MOVE
+        bench.measure(1003, rx=100)
+        paused = bench.cycle()
+        assert bench.rate(1003, FOLLOWER) == 0.0 and bench.rate(1001, LEADER) == 72.0
+        assert {d.broker_id: d.reason for d in paused.decisions}[1003] is Reason.OVER_CAPACITY
+        written = len(bench.cluster.writes)
+        bench.cycle()
+        assert len(bench.cluster.writes) == written, "a pause that stands is not written again"
+        bench.measure(1003, rx=95)
+        bench.cycle()
+        assert bench.rate(1003, FOLLOWER) == 4.5, "below the minimum of 10"
+        bench.measure(1003, rx=10)
+        bench.cycle()
+        assert bench.rates() == MOVE
+        bench.cluster.finish("t1")
+        bench.cycle()
+        assert bench.is_clean()
+
+
 # While a cycle waited for Datadog, or slept a quarter of a second after each of its writes, POST /throttle waited
 # for it: 15 s with 60 brokers, more than 30 s with 1,000.
 def test_d28_the_api_answers_at_once_while_the_metrics_source_hangs(tmp_path: Path) -> None:
@@ -210,7 +235,9 @@ def test_d28_the_api_answers_at_once_while_the_metrics_source_hangs(tmp_path: Pa
             planner_address,
         )
         client = PlannerClient([planner_address])
-        servicer = AdminServicer(bench.overrides, client, bench.cluster, bench.cluster)
+        servicer = AdminServicer(
+            bench.overrides, client, bench.cluster, bench.cluster, MemoryMembership(MemoryMembers()), bench.pauses
+        )
         add_admin = admin_pb2_grpc.add_AdminServiceServicer_to_server
         admin = ServiceServer("admin", [(add_admin, servicer, "autothrottle.v1.AdminService")])
         bench.metrics.reading_gate.clear()

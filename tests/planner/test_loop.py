@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryElection, MemoryElectorate
+from autothrottle.core.audit import AuditAction
 from autothrottle.core.changes import OutcomeStatus
 from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cycle import CycleRecord
@@ -292,6 +293,61 @@ def test_autoremove_waits_until_every_throttle_is_gone(bench: Bench) -> None:
     bench.cycle("trying again")
     assert bench.is_clean()
     assert bench.overrides.read_overrides().cluster is None
+
+
+@pytest.mark.parametrize("broker_id", [None, 1001])
+def test_an_override_ends_by_itself_at_its_time(
+    bench: Bench, caplog: pytest.LogCaptureFixture, broker_id: int | None
+) -> None:
+    bench.overrides.set_override(broker_id, mb(30), False, bench.now() + timedelta(seconds=90))
+    bench.begin_move()
+    bench.cycle()
+    assert bench.rate(1001, LEADER) == 30.0
+    bench.cycle("an override ends", after=29)
+    assert bench.rate(1001, LEADER) == 30.0, "a second is left"
+    assert bench.overrides.read_overrides().of(1001) is not None
+    bench.cycle("an override ends", after=1)
+    assert bench.rates() == MOVE
+    assert bench.overrides.read_overrides().of(1001) is None
+    newest = bench.overrides.read_audit_records(1)[0]
+    assert (newest.action, newest.reason) == (AuditAction.PURGE, "its time is over")
+    assert newest.who == f"planner, term {bench.term.fence}"
+    assert count(caplog, "removed: its time is over") == 1
+
+
+def test_a_brokers_override_that_ends_while_nothing_moves_leaves_nothing(bench: Bench) -> None:
+    bench.overrides.set_override(1002, mb(50), False, bench.now() + timedelta(seconds=90))
+    bench.cycle()
+    assert bench.rate(1002, LEADER) == 50.0
+    bench.cycle()
+    assert bench.is_clean()
+    assert bench.overrides.read_overrides().brokers == {}
+
+
+def test_an_override_that_was_prolonged_does_not_end(bench: Bench) -> None:
+    bench.overrides.set_override(1002, mb(50), False, bench.now() + timedelta(seconds=90))
+    bench.cycle()
+    bench.overrides.set_override(1002, mb(50), False, bench.now() + timedelta(seconds=900))
+    bench.cycle()
+    assert bench.rate(1002, LEADER) == 50.0
+    assert bench.overrides.read_overrides().active_brokers == {1002}
+
+
+def test_an_override_that_has_ended_and_cannot_be_read_any_more_is_not_removed_blindly(bench: Bench) -> None:
+    bench.overrides.set_override(1002, mb(50), False, bench.now() + timedelta(seconds=90))
+    bench.cycle()
+    bench.overrides.unreadable = {1002: "/override_rate/1002 is no JSON"}
+    bench.cycle()
+    bench.overrides.unreadable = {}
+    assert bench.overrides.read_overrides().active_brokers == {1002}
+
+
+def test_the_planners_own_thread_runs_a_cycle_when_an_override_ends() -> None:
+    with Bench(real_time=True, interval=timedelta(minutes=10)) as real:
+        real.overrides.set_override(1002, mb(50), False, datetime.now(UTC) + timedelta(seconds=2))
+        real.planner.start(ADDRESS)
+        eventually(lambda: real.overrides.read_overrides().brokers == {} and real.is_clean())
+        assert real.overrides.read_audit_records(1)[0].reason == "its time is over"
 
 
 # A ZooKeeper whose one node held half an override read as "no override": measured rates came in its place.

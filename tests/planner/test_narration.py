@@ -54,6 +54,7 @@ def test_a_line_says_that_nothing_moves() -> None:
         (Reason.UNCHANGED, "based on a 90% max free capacity utilization"),
         (Reason.KEPT, "no metrics: the standing rate"),
         (Reason.MINIMUM, "no metrics: the minimum rate"),
+        (Reason.OVER_CAPACITY, "clients need the link: below the minimum rate"),
         (Reason.CLUSTER_OVERRIDE, "override"),
         (Reason.BROKER_OVERRIDE, "broker override"),
     ],

@@ -12,6 +12,7 @@ import pytest
 from autothrottle.adapters.memory import MemoryCluster, MemoryElection
 from autothrottle.core.configs import ConfigResource
 from autothrottle.core.errors import Conflict, Invalid, Missing, NotLeader, Unavailable
+from autothrottle.core.pause import Pause, PauseMode
 from autothrottle.core.reassignment import Submitted, Targets, unthrottled
 from autothrottle.core.topology import TopicPartition
 from autothrottle.planner.submissions import Submissions
@@ -184,6 +185,24 @@ def test_a_planner_that_dies_between_throttle_and_submission_leaves_nothing_behi
         successor.stop()
     with pytest.raises(Unavailable, match="nothing was submitted"):
         waiting.result(30)
+
+
+@pytest.mark.parametrize("mode", PauseMode)
+def test_a_pause_ends_what_is_to_be_submitted_and_no_override_that_waits_for_it(
+    bench: Bench, pool: ThreadPoolExecutor, mode: PauseMode
+) -> None:
+    bench.overrides.set_override(None, mb(5), True)
+    waiting = submitting(pool, bench)
+    bench.pauses.set_pause(Pause(mode))
+    bench.cycle("it was paused or resumed")
+    with pytest.raises(Conflict, match="nothing was submitted, since autothrottle is paused"):
+        waiting.result(30)
+    assert bench.is_clean() is (mode is PauseMode.CLEAR)
+    bench.pauses.remove_pause()
+    for _ in range(2):
+        bench.cycle()
+    assert bench.is_clean() and bench.cluster.submissions == []
+    assert bench.overrides.read_overrides().cluster is not None
 
 
 def test_a_term_that_is_over_submits_nothing(bench: Bench, pool: ThreadPoolExecutor) -> None:

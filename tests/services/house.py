@@ -10,7 +10,15 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from autothrottle.adapters.memory import MemoryCluster, MemoryElection, MemoryElectorate, MemoryOverrides
+from autothrottle.adapters.memory import (
+    MemoryCluster,
+    MemoryElection,
+    MemoryElectorate,
+    MemoryMembers,
+    MemoryMembership,
+    MemoryOverrides,
+    MemoryPauses,
+)
 from autothrottle.adapters.rpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier.servicer import ApplierServicer
@@ -53,6 +61,8 @@ class House:
         self.electorate = MemoryElectorate()
         self.cluster = MemoryCluster(self.electorate, BROKERS)
         self.overrides = MemoryOverrides(self.electorate)
+        self.members = MemoryMembers()
+        self.pauses = MemoryPauses()
         self.servers: dict[str, ServiceServer] = {}
         self._serve("discovery", DiscoveryServicer(self.cluster))
         self._serve("metrics", MetricsServicer(loads, events))
@@ -62,7 +72,8 @@ class House:
         interceptors = self._tracing.client_interceptors
         leading = self._closing(PlannerClient(addresses, interceptors))
         snapshots = self._closing(DiscoveryClient([self.address("discovery")], interceptors))
-        self._serve("admin", AdminServicer(self.overrides, leading, self.cluster, snapshots))
+        membership = MemoryMembership(self.members)
+        self._serve("admin", AdminServicer(self.overrides, leading, self.cluster, snapshots, membership, self.pauses))
 
     def __enter__(self) -> House:
         return self
@@ -97,6 +108,7 @@ class House:
             writer=applier,
             reassigner=applier,
             overrides=self.overrides,
+            pauses=self.pauses,
             tracer=self._tracing.tracer,
         )
         planner = Planner(ports, PlannerSettings(builders.limits(), interval=timedelta(seconds=60)))

@@ -93,6 +93,19 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     ),
     "shown of broker zero": ("GetOverride", b"\x08\x00", "broker id 0 is outside of"),
     "shown with an unknown field": ("GetOverride", STRANGE, "unknown fields"),
+    "etag that is none": (
+        "SetOverride",
+        setting(rate_bytes_per_second=1, etag='"5"'),
+        "is none: give the etag of an answer as it is",
+    ),
+    "removal with an etag that is none": ("RemoveOverride", b"\x12\x01x", "give the etag of an answer as it is"),
+    "audit of too many": ("ListAuditRecords", b"\x08\xe9\x07", "limit 1001 is outside of 1..1000"),
+    "audit with an unknown field": ("ListAuditRecords", STRANGE, "unknown fields"),
+    "pause without a mode": ("Pause", b"", "pause mode 0 is neither MODE_KEEP"),
+    "pause with an unknown mode": ("Pause", b"\x08\x07", "pause mode 7 is neither MODE_KEEP"),
+    "pause with a reason of two lines": ("Pause", b"\x08\x01\x12\x03a\nb", "give at most 1000 printable ones"),
+    "pause with an unknown field": ("Pause", b"\x08\x01" + STRANGE, "unknown fields"),
+    "resume with an unknown field": ("Resume", STRANGE, "unknown fields"),
     "list with an unknown field": ("ListOverrides", STRANGE, "unknown fields"),
     "state with an unknown field": ("GetClusterState", STRANGE, "unknown fields"),
     "cycle with an unknown field": ("RequestCycle", STRANGE, "unknown fields"),
@@ -105,6 +118,7 @@ def test_a_request_that_is_wrong_is_refused_names_it_and_changes_nothing(house: 
     code, message = refusal(house, ADMIN + method, request)
     assert (code, said in message) == (Code.INVALID_ARGUMENT, True), message
     assert standing(house) == STANDING
+    assert house.pauses.read_pause() is None
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.adapters.memory import MemoryMembership, MemoryMetrics
 from autothrottle.adapters.rpc import PlannerClient
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.planner.servicer import PlannerServicer
@@ -85,7 +85,9 @@ def server(house: House) -> Iterator[str]:
     with ExitStack() as stack:
         leading = PlannerClient([house.address("planner-1")])
         stack.callback(leading.close)
-        admin = AdminServicer(house.overrides, leading, house.cluster, house.cluster)
+        admin = AdminServicer(
+            house.overrides, leading, house.cluster, house.cluster, MemoryMembership(house.members), house.pauses
+        )
         servicers: list[tuple[Callable[[Any, grpc.Server], None], object, str]] = [
             (admin_pb2_grpc.add_AdminServiceServicer_to_server, admin, "autothrottle.v1.AdminService"),
             (

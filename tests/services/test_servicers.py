@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc
@@ -14,9 +14,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.adapters.memory import MemoryMembership, MemoryMetrics
 from autothrottle.adapters.rpc import DiscoveryClient
 from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, ConfigResource
+from autothrottle.core.members import Member
 from autothrottle.core.topology import Problem
 from autothrottle.v1 import (
     admin_pb2,
@@ -31,6 +32,7 @@ from autothrottle.v1 import (
     planner_pb2_grpc,
     types_pb2,
 )
+from autothrottle.wire.members import member_to_message
 from autothrottle.wire.snapshots import UNKNOWN, NamedSnapshot, named_snapshot_from_chunks, snapshot_from_chunks
 from tests import builders
 from tests.builders import eventually, mb
@@ -41,6 +43,7 @@ SLACK = 60.0
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 INVALID, MISSING = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
+CONFLICT = grpc.StatusCode.ABORTED
 UNAVAILABLE, NOT_LEADER = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION
 
 SERVICES = {
@@ -142,16 +145,25 @@ def override(rate: int, broker_id: int | None = None, autoremove: bool = False) 
     return admin_pb2.SetOverrideRequest(override=wanted)
 
 
+def unversioned(override: admin_pb2.Override) -> admin_pb2.Override:
+    """It without its etag, which every answer must have."""
+    assert override.etag
+    found = admin_pb2.Override()
+    found.CopyFrom(override)
+    found.ClearField("etag")
+    return found
+
+
 def test_an_override_is_set_shown_listed_and_removed(house: House) -> None:
     stub = admin(house)
     answer = stub.SetOverride(override(mb(50), 1002), timeout=SLACK)
-    assert answer.override == admin_pb2.Override(broker_id=1002, rate_bytes_per_second=mb(50))
+    assert unversioned(answer.override) == admin_pb2.Override(broker_id=1002, rate_bytes_per_second=mb(50))
     assert list(answer.warnings) == []
     stub.SetOverride(override(mb(200), autoremove=True), timeout=SLACK)
     everyone = admin_pb2.Override(rate_bytes_per_second=mb(200), autoremove=True)
     listed = stub.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=SLACK)
-    assert list(listed.overrides) == [everyone, answer.override]
-    assert stub.GetOverride(admin_pb2.GetOverrideRequest(), timeout=SLACK).override == everyone
+    assert [unversioned(listed.overrides[0]), listed.overrides[1]] == [everyone, answer.override]
+    assert stub.GetOverride(admin_pb2.GetOverrideRequest(), timeout=SLACK).override == listed.overrides[0]
     one = admin_pb2.GetOverrideRequest(broker_id=1002)
     assert stub.GetOverride(one, timeout=SLACK).override == answer.override
     stub.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=1002), timeout=SLACK)
@@ -175,6 +187,56 @@ def test_an_override_that_is_marked_for_removal_is_not_found(house: House) -> No
     stub = admin(house)
     assert code_of(lambda: stub.GetOverride(admin_pb2.GetOverrideRequest(broker_id=1002), timeout=SLACK)) is MISSING
     assert not stub.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=SLACK).overrides
+
+
+def test_an_etag_lets_only_its_version_be_changed(house: House) -> None:
+    stub = admin(house)
+    wanted = override(mb(50), 1002)
+    wanted.override.etag = stub.SetOverride(wanted, timeout=SLACK).override.etag
+    standing = stub.SetOverride(wanted, timeout=SLACK).override
+    said = details_of(lambda: stub.SetOverride(wanted, timeout=SLACK), CONFLICT)
+    assert f"etag {standing.etag} stands; read it again" in said
+    stale = admin_pb2.RemoveOverrideRequest(broker_id=1002, etag=wanted.override.etag)
+    assert f"etag {standing.etag} stands; read it again" in details_of(
+        lambda: stub.RemoveOverride(stale, timeout=SLACK), CONFLICT
+    )
+    fresh = admin_pb2.RemoveOverrideRequest(broker_id=1002, etag=standing.etag)
+    stub.RemoveOverride(fresh, timeout=SLACK)
+    assert code_of(lambda: stub.RemoveOverride(fresh, timeout=SLACK)) is MISSING
+    wanted.override.etag = standing.etag
+    assert "none stands" in details_of(lambda: stub.SetOverride(wanted, timeout=SLACK), CONFLICT)
+
+
+def test_an_override_ends_at_a_time_to_come(house: House) -> None:
+    stub = admin(house)
+    wanted = override(mb(50), 1002)
+    wanted.override.expire_time.FromDatetime(datetime.now(UTC) + timedelta(hours=1))
+    assert stub.SetOverride(wanted, timeout=SLACK).override.expire_time == wanted.override.expire_time
+    assert house.overrides.read_overrides().brokers[1002].expire_time is not None
+    wanted.override.expire_time.FromDatetime(datetime.now(UTC) - timedelta(seconds=1))
+    assert "give a later time" in details_of(lambda: stub.SetOverride(wanted, timeout=SLACK), INVALID)
+
+
+def test_the_changes_of_overrides_are_recorded_with_who_made_them(house: House) -> None:
+    stub = admin(house)
+    standing = stub.SetOverride(override(mb(50), 1002), timeout=SLACK).override
+    request = admin_pb2.RemoveOverrideRequest(broker_id=1002)
+    stub.RemoveOverride(request, timeout=SLACK, metadata=[("forwarded-for", "10.0.0.9:5000")])
+    removed, begun = stub.ListAuditRecords(admin_pb2.ListAuditRecordsRequest(), timeout=SLACK).records
+    assert (begun.action, removed.action) == (admin_pb2.AuditRecord.ACTION_SET, admin_pb2.AuditRecord.ACTION_REMOVE)
+    assert (begun.HasField("before"), begun.after) == (False, standing)
+    assert (removed.before, removed.HasField("after")) == (standing, False)
+    assert begun.who.startswith("ipv4:127.0.0.1:")
+    assert removed.who == f"10.0.0.9:5000 through {begun.who}"
+    newest = stub.ListAuditRecords(admin_pb2.ListAuditRecordsRequest(limit=1), timeout=SLACK).records
+    assert list(newest) == [removed]
+
+
+@pytest.mark.parametrize("limit", [-1, 1001])
+def test_a_number_of_audit_records_out_of_range_is_refused(house: House, limit: int) -> None:
+    request = admin_pb2.ListAuditRecordsRequest(limit=limit)
+    said = details_of(lambda: admin(house).ListAuditRecords(request, timeout=SLACK), INVALID)
+    assert f"limit {limit} is outside of 1..1000" in said
 
 
 @pytest.mark.parametrize("rate", [0, -1, -(2**63)])
@@ -232,6 +294,53 @@ def test_the_state_names_the_leader_its_last_cycle_and_the_overrides(led: House)
     assert (state.term, state.leader_address) == (1, led.address("planner-1"))
     assert (state.last_cycle.term, state.last_cycle.error) == (1, "")
     assert [o.broker_id for o in state.overrides] == [1002]
+
+
+def test_the_state_says_since_when_the_leader_leads_and_what_fails(house: House, metrics: MemoryMetrics) -> None:
+    house.cluster.add_topic("t1", {0: (1001, 1002)})
+    house.cluster.start_reassignment("t1", {0: (1001, 1003)})
+    metrics.lose(1003, "no data")
+    before = datetime.now(UTC)
+    house.start_planners()
+    eventually(lambda: house.planners[0].state().last_cycle)
+    state = admin(house).GetClusterState(admin_pb2.GetClusterStateRequest(without_cycle=True), timeout=SLACK)
+    assert before <= state.leader_since.ToDatetime(tzinfo=UTC) <= datetime.now(UTC)
+    assert dict(state.failures) == {1003: 1}
+
+
+def test_the_state_shows_who_runs_and_is_unavailable_while_that_cannot_be_read(led: House) -> None:
+    ones = [Member(s, (s,), "1.2.3", f"{s}:1", "host1", 7, builders.NOON) for s in ("planner", "admin")]
+    for one in ones:
+        MemoryMembership(led.members).join(one)
+    state = admin(led).GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=SLACK)
+    assert list(state.members) == [member_to_message(one) for one in reversed(ones)]
+    led.members.unavailable(True)
+    stub = admin(led)
+    assert code_of(lambda: stub.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=SLACK)) is UNAVAILABLE
+
+
+def test_a_pause_is_kept_shown_and_ended(led: House) -> None:
+    stub, mode = admin(led), types_pb2.Pause.MODE_KEEP
+    before = datetime.now(UTC)
+    pause = stub.Pause(admin_pb2.PauseRequest(mode=mode, reason="a release"), timeout=SLACK).pause
+    assert (pause.mode, pause.reason) == (mode, "a release")
+    assert pause.author.startswith("ipv4:127.0.0.1:")
+    assert before <= pause.time.ToDatetime(tzinfo=UTC) <= datetime.now(UTC)
+    eventually(lambda: (last := led.planners[0].state().last_cycle) and last.pause)
+    state = stub.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=SLACK)
+    assert (state.pause, state.last_cycle.pause) == (pause, pause)
+    assert stub.Resume(admin_pb2.ResumeRequest(), timeout=SLACK).was_paused
+    assert not stub.Resume(admin_pb2.ResumeRequest(), timeout=SLACK).was_paused
+    state = stub.GetClusterState(admin_pb2.GetClusterStateRequest(without_cycle=True), timeout=SLACK)
+    assert not state.HasField("pause")
+
+
+def test_what_cannot_be_paused_or_resumed_is_unavailable(led: House) -> None:
+    led.pauses.unavailable(True)
+    stub, mode = admin(led), types_pb2.Pause.MODE_KEEP
+    assert code_of(lambda: stub.Pause(admin_pb2.PauseRequest(mode=mode), timeout=SLACK)) is UNAVAILABLE
+    assert code_of(lambda: stub.Resume(admin_pb2.ResumeRequest(), timeout=SLACK)) is UNAVAILABLE
+    assert code_of(lambda: stub.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=SLACK)) is UNAVAILABLE
 
 
 def test_a_state_without_its_cycle_still_names_the_leader(led: House) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from autothrottle.adapters.zookeeper.overrides import ZooKeeperOverrides
-from autothrottle.core.errors import NotLeader, Unavailable
+from autothrottle.core.errors import Conflict, NotLeader, Unavailable
 from autothrottle.core.overrides import Override, Overrides
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from tests.adapters.contract_override_store import OverrideStoreContract
@@ -20,6 +21,9 @@ from tests.system.zookeeper_tree import Tree, freeze, session
 
 MB = 1_000_000
 
+PATIENCE = timedelta(seconds=60)
+"""On a busy machine six threads that change one override at once need more than the usual time."""
+
 
 class Subject:
     """A store under test; the original program writes through another session."""
@@ -27,7 +31,10 @@ class Subject:
     def __init__(self, server: ZooKeeperServer, stack: contextlib.ExitStack) -> None:
         self.server = server
         self.tree = Tree(stack.enter_context(session(server)))
-        self.store = ZooKeeperOverrides(stack.enter_context(session(server)), self.tree.own)
+        self.records_kept = 20
+        self.store = ZooKeeperOverrides(
+            stack.enter_context(session(server)), self.tree.own, PATIENCE, self.records_kept
+        )
         stack.callback(self.store.close)
         self.begin_term = self.tree.begin_term
 
@@ -149,6 +156,8 @@ def test_a_purge_is_one_transaction_that_checks_the_term(subject: Subject, broke
     assert [(o.kind, o.path) for o in transaction.operations] == [
         ("check", subject.tree.own.term),
         ("set" if broker_id is None else "delete", subject.tree.own.override(broker_id)),
+        ("set", subject.tree.own.audit),
+        ("create", f"{subject.tree.own.audit_record}0000000001"),
     ]
 
 
@@ -160,6 +169,99 @@ def test_a_purge_of_what_is_gone_still_asks_for_the_term(subject: Subject) -> No
     subject.begin_term()
     with pytest.raises(NotLeader):
         subject.store.purge_override(fence, 1001, version)
+
+
+class Interrupted(ZooKeeperOverrides):
+    """A store in whose next change somebody comes in between."""
+
+    def between(self, act: Callable[[], object]) -> None:
+        self._act: Callable[[], object] | None = act
+
+    def _find(self, path: str) -> Any:
+        found, act = super()._find(path), getattr(self, "_act", None)
+        self._act = None
+        if act is not None:
+            act()
+        return found
+
+
+@pytest.fixture
+def interrupted(subject: Subject) -> Iterator[Interrupted]:
+    store = Interrupted(subject.tree.client, subject.tree.own, PATIENCE)
+    yield store
+    store.close()
+
+
+def test_d15_a_purge_spares_what_was_removed_and_set_anew_between_its_look_and_its_write(
+    subject: Subject, interrupted: Interrupted
+) -> None:
+    """The node has the version again that the purge has seen: only the count of all changes tells them apart."""
+    version = subject.store.set_override(1001, 7 * MB, False).version
+    fence, later = subject.begin_term(), []
+
+    def set_anew() -> None:
+        subject.store.remove_override(1001)
+        later.append(subject.store.set_override(1001, 9 * MB, False))
+
+    interrupted.between(set_anew)
+    assert interrupted.purge_override(fence, 1001, version) is False
+    assert [subject.store.read_overrides().brokers[1001]] == later
+
+
+def test_a_version_that_is_changed_between_look_and_write_is_a_conflict(
+    subject: Subject, interrupted: Interrupted
+) -> None:
+    version = subject.store.set_override(1001, 7 * MB, False).version
+    interrupted.between(lambda: subject.store.set_override(1001, 9 * MB, False))
+    with pytest.raises(Conflict):
+        interrupted.set_override(1001, 8 * MB, False, version=version)
+    assert subject.store.read_overrides().brokers[1001].rate == 9 * MB
+
+
+def test_a_change_between_look_and_write_is_what_the_record_says_was_before(
+    subject: Subject, interrupted: Interrupted
+) -> None:
+    subject.store.set_override(1001, 7 * MB, False)
+    interrupted.between(lambda: subject.write_raw("1001", b'{"rate":9,"autoremove":false}'))
+    interrupted.set_override(1001, 8 * MB, False)
+    (newest,) = subject.store.read_audit_records(1)
+    assert newest.before is not None and newest.before.rate == 9 * MB
+
+
+# The record of changes.
+
+
+def test_a_change_and_its_record_are_one_transaction(subject: Subject) -> None:
+    subject.store.set_override(1001, 6 * MB, False)
+    before = subject.server.last_zxid()
+    override = subject.store.set_override(1001, 7 * MB, False, who="somebody")
+    (transaction,) = subject.server.transactions(before)
+    assert transaction.zxid == override.version
+    assert [(o.kind, o.path) for o in transaction.operations] == [
+        ("set", subject.tree.own.override(1001)),
+        ("set", subject.tree.own.audit),
+        ("create", f"{subject.tree.own.audit_record}0000000001"),
+    ]
+
+
+def test_a_record_that_cannot_be_read_is_left_out(subject: Subject) -> None:
+    subject.store.set_override(1001, 6 * MB, False)
+    subject.write_raw("1001", b"{")
+    subject.store.set_override(1001, 7 * MB, False)
+    subject.tree.write(f"{subject.tree.own.audit_record}0000000000", b"{")
+    subject.tree.write(f"{subject.tree.own.audit}/notes", b"by hand")
+    (record,) = subject.store.read_audit_records(10)
+    assert record.before is None and record.after is not None and record.after.rate == 7 * MB
+
+
+def test_the_original_reads_an_override_that_ends(subject: Subject) -> None:
+    end = datetime(2030, 1, 31, 18, 0, tzinfo=UTC)
+    subject.store.set_override(1001, 7 * MB, False, end)
+    node = json.loads(subject.raw(1001) or b"")
+    assert (node["rate"], node["autoremove"]) == (7, False)
+    assert node["expire_time"] == "2030-01-31T18:00:00+00:00"
+    subject.write_raw("1001", b'{"rate":8,"autoremove":false}')
+    assert subject.store.read_overrides().brokers[1001].expire_time is None
 
 
 # Watching.

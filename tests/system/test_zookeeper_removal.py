@@ -54,12 +54,13 @@ def installation(zookeeper: ZooKeeperServer) -> Iterator[Installation]:
         yield Installation(zookeeper, stack)
 
 
-def test_only_overrides_and_the_term_are_left(installation: Installation) -> None:
+def test_only_overrides_with_the_record_of_their_changes_and_the_term_are_left(installation: Installation) -> None:
     fence = installation.election.term
     installation.apply(UNSET)
     installation.election.leave()
     remove_own_tree(installation.client, installation.tree.own)
-    assert installation.tree.nodes() == {"/override_rate", "/override_rate/1001", "/term"}
+    changes = {"/audit", "/audit/change-0000000000", "/audit/change-0000000001"}
+    assert installation.tree.nodes() == {"/override_rate", "/override_rate/1001", "/term"} | changes
     remove_own_tree(installation.client, installation.tree.own)
     leader = installation.election.leader()
     assert fence is not None and leader is not None and leader.fence == fence.fence

@@ -12,6 +12,7 @@ from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.flows import Flow, FlowProgress, Progress, TopicProgress
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
+from autothrottle.core.pause import Pause, PauseMode
 from autothrottle.core.plan import Decision, Reason
 from autothrottle.core.topology import Assignment, Problem, Snapshot, TopicReassignment
 
@@ -111,6 +112,7 @@ decisions = st.builds(
     st.none() | int64,
     st.none() | int64,
 )
+pauses = st.builds(Pause, st.sampled_from(PauseMode), text, st.none() | times, text)
 _texts = st.lists(text, max_size=3).map(tuple)
 cycles = st.builds(
     CycleRecord,
@@ -127,6 +129,8 @@ cycles = st.builds(
     error=text,
     bytes_left=st.none() | int64,
     eta=st.none() | times,
+    pause=st.none() | pauses,
+    shadow=st.booleans(),
 )
 states = st.builds(
     PlannerState,
@@ -135,4 +139,5 @@ states = st.builds(
     text,
     st.none() | cycles,
     st.dictionaries(broker_ids, int32, max_size=3),
+    st.none() | times,
 )

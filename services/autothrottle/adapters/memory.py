@@ -7,19 +7,23 @@ of whoever made the change, after it is made. The types to know are `MemoryClust
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.subscriptions import Subscriptions
+from autothrottle.core.audit import MAX_AUDIT_RECORDS, AuditAction, AuditRecord
 from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
 from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource
 from autothrottle.core.errors import Conflict, Incomplete, NotLeader, Unavailable
 from autothrottle.core.flows import Progress
 from autothrottle.core.ledger import LedgerEntry
 from autothrottle.core.loads import BrokerLoad, BytesPerSecond, Loads
-from autothrottle.core.overrides import Override, Overrides, validate_broker_id, validate_rate
+from autothrottle.core.members import Member, ordered
+from autothrottle.core.overrides import Override, Overrides, demand_version, validate_broker_id, validate_rate
+from autothrottle.core.pause import Pause
 from autothrottle.core.progress import BrokerLogSizes, LogSizes, ProgressHistory
 from autothrottle.core.topology import (
     NO_LEADER,
@@ -63,7 +67,7 @@ class MemoryElectorate:
         """Let a term begin that no candidate holds, as if another planner led; returns its fence."""
         with self._lock:
             losers = [c for c in self._candidates if c.term]
-            self._leader = Leader(self.fence + 1, address)
+            self._leader = Leader(self.fence + 1, address, datetime.now(UTC))
             for loser in losers:
                 loser.term = None
         _tell(losers)
@@ -94,7 +98,7 @@ class MemoryElectorate:
             if not self._candidates or any(c.term for c in self._candidates):
                 return
             winner = self._candidates[0]
-            self._leader = Leader(self.fence + 1, winner.address)
+            self._leader = Leader(self.fence + 1, winner.address, datetime.now(UTC))
             winner.term = Term(self.fence)
         _tell([winner])
 
@@ -137,6 +141,53 @@ class MemoryElection:
 
     def leave(self) -> None:
         self._electorate._remove(self)
+
+
+class MemoryMembers:
+    """The list of members that all processes share."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._joined: list[Member] = []
+        self._down = False
+
+    def unavailable(self, down: bool) -> None:
+        """Whether the list answers nobody; who joins or leaves meanwhile does so all the same."""
+        self._down = down
+
+    def _read(self) -> tuple[Member, ...]:
+        if self._down:
+            raise Unavailable("the members cannot be read; try again")
+        with self._lock:
+            return ordered(self._joined)
+
+    def _add(self, member: Member) -> None:
+        with self._lock:
+            self._joined.append(member)
+
+    def _remove(self, member: Member) -> None:
+        with self._lock:
+            self._joined.remove(member)
+
+
+class MemoryMembership:
+    """One process's part in the list (a `Membership`); it has no session that could be lost."""
+
+    def __init__(self, everybody: MemoryMembers) -> None:
+        self._everybody = everybody
+        self._member: Member | None = None
+
+    def join(self, member: Member) -> None:
+        self._member = member
+        self._everybody._add(member)
+
+    def leave(self) -> None:
+        left, self._member = self._member, None
+        if left is not None:
+            self._everybody._remove(left)
+
+    def members(self, timeout: timedelta) -> tuple[Member, ...]:
+        return self._everybody._read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -579,6 +630,7 @@ class MemoryOverrides:
         self.unreadable: dict[int | None, str] = {}
         """Broker id (None: the cluster) -> why its override cannot be read, for as long as it stands here."""
         self._overrides: dict[int | None, Override] = {}
+        self._records: deque[AuditRecord] = deque(maxlen=MAX_AUDIT_RECORDS)
         self._version = 0
         self._lock = threading.Lock()
         self._watches: Subscriptions[None] = Subscriptions()
@@ -590,7 +642,7 @@ class MemoryOverrides:
 
     def mark_for_removal(self, broker_id: int | None) -> None:
         """Set the rate 0, as the original marks an override that is to be removed."""
-        self._set(broker_id, 0, autoremove=False)
+        self._set(broker_id, Override(0), "the original")
 
     def read_overrides(self) -> Overrides:
         self._answer()
@@ -600,45 +652,115 @@ class MemoryOverrides:
             brokers = {b: o for b, o in readable.items() if b is not None}
             return Overrides(cluster, brokers, dict(self.unreadable))
 
-    def set_override(self, broker_id: int | None, rate: BytesPerSecond, autoremove: bool) -> Override:
+    def set_override(
+        self,
+        broker_id: int | None,
+        rate: BytesPerSecond,
+        autoremove: bool,
+        expire_time: datetime | None = None,
+        *,
+        version: int = 0,
+        who: str = "",
+    ) -> Override:
         if broker_id is not None:
             validate_broker_id(broker_id)
-        return self._set(broker_id, validate_rate(rate), autoremove)
+        return self._set(broker_id, Override(validate_rate(rate), autoremove, version, expire_time), who)
 
-    def remove_override(self, broker_id: int | None) -> bool:
+    def remove_override(self, broker_id: int | None, *, version: int = 0, who: str = "") -> bool:
         self._answer()
         with self._lock:
-            removed = self._overrides.pop(broker_id, None) is not None
-        if removed:
-            self._watches.publish(None)
-        return removed
+            standing = self._overrides.get(broker_id)
+            if standing is None:
+                return False
+            demand_version(broker_id, version, standing.version)
+            self._replace(broker_id, None, who, AuditAction.REMOVE)
+        self._watches.publish(None)
+        return True
 
-    def purge_override(self, fence: int, broker_id: int | None, version: int) -> bool:
+    def purge_override(self, fence: int, broker_id: int | None, version: int, reason: str = "") -> bool:
         self._answer()
         with self._lock:
             self.electorate.check(fence)
             standing = self._overrides.get(broker_id)
             if standing is None or standing.version != version:
                 return False
-            del self._overrides[broker_id]
+            self._replace(broker_id, None, f"planner, term {fence}", AuditAction.PURGE, reason)
         self._watches.publish(None)
         return True
+
+    def read_audit_records(self, limit: int) -> tuple[AuditRecord, ...]:
+        self._answer()
+        with self._lock:
+            return tuple(reversed(self._records))[:limit]
 
     def watch_overrides(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())
 
-    def _set(self, broker_id: int | None, rate: BytesPerSecond, autoremove: bool) -> Override:
+    def _set(self, broker_id: int | None, wanted: Override, who: str) -> Override:
+        """Set an override in place of the version that it names, if it names one."""
         self._answer()
         with self._lock:
-            self._version += 1
-            override = Override(rate, autoremove, self._version)
-            self._overrides[broker_id] = override
+            standing = self._overrides.get(broker_id)
+            demand_version(broker_id, wanted.version, standing.version if standing else 0)
+            override = replace(wanted, version=self._version + 1)
+            self._replace(broker_id, override, who, AuditAction.SET)
         self._watches.publish(None)
         return override
+
+    def _replace(
+        self, broker_id: int | None, after: Override | None, who: str, action: AuditAction, reason: str = ""
+    ) -> None:
+        self._version += 1
+        before = self._overrides.pop(broker_id, None)
+        if before is not None and before.rate == 0:
+            before = None
+        if after is not None:
+            self._overrides[broker_id] = after
+        now = datetime.now(UTC)
+        self._records.append(AuditRecord(self._version, now, who, action, broker_id, before, after, reason))
 
     def _answer(self) -> None:
         if self._down:
             raise Unavailable("the overrides cannot be read or written; try again")
+
+
+class MemoryPauses:
+    """The pause in memory (a `PauseStore`)."""
+
+    def __init__(self) -> None:
+        self._pause: Pause | None = None
+        self._lock = threading.Lock()
+        self._watches: Subscriptions[None] = Subscriptions()
+        self._down = False
+
+    def unavailable(self, down: bool) -> None:
+        """Whether the store answers nobody."""
+        self._down = down
+
+    def read_pause(self) -> Pause | None:
+        self._answer()
+        return self._pause
+
+    def set_pause(self, pause: Pause) -> None:
+        self._swap(pause)
+
+    def remove_pause(self) -> bool:
+        return self._swap(None) is not None
+
+    def watch_pause(self, notify: Callable[[], None]) -> Watch:
+        return self._watches.add(lambda _: notify())
+
+    def _swap(self, pause: Pause | None) -> Pause | None:
+        self._answer()
+        with self._lock:
+            before, self._pause = self._pause, pause
+        if before != pause:
+            self._watches.publish(None)
+        return before
+
+    def _answer(self) -> None:
+        if self._down:
+            raise Unavailable("the pause cannot be read or written; try again")
 
 
 @dataclass(eq=False, slots=True)

@@ -18,7 +18,7 @@ from typing import TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from autothrottle.adapters.endpoints import Endpoints, Interceptor, Replica
+from autothrottle.adapters.endpoints import Endpoints, Interceptor, Replica, Resolve, resolved
 from autothrottle.core.changes import Change, Outcome
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.errors import AutothrottleError, Incomplete, NotLeader, Unavailable
@@ -62,9 +62,11 @@ class _Client:
     rotates = False
     """Whether calls go round the replicas; else they stay with the one that answered last."""
 
-    def __init__(self, addresses: Sequence[str], interceptors: Sequence[Interceptor] = ()) -> None:
+    def __init__(
+        self, addresses: Sequence[str], interceptors: Sequence[Interceptor] = (), resolve: Resolve = resolved
+    ) -> None:
         self._interceptors = tuple(interceptors)
-        self._endpoints = Endpoints(self.service, addresses, interceptors, rotates=self.rotates)
+        self._endpoints = Endpoints(self.service, addresses, interceptors, rotates=self.rotates, resolve=resolve)
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -76,8 +78,10 @@ class DiscoveryClient(_Client):
 
     service = "discovery"
 
-    def __init__(self, addresses: Sequence[str], interceptors: Sequence[Interceptor] = ()) -> None:
-        super().__init__(addresses, interceptors)
+    def __init__(
+        self, addresses: Sequence[str], interceptors: Sequence[Interceptor] = (), resolve: Resolve = resolved
+    ) -> None:
+        super().__init__(addresses, interceptors, resolve)
         self._watches: list[SnapshotWatch] = []
         self._known = UNKNOWN
 

@@ -4,35 +4,50 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import grpc
 
+from autothrottle.core.audit import validate_audit_limit
 from autothrottle.core.cycle import PlannerState
 from autothrottle.core.errors import AutothrottleError, Missing, NotLeader, Unavailable
-from autothrottle.core.overrides import Override, Overrides, validate_broker_id, validate_rate
+from autothrottle.core.overrides import (
+    Override,
+    Overrides,
+    parse_etag,
+    validate_broker_id,
+    validate_expire_time,
+    whose,
+)
+from autothrottle.core.pause import Pause
 from autothrottle.core.reassignment import Submitted, Targets
 from autothrottle.core.topology import TopicPartition
 from autothrottle.ports.cluster import BrokerRegistry, SnapshotSource
+from autothrottle.ports.membership import Membership
 from autothrottle.ports.overrides import OverrideStore
+from autothrottle.ports.pauses import PauseStore
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from autothrottle.wire.callers import caller
 from autothrottle.wire.cycles import cycle_to_message
+from autothrottle.wire.members import member_to_message
 from autothrottle.wire.overrides import (
+    audit_to_list,
     override_from_message,
     override_to_message,
     overrides_to_list,
     overrides_to_messages,
 )
+from autothrottle.wire.pauses import pause_mode_from_number, pause_to_message
 from autothrottle.wire.reassignments import (
     partitions_from_messages,
     reassignments_to_list,
     refusals_to_messages,
     targets_from_messages,
 )
-from autothrottle.wire.requests import validate_fields
+from autothrottle.wire.requests import validate_fields, validate_reason
+from autothrottle.wire.times import time_to_message
 
 log = logging.getLogger(__name__)
 
@@ -68,9 +83,16 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """AdminService."""
 
     def __init__(
-        self, overrides: OverrideStore, planner: LeadingPlanner, brokers: BrokerRegistry, snapshots: SnapshotSource
+        self,
+        overrides: OverrideStore,
+        planner: LeadingPlanner,
+        brokers: BrokerRegistry,
+        snapshots: SnapshotSource,
+        membership: Membership,
+        pauses: PauseStore,
     ) -> None:
         self._overrides, self._planner, self._brokers, self._snapshots = overrides, planner, brokers, snapshots
+        self._membership, self._pauses = membership, pauses
 
     def ListOverrides(
         self, request: admin_pb2.ListOverridesRequest, context: grpc.ServicerContext
@@ -96,9 +118,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         """Set an override; planners see the store change and act at once."""
         validate_fields(request)
         broker_id, wanted = override_from_message(request.override)
-        validate_rate(wanted.rate)
-        override = self._overrides.set_override(broker_id, wanted.rate, wanted.autoremove)
-        log.info("Override of %s set to %d bytes/s by %s", _whose(broker_id), override.rate, _caller(context))
+        if wanted.expire_time is not None:
+            validate_expire_time(wanted.expire_time, datetime.now(UTC))
+        who = _caller(context)
+        override = self._overrides.set_override(
+            broker_id, wanted.rate, wanted.autoremove, wanted.expire_time, version=wanted.version, who=who
+        )
+        log.info("Override of %s set to %d bytes/s by %s", whose(broker_id), override.rate, who)
         return admin_pb2.SetOverrideResponse(
             override=override_to_message(broker_id, override),
             warnings=self._warnings(broker_id, wanted.autoremove),
@@ -109,11 +135,18 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.RemoveOverrideResponse:
         """Remove an override."""
         validate_fields(request)
-        broker_id = _broker_id(request)
-        if not self._overrides.remove_override(broker_id):
+        broker_id, version, who = _broker_id(request), parse_etag(request.etag), _caller(context)
+        if not self._overrides.remove_override(broker_id, version=version, who=who):
             raise Missing(_no_override(broker_id))
-        log.info("Override of %s removed by %s", _whose(broker_id), _caller(context))
+        log.info("Override of %s removed by %s", whose(broker_id), who)
         return admin_pb2.RemoveOverrideResponse()
+
+    def ListAuditRecords(
+        self, request: admin_pb2.ListAuditRecordsRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.ListAuditRecordsResponse:
+        """Return the newest changes of overrides."""
+        validate_fields(request)
+        return audit_to_list(self._overrides.read_audit_records(validate_audit_limit(request.limit)))
 
     def RequestCycle(
         self, request: admin_pb2.RequestCycleRequest, context: grpc.ServicerContext
@@ -129,8 +162,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def GetClusterState(
         self, request: admin_pb2.GetClusterStateRequest, context: grpc.ServicerContext
     ) -> admin_pb2.GetClusterStateResponse:
-        """Return who leads, its last cycle and the overrides."""
+        """Return who leads, its last cycle, the overrides, who runs and whether it is paused."""
         validate_fields(request)
+        pause = self._pauses.read_pause()
         state = self._planner.state(_TIMEOUT, with_cycle=not request.without_cycle)
         if not state.leading:
             raise Unavailable(_NO_LEADER)
@@ -139,6 +173,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             leader_address=state.leader_address,
             last_cycle=cycle_to_message(state.last_cycle) if state.last_cycle else None,
             overrides=overrides_to_messages(self._overrides.read_overrides()),
+            leader_since=None if state.leader_since is None else time_to_message(state.leader_since),
+            members=map(member_to_message, self._membership.members(_TIMEOUT)),
+            failures=state.failures,
+            pause=None if pause is None else pause_to_message(pause),
         )
 
     def ListReassignments(
@@ -183,6 +221,23 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             cancelled=len(rows) - len(refused), refused=refusals_to_messages(refused)
         )
 
+    def Pause(self, request: admin_pb2.PauseRequest, context: grpc.ServicerContext) -> admin_pb2.PauseResponse:
+        """Pause; planners see the store change and act at once."""
+        validate_fields(request)
+        mode, reason = pause_mode_from_number(request.mode), validate_reason(request.reason)
+        pause = Pause(mode, _caller(context), datetime.now(UTC), reason)
+        self._pauses.set_pause(pause)
+        log.info("Paused: %s", pause)
+        return admin_pb2.PauseResponse(pause=pause_to_message(pause))
+
+    def Resume(self, request: admin_pb2.ResumeRequest, context: grpc.ServicerContext) -> admin_pb2.ResumeResponse:
+        """Resume; planners see the store change and act at once."""
+        validate_fields(request)
+        was_paused = self._pauses.remove_pause()
+        if was_paused:
+            log.info("Resumed by %s", _caller(context))
+        return admin_pb2.ResumeResponse(was_paused=was_paused)
+
     def _warnings(self, broker_id: int | None, autoremove: bool) -> list[str]:
         if broker_id is None:
             return []
@@ -209,9 +264,5 @@ def _standing(overrides: Overrides, broker_id: int | None) -> Override | None:
     return override if override is not None and override.rate > 0 else None
 
 
-def _whose(broker_id: int | None) -> str:
-    return "the cluster" if broker_id is None else f"broker {broker_id}"
-
-
 def _no_override(broker_id: int | None) -> str:
-    return f"no throttle override is set for {_whose(broker_id)}; ListOverrides shows those that are"
+    return f"no throttle override is set for {whose(broker_id)}; ListOverrides shows those that are"

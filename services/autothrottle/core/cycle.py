@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from autothrottle.core.changes import Outcome
+from autothrottle.core.pause import Pause
 from autothrottle.core.plan import Decision
 
 
@@ -43,6 +44,10 @@ class CycleRecord:
     """What is left to be copied, of the flows that are known; None: nothing moves, or nothing is known."""
     eta: datetime | None = None
     """When the last byte lands at the rate of the last minutes, UTC; None: unknown."""
+    pause: Pause | None = None
+    """That nothing was decided, and why; None: it was not paused."""
+    shadow: bool = False
+    """Whether it ran in shadow: nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +64,5 @@ class PlannerState:
     """The last cycle that this planner ran; None: none yet."""
     failures: Mapping[int, int] = field(default_factory=dict)
     """Broker id -> scheduled cycles in a row without usable metrics."""
+    leader_since: datetime | None = None
+    """When the leader's term began, UTC; None: unknown."""

@@ -38,7 +38,7 @@ def headroom(
         throttle: mean of the throttle that stood over the same interval, bytes/s; 0 while none stood.
         capacity: what the link carries, bytes/s, > 0.
         max_ratio: share of the headroom given to replication, in (0, 1].
-        min_rate: the floor, bytes/s, > 0.
+        min_rate: the floor, bytes/s, >= 0; 0 where a link without headroom may be left to its clients.
 
     >>> headroom(utilization=80, throttle=20, capacity=200, max_ratio=0.9, min_rate=20)
     126

@@ -35,6 +35,8 @@ class Reason(Enum):
     """No usable metrics for too long, or none since the move began."""
     CLUSTER_OVERRIDE = "cluster-override"
     BROKER_OVERRIDE = "broker-override"
+    OVER_CAPACITY = "over-capacity"
+    """Clients need the link: less than the minimum, down to 0, where `pause_over_capacity` allows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,13 @@ class Limits:
     """Scheduled cycles in a row without metrics that a broker's rates are kept for, >= 0."""
     keep_throttles: bool = False
     """Whether throttles stay when the last reassignment is over (`--skip-auto-delete-throttles`)."""
+    pause_over_capacity: bool = False
+    """Whether a measured rate may fall below the minimum, down to 0, when clients need the link."""
+
+    @property
+    def floor(self) -> BytesPerSecond:
+        """The lowest rate that a measurement may give, bytes/s; without metrics it is the minimum all the same."""
+        return 0 if self.pause_over_capacity else self.min_rate
 
     def max_ratio(self, role: ReplicaRole) -> float:
         """The share for the direction that a role uses."""
@@ -192,15 +201,16 @@ def _decide(
         return Decision(broker_id, role, limits.min_rate, Reason.MINIMUM, standing)
     used, capacity = load.of(role), load.capacity.of(role)
     throttle = history.mean(broker_id, role, used.start, used.end, standing)
-    measured = headroom(used.rate, throttle, capacity, limits.max_ratio(role), limits.min_rate)
+    measured = headroom(used.rate, throttle, capacity, limits.max_ratio(role), limits.floor)
     if previous is not None and measured > previous:
         # A raise counts on what is certain: one that takes slow replication for absent clients is a burst, and
         # what the burst does to the next measurement sets the rates swinging.
         certain = throttle - history.doubt(broker_id, role, used.start, used.end)
-        sure = headroom(used.rate, certain, capacity, limits.max_ratio(role), limits.min_rate)
+        sure = headroom(used.rate, certain, capacity, limits.max_ratio(role), limits.floor)
         measured = max(previous, sure)
     small = is_small_change(previous, measured, limits.change_threshold)
-    rate, reason = (previous or 0, Reason.UNCHANGED) if small else (measured, Reason.HEADROOM)
+    reason = Reason.OVER_CAPACITY if measured < limits.min_rate else Reason.HEADROOM
+    rate, reason = (previous or 0, Reason.UNCHANGED) if small else (measured, reason)
     return Decision(broker_id, role, rate, reason, standing, measured, used.rate, capacity)
 
 
@@ -253,6 +263,11 @@ def _standalone_overrides(snapshot: Snapshot, overrides: Overrides) -> frozenset
     """The brokers whose own override can act: registered, or stopped with replicas to catch up."""
     known = snapshot.brokers | {b for b, topics in snapshot.replicas.items() if topics}
     return overrides.active_brokers & known
+
+
+def replica_lists(snapshot: Snapshot, overrides: Overrides) -> dict[str, DesiredReplicas]:
+    """Return topic -> the replica lists that a plan gives it, without deciding on rates."""
+    return _replica_lists(snapshot, _standalone_overrides(snapshot, overrides) - participants(snapshot).keys())
 
 
 def _replica_lists(snapshot: Snapshot, standalone: frozenset[int]) -> dict[str, DesiredReplicas]:

@@ -24,6 +24,14 @@ _INT64 = (
     "A 64-bit integer as a string of decimal digits: numbers of JSON are exact up to 2^53 only. A number is taken too."
 )
 
+_IF_MATCH: Json = {
+    "name": "If-Match",
+    "in": "header",
+    "required": False,
+    "description": "The etag of the version that is to be changed, in quotes, and no other: 409 when another stands.",
+    "schema": {"type": "string"},
+}
+
 _SCALARS: Mapping[int, Json] = {
     FieldDescriptor.TYPE_INT32: {"type": "integer", "format": "int32"},
     FieldDescriptor.TYPE_INT64: {"type": "string", "format": "int64", "pattern": "^-?[0-9]+$"},
@@ -77,7 +85,11 @@ def _operation(binding: Binding, said: Mapping[str, str]) -> Json:
         "summary": comment.partition(". ")[0].removesuffix(".") + ".",
         "description": comment,
         "tags": [method.containing_service.name],
-        "parameters": [*_path_parameters(binding, said), *_query_parameters(binding, said)],
+        "parameters": [
+            *_path_parameters(binding, said),
+            *_query_parameters(binding, said),
+            *([_IF_MATCH] if binding.etag else []),
+        ],
         "responses": {
             "200": {
                 "description": said.get(method.output_type.full_name, method.output_type.name),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from google.api import annotations_pb2, http_pb2
@@ -25,6 +25,7 @@ _TIMEOUTS = {"SubmitReassignment": SUBMIT_TIMEOUT}
 """Method -> how long it may take, where that is longer than usual."""
 
 _TEMPLATE = re.compile(r"\{([a-z0-9_.]+)\}")
+_QUOTED = re.compile(r'"([^"]{1,60})"')
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
 _BITS = {FieldDescriptor.CPPTYPE_INT32: 31, FieldDescriptor.CPPTYPE_INT64: 63}
 
@@ -53,26 +54,45 @@ class Binding:
         taken = {self.body, *self.fields.values()}
         return tuple(f for f in self.method.input_type.fields if f.name not in taken and _is_plain(f))
 
+    @property
+    def etag(self) -> str:
+        """The field of the request that says which version is to be changed, which `If-Match` sets; "": none."""
+        inside = f"{self.body}.etag" if self.body not in ("", "*") and "etag" in body_of(self).fields_by_name else ""
+        return "etag" if "etag" in self.method.input_type.fields_by_name else inside
+
 
 def bindings(service: ServiceDescriptor) -> tuple[Binding, ...]:
     """Return all routes of a service, in the order of its proto."""
     return tuple(binding for method in service.methods for binding in _of(method))
 
 
-def answer(binding: Binding, admin: Admin, in_path: Mapping[str, str], query: str, body: bytes) -> Answer:
-    """Return what the method answers, as JSON.
+def answer(
+    binding: Binding, admin: Admin, in_path: Mapping[str, str], query: str, body: bytes, if_match: str | None = None
+) -> Answer:
+    """Return what the method answers, as JSON; the etag of what it tells of stands in the header too.
 
     Raises:
         Invalid: when the request is not what the route takes.
         AutothrottleError: what the admin service answered.
     """
     timeout = _TIMEOUTS.get(binding.method.name, ADMIN_TIMEOUT)
-    response = admin.call(binding.method.name, request(binding, in_path, query, body), timeout)
-    return document(200, json_format.MessageToDict(response, always_print_fields_with_no_presence=True))
+    response = admin.call(binding.method.name, request(binding, in_path, query, body, if_match), timeout)
+    made = document(200, json_format.MessageToDict(response, always_print_fields_with_no_presence=True))
+    etag = getattr(getattr(response, "override", None), "etag", "")
+    return replace(made, headers={"etag": f'"{etag}"'}) if etag else made
 
 
-def request(binding: Binding, in_path: Mapping[str, str], query: str, body: bytes) -> Message:
+def request(
+    binding: Binding, in_path: Mapping[str, str], query: str, body: bytes, if_match: str | None = None
+) -> Message:
     """Return the message that a request over HTTP stands for.
+
+    Args:
+        binding: its route.
+        in_path: parameter of the path -> text.
+        query: of the URL.
+        body: of the request.
+        if_match: the header of this name, of a request that changes something; None: there is none.
 
     Raises:
         Invalid: when a parameter or a field is unknown, given twice or no such value, or the body is no JSON object.
@@ -88,6 +108,10 @@ def request(binding: Binding, in_path: Mapping[str, str], query: str, body: byte
             raise Invalid(f"{known[name].json_name} is given twice, in both of its spellings; give it once")
     for parameter, name in binding.fields.items():
         given[name] = in_path[parameter]
+    if if_match is not None:
+        name, text = binding.etag, _etag(binding, if_match)
+        if given.setdefault(name, text) != text:
+            raise Invalid(f"etag is {given[name]} in the URL and {text} in If-Match; give it once")
     for name, text in given.items():
         _set(message, field_at(binding.method.input_type, name), name, text)
     return message
@@ -161,6 +185,14 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in found if sum(name == other for other, _ in pairs) > 1)
         raise Invalid(f"the body gives {twice!r} twice; give it once")
     return found
+
+
+def _etag(binding: Binding, if_match: str) -> str:
+    found = _QUOTED.fullmatch(if_match)
+    if found is None or not binding.etag:
+        takes = "one etag in quotes, as a header ETag shows it" if binding.etag else "none"
+        raise Invalid(f"If-Match {if_match[:60]!r}: {binding.verb} {binding.path} takes {takes}")
+    return found[1]
 
 
 def _set(message: Message, field: FieldDescriptor, path: str, text: str) -> None:

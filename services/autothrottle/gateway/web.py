@@ -81,8 +81,9 @@ def application(admin: AdminService, body_seconds: float) -> Starlette:
 
 def _rest(binding: rest.Binding, admin: AdminService) -> _Answering:
     def answer(request: Request, body: bytes) -> Answer:
+        if_match = None if binding.verb == "GET" else request.headers.get("if-match")
         try:
-            return rest.answer(binding, _asked_by(request, admin), request.path_params, _query(request), body)
+            return rest.answer(binding, _asked_by(request, admin), request.path_params, _query(request), body, if_match)
         except AutothrottleError as error:
             return failure(error)
 

@@ -24,10 +24,11 @@ from autothrottle.core.changes import (
 )
 from autothrottle.core.configs import ReplicaRole, ResourceType
 from autothrottle.core.cycle import CycleRecord, PlannerState
-from autothrottle.core.errors import AutothrottleError, Missing, NotLeader, Unavailable
+from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.loads import Loads
-from autothrottle.core.overrides import Overrides
+from autothrottle.core.overrides import Override, Overrides, whose
+from autothrottle.core.pause import Pause, PauseMode, stale_lists, taken_back
 from autothrottle.core.plan import Limits, Plan, plan, standing_rate
 from autothrottle.core.progress import SHORTEST_SPAN, Remainder, remainder
 from autothrottle.core.reassignment import Submitted, Targets, proposal
@@ -39,6 +40,7 @@ from autothrottle.ports.cluster import ConfigWriter, Reassigner, SnapshotEvent, 
 from autothrottle.ports.leadership import Election, Term
 from autothrottle.ports.metrics import Event, EventSink, LoadSource
 from autothrottle.ports.overrides import OverrideStore
+from autothrottle.ports.pauses import PauseStore
 from autothrottle.ports.tracing import UNTRACED, Tracer
 
 log = logging.getLogger(__name__)
@@ -51,11 +53,16 @@ _LONGEST_METRICS_WAIT = timedelta(seconds=15)
 _METRICS_PAUSE = timedelta(seconds=15)
 """After a reading that failed: so long no event cycle reads again, lest a source that hangs holds each of them."""
 
+_NOTHING_LEFT, _MARKED, _EXPIRED = "no reassignment is left", "it was marked for removal", "its time is over"
+"""Why an override is purged."""
+
 _PROBLEMS_SHOWN = 5
 """How many an error names."""
 
 _FIRST_PROGRESS = SHORTEST_SPAN + timedelta(seconds=10)
 """So long after the start of a move its ETA is known."""
+
+_IN_SHADOW = "the planner runs in shadow and changes nothing in Kafka; start it without --shadow"
 
 _CYCLES_KEPT = 100
 """For whoever watches them and is slower than they come."""
@@ -73,6 +80,8 @@ class PlannerSettings:
     cleanup_after: int = 60
     """Idle intervals after which foreign throttles are removed, >= 1; only with `cleanup_foreign`."""
     cleanup_foreign: bool = False
+    shadow: bool = False
+    """Whether everything is decided and recorded, and nothing written, posted or submitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,7 @@ class Ports:
     writer: ConfigWriter
     reassigner: Reassigner
     overrides: OverrideStore
+    pauses: PauseStore
     tracer: Tracer = UNTRACED
 
 
@@ -98,15 +108,19 @@ class _Memory:
     topics: frozenset[str] = frozenset()
     announced: tuple[str, ...] = ()
     overrides: Overrides | None = None
+    pause: Pause | None = None
+    pause_is_known: bool = False
     loads: Loads = field(default_factory=Loads)
     loads_read: float | None = None
     loads_error: str = ""
     failures: dict[int, int] = field(default_factory=dict)
     history: ThrottleHistory = field(default_factory=ThrottleHistory)
     after_reassignment: bool = False
+    withdrawn: bool = False
     foreign_cycles: int = 0
     troubles: int = 0
     findings: frozenset[str] = frozenset()
+    would: tuple[str, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -133,6 +147,7 @@ class Planner:
         self._watches = [
             ports.snapshots.watch_snapshots(self._happened),
             ports.overrides.watch_overrides(lambda: self._triggers.request("an override changed")),
+            ports.pauses.watch_pause(lambda: self._triggers.request("it was paused or resumed")),
         ]
 
     def start(self, address: str) -> None:
@@ -174,7 +189,8 @@ class Planner:
 
         Raises:
             NotLeader: with the leader's address.
-            Missing, Invalid: when it is wrong; Conflict: when something is in the way. Nothing was submitted.
+            Missing, Invalid: when it is wrong; Conflict: when something is in the way, a pause for example. Nothing
+                was submitted.
             Unavailable: when it was not done in time; the message says whether it may have been submitted.
         """
         term, deadline = self._demand_term(), self._clock() + timeout.total_seconds()
@@ -184,6 +200,8 @@ class Planner:
         found = proposal(snapshot, wanted)
         if validate_only or not found.start:
             return Submitted(len(found.start), len(found.moving), len(found.there))
+        if obstacle := self._obstacle(self._ports.pauses.read_pause()):
+            raise obstacle
         submission = self._submissions.propose(term.fence, wanted)
         self._triggers.request("a reassignment is to be submitted", urgent=True)
         try:
@@ -199,9 +217,12 @@ class Planner:
             NotLeader: with the leader's address.
             Missing: when none of them is being reassigned.
             Invalid: when the backend cannot do it.
+            Conflict: when this planner runs in shadow.
             Unavailable: when it is unknown whether it was done.
         """
         term = self._demand_term()
+        if self._settings.shadow:
+            raise Conflict(_IN_SHADOW)
         refused = self._ports.reassigner.alter_reassignments(term.fence, dict.fromkeys(rows), timeout)
         if len(refused) == len(rows):
             raise Missing(f"nothing was cancelled: {'; '.join(list(refused.values())[:_PROBLEMS_SHOWN])}")
@@ -209,6 +230,14 @@ class Planner:
         self._triggers.request("a reassignment was cancelled", urgent=True)
         log.info("Reassignment of %d partitions cancelled", len(rows) - len(refused))
         return refused
+
+    def _obstacle(self, pause: Pause | None) -> Conflict | None:
+        """Why no reassignment can be throttled and submitted now; None: it can."""
+        if self._settings.shadow:
+            return Conflict(_IN_SHADOW)
+        if pause is not None:
+            return Conflict(f"nothing was submitted, since autothrottle is paused ({pause}); resume it first")
+        return None
 
     def _demand_term(self) -> Term:
         if (term := self._ports.election.term) is None:
@@ -228,6 +257,7 @@ class Planner:
             leader_address=leader.address if leader else "",
             last_cycle=self._last_cycle,
             failures=dict(self._memory.failures),
+            leader_since=leader.since if leader else None,
         )
 
     def next_cycle(
@@ -281,7 +311,7 @@ class Planner:
 
     def _run_traced(self, term: Term, trigger: Trigger) -> CycleRecord:
         if term.fence != self._fence:
-            log.info("Leading in term %d", term.fence)
+            log.info("Leading in term %d%s", term.fence, ", in shadow: nothing is written" * self._settings.shadow)
             self._fence, self._memory, self._newest_event = term.fence, _Memory(), 0
             self._submissions.begin_term(term.fence)
         memory, start = self._memory, self._now()
@@ -313,7 +343,7 @@ class Planner:
             self._submissions.fail(AutothrottleError(f"nothing was submitted: {cycle.error}"))
         if memory.troubles:
             self._triggers.request("trying again", _back_off(memory.troubles, self._settings.interval))
-        record = cycle.record(start, self._now(), trigger.reason)
+        record = cycle.record(start, self._now(), trigger.reason, self._settings.shadow)
         log.debug("cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
         return record
 
@@ -321,7 +351,11 @@ class Planner:
 
     def _read(self, cycle: _Cycle, trigger: Trigger) -> None:
         memory, ports = self._memory, self._ports
-        cycle.overrides = memory.overrides = self._overrides()
+        cycle.pause = self._pause(cycle)
+        if obstacle := self._obstacle(cycle.pause):
+            self._submissions.fail(obstacle)
+        memory.overrides = self._overrides()
+        self._await_expiry(cycle, memory.overrides)
         cycle.findings += dict.fromkeys([*cycle.overrides.warnings, *cycle.overrides.unreadable.values()])
         with ports.tracer.span("discovery"):
             cycle.read = ports.snapshots.fetch_snapshot(
@@ -335,10 +369,27 @@ class Planner:
         memory.version = cycle.snapshot.version
         cycle.findings += [f"{problem.path}: {problem.reason}" for problem in cycle.snapshot.problems]
         memory.history = memory.history.observe(self._now(), _standing(cycle.snapshot))
+        if cycle.pause is not None:
+            return  # Nothing is decided on them, and no failure counts.
         with ports.tracer.span("metrics") as span:
             cycle.loads = self._loads(cycle, trigger)
             if memory.loads_error:
                 span.fail(memory.loads_error)
+
+    def _pause(self, cycle: _Cycle) -> Pause | None:
+        """The pause; the one last read when it cannot be read. Whatever changed is logged once."""
+        memory = self._memory
+        try:
+            pause = self._ports.pauses.read_pause()
+        except Unavailable as error:
+            if not memory.pause_is_known:
+                raise
+            cycle.findings.append(f"the pause cannot be read, what was last read of it holds: {error}")
+            return memory.pause
+        if pause != memory.pause:
+            log.warning("%s", "Resumed" if pause is None else f"Paused: {pause}")
+        memory.pause, memory.pause_is_known = pause, True
+        return pause
 
     def _overrides(self) -> Overrides:
         """The overrides, those that cannot be read as they were last read."""
@@ -351,6 +402,13 @@ class Planner:
             reason = f"no override can be read, the last ones stay: {error}"
             read = Overrides(unreadable={None: reason, **{b: reason for b in last.brokers}})
         return read.keeping_unreadable(last or Overrides())
+
+    def _await_expiry(self, cycle: _Cycle, overrides: Overrides) -> None:
+        """Leave out the overrides whose time has come, and let a cycle run when the next one's comes."""
+        now = self._now()
+        cycle.overrides, cycle.expired = overrides.acting(now), overrides.expired(now)
+        if (end := overrides.next_expiry(now)) is not None:
+            self._triggers.request("an override ends", end - now)
 
     def _loads(self, cycle: _Cycle, trigger: Trigger) -> Loads:
         """The loads to decide on; read anew by scheduled cycles, and when those last read are too old."""
@@ -387,6 +445,9 @@ class Planner:
     # Decide.
 
     def _decide(self, cycle: _Cycle) -> None:
+        if cycle.pause is not None:
+            self._stand_still(cycle, cycle.pause)
+            return
         memory = self._memory
         cycle.plan = plan(
             cycle.snapshot,
@@ -397,10 +458,21 @@ class Planner:
             memory.history,
             memory.after_reassignment,
         )
-        if self._submissions.withdrawn:
+        if self._submissions.withdrawn or memory.withdrawn:
             # The lists of what was throttled in vain are no reassignment that an override has waited for.
-            cycle.plan = replace(cycle.plan, finished_override=False)
+            cycle.plan, memory.withdrawn = replace(cycle.plan, finished_override=False), False
         found = changes(cycle.plan, cycle.snapshot, cycle.term.fence, cycle.number)
+        cycle.changes, cycle.outcomes = list(found.changes), list(found.refused)
+        cycle.findings += found.findings
+
+    def _stand_still(self, cycle: _Cycle, pause: Pause) -> None:
+        """Decide on nothing: what stands stays, or what is ours goes."""
+        self._memory.withdrawn |= self._submissions.withdrawn
+        if pause.mode is PauseMode.KEEP:
+            if stale := stale_lists(cycle.snapshot, cycle.overrides, self._settings.limits.keep_throttles):
+                cycle.findings.append(narration.stale_line(stale))
+            return
+        found = taken_back(cycle.snapshot, cycle.term.fence, cycle.number)
         cycle.changes, cycle.outcomes = list(found.changes), list(found.refused)
         cycle.findings += found.findings
 
@@ -412,6 +484,9 @@ class Planner:
             foreign = removal_of_foreign(cycle.snapshot, cycle.term.fence, cycle.number)
             # One change for each resource: what is left out here is still there at the next cycle.
             cycle.changes += [change for change in foreign if change.resource not in ours]
+        if self._settings.shadow:
+            cycle.would = tuple(cycle.changes)
+            cycle.changes.clear()
         if cycle.changes:
             fence, wanted = cycle.term.fence, cycle.changes
             cycle.outcomes += self._ports.writer.apply(fence, wanted, _CLUSTER_TIMEOUT)
@@ -432,6 +507,8 @@ class Planner:
     def _cleanup_is_due(self, cycle: _Cycle, trigger: Trigger) -> bool:
         """Whether foreign throttles are to go; they are reported first, once."""
         memory, settings = self._memory, self._settings
+        if cycle.pause is not None:
+            return False
         idle = not cycle.snapshot.reassignments and not cycle.plan.hold
         foreign = foreign_throttles(cycle.snapshot) if idle else {}
         if not foreign:
@@ -445,15 +522,23 @@ class Planner:
     def _purge_overrides(self, cycle: _Cycle) -> None:
         """Remove the overrides that have done their work, each in the version that was read."""
         overrides, fence = cycle.overrides, cycle.term.fence
+        if cycle.pause is not None or self._settings.shadow:
+            self._note_reassignment(cycle, purge_is_left=True)
+            return
         finished = cycle.plan.finished_override and overrides.cluster is not None
         if finished and overrides.cluster is not None and not cycle.refused:
-            if self._ports.overrides.purge_override(fence, None, overrides.cluster.version):
-                log.info("Throttle override removed: no reassignment is left")
+            if self._ports.overrides.purge_override(fence, None, overrides.cluster.version, _NOTHING_LEFT):
+                log.info("Throttle override removed: %s", _NOTHING_LEFT)
             finished = False
         self._note_reassignment(cycle, finished)
         for broker_id, override in overrides.brokers.items():
             if override.rate == 0 and broker_id not in overrides.unreadable:
-                self._ports.overrides.purge_override(fence, broker_id, override.version)
+                self._ports.overrides.purge_override(fence, broker_id, override.version, _MARKED)
+        for broker_or_all, override in cycle.expired.items():
+            if broker_or_all in overrides.unreadable:
+                continue
+            if self._ports.overrides.purge_override(fence, broker_or_all, override.version, _EXPIRED):
+                log.info("Throttle override of %s removed: %s", whose(broker_or_all), _EXPIRED)
 
     def _note_reassignment(self, cycle: _Cycle, purge_is_left: bool) -> None:
         """Remember whether an autoremove override has had its reassignment; what is unknown changes nothing."""
@@ -481,11 +566,13 @@ class Planner:
             log.info("%s", line)
         for line in narration.removal_lines(cycle.plan, cycle.applied):
             log.info("%s", line)
+        if self._settings.shadow:
+            self._tell_what_would_be(cycle)
         defaults = snapshot.default_throttles
         cycle.findings += narration.default_lines(memory.defaults, defaults)
         cycle.findings += narration.default_in_force_lines(defaults, cycle.changes, cycle.outcomes)
         self._tell_findings(cycle)
-        for event in narration.events(cycle.plan, snapshot, cycle.applied, done):
+        for event in () if self._settings.shadow else narration.events(cycle.plan, snapshot, cycle.applied, done):
             self._poster.post(event)
         memory.topics, memory.announced, memory.defaults = topics, lines, defaults
 
@@ -495,6 +582,13 @@ class Planner:
             self._triggers.request("how far the move has come", _FIRST_PROGRESS)
         else:
             log.info("%s", narration.UNKNOWN_PROGRESS)
+
+    def _tell_what_would_be(self, cycle: _Cycle) -> None:
+        """Log what is not written, when it becomes another thing: it is worked out anew by each cycle."""
+        lines = tuple(narration.would_lines(cycle.plan, cycle.would, self._settings.limits))
+        for line in lines if lines != self._memory.would else ():
+            log.info("%s", line)
+        self._memory.would = lines
 
     def _tell_findings(self, cycle: _Cycle) -> None:
         """Log what was found, each thing when it appears and not again while it stays."""
@@ -517,10 +611,16 @@ class _Cycle:
         """The same with what is to be throttled though it does not move yet: what is decided on."""
         self.left: Remainder | None = None
         """Of what moves; None: nothing does, or nothing is known."""
+        self.pause: Pause | None = None
         self.overrides = Overrides()
+        """Those that act."""
+        self.expired: Mapping[int | None, Override] = {}
+        """Those whose time has come, which are to go."""
         self.loads = Loads()
         self.plan = Plan()
         self.changes: list[Change] = []
+        self.would: tuple[Change, ...] = ()
+        """In shadow: what would be written."""
         self.outcomes: list[Outcome] = []
         self.findings: list[str] = []
         self.applied = narration.Applied()
@@ -531,10 +631,14 @@ class _Cycle:
         """The outcomes of what was not written."""
         return [outcome for outcome in self.outcomes if outcome.status is OutcomeStatus.REFUSED]
 
-    def record(self, start: datetime, end: datetime, reason: str) -> CycleRecord:
+    def record(self, start: datetime, end: datetime, reason: str, shadow: bool) -> CycleRecord:
         """Return what is kept of it."""
         left = self.left
         sentence = narration.sentence(self.snapshot, self.changes, self.outcomes, left)
+        if shadow:
+            sentence = narration.shadow_sentence(self.snapshot, self.would, left)
+        if self.pause is not None:
+            sentence = narration.paused_sentence(self.pause, sentence)
         return CycleRecord(
             term=self.term.fence,
             number=self.number,
@@ -549,6 +653,8 @@ class _Cycle:
             error=self.error,
             bytes_left=left.bytes_left if left else None,
             eta=left.eta if left else None,
+            pause=self.pause,
+            shadow=shadow,
         )
 
 

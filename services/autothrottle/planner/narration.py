@@ -13,12 +13,16 @@ from autothrottle.core.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
 from autothrottle.core.errors import Invalid
 from autothrottle.core.loads import MEGABYTE
+from autothrottle.core.pause import Pause
 from autothrottle.core.plan import Decision, Limits, Plan, Reason
 from autothrottle.core.progress import Remainder
 from autothrottle.core.topology import Snapshot, participants
 from autothrottle.ports.metrics import Event
 
 GIGABYTE = 1000 * MEGABYTE
+
+_TOPICS_SHOWN = 20
+"""How many a finding names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,8 @@ def _basis(decision: Decision, limits: Limits) -> str:
             return "override"
         case Reason.MINIMUM:
             return "no metrics: the minimum rate"
+        case Reason.OVER_CAPACITY:
+            return "clients need the link: below the minimum rate"
         case Reason.KEPT:
             return "no metrics: the standing rate"
         case Reason.HEADROOM | Reason.UNCHANGED:
@@ -166,13 +172,54 @@ def sentence(
 ) -> str:
     """Return what a cycle did, and what is left to be copied when that is known, in one sentence."""
     count = {status: sum(o.status is status for o in outcomes) for status in OutcomeStatus}
-    moves = f"{len(snapshot.topics)} topics in reassignment" if snapshot.topics else "nothing moves"
-    if left is not None:
-        moves += f", left: {progress_words(left)}"
+    moves = _moves(snapshot, left)
     if not changes and not outcomes:
         return f"{moves}; what stands is right"
     refused = f", {count[OutcomeStatus.REFUSED]} refused" if count[OutcomeStatus.REFUSED] else ""
     return f"{moves}; {count[OutcomeStatus.APPLIED]} of {len(changes)} changes written{refused}"
+
+
+def _moves(snapshot: Snapshot, left: Remainder | None) -> str:
+    moves = f"{len(snapshot.topics)} topics in reassignment" if snapshot.topics else "nothing moves"
+    return moves if left is None else f"{moves}, left: {progress_words(left)}"
+
+
+def shadow_sentence(snapshot: Snapshot, would: Sequence[Change], left: Remainder | None = None) -> str:
+    """Return what a cycle in shadow would have done, in one sentence."""
+    deed = f"{len(would)} changes would be written" if would else "what stands is right"
+    return f"shadow: {_moves(snapshot, left)}; {deed}"
+
+
+def paused_sentence(pause: Pause, sentence: str) -> str:
+    """Return what a cycle did while it was paused, in one sentence."""
+    return f"paused ({pause.mode.value}): {sentence.removesuffix('; what stands is right')}"
+
+
+def stale_line(topics: Sequence[str]) -> str:
+    """Return the line that says where replica lists do not fit what moves, and stay since it is paused."""
+    more = f" and {len(topics) - _TOPICS_SHOWN} more" if len(topics) > _TOPICS_SHOWN else ""
+    return (
+        f"Paused: the replica lists of topics {_bracketed(topics[:_TOPICS_SHOWN])}{more} do not fit what moves (what "
+        "is not listed moves unthrottled, what has arrived is throttled still); they stay until it is resumed"
+    )
+
+
+def would_lines(plan: Plan, would: Sequence[Change], limits: Limits) -> list[str]:
+    """Return the lines that say what a cycle in shadow would have written."""
+    done = Applied.of(would, [Outcome(change.resource, OutcomeStatus.APPLIED) for change in would])
+    lines = []
+    for decision in plan.decisions:
+        if done.rates.get((decision.broker_id, decision.role)) is not None:
+            where = f"broker {decision.broker_id} [{decision.role.value}]"
+            lines.append(
+                f"Shadow: would throttle {where} ({_basis(decision, limits)}) to {megabytes(decision.rate)}MB/s"
+            )
+    lines += [f"Shadow: would remove the throttle on broker {b}" for b in _unthrottled(plan, done)]
+    for change in would:
+        if change.resource.type is ResourceType.TOPIC:
+            verb = "remove" if change.ledger is None else "set"
+            lines.append(f"Shadow: would {verb} the throttled replicas on topic {change.resource.name}")
+    return lines
 
 
 def progress_words(left: Remainder) -> str:

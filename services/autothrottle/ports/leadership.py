@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 
@@ -22,6 +23,8 @@ class Leader:
     fence: int
     address: str
     """Where its planner service answers, `host:port` or `unix:path`."""
+    since: datetime | None = None
+    """When its term began, UTC; None: unknown."""
 
 
 class Election(Protocol):

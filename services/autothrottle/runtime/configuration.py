@@ -147,6 +147,8 @@ class Configuration:
     cleanup_after: int
     """Intervals, >= 1."""
     cleanup_foreign: bool
+    shadow: bool
+    """Whether nothing is changed in Kafka."""
     log_format: str
     """text or json."""
     log_level: str
@@ -271,6 +273,7 @@ def _configuration(reader: _Reader, warnings: list[str]) -> Configuration:
         interval=reader.of(options.INTERVAL),
         cleanup_after=reader.of(options.CLEANUP_AFTER),
         cleanup_foreign=reader.of(options.CLEANUP_FOREIGN),
+        shadow=reader.of(options.SHADOW),
         log_format=reader.of(options.LOG_FORMAT),
         log_level=reader.of(options.LOG_LEVEL),
         warnings=tuple(warnings),
@@ -417,6 +420,7 @@ def _limits(reader: _Reader) -> Limits:
         change_threshold=reader.of(options.CHANGE_THRESHOLD),
         failure_threshold=reader.of(options.FAILURE_THRESHOLD),
         keep_throttles=reader.of(options.SKIP_AUTO_DELETE_THROTTLES),
+        pause_over_capacity=reader.of(options.PAUSE_OVER_CAPACITY),
     )
 
 

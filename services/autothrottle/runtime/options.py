@@ -242,6 +242,10 @@ def _addresses(name: str, default: str, meaning: str, example: str = "", unix: b
     return Option(name, parse, default, meaning, range, example=example)
 
 
+def _service_addresses(name: str, meaning: str, example: str) -> Option[tuple[str, ...]]:
+    return _addresses(name, "", f"{meaning}; found by the list of members if empty", example, unix=True)
+
+
 def _unix(text: str) -> str:
     if text == "unix:" or not text.isprintable():
         raise Refused(f"has no path in {text!r}")
@@ -389,6 +393,10 @@ CHANGE_THRESHOLD = _percent(
 )
 FAILURE_THRESHOLD = _count("failure-threshold", "1", "Cycles without metrics before min-rate is set", 0)
 CLEANUP_AFTER = _count("cleanup-after", "60", "Idle intervals before throttles that were left over go", 1)
+PAUSE_OVER_CAPACITY = _boolean(
+    "pause-over-capacity", "When clients need the link, throttle below min-rate, down to a full pause"
+)
+SHADOW = _boolean("shadow", "Decide and record, and change nothing in Kafka; give it a zk-config-prefix of its own")
 CLEANUP_FOREIGN = _boolean("cleanup-foreign", "Remove throttles that others left over, too")
 SKIP_AUTO_DELETE_THROTTLES = _boolean("skip-auto-delete-throttles", "Never remove throttles at the end of a move")
 
@@ -423,11 +431,11 @@ DEFAULT_CAPACITY: Option[Capacity | None] = Option(
 API_LISTEN = _listen("api-listen", "localhost:8080", "Where the HTTP API answers", unix=False)
 GRPC_LISTEN = _listen("grpc-listen", "127.0.0.1:0", "Where the gRPC API of `autothrottle run` answers")
 LISTEN = _listen("listen", "127.0.0.1:0", "Where a single service answers")
-DISCOVERY_ADDR = _addresses("discovery-addr", "", "Where discovery answers", "127.0.0.1:4001", unix=True)
-METRICS_ADDR = _addresses("metrics-addr", "", "Where metrics answers", "127.0.0.1:4002", unix=True)
-PLANNER_ADDR = _addresses("planner-addr", "", "Where the planners answer", "127.0.0.1:4003", unix=True)
-APPLIER_ADDR = _addresses("applier-addr", "", "Where the applier answers", "127.0.0.1:4004", unix=True)
-ADMIN_ADDR = _addresses("admin-addr", "", "Where admin answers", "127.0.0.1:4005", unix=True)
+DISCOVERY_ADDR = _service_addresses("discovery-addr", "Where discovery answers", "127.0.0.1:4001")
+METRICS_ADDR = _service_addresses("metrics-addr", "Where metrics answers", "127.0.0.1:4002")
+PLANNER_ADDR = _service_addresses("planner-addr", "Where the planners answer", "127.0.0.1:4003")
+APPLIER_ADDR = _service_addresses("applier-addr", "Where the applier answers", "127.0.0.1:4004")
+ADMIN_ADDR = _service_addresses("admin-addr", "Where admin answers", "127.0.0.1:4005")
 
 LOG_FORMAT = _choice("log-format", "text", "Format of log lines", "text", "json")
 LOG_LEVEL = _choice("log-level", "info", "Least level that is logged", "debug", "info", "warning", "error")

@@ -9,6 +9,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -29,22 +30,34 @@ class Override(_message.Message):
     BROKER_ID_FIELD_NUMBER: _builtins.int
     RATE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     AUTOREMOVE_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     """The broker that it rules; absent: every broker that takes part in a reassignment. > 0."""
     rate_bytes_per_second: _builtins.int
     """Bytes per second, 1 to 2^63-1."""
     autoremove: _builtins.bool
     """Whether it ends when no reassignment is left. Without effect on a broker's override."""
+    etag: _builtins.str
+    """Names this version of it; in every answer. Given to SetOverride: the version that it may take the place of, and no
+    other; empty: any, or none.
+    """
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """When it ends by itself, in the future by the clocks of the services; absent: never."""
+
     def __init__(
         self,
         *,
         broker_id: _builtins.int | None = ...,
         rate_bytes_per_second: _builtins.int = ...,
         autoremove: _builtins.bool = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "broker_id", b"broker_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "broker_id", b"broker_id", "expire_time", b"expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "autoremove", b"autoremove", "broker_id", b"broker_id", "rate_bytes_per_second", b"rate_bytes_per_second"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "autoremove", b"autoremove", "broker_id", b"broker_id", "etag", b"etag", "expire_time", b"expire_time", "rate_bytes_per_second", b"rate_bytes_per_second"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__broker_id: _TypeAlias = _typing.Literal["broker_id"]  # noqa: Y015
     _WhichOneofArgType__broker_id: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id"]  # noqa: Y015
@@ -208,16 +221,20 @@ class RemoveOverrideRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     """The broker, > 0; absent: the cluster's override."""
+    etag: _builtins.str
+    """The version to remove, and no other, as an answer names it; empty: any."""
     def __init__(
         self,
         *,
         broker_id: _builtins.int | None = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "broker_id", b"broker_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "broker_id", b"broker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "broker_id", b"broker_id", "etag", b"etag"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__broker_id: _TypeAlias = _typing.Literal["broker_id"]  # noqa: Y015
     _WhichOneofArgType__broker_id: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id"]  # noqa: Y015
@@ -241,6 +258,137 @@ class RemoveOverrideResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RemoveOverrideResponse: _TypeAlias = RemoveOverrideResponse  # noqa: Y015
+
+@_typing.final
+class ListAuditRecordsRequest(_message.Message):
+    """Asks for the newest changes of overrides."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMIT_FIELD_NUMBER: _builtins.int
+    limit: _builtins.int
+    """How many at most, 1 to 1,000; 0: 100."""
+    def __init__(
+        self,
+        *,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditRecordsRequest: _TypeAlias = ListAuditRecordsRequest  # noqa: Y015
+
+@_typing.final
+class ListAuditRecordsResponse(_message.Message):
+    """The newest changes of overrides."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditRecord]:
+        """The newest first."""
+
+    def __init__(
+        self,
+        *,
+        records: _abc.Iterable[Global___AuditRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditRecordsResponse: _TypeAlias = ListAuditRecordsResponse  # noqa: Y015
+
+@_typing.final
+class AuditRecord(_message.Message):
+    """One change of one override, recorded in the transaction that made it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Action:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[AuditRecord._Action.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ACTION_UNSPECIFIED: AuditRecord._Action.ValueType  # 0
+        """Not set; never sent."""
+        ACTION_SET: AuditRecord._Action.ValueType  # 1
+        """It was set, in place of one that stood or not."""
+        ACTION_REMOVE: AuditRecord._Action.ValueType  # 2
+        """Somebody removed it."""
+        ACTION_PURGE: AuditRecord._Action.ValueType  # 3
+        """The leading planner removed it: the reason says why."""
+
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper):
+        """What was done."""
+
+    ACTION_UNSPECIFIED: AuditRecord.Action.ValueType  # 0
+    """Not set; never sent."""
+    ACTION_SET: AuditRecord.Action.ValueType  # 1
+    """It was set, in place of one that stood or not."""
+    ACTION_REMOVE: AuditRecord.Action.ValueType  # 2
+    """Somebody removed it."""
+    ACTION_PURGE: AuditRecord.Action.ValueType  # 3
+    """The leading planner removed it: the reason says why."""
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    WHO_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Its place in the order of all changes: a later one has a larger number."""
+    who: _builtins.str
+    """Who called, as far as it is known: an address, and for whom it says that it called; or a planner and its term."""
+    action: Global___AuditRecord.Action.ValueType
+    """What was done."""
+    broker_id: _builtins.int
+    """Whose override; absent: the cluster's."""
+    reason: _builtins.str
+    """Why, when nobody asked for it; else empty."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """By the store's clock."""
+
+    @_builtins.property
+    def before(self) -> Global___Override:
+        """What stood; absent: nothing, or what could not be read."""
+
+    @_builtins.property
+    def after(self) -> Global___Override:
+        """What stands since; absent: nothing."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        who: _builtins.str = ...,
+        action: Global___AuditRecord.Action.ValueType = ...,
+        broker_id: _builtins.int | None = ...,
+        before: Global___Override | None = ...,
+        after: Global___Override | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "after", b"after", "before", b"before", "broker_id", b"broker_id", "time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "action", b"action", "after", b"after", "before", b"before", "broker_id", b"broker_id", "number", b"number", "reason", b"reason", "time", b"time", "who", b"who"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__broker_id: _TypeAlias = _typing.Literal["broker_id"]  # noqa: Y015
+    _WhichOneofArgType__broker_id: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__broker_id) -> _WhichOneofReturnType__broker_id | None: ...
+
+Global___AuditRecord: _TypeAlias = AuditRecord  # noqa: Y015
 
 @_typing.final
 class RequestCycleRequest(_message.Message):
@@ -304,10 +452,34 @@ class GetClusterStateResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class FailuresEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TERM_FIELD_NUMBER: _builtins.int
     LEADER_ADDRESS_FIELD_NUMBER: _builtins.int
     LAST_CYCLE_FIELD_NUMBER: _builtins.int
     OVERRIDES_FIELD_NUMBER: _builtins.int
+    PAUSE_FIELD_NUMBER: _builtins.int
+    LEADER_SINCE_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The newest term."""
     leader_address: _builtins.str
@@ -320,6 +492,22 @@ class GetClusterStateResponse(_message.Message):
     def overrides(self) -> _containers.RepeatedCompositeFieldContainer[Global___Override]:
         """All overrides."""
 
+    @_builtins.property
+    def pause(self) -> _types_pb2.Pause:
+        """That it is paused; absent: it is not."""
+
+    @_builtins.property
+    def leader_since(self) -> _timestamp_pb2.Timestamp:
+        """When the leader's term began; absent: unknown."""
+
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
+        """The processes that run, by service and start."""
+
+    @_builtins.property
+    def failures(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """Broker id -> scheduled cycles in a row without usable metrics, of the leader."""
+
     def __init__(
         self,
         *,
@@ -327,14 +515,68 @@ class GetClusterStateResponse(_message.Message):
         leader_address: _builtins.str = ...,
         last_cycle: _types_pb2.Cycle | None = ...,
         overrides: _abc.Iterable[Global___Override] | None = ...,
+        pause: _types_pb2.Pause | None = ...,
+        leader_since: _timestamp_pb2.Timestamp | None = ...,
+        members: _abc.Iterable[Global___Member] | None = ...,
+        failures: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["last_cycle", b"last_cycle"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_cycle", b"last_cycle", "leader_since", b"leader_since", "pause", b"pause"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_cycle", b"last_cycle", "leader_address", b"leader_address", "overrides", b"overrides", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "last_cycle", b"last_cycle", "leader_address", b"leader_address", "leader_since", b"leader_since", "members", b"members", "overrides", b"overrides", "pause", b"pause", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetClusterStateResponse: _TypeAlias = GetClusterStateResponse  # noqa: Y015
+
+@_typing.final
+class Member(_message.Message):
+    """One process that serves."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVICE_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    service: _builtins.str
+    """The command that it runs: `discovery`, `metrics`, `planner`, `applier`, `admin`, `gateway` or `run`."""
+    version: _builtins.str
+    """The version of its program."""
+    address: _builtins.str
+    """Where it answers, `host:port` or `unix:path`, as it listens: `0.0.0.0` is every interface of its host."""
+    host: _builtins.str
+    """The name of its host."""
+    pid: _builtins.int
+    """Its process id there."""
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The services that it is: the one of its name, or all of them in `run`."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When it started, by its own clock."""
+
+    def __init__(
+        self,
+        *,
+        service: _builtins.str = ...,
+        roles: _abc.Iterable[_builtins.str] | None = ...,
+        version: _builtins.str = ...,
+        address: _builtins.str = ...,
+        host: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "host", b"host", "pid", b"pid", "roles", b"roles", "service", b"service", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Member: _TypeAlias = Member  # noqa: Y015
 
 @_typing.final
 class ListReassignmentsRequest(_message.Message):
@@ -557,3 +799,92 @@ class CancelReassignmentResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelReassignmentResponse: _TypeAlias = CancelReassignmentResponse  # noqa: Y015
+
+@_typing.final
+class PauseRequest(_message.Message):
+    """Asks for a pause."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    mode: _types_pb2.Pause.Mode.ValueType
+    """What becomes of the throttles meanwhile."""
+    reason: _builtins.str
+    """Why, for the log and the state: at most 1,000 printable characters on one line; may be empty."""
+    def __init__(
+        self,
+        *,
+        mode: _types_pb2.Pause.Mode.ValueType = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseRequest: _TypeAlias = PauseRequest  # noqa: Y015
+
+@_typing.final
+class PauseResponse(_message.Message):
+    """It is paused."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAUSE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pause(self) -> _types_pb2.Pause:
+        """As it stands now."""
+
+    def __init__(
+        self,
+        *,
+        pause: _types_pb2.Pause | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pause", b"pause"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pause", b"pause"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseResponse: _TypeAlias = PauseResponse  # noqa: Y015
+
+@_typing.final
+class ResumeRequest(_message.Message):
+    """Asks for the end of a pause."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeRequest: _TypeAlias = ResumeRequest  # noqa: Y015
+
+@_typing.final
+class ResumeResponse(_message.Message):
+    """It is not paused any more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAS_PAUSED_FIELD_NUMBER: _builtins.int
+    was_paused: _builtins.bool
+    """Whether it was."""
+    def __init__(
+        self,
+        *,
+        was_paused: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["was_paused", b"was_paused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeResponse: _TypeAlias = ResumeResponse  # noqa: Y015

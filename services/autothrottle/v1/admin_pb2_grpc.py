@@ -56,6 +56,11 @@ class AdminServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_admin__pb2.RemoveOverrideRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_admin__pb2.RemoveOverrideResponse.FromString,
                 _registered_method=True)
+        self.ListAuditRecords = channel.unary_unary(
+                '/autothrottle.v1.AdminService/ListAuditRecords',
+                request_serializer=autothrottle_dot_v1_dot_admin__pb2.ListAuditRecordsRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_admin__pb2.ListAuditRecordsResponse.FromString,
+                _registered_method=True)
         self.RequestCycle = channel.unary_unary(
                 '/autothrottle.v1.AdminService/RequestCycle',
                 request_serializer=autothrottle_dot_v1_dot_admin__pb2.RequestCycleRequest.SerializeToString,
@@ -81,6 +86,16 @@ class AdminServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentResponse.FromString,
                 _registered_method=True)
+        self.Pause = channel.unary_unary(
+                '/autothrottle.v1.AdminService/Pause',
+                request_serializer=autothrottle_dot_v1_dot_admin__pb2.PauseRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_admin__pb2.PauseResponse.FromString,
+                _registered_method=True)
+        self.Resume = channel.unary_unary(
+                '/autothrottle.v1.AdminService/Resume',
+                request_serializer=autothrottle_dot_v1_dot_admin__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_admin__pb2.ResumeResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -103,15 +118,25 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetOverride(self, request, context):
-        """Sets an override, in place of one that stands. Idempotent.
-        Errors: INVALID_ARGUMENT when the rate or the broker id is out of range; UNAVAILABLE.
+        """Sets an override, in place of one that stands. Idempotent, but not with an etag: then only in place of that version.
+        Errors: INVALID_ARGUMENT when the rate, the broker id or the expire time is out of range; ABORTED when another
+        version stands, or none; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveOverride(self, request, context):
-        """Removes an override. Errors: NOT_FOUND when none is set; INVALID_ARGUMENT; UNAVAILABLE.
+        """Removes an override; with an etag only that version. Errors: NOT_FOUND when none is set; ABORTED when another
+        version stands; INVALID_ARGUMENT; UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAuditRecords(self, request, context):
+        """Returns the newest changes of overrides, who made them and when; the last 1,000 are kept. What the original program
+        changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,7 +150,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetClusterState(self, request, context):
-        """Returns who leads, the last cycle and the overrides. Idempotent. Errors: UNAVAILABLE when none leads.
+        """Returns who leads and since when, the last cycle, the overrides and the processes that run. Idempotent.
+        Errors: UNAVAILABLE when none leads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,8 +169,8 @@ class AdminServiceServicer:
 
         Returns when Kafka has taken it. Idempotent: what is on its way to the same replicas, or there, is not submitted
         again. Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere, another
-        reassignment is being submitted, or a throttle could not be set: nothing was submitted then. UNAVAILABLE when none
-        leads, it was not done in time, or it is unknown whether Kafka has taken it.
+        reassignment is being submitted, a throttle could not be set, or it is paused or in shadow: nothing was submitted
+        then. UNAVAILABLE when none leads, it was not done in time, or it is unknown whether Kafka has taken it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -152,7 +178,24 @@ class AdminServiceServicer:
 
     def CancelReassignment(self, request, context):
         """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
-        reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+        reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow; UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pause(self, request, context):
+        """Lets the planner decide nothing until Resume, whoever leads; in place of a pause that stands. Idempotent.
+
+        A cycle in hand ends first. Overrides are kept and act when it is resumed; reassignments are not submitted meanwhile.
+        Errors: INVALID_ARGUMENT without a mode; UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Resume(self, request, context):
+        """Lets the planner decide again; a cycle starts at once. Idempotent. Errors: UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -181,6 +224,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=autothrottle_dot_v1_dot_admin__pb2.RemoveOverrideRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_admin__pb2.RemoveOverrideResponse.SerializeToString,
             ),
+            'ListAuditRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAuditRecords,
+                    request_deserializer=autothrottle_dot_v1_dot_admin__pb2.ListAuditRecordsRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_admin__pb2.ListAuditRecordsResponse.SerializeToString,
+            ),
             'RequestCycle': grpc.unary_unary_rpc_method_handler(
                     servicer.RequestCycle,
                     request_deserializer=autothrottle_dot_v1_dot_admin__pb2.RequestCycleRequest.FromString,
@@ -205,6 +253,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.CancelReassignment,
                     request_deserializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentResponse.SerializeToString,
+            ),
+            'Pause': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pause,
+                    request_deserializer=autothrottle_dot_v1_dot_admin__pb2.PauseRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_admin__pb2.PauseResponse.SerializeToString,
+            ),
+            'Resume': grpc.unary_unary_rpc_method_handler(
+                    servicer.Resume,
+                    request_deserializer=autothrottle_dot_v1_dot_admin__pb2.ResumeRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_admin__pb2.ResumeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -317,6 +375,33 @@ class AdminService:
             '/autothrottle.v1.AdminService/RemoveOverride',
             autothrottle_dot_v1_dot_admin__pb2.RemoveOverrideRequest.SerializeToString,
             autothrottle_dot_v1_dot_admin__pb2.RemoveOverrideResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAuditRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.AdminService/ListAuditRecords',
+            autothrottle_dot_v1_dot_admin__pb2.ListAuditRecordsRequest.SerializeToString,
+            autothrottle_dot_v1_dot_admin__pb2.ListAuditRecordsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -452,6 +537,60 @@ class AdminService:
             '/autothrottle.v1.AdminService/CancelReassignment',
             autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentRequest.SerializeToString,
             autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pause(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.AdminService/Pause',
+            autothrottle_dot_v1_dot_admin__pb2.PauseRequest.SerializeToString,
+            autothrottle_dot_v1_dot_admin__pb2.PauseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.AdminService/Resume',
+            autothrottle_dot_v1_dot_admin__pb2.ResumeRequest.SerializeToString,
+            autothrottle_dot_v1_dot_admin__pb2.ResumeResponse.FromString,
             options,
             channel_credentials,
             insecure,

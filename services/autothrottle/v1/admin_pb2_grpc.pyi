@@ -40,15 +40,24 @@ class AdminServiceStub:
     GetOverride: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetOverrideRequest, _admin_pb2.GetOverrideResponse]
     """Returns one override. Idempotent. Errors: NOT_FOUND when none is set; INVALID_ARGUMENT."""
     SetOverride: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetOverrideRequest, _admin_pb2.SetOverrideResponse]
-    """Sets an override, in place of one that stands. Idempotent.
-    Errors: INVALID_ARGUMENT when the rate or the broker id is out of range; UNAVAILABLE.
+    """Sets an override, in place of one that stands. Idempotent, but not with an etag: then only in place of that version.
+    Errors: INVALID_ARGUMENT when the rate, the broker id or the expire time is out of range; ABORTED when another
+    version stands, or none; UNAVAILABLE.
     """
     RemoveOverride: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemoveOverrideRequest, _admin_pb2.RemoveOverrideResponse]
-    """Removes an override. Errors: NOT_FOUND when none is set; INVALID_ARGUMENT; UNAVAILABLE."""
+    """Removes an override; with an etag only that version. Errors: NOT_FOUND when none is set; ABORTED when another
+    version stands; INVALID_ARGUMENT; UNAVAILABLE.
+    """
+    ListAuditRecords: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListAuditRecordsRequest, _admin_pb2.ListAuditRecordsResponse]
+    """Returns the newest changes of overrides, who made them and when; the last 1,000 are kept. What the original program
+    changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+    """
     RequestCycle: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RequestCycleRequest, _admin_pb2.RequestCycleResponse]
     """Asks the leading planner for a cycle and returns at once. Idempotent. Errors: UNAVAILABLE when none leads."""
     GetClusterState: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetClusterStateRequest, _admin_pb2.GetClusterStateResponse]
-    """Returns who leads, the last cycle and the overrides. Idempotent. Errors: UNAVAILABLE when none leads."""
+    """Returns who leads and since when, the last cycle, the overrides and the processes that run. Idempotent.
+    Errors: UNAVAILABLE when none leads.
+    """
     ListReassignments: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListReassignmentsRequest, _admin_pb2.ListReassignmentsResponse]
     """Returns what is being reassigned, by topic. Idempotent. Errors: UNAVAILABLE; DATA_LOSS when it cannot be read."""
     SubmitReassignment: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SubmitReassignmentRequest, _admin_pb2.SubmitReassignmentResponse]
@@ -56,13 +65,21 @@ class AdminServiceStub:
 
     Returns when Kafka has taken it. Idempotent: what is on its way to the same replicas, or there, is not submitted
     again. Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere, another
-    reassignment is being submitted, or a throttle could not be set: nothing was submitted then. UNAVAILABLE when none
-    leads, it was not done in time, or it is unknown whether Kafka has taken it.
+    reassignment is being submitted, a throttle could not be set, or it is paused or in shadow: nothing was submitted
+    then. UNAVAILABLE when none leads, it was not done in time, or it is unknown whether Kafka has taken it.
     """
     CancelReassignment: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelReassignmentRequest, _admin_pb2.CancelReassignmentResponse]
     """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
-    reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+    reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow; UNAVAILABLE.
     """
+    Pause: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseRequest, _admin_pb2.PauseResponse]
+    """Lets the planner decide nothing until Resume, whoever leads; in place of a pause that stands. Idempotent.
+
+    A cycle in hand ends first. Overrides are kept and act when it is resumed; reassignments are not submitted meanwhile.
+    Errors: INVALID_ARGUMENT without a mode; UNAVAILABLE.
+    """
+    Resume: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeRequest, _admin_pb2.ResumeResponse]
+    """Lets the planner decide again; a cycle starts at once. Idempotent. Errors: UNAVAILABLE."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -76,15 +93,24 @@ class AdminServiceAsyncStub(AdminServiceStub):
     GetOverride: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetOverrideRequest, _admin_pb2.GetOverrideResponse]  # type: ignore[assignment]
     """Returns one override. Idempotent. Errors: NOT_FOUND when none is set; INVALID_ARGUMENT."""
     SetOverride: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetOverrideRequest, _admin_pb2.SetOverrideResponse]  # type: ignore[assignment]
-    """Sets an override, in place of one that stands. Idempotent.
-    Errors: INVALID_ARGUMENT when the rate or the broker id is out of range; UNAVAILABLE.
+    """Sets an override, in place of one that stands. Idempotent, but not with an etag: then only in place of that version.
+    Errors: INVALID_ARGUMENT when the rate, the broker id or the expire time is out of range; ABORTED when another
+    version stands, or none; UNAVAILABLE.
     """
     RemoveOverride: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemoveOverrideRequest, _admin_pb2.RemoveOverrideResponse]  # type: ignore[assignment]
-    """Removes an override. Errors: NOT_FOUND when none is set; INVALID_ARGUMENT; UNAVAILABLE."""
+    """Removes an override; with an etag only that version. Errors: NOT_FOUND when none is set; ABORTED when another
+    version stands; INVALID_ARGUMENT; UNAVAILABLE.
+    """
+    ListAuditRecords: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListAuditRecordsRequest, _admin_pb2.ListAuditRecordsResponse]  # type: ignore[assignment]
+    """Returns the newest changes of overrides, who made them and when; the last 1,000 are kept. What the original program
+    changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+    """
     RequestCycle: _aio.UnaryUnaryMultiCallable[_admin_pb2.RequestCycleRequest, _admin_pb2.RequestCycleResponse]  # type: ignore[assignment]
     """Asks the leading planner for a cycle and returns at once. Idempotent. Errors: UNAVAILABLE when none leads."""
     GetClusterState: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetClusterStateRequest, _admin_pb2.GetClusterStateResponse]  # type: ignore[assignment]
-    """Returns who leads, the last cycle and the overrides. Idempotent. Errors: UNAVAILABLE when none leads."""
+    """Returns who leads and since when, the last cycle, the overrides and the processes that run. Idempotent.
+    Errors: UNAVAILABLE when none leads.
+    """
     ListReassignments: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListReassignmentsRequest, _admin_pb2.ListReassignmentsResponse]  # type: ignore[assignment]
     """Returns what is being reassigned, by topic. Idempotent. Errors: UNAVAILABLE; DATA_LOSS when it cannot be read."""
     SubmitReassignment: _aio.UnaryUnaryMultiCallable[_admin_pb2.SubmitReassignmentRequest, _admin_pb2.SubmitReassignmentResponse]  # type: ignore[assignment]
@@ -92,13 +118,21 @@ class AdminServiceAsyncStub(AdminServiceStub):
 
     Returns when Kafka has taken it. Idempotent: what is on its way to the same replicas, or there, is not submitted
     again. Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere, another
-    reassignment is being submitted, or a throttle could not be set: nothing was submitted then. UNAVAILABLE when none
-    leads, it was not done in time, or it is unknown whether Kafka has taken it.
+    reassignment is being submitted, a throttle could not be set, or it is paused or in shadow: nothing was submitted
+    then. UNAVAILABLE when none leads, it was not done in time, or it is unknown whether Kafka has taken it.
     """
     CancelReassignment: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelReassignmentRequest, _admin_pb2.CancelReassignmentResponse]  # type: ignore[assignment]
     """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
-    reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+    reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow; UNAVAILABLE.
     """
+    Pause: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseRequest, _admin_pb2.PauseResponse]  # type: ignore[assignment]
+    """Lets the planner decide nothing until Resume, whoever leads; in place of a pause that stands. Idempotent.
+
+    A cycle in hand ends first. Overrides are kept and act when it is resumed; reassignments are not submitted meanwhile.
+    Errors: INVALID_ARGUMENT without a mode; UNAVAILABLE.
+    """
+    Resume: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeRequest, _admin_pb2.ResumeResponse]  # type: ignore[assignment]
+    """Lets the planner decide again; a cycle starts at once. Idempotent. Errors: UNAVAILABLE."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it.
@@ -127,8 +161,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.SetOverrideRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SetOverrideResponse, _abc.Awaitable[_admin_pb2.SetOverrideResponse]]:
-        """Sets an override, in place of one that stands. Idempotent.
-        Errors: INVALID_ARGUMENT when the rate or the broker id is out of range; UNAVAILABLE.
+        """Sets an override, in place of one that stands. Idempotent, but not with an etag: then only in place of that version.
+        Errors: INVALID_ARGUMENT when the rate, the broker id or the expire time is out of range; ABORTED when another
+        version stands, or none; UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod
@@ -137,7 +172,19 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RemoveOverrideRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RemoveOverrideResponse, _abc.Awaitable[_admin_pb2.RemoveOverrideResponse]]:
-        """Removes an override. Errors: NOT_FOUND when none is set; INVALID_ARGUMENT; UNAVAILABLE."""
+        """Removes an override; with an etag only that version. Errors: NOT_FOUND when none is set; ABORTED when another
+        version stands; INVALID_ARGUMENT; UNAVAILABLE.
+        """
+
+    @_abc_1.abstractmethod
+    def ListAuditRecords(
+        self,
+        request: _admin_pb2.ListAuditRecordsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListAuditRecordsResponse, _abc.Awaitable[_admin_pb2.ListAuditRecordsResponse]]:
+        """Returns the newest changes of overrides, who made them and when; the last 1,000 are kept. What the original program
+        changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+        """
 
     @_abc_1.abstractmethod
     def RequestCycle(
@@ -153,7 +200,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetClusterStateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetClusterStateResponse, _abc.Awaitable[_admin_pb2.GetClusterStateResponse]]:
-        """Returns who leads, the last cycle and the overrides. Idempotent. Errors: UNAVAILABLE when none leads."""
+        """Returns who leads and since when, the last cycle, the overrides and the processes that run. Idempotent.
+        Errors: UNAVAILABLE when none leads.
+        """
 
     @_abc_1.abstractmethod
     def ListReassignments(
@@ -173,8 +222,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Returns when Kafka has taken it. Idempotent: what is on its way to the same replicas, or there, is not submitted
         again. Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere, another
-        reassignment is being submitted, or a throttle could not be set: nothing was submitted then. UNAVAILABLE when none
-        leads, it was not done in time, or it is unknown whether Kafka has taken it.
+        reassignment is being submitted, a throttle could not be set, or it is paused or in shadow: nothing was submitted
+        then. UNAVAILABLE when none leads, it was not done in time, or it is unknown whether Kafka has taken it.
         """
 
     @_abc_1.abstractmethod
@@ -184,7 +233,27 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.CancelReassignmentResponse, _abc.Awaitable[_admin_pb2.CancelReassignmentResponse]]:
         """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
-        reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+        reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow; UNAVAILABLE.
         """
+
+    @_abc_1.abstractmethod
+    def Pause(
+        self,
+        request: _admin_pb2.PauseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PauseResponse, _abc.Awaitable[_admin_pb2.PauseResponse]]:
+        """Lets the planner decide nothing until Resume, whoever leads; in place of a pause that stands. Idempotent.
+
+        A cycle in hand ends first. Overrides are kept and act when it is resumed; reassignments are not submitted meanwhile.
+        Errors: INVALID_ARGUMENT without a mode; UNAVAILABLE.
+        """
+
+    @_abc_1.abstractmethod
+    def Resume(
+        self,
+        request: _admin_pb2.ResumeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ResumeResponse, _abc.Awaitable[_admin_pb2.ResumeResponse]]:
+        """Lets the planner decide again; a cycle starts at once. Idempotent. Errors: UNAVAILABLE."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

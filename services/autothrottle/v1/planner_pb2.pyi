@@ -7,6 +7,7 @@ from autothrottle.v1 import types_pb2 as _types_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
@@ -268,6 +269,7 @@ class GetStateResponse(_message.Message):
     LEADER_ADDRESS_FIELD_NUMBER: _builtins.int
     LAST_CYCLE_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
+    LEADER_SINCE_FIELD_NUMBER: _builtins.int
     leading: _builtins.bool
     """Whether this planner leads."""
     term: _builtins.int
@@ -282,6 +284,10 @@ class GetStateResponse(_message.Message):
     def failures(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """Broker id -> scheduled cycles in a row without usable metrics."""
 
+    @_builtins.property
+    def leader_since(self) -> _timestamp_pb2.Timestamp:
+        """When the leader's term began; absent: unknown."""
+
     def __init__(
         self,
         *,
@@ -290,10 +296,11 @@ class GetStateResponse(_message.Message):
         leader_address: _builtins.str = ...,
         last_cycle: _types_pb2.Cycle | None = ...,
         failures: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        leader_since: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["last_cycle", b"last_cycle"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_cycle", b"last_cycle", "leader_since", b"leader_since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "last_cycle", b"last_cycle", "leader_address", b"leader_address", "leading", b"leading", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "last_cycle", b"last_cycle", "leader_address", b"leader_address", "leader_since", b"leader_since", "leading", b"leading", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -95,7 +95,8 @@ class PlannerServiceServicer:
 
         Idempotent: what is on its way to the same replicas, or there, is not started again. Errors: FAILED_PRECONDITION when
         this planner does not lead; INVALID_ARGUMENT, NOT_FOUND when the reassignment is wrong; ABORTED when a partition
-        moves elsewhere, another reassignment is being started, or a throttle could not be set: nothing was started then.
+        moves elsewhere, another reassignment is being started, a throttle could not be set, or it is paused or in shadow:
+        nothing was started then.
         UNAVAILABLE when it was not done in time, or it is unknown whether Kafka has taken it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -104,7 +105,8 @@ class PlannerServiceServicer:
 
     def StopReassignment(self, request, context):
         """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead;
-        NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+        NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow;
+        UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -48,12 +48,14 @@ class PlannerServiceStub:
 
     Idempotent: what is on its way to the same replicas, or there, is not started again. Errors: FAILED_PRECONDITION when
     this planner does not lead; INVALID_ARGUMENT, NOT_FOUND when the reassignment is wrong; ABORTED when a partition
-    moves elsewhere, another reassignment is being started, or a throttle could not be set: nothing was started then.
+    moves elsewhere, another reassignment is being started, a throttle could not be set, or it is paused or in shadow:
+    nothing was started then.
     UNAVAILABLE when it was not done in time, or it is unknown whether Kafka has taken it.
     """
     StopReassignment: _grpc.UnaryUnaryMultiCallable[_planner_pb2.StopReassignmentRequest, _planner_pb2.StopReassignmentResponse]
     """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead;
-    NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+    NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow;
+    UNAVAILABLE.
     """
 
 @_typing.type_check_only
@@ -76,12 +78,14 @@ class PlannerServiceAsyncStub(PlannerServiceStub):
 
     Idempotent: what is on its way to the same replicas, or there, is not started again. Errors: FAILED_PRECONDITION when
     this planner does not lead; INVALID_ARGUMENT, NOT_FOUND when the reassignment is wrong; ABORTED when a partition
-    moves elsewhere, another reassignment is being started, or a throttle could not be set: nothing was started then.
+    moves elsewhere, another reassignment is being started, a throttle could not be set, or it is paused or in shadow:
+    nothing was started then.
     UNAVAILABLE when it was not done in time, or it is unknown whether Kafka has taken it.
     """
     StopReassignment: _aio.UnaryUnaryMultiCallable[_planner_pb2.StopReassignmentRequest, _planner_pb2.StopReassignmentResponse]  # type: ignore[assignment]
     """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead;
-    NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+    NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow;
+    UNAVAILABLE.
     """
 
 class PlannerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -125,7 +129,8 @@ class PlannerServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Idempotent: what is on its way to the same replicas, or there, is not started again. Errors: FAILED_PRECONDITION when
         this planner does not lead; INVALID_ARGUMENT, NOT_FOUND when the reassignment is wrong; ABORTED when a partition
-        moves elsewhere, another reassignment is being started, or a throttle could not be set: nothing was started then.
+        moves elsewhere, another reassignment is being started, a throttle could not be set, or it is paused or in shadow:
+        nothing was started then.
         UNAVAILABLE when it was not done in time, or it is unknown whether Kafka has taken it.
         """
 
@@ -136,7 +141,8 @@ class PlannerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_planner_pb2.StopReassignmentResponse, _abc.Awaitable[_planner_pb2.StopReassignmentResponse]]:
         """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead;
-        NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE.
+        NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow;
+        UNAVAILABLE.
         """
 
 def add_PlannerServiceServicer_to_server(servicer: PlannerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

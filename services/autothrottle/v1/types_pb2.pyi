@@ -175,6 +175,8 @@ class Decision(_message.Message):
         """An operator's rate for all brokers."""
         REASON_BROKER_OVERRIDE: Decision._Reason.ValueType  # 6
         """An operator's rate for this broker."""
+        REASON_OVER_CAPACITY: Decision._Reason.ValueType  # 7
+        """Clients need the link: less than the minimum, down to 0, where that is allowed."""
 
     class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
         """Why a rate is what it is."""
@@ -193,6 +195,8 @@ class Decision(_message.Message):
     """An operator's rate for all brokers."""
     REASON_BROKER_OVERRIDE: Decision.Reason.ValueType  # 6
     """An operator's rate for this broker."""
+    REASON_OVER_CAPACITY: Decision.Reason.ValueType  # 7
+    """Clients need the link: less than the minimum, down to 0, where that is allowed."""
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
@@ -207,7 +211,7 @@ class Decision(_message.Message):
     role: Global___ReplicaRole.ValueType
     """The side that the rate limits."""
     rate_bytes_per_second: _builtins.int
-    """Bytes per second, > 0."""
+    """Bytes per second, >= 0; 0 pauses."""
     reason: Global___Decision.Reason.ValueType
     """Why."""
     standing_bytes_per_second: _builtins.int
@@ -399,6 +403,65 @@ class PartitionRefusal(_message.Message):
 Global___PartitionRefusal: _TypeAlias = PartitionRefusal  # noqa: Y015
 
 @_typing.final
+class Pause(_message.Message):
+    """That nothing is decided until somebody resumes it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Mode:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Pause._Mode.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        MODE_UNSPECIFIED: Pause._Mode.ValueType  # 0
+        """Not set; never sent."""
+        MODE_KEEP: Pause._Mode.ValueType  # 1
+        """They stay as they stand, replica lists too, whatever moves."""
+        MODE_CLEAR: Pause._Mode.ValueType  # 2
+        """They are given back to what stood before: what moves goes on without throttles."""
+
+    class Mode(_Mode, metaclass=_ModeEnumTypeWrapper):
+        """What becomes of the throttles of autothrottle meanwhile."""
+
+    MODE_UNSPECIFIED: Pause.Mode.ValueType  # 0
+    """Not set; never sent."""
+    MODE_KEEP: Pause.Mode.ValueType  # 1
+    """They stay as they stand, replica lists too, whatever moves."""
+    MODE_CLEAR: Pause.Mode.ValueType  # 2
+    """They are given back to what stood before: what moves goes on without throttles."""
+
+    MODE_FIELD_NUMBER: _builtins.int
+    AUTHOR_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    mode: Global___Pause.Mode.ValueType
+    """What becomes of the throttles."""
+    author: _builtins.str
+    """Who paused it: the address that called."""
+    reason: _builtins.str
+    """Why, as it was given; may be empty."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    def __init__(
+        self,
+        *,
+        mode: Global___Pause.Mode.ValueType = ...,
+        author: _builtins.str = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "mode", b"mode", "reason", b"reason", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pause: _TypeAlias = Pause  # noqa: Y015
+
+@_typing.final
 class Cycle(_message.Message):
     """One turn of the planner's loop."""
 
@@ -417,6 +480,8 @@ class Cycle(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     BYTES_LEFT_FIELD_NUMBER: _builtins.int
     ETA_FIELD_NUMBER: _builtins.int
+    PAUSE_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The fence of the term that ran it."""
     number: _builtins.int
@@ -429,6 +494,8 @@ class Cycle(_message.Message):
     """Why it failed; empty when it did not."""
     bytes_left: _builtins.int
     """Bytes that are left to be copied, >= 0; absent: nothing moves, or it is unknown."""
+    shadow: _builtins.bool
+    """Whether it ran in shadow: nothing was written, and the sentence says what would have been."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it began."""
@@ -457,6 +524,10 @@ class Cycle(_message.Message):
     def eta(self) -> _timestamp_pb2.Timestamp:
         """When the last byte lands at the rate of the last minutes; absent: unknown."""
 
+    @_builtins.property
+    def pause(self) -> Global___Pause:
+        """That nothing was decided, and why; absent: it was not paused."""
+
     def __init__(
         self,
         *,
@@ -473,10 +544,12 @@ class Cycle(_message.Message):
         error: _builtins.str = ...,
         bytes_left: _builtins.int | None = ...,
         eta: _timestamp_pb2.Timestamp | None = ...,
+        pause: Global___Pause | None = ...,
+        shadow: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "end_time", b"end_time", "eta", b"eta", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "end_time", b"end_time", "eta", b"eta", "pause", b"pause", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "decisions", b"decisions", "end_time", b"end_time", "error", b"error", "eta", b"eta", "findings", b"findings", "number", b"number", "outcomes", b"outcomes", "reason", b"reason", "sentence", b"sentence", "start_time", b"start_time", "term", b"term", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "decisions", b"decisions", "end_time", b"end_time", "error", b"error", "eta", b"eta", "findings", b"findings", "number", b"number", "outcomes", b"outcomes", "pause", b"pause", "reason", b"reason", "sentence", b"sentence", "shadow", b"shadow", "start_time", b"start_time", "term", b"term", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes_left: _TypeAlias = _typing.Literal["bytes_left"]  # noqa: Y015
     _WhichOneofArgType__bytes_left: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left"]  # noqa: Y015

@@ -8,6 +8,7 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.plan import Decision, Reason
 from autothrottle.v1 import planner_pb2, types_pb2
 from autothrottle.wire.changes import outcome_from_message, outcome_to_message
+from autothrottle.wire.pauses import pause_from_message, pause_to_message
 from autothrottle.wire.times import time_from_message, time_to_message
 
 _ROLE = {
@@ -22,6 +23,7 @@ _REASON = {
     Reason.MINIMUM: types_pb2.Decision.REASON_MINIMUM,
     Reason.CLUSTER_OVERRIDE: types_pb2.Decision.REASON_CLUSTER_OVERRIDE,
     Reason.BROKER_OVERRIDE: types_pb2.Decision.REASON_BROKER_OVERRIDE,
+    Reason.OVER_CAPACITY: types_pb2.Decision.REASON_OVER_CAPACITY,
 }
 _REASON_BACK = {number: reason for reason, number in _REASON.items()}
 
@@ -84,6 +86,8 @@ def cycle_to_message(cycle: CycleRecord) -> types_pb2.Cycle:
         error=cycle.error,
         bytes_left=cycle.bytes_left,
         eta=None if cycle.eta is None else time_to_message(cycle.eta),
+        pause=None if cycle.pause is None else pause_to_message(cycle.pause),
+        shadow=cycle.shadow,
     )
 
 
@@ -107,6 +111,8 @@ def cycle_from_message(message: types_pb2.Cycle) -> CycleRecord:
         error=message.error,
         bytes_left=message.bytes_left if message.HasField("bytes_left") else None,
         eta=time_from_message(message.eta) if message.HasField("eta") else None,
+        pause=pause_from_message(message.pause) if message.HasField("pause") else None,
+        shadow=message.shadow,
     )
 
 
@@ -118,6 +124,7 @@ def state_to_message(state: PlannerState) -> planner_pb2.GetStateResponse:
         leader_address=state.leader_address,
         last_cycle=None if state.last_cycle is None else cycle_to_message(state.last_cycle),
         failures=state.failures,
+        leader_since=None if state.leader_since is None else time_to_message(state.leader_since),
     )
 
 
@@ -133,4 +140,5 @@ def state_from_message(message: planner_pb2.GetStateResponse) -> PlannerState:
         leader_address=message.leader_address,
         last_cycle=cycle_from_message(message.last_cycle) if message.HasField("last_cycle") else None,
         failures=dict(message.failures),
+        leader_since=time_from_message(message.leader_since) if message.HasField("leader_since") else None,
     )

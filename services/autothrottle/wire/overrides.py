@@ -1,27 +1,57 @@
-"""Overrides to messages and back.
+"""Overrides and their audit records to messages and back.
 
-The store's versions and the marks of removal stay inside: operators see neither.
+The marks of removal stay inside; operators see a version of the store as an etag.
 """
 
 from __future__ import annotations
 
-from autothrottle.core.overrides import Override, Overrides, validate_broker_id, validate_rate
+from collections.abc import Iterable
+
+from autothrottle.core.audit import AuditAction, AuditRecord
+from autothrottle.core.errors import Invalid
+from autothrottle.core.overrides import (
+    Override,
+    Overrides,
+    format_etag,
+    parse_etag,
+    validate_broker_id,
+    validate_rate,
+    whose,
+)
 from autothrottle.v1 import admin_pb2
+from autothrottle.wire.times import time_from_message, time_to_message
+
+_ACTIONS = {
+    AuditAction.SET: admin_pb2.AuditRecord.ACTION_SET,
+    AuditAction.REMOVE: admin_pb2.AuditRecord.ACTION_REMOVE,
+    AuditAction.PURGE: admin_pb2.AuditRecord.ACTION_PURGE,
+}
 
 
 def override_to_message(broker_id: int | None, override: Override) -> admin_pb2.Override:
     """Return an override as a message; broker id None is the cluster's."""
-    return admin_pb2.Override(broker_id=broker_id, rate_bytes_per_second=override.rate, autoremove=override.autoremove)
+    return admin_pb2.Override(
+        broker_id=broker_id,
+        rate_bytes_per_second=override.rate,
+        autoremove=override.autoremove,
+        expire_time=None if override.expire_time is None else time_to_message(override.expire_time),
+        etag=format_etag(override.version),
+    )
 
 
 def override_from_message(message: admin_pb2.Override) -> tuple[int | None, Override]:
     """Return the (broker id, override) that a message holds; None is the cluster's.
 
     Raises:
-        Invalid: when the broker id or the rate is out of range.
+        Invalid: when the broker id, the rate, the expire time or the etag is out of range.
     """
     broker_id = validate_broker_id(message.broker_id) if message.HasField("broker_id") else None
-    return broker_id, Override(validate_rate(message.rate_bytes_per_second), message.autoremove)
+    try:
+        expire_time = time_from_message(message.expire_time) if message.HasField("expire_time") else None
+    except (ValueError, OverflowError) as error:
+        raise Invalid(f"expire_time is no time: {error}; give one in UTC, before the year 10000") from error
+    rate, version = validate_rate(message.rate_bytes_per_second), parse_etag(message.etag)
+    return broker_id, Override(rate, message.autoremove, version, expire_time)
 
 
 def overrides_to_messages(overrides: Overrides) -> list[admin_pb2.Override]:
@@ -36,10 +66,7 @@ def overrides_to_messages(overrides: Overrides) -> list[admin_pb2.Override]:
 
 def overrides_to_list(overrides: Overrides) -> admin_pb2.ListOverridesResponse:
     """Return all overrides as the answer to a list request; those that cannot be read become warnings."""
-    unreadable = [
-        f"the override of {'the cluster' if b is None else f'broker {b}'} cannot be read: {reason}"
-        for b, reason in overrides.unreadable.items()
-    ]
+    unreadable = [f"the override of {whose(b)} cannot be read: {reason}" for b, reason in overrides.unreadable.items()]
     return admin_pb2.ListOverridesResponse(
         overrides=overrides_to_messages(overrides), warnings=[*unreadable, *overrides.warnings]
     )
@@ -54,3 +81,22 @@ def overrides_from_messages(messages: list[admin_pb2.Override]) -> Overrides:
     found = dict(map(override_from_message, messages))
     cluster = found.pop(None, None)
     return Overrides(cluster=cluster, brokers={b: o for b, o in found.items() if b is not None})
+
+
+def audit_to_list(records: Iterable[AuditRecord]) -> admin_pb2.ListAuditRecordsResponse:
+    """Return audit records as the answer to a list request."""
+    return admin_pb2.ListAuditRecordsResponse(records=map(_record_to_message, records))
+
+
+def _record_to_message(record: AuditRecord) -> admin_pb2.AuditRecord:
+    broker_id, before, after = record.broker_id, record.before, record.after
+    return admin_pb2.AuditRecord(
+        number=record.number,
+        time=time_to_message(record.time),
+        who=record.who,
+        action=_ACTIONS[record.action],
+        broker_id=broker_id,
+        before=None if before is None else override_to_message(broker_id, before),
+        after=None if after is None else override_to_message(broker_id, after),
+        reason=record.reason,
+    )

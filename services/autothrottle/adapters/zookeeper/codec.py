@@ -9,9 +9,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, NamedTuple
 
+from autothrottle.core.audit import MAX_WHO, AuditAction, AuditRecord
 from autothrottle.core.configs import REPLICAS_KEYS, ConfigResource, ResourceType, parse_replicas
 from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
@@ -246,7 +248,26 @@ def parse_override(data: bytes, version: int) -> Override | None:
         rate_bytes = rate * MEGABYTE
     else:
         raise Invalid(f"the override has no integer rate: {_excerpt(data)}; set or remove the override")
-    return Override(_rate_in_range(rate_bytes, data), value.get("autoremove") is True, version)
+    return Override(
+        _rate_in_range(rate_bytes, data), value.get("autoremove") is True, version, _expire_time(value, data)
+    )
+
+
+def _expire_time(value: Mapping[str, Any], data: bytes) -> datetime | None:
+    """When an override ends; one that says it in a way that we cannot read must not stand for ever unseen."""
+    if value.get("expire_time") is None:
+        return None
+    try:
+        return _time(value["expire_time"])
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"the override has no readable expire_time: {_excerpt(data)}; set or remove it") from error
+
+
+def _time(value: Any) -> datetime:
+    found = datetime.fromisoformat(_text(value))
+    if found.tzinfo is None:
+        raise ValueError(f"{value!r} has no zone")
+    return found.astimezone(UTC)
 
 
 def _rate_in_range(rate: int, data: bytes) -> int:
@@ -257,11 +278,63 @@ def _rate_in_range(rate: int, data: bytes) -> int:
 
 def format_override(override: Override) -> bytes:
     """Return the text of an override; readable for the original program, rounded up to its whole MB/s."""
-    return json.dumps(
+    return _compact(_override_fields(override))
+
+
+def _override_fields(override: Override) -> dict[str, Any]:
+    end = override.expire_time
+    return {
+        "rate": -(-override.rate // MEGABYTE),
+        "autoremove": override.autoremove,
+        "rate_bytes_per_second": override.rate,
+        **({} if end is None else {"expire_time": end.astimezone(UTC).isoformat()}),
+    }
+
+
+def _compact(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -> AuditRecord:
+    """Return an audit record.
+
+    Args:
+        data: the node's content.
+        number: the node's, by its name.
+        time: when the node was made.
+        version: the transaction that made it, and what it tells of.
+
+    Raises:
+        Invalid: when the text is not what we write.
+    """
+    value = _json_object(data, "the audit record")
+    try:
+        before, after = value.get("before"), value.get("after")
+        return AuditRecord(
+            number,
+            time,
+            _text(value["who"]),
+            AuditAction(value["action"]),
+            None if value.get("broker_id") is None else _integer(value["broker_id"]),
+            None if before is None else parse_override(_compact(before), _integer(before["version"])),
+            None if after is None else parse_override(_compact(after), version),
+            _text(value.get("reason", "")),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, Invalid) as error:
+        raise Invalid(f"the audit record is malformed: {_excerpt(data)}; remove the node") from error
+
+
+def format_audit_record(record: AuditRecord) -> bytes:
+    """Return the text of an audit record; its number, its time and the new version are the node's own."""
+    before, after = record.before, record.after
+    return _compact(
         {
-            "rate": -(-override.rate // MEGABYTE),
-            "autoremove": override.autoremove,
-            "rate_bytes_per_second": override.rate,
-        },
-        separators=(",", ":"),
-    ).encode()
+            "version": 1,
+            "who": record.who[:MAX_WHO],
+            "action": record.action.value,
+            "broker_id": record.broker_id,
+            "before": None if before is None else {**_override_fields(before), "version": before.version},
+            "after": None if after is None else _override_fields(after),
+            "reason": record.reason,
+        }
+    )

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -70,10 +70,13 @@ class ZooKeeperElection:
                 data, stat = self._client.get_async(self._own.term).get(timeout=self._patience)
             except NoNodeError:
                 return None
+        if not stat.version:
+            return None
+        since = datetime.fromtimestamp(stat.last_modified, UTC)
         try:
-            return Leader(stat.version, str(json.loads(data)["address"])) if stat.version else None
+            return Leader(stat.version, str(json.loads(data)["address"]), since)
         except (ValueError, KeyError, TypeError):
-            return Leader(stat.version, "")
+            return Leader(stat.version, "", since)
 
     def join(self, address: str, on_change: Callable[[], None]) -> None:
         """Stand for election from now on."""

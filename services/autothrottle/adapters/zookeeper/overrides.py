@@ -3,37 +3,63 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
-from collections.abc import Callable
-from datetime import timedelta
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError
+from kazoo.interfaces import IAsyncResult
+from kazoo.protocol.states import ZnodeStat
 
 from autothrottle.adapters.subscriptions import Subscriptions
-from autothrottle.adapters.zookeeper.codec import broker_id_of, format_override, parse_override
+from autothrottle.adapters.zookeeper.codec import (
+    broker_id_of,
+    format_audit_record,
+    format_override,
+    parse_audit_record,
+    parse_override,
+)
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
+from autothrottle.core.audit import MAX_AUDIT_RECORDS, AuditAction, AuditRecord
+from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader, Unavailable
 from autothrottle.core.loads import BytesPerSecond
-from autothrottle.core.overrides import Override, Overrides, validate_broker_id, validate_rate
+from autothrottle.core.overrides import Override, Overrides, demand_version, validate_broker_id, validate_rate
 from autothrottle.ports.cluster import Watch
 
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.5
 
+_RECORD = re.compile(r"change-[0-9]{10}")
+_MOST_TRIMMED = 100
+"""Audit records that one change removes: as many as it adds, but for those that were put there by hand."""
+_NO_TIME = datetime.fromtimestamp(0, UTC)
+
+_T = TypeVar("_T")
+
 
 class ZooKeeperOverrides:
     """An `OverrideStore`. Thread-safe.
 
     The version of an override is the transaction that wrote it: the version of the node itself starts again when a
-    node is removed and made anew.
+    node is removed and made anew. Each change is one transaction with its audit record.
     """
 
-    def __init__(self, client: KazooClient, own: OwnPaths, timeout: timedelta = timedelta(seconds=5)) -> None:
-        self._client, self._own = client, own
+    def __init__(
+        self,
+        client: KazooClient,
+        own: OwnPaths,
+        timeout: timedelta = timedelta(seconds=5),
+        records_kept: int = MAX_AUDIT_RECORDS,
+    ) -> None:
+        self._client, self._own, self._records_kept = client, own, records_kept
         self._timeout = timeout.total_seconds()
         self._lock = threading.Lock()
         self._watchers = Subscriptions[None]()
@@ -102,60 +128,150 @@ class ZooKeeperOverrides:
             unreadable[broker_id] = f"{path}: {error}"
             return None
 
-    def set_override(self, broker_id: int | None, rate: BytesPerSecond, autoremove: bool) -> Override:
-        """Set an override, in place of one that stands."""
+    def set_override(
+        self,
+        broker_id: int | None,
+        rate: BytesPerSecond,
+        autoremove: bool,
+        expire_time: datetime | None = None,
+        *,
+        version: int = 0,
+        who: str = "",
+    ) -> Override:
+        """Set an override, in place of one that stands, or of one version of it only."""
         if broker_id is not None:
             validate_broker_id(broker_id)
-        path, override = self._own.override(broker_id), Override(validate_rate(rate), autoremove)
+        path = self._own.override(broker_id)
+        wanted = Override(validate_rate(rate), autoremove, expire_time=expire_time)
+
+        def attempt() -> int | None:
+            found = self._find(path)
+            demand_version(broker_id, version, found.version)
+            change = self._client.transaction()
+            if found.node_version is None:
+                change.create(path, format_override(wanted))
+            else:
+                change.set_data(path, format_override(wanted), found.node_version)
+            return self._commit(change, found, _Deed(who, AuditAction.SET, broker_id, wanted))
+
         with translated_errors("setting an override"):
-            self._client.ensure_path(self._own.overrides)
-            try:
-                version = int(self._client.set(path, format_override(override)).mzxid)
-            except NoNodeError:
-                version = self._created(path, override)
-        return Override(rate, autoremove, version)
+            self._client.ensure_path_async(self._own.overrides).get(timeout=self._timeout)
+            return replace(wanted, version=self._retried(attempt))
 
-    def _created(self, path: str, override: Override) -> int:
-        try:
-            _, stat = self._client.create(path, format_override(override), include_data=True)
-        except NodeExistsError:
-            stat = self._client.set(path, format_override(override))
-        return int(stat.mzxid)
-
-    def remove_override(self, broker_id: int | None) -> bool:
+    def remove_override(self, broker_id: int | None, *, version: int = 0, who: str = "") -> bool:
         """Remove an override; the cluster's node stays, marked as the original marks it, for its children."""
         path = self._own.override(broker_id)
-        with translated_errors("removing an override"):
-            try:
-                data, stat = self._client.get(path)
-                if broker_id is None:
-                    standing = _standing(data)
-                    if standing:
-                        self._client.set(path, format_override(Override(0)), stat.version)
-                    return standing
-                self._client.delete(path)
-            except NoNodeError:
-                return False
-            except BadVersionError:
-                return self.remove_override(broker_id)
-        return True
 
-    def purge_override(self, fence: int, broker_id: int | None, version: int) -> bool:
+        def attempt() -> bool | None:
+            found = self._find(path)
+            if found.node_version is None or (broker_id is None and not found.is_set):
+                return False
+            demand_version(broker_id, version, found.version)
+            done = self._commit(self._removal(broker_id, found), found, _Deed(who, AuditAction.REMOVE, broker_id))
+            return None if done is None else True
+
+        with translated_errors("removing an override"):
+            return self._retried(attempt)
+
+    def purge_override(self, fence: int, broker_id: int | None, version: int, reason: str = "") -> bool:
         """Remove one version of an override on behalf of a term."""
         path = self._own.override(broker_id)
-        transaction = self._client.transaction()
-        transaction.check(self._own.term, fence)
+        deed = _Deed(f"planner, term {fence}", AuditAction.PURGE, broker_id, reason=reason)
+
+        def attempt() -> bool | None:
+            found = self._find(path)
+            change = self._client.transaction()
+            change.check(self._own.term, fence)
+            if found.node_version is None or found.version != version:
+                _demand_term(fence, change.commit_async().get(timeout=self._timeout))
+                return False
+            done = self._commit(self._removal(broker_id, found, change), found, deed, fence)
+            return None if done is None else True
+
         with translated_errors("purging an override"):
-            stat = self._client.exists_async(path).get(timeout=self._timeout)
-            if stat is not None and stat.mzxid == version:
-                if broker_id is None:
-                    transaction.set_data(path, format_override(Override(0)), stat.version)
-                else:
-                    transaction.delete(path, stat.version)
-            term_check, *results = transaction.commit_async().get(timeout=self._timeout)
-        if isinstance(term_check, BadVersionError | NoNodeError):
-            raise NotLeader(f"term {fence} is over; the override stays")
-        return bool(results) and not isinstance(results[0], Exception)
+            return self._retried(attempt)
+
+    def _find(self, path: str) -> _Found:
+        """What stands at a path, and what a change of it must be compared with."""
+        names, audit = self._audit()
+        try:
+            data, stat = self._client.get_async(path).get(timeout=self._timeout)
+        except NoNodeError:
+            return _Found(names, audit.version)
+        return _Found(names, audit.version, stat.version, int(stat.mzxid), *_standing(data, int(stat.mzxid)))
+
+    def _audit(self) -> tuple[tuple[str, ...], ZnodeStat]:
+        """The names of the audit records, the oldest first, and their parent, which is made when there is none."""
+        path = self._own.audit
+        try:
+            names, stat = self._client.get_children_async(path, include_data=True).get(timeout=self._timeout)
+        except NoNodeError:
+            self._client.ensure_path_async(path).get(timeout=self._timeout)
+            names, stat = self._client.get_children_async(path, include_data=True).get(timeout=self._timeout)
+        return tuple(sorted(filter(_RECORD.fullmatch, names))), stat
+
+    def _removal(
+        self, broker_id: int | None, found: _Found, change: TransactionRequest | None = None
+    ) -> TransactionRequest:
+        change, path = change or self._client.transaction(), self._own.override(broker_id)
+        if broker_id is None:
+            change.set_data(path, format_override(Override(0)), found.node_version)
+        else:
+            change.delete(path, found.node_version)
+        return change
+
+    def _commit(self, change: TransactionRequest, found: _Found, deed: _Deed, fence: int | None = None) -> int | None:
+        """Carry out a change together with its record; return the transaction, None: somebody was faster.
+
+        The version of the audit's node orders all our changes: that of an override alone proves nothing, since a node
+        that was removed and made anew meanwhile has it too.
+        """
+        counter = len(change.operations)
+        change.set_data(self._own.audit, b"", found.counter)
+        change.create(self._own.audit_record, format_audit_record(deed.record(found.override)), sequence=True)
+        surplus = max(0, len(found.records) + 1 - self._records_kept)
+        for name in found.records[: min(surplus, _MOST_TRIMMED)]:
+            change.delete(f"{self._own.audit}/{name}")
+        results = change.commit_async().get(timeout=self._timeout)
+        if fence is not None:
+            _demand_term(fence, results)
+        failed = [r for r in results if isinstance(r, Exception) and not isinstance(r, RolledBackError)]
+        if not failed:
+            return int(results[counter].mzxid)
+        if isinstance(failed[0], BadVersionError | NoNodeError | NodeExistsError):
+            return None
+        raise failed[0]
+
+    def _retried(self, attempt: Callable[[], _T | None]) -> _T:
+        """Return what an attempt made, the first that nobody else came in between of."""
+        deadline = time.monotonic() + self._timeout
+        while (done := attempt()) is None:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the overrides kept changing for {self._timeout:g} s; nothing was done, try again")
+        return done
+
+    def read_audit_records(self, limit: int) -> tuple[AuditRecord, ...]:
+        """Return the newest records, the newest first; one that cannot be read is left out, and logged."""
+        with translated_errors("reading the audit records"):
+            try:
+                names = self._client.get_children_async(self._own.audit).get(timeout=self._timeout)
+            except NoNodeError:
+                return ()
+            newest = sorted(filter(_RECORD.fullmatch, names), reverse=True)[:limit]
+            asked = [(name, self._client.get_async(f"{self._own.audit}/{name}")) for name in newest]
+            found = [self._record(name, answer) for name, answer in asked]
+        return tuple(record for record in found if record is not None)
+
+    def _record(self, name: str, answer: IAsyncResult) -> AuditRecord | None:
+        try:
+            data, stat = answer.get(timeout=self._timeout)
+            made = datetime.fromtimestamp(stat.ctime / 1000, UTC)
+            return parse_audit_record(data, int(name.rpartition("-")[2]), made, int(stat.czxid))
+        except NoNodeError:
+            return None  # trimmed meanwhile
+        except Invalid as error:
+            log.warning("%s/%s: %s", self._own.audit, name, error)
+            return None
 
     def watch_overrides(self, notify: Callable[[], None]) -> Watch:
         """Call `notify` after every change of any override."""
@@ -191,10 +307,50 @@ class ZooKeeperOverrides:
         self._dirty.set()
 
 
-def _standing(data: bytes) -> bool:
-    """Whether a node's content is an override, readable or not."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What stands, and what a change of it is compared with."""
+
+    records: tuple[str, ...]
+    """Names of the audit records, the oldest first."""
+    counter: int
+    """The version of their parent."""
+    node_version: int | None = None
+    """The override's node's; None: there is none."""
+    version: int = 0
+    """The override's."""
+    is_set: bool = False
+    """Whether it is an override, readable or not."""
+    override: Override | None = None
+    """None: none stands, or it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Deed:
+    """Who does what to an override."""
+
+    who: str
+    action: AuditAction
+    broker_id: int | None
+    after: Override | None = None
+    reason: str = ""
+
+    def record(self, before: Override | None) -> AuditRecord:
+        """Return what is written of it; number and time come from the node."""
+        return AuditRecord(0, _NO_TIME, self.who, self.action, self.broker_id, before, self.after, self.reason)
+
+
+def _standing(data: bytes, version: int) -> tuple[bool, Override | None]:
+    """Whether a node's content is an override, and which one if it can be read."""
     try:
-        override = parse_override(data, 0)
+        override = parse_override(data, version)
     except Invalid:
-        return True
-    return override is not None and override.rate > 0
+        return True, None
+    is_set = override is not None and override.rate > 0
+    return is_set, override if is_set else None
+
+
+def _demand_term(fence: int, results: Sequence[object]) -> None:
+    """Raise NotLeader when the check of the term, the first of a transaction's operations, has failed."""
+    if isinstance(results[0], BadVersionError | NoNodeError):
+        raise NotLeader(f"term {fence} is over; the override stays")

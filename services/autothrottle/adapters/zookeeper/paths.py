@@ -89,6 +89,16 @@ class OwnPaths:
         return f"{self.root}/election"
 
     @property
+    def members(self) -> str:
+        """The parent of one ephemeral node for each process of ours."""
+        return f"{self.root}/members"
+
+    @property
+    def pause(self) -> str:
+        """There while it is paused, with who, when and why. Persistent: it outlives every leader."""
+        return f"{self.root}/pause"
+
+    @property
     def ledger(self) -> str:
         """The parent of the ledger."""
         return f"{self.root}/ledger"
@@ -105,3 +115,13 @@ class OwnPaths:
     def override(self, broker_id: int | None) -> str:
         """One override; None: the cluster's."""
         return self.overrides if broker_id is None else f"{self.overrides}/{broker_id}"
+
+    @property
+    def audit(self) -> str:
+        """The parent of the audit records; its version counts the changes of overrides that we made."""
+        return f"{self.root}/audit"
+
+    @property
+    def audit_record(self) -> str:
+        """The prefix of the sequential nodes that say who changed which override."""
+        return f"{self.audit}/change-"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from datetime import timedelta
+
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError, NotEmptyError
 
@@ -10,9 +14,21 @@ from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.configs import ResourceType
 from autothrottle.core.errors import Conflict
 
+log = logging.getLogger(__name__)
 
-def remove_own_tree(client: KazooClient, own: OwnPaths) -> None:
-    """Remove the ledger and the election; overrides stay, and so does the term, whose number must never fall.
+_LOOK_SECONDS = 0.1
+
+
+def remove_own_tree(client: KazooClient, own: OwnPaths, patience: timedelta = timedelta(0)) -> None:
+    """Remove the ledger, the election and the members.
+
+    Overrides and the record of their changes stay, and so does the term, whose number must never fall. Services that
+    still run stay listed.
+
+    Args:
+        client: a session.
+        own: what is ours.
+        patience: how long the members of sessions that are over already may take to go.
 
     Raises:
         Conflict: when the ledger still has entries, or a planner still stands for election.
@@ -28,3 +44,19 @@ def remove_own_tree(client: KazooClient, own: OwnPaths) -> None:
             except NotEmptyError as error:
                 fix = "stop every planner first" if path == own.election else "take everything back first"
                 raise Conflict(f"{path} is not empty; {fix}") from error
+        _remove_members(client, own, time.monotonic() + patience.total_seconds())
+
+
+def _remove_members(client: KazooClient, own: OwnPaths, deadline: float) -> None:
+    while True:
+        try:
+            client.delete(own.members)
+            return
+        except NoNodeError:
+            return
+        except NotEmptyError:
+            if time.monotonic() >= deadline:
+                running = ", ".join(sorted(client.get_children(own.members)))
+                log.warning("services still run, and stay listed until they end: %s", running)
+                return
+            time.sleep(_LOOK_SECONDS)

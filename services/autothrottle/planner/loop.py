@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextvars
 import logging
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from autothrottle.core.changes import (
-    Change,
-    Outcome,
-    OutcomeStatus,
     changes,
     foreign_throttles,
     removal_of_foreign,
@@ -25,20 +20,21 @@ from autothrottle.core.changes import (
 from autothrottle.core.configs import ReplicaRole, ResourceType
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
-from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.loads import Loads
-from autothrottle.core.overrides import Override, Overrides, whose
+from autothrottle.core.overrides import Overrides, whose
 from autothrottle.core.pause import Pause, PauseMode, stale_lists, taken_back
-from autothrottle.core.plan import Limits, Plan, plan, standing_rate
-from autothrottle.core.progress import SHORTEST_SPAN, Remainder, remainder
+from autothrottle.core.plan import Limits, plan, standing_rate
+from autothrottle.core.progress import SHORTEST_SPAN, remainder
 from autothrottle.core.reassignment import Submitted, Targets, proposal
 from autothrottle.core.topology import Snapshot, TopicPartition, participants
 from autothrottle.planner import narration, traces
+from autothrottle.planner.events import EventPoster
+from autothrottle.planner.memory import CycleInHand, Memory
 from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.triggers import Trigger, Triggers
 from autothrottle.ports.cluster import ConfigWriter, Reassigner, SnapshotEvent, SnapshotSource
 from autothrottle.ports.leadership import Election, Term
-from autothrottle.ports.metrics import Event, EventSink, LoadSource
+from autothrottle.ports.metrics import EventSink, LoadSource
 from autothrottle.ports.overrides import OverrideStore
 from autothrottle.ports.pauses import PauseStore
 from autothrottle.ports.tracing import UNTRACED, Tracer
@@ -99,31 +95,6 @@ class Ports:
     tracer: Tracer = UNTRACED
 
 
-@dataclass(slots=True)
-class _Memory:
-    """What one term remembers from cycle to cycle; a new term begins with none of it."""
-
-    cycles: int = 0
-    version: int = 0
-    topics: frozenset[str] = frozenset()
-    announced: tuple[str, ...] = ()
-    overrides: Overrides | None = None
-    pause: Pause | None = None
-    pause_is_known: bool = False
-    loads: Loads = field(default_factory=Loads)
-    loads_read: float | None = None
-    loads_error: str = ""
-    failures: dict[int, int] = field(default_factory=dict)
-    history: ThrottleHistory = field(default_factory=ThrottleHistory)
-    after_reassignment: bool = False
-    withdrawn: bool = False
-    foreign_cycles: int = 0
-    troubles: int = 0
-    findings: frozenset[str] = frozenset()
-    would: tuple[str, ...] = ()
-    defaults: Mapping[str, str] = field(default_factory=dict)
-
-
 class Planner:
     """One candidate's loop, in a thread of its own from `start` to `stop`; it acts only while it leads."""
 
@@ -136,14 +107,14 @@ class Planner:
     ) -> None:
         self._ports, self._settings, self._now, self._clock = ports, settings, now, clock
         self._triggers = Triggers(settings.interval, clock)
-        self._memory = _Memory()
+        self._memory = Memory()
         self._submissions = Submissions(clock)
         self._fence = 0
         self._newest_event = 0
         self._cycles: deque[CycleRecord] = deque(maxlen=_CYCLES_KEPT)
         self._ended = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
-        self._poster = _EventPoster(ports.events, min(settings.interval / 2, _LONGEST_METRICS_WAIT))
+        self._poster = EventPoster(ports.events, min(settings.interval / 2, _LONGEST_METRICS_WAIT))
         self._watches = [
             ports.snapshots.watch_snapshots(self._happened),
             ports.overrides.watch_overrides(lambda: self._triggers.request("an override changed")),
@@ -312,11 +283,11 @@ class Planner:
     def _run_traced(self, term: Term, trigger: Trigger) -> CycleRecord:
         if term.fence != self._fence:
             log.info("Leading in term %d%s", term.fence, ", in shadow: nothing is written" * self._settings.shadow)
-            self._fence, self._memory, self._newest_event = term.fence, _Memory(), 0
+            self._fence, self._memory, self._newest_event = term.fence, Memory(), 0
             self._submissions.begin_term(term.fence)
         memory, start = self._memory, self._now()
         memory.cycles += 1
-        cycle = _Cycle(term, memory.cycles)
+        cycle = CycleInHand(term, memory.cycles)
         try:
             self._read(cycle, trigger)
             with self._ports.tracer.span("plan"):
@@ -349,7 +320,7 @@ class Planner:
 
     # Read.
 
-    def _read(self, cycle: _Cycle, trigger: Trigger) -> None:
+    def _read(self, cycle: CycleInHand, trigger: Trigger) -> None:
         memory, ports = self._memory, self._ports
         cycle.pause = self._pause(cycle)
         if obstacle := self._obstacle(cycle.pause):
@@ -376,7 +347,7 @@ class Planner:
             if memory.loads_error:
                 span.fail(memory.loads_error)
 
-    def _pause(self, cycle: _Cycle) -> Pause | None:
+    def _pause(self, cycle: CycleInHand) -> Pause | None:
         """The pause; the one last read when it cannot be read. Whatever changed is logged once."""
         memory = self._memory
         try:
@@ -403,14 +374,14 @@ class Planner:
             read = Overrides(unreadable={None: reason, **{b: reason for b in last.brokers}})
         return read.keeping_unreadable(last or Overrides())
 
-    def _await_expiry(self, cycle: _Cycle, overrides: Overrides) -> None:
+    def _await_expiry(self, cycle: CycleInHand, overrides: Overrides) -> None:
         """Leave out the overrides whose time has come, and let a cycle run when the next one's comes."""
         now = self._now()
         cycle.overrides, cycle.expired = overrides.acting(now), overrides.expired(now)
         if (end := overrides.next_expiry(now)) is not None:
             self._triggers.request("an override ends", end - now)
 
-    def _loads(self, cycle: _Cycle, trigger: Trigger) -> Loads:
+    def _loads(self, cycle: CycleInHand, trigger: Trigger) -> Loads:
         """The loads to decide on; read anew by scheduled cycles, and when those last read are too old."""
         memory = self._memory
         if trigger.scheduled or self._loads_are_due():
@@ -444,7 +415,7 @@ class Planner:
 
     # Decide.
 
-    def _decide(self, cycle: _Cycle) -> None:
+    def _decide(self, cycle: CycleInHand) -> None:
         if cycle.pause is not None:
             self._stand_still(cycle, cycle.pause)
             return
@@ -465,7 +436,7 @@ class Planner:
         cycle.changes, cycle.outcomes = list(found.changes), list(found.refused)
         cycle.findings += found.findings
 
-    def _stand_still(self, cycle: _Cycle, pause: Pause) -> None:
+    def _stand_still(self, cycle: CycleInHand, pause: Pause) -> None:
         """Decide on nothing: what stands stays, or what is ours goes."""
         self._memory.withdrawn |= self._submissions.withdrawn
         if pause.mode is PauseMode.KEEP:
@@ -478,7 +449,7 @@ class Planner:
 
     # Write.
 
-    def _write(self, cycle: _Cycle, trigger: Trigger) -> None:
+    def _write(self, cycle: CycleInHand, trigger: Trigger) -> None:
         if self._cleanup_is_due(cycle, trigger):
             ours = {change.resource for change in cycle.changes}
             foreign = removal_of_foreign(cycle.snapshot, cycle.term.fence, cycle.number)
@@ -494,7 +465,7 @@ class Planner:
         standing = _standing(cycle.snapshot) | {port: rate or 0 for port, rate in cycle.applied.rates.items()}
         self._memory.history = self._memory.history.observe(self._now(), standing)
 
-    def _advance(self, cycle: _Cycle) -> None:
+    def _advance(self, cycle: CycleInHand) -> None:
         """Submit the reassignment whose throttles stand."""
         fence, reassigner = cycle.term.fence, self._ports.reassigner
         with self._ports.tracer.span("submit") if self._submissions.pending else nullcontext():
@@ -504,7 +475,7 @@ class Planner:
         if after is not None:
             self._triggers.request("a submitted reassignment is looked after", after, urgent=True)
 
-    def _cleanup_is_due(self, cycle: _Cycle, trigger: Trigger) -> bool:
+    def _cleanup_is_due(self, cycle: CycleInHand, trigger: Trigger) -> bool:
         """Whether foreign throttles are to go; they are reported first, once."""
         memory, settings = self._memory, self._settings
         if cycle.pause is not None:
@@ -519,7 +490,7 @@ class Planner:
         memory.foreign_cycles += trigger.scheduled
         return settings.cleanup_foreign and memory.foreign_cycles > settings.cleanup_after
 
-    def _purge_overrides(self, cycle: _Cycle) -> None:
+    def _purge_overrides(self, cycle: CycleInHand) -> None:
         """Remove the overrides that have done their work, each in the version that was read."""
         overrides, fence = cycle.overrides, cycle.term.fence
         if cycle.pause is not None or self._settings.shadow:
@@ -540,7 +511,7 @@ class Planner:
             if self._ports.overrides.purge_override(fence, broker_or_all, override.version, _EXPIRED):
                 log.info("Throttle override of %s removed: %s", whose(broker_or_all), _EXPIRED)
 
-    def _note_reassignment(self, cycle: _Cycle, purge_is_left: bool) -> None:
+    def _note_reassignment(self, cycle: CycleInHand, purge_is_left: bool) -> None:
         """Remember whether an autoremove override has had its reassignment; what is unknown changes nothing."""
         if cycle.read.reassignments:
             self._memory.after_reassignment = True
@@ -549,7 +520,7 @@ class Planner:
 
     # Tell.
 
-    def _tell(self, cycle: _Cycle, trigger: Trigger) -> None:
+    def _tell(self, cycle: CycleInHand, trigger: Trigger) -> None:
         memory, snapshot = self._memory, cycle.snapshot
         topics = frozenset(cycle.read.topics)
         done = sorted(memory.topics - topics)
@@ -583,14 +554,14 @@ class Planner:
         else:
             log.info("%s", narration.UNKNOWN_PROGRESS)
 
-    def _tell_what_would_be(self, cycle: _Cycle) -> None:
+    def _tell_what_would_be(self, cycle: CycleInHand) -> None:
         """Log what is not written, when it becomes another thing: it is worked out anew by each cycle."""
         lines = tuple(narration.would_lines(cycle.plan, cycle.would, self._settings.limits))
         for line in lines if lines != self._memory.would else ():
             log.info("%s", line)
         self._memory.would = lines
 
-    def _tell_findings(self, cycle: _Cycle) -> None:
+    def _tell_findings(self, cycle: CycleInHand) -> None:
         """Log what was found, each thing when it appears and not again while it stays."""
         refused = [f"{o.resource}: not written: {o.reason}" for o in cycle.refused]
         findings = [*cycle.findings, *refused]
@@ -598,99 +569,6 @@ class Planner:
             if finding not in self._memory.findings:
                 log.warning("%s", finding)
         self._memory.findings = frozenset(findings)
-
-
-class _Cycle:
-    """One cycle on its way."""
-
-    def __init__(self, term: Term, number: int) -> None:
-        self.term, self.number = term, number
-        self.read = Snapshot.empty()
-        """The cluster as it is."""
-        self.snapshot = Snapshot.empty()
-        """The same with what is to be throttled though it does not move yet: what is decided on."""
-        self.left: Remainder | None = None
-        """Of what moves; None: nothing does, or nothing is known."""
-        self.pause: Pause | None = None
-        self.overrides = Overrides()
-        """Those that act."""
-        self.expired: Mapping[int | None, Override] = {}
-        """Those whose time has come, which are to go."""
-        self.loads = Loads()
-        self.plan = Plan()
-        self.changes: list[Change] = []
-        self.would: tuple[Change, ...] = ()
-        """In shadow: what would be written."""
-        self.outcomes: list[Outcome] = []
-        self.findings: list[str] = []
-        self.applied = narration.Applied()
-        self.error = ""
-
-    @property
-    def refused(self) -> list[Outcome]:
-        """The outcomes of what was not written."""
-        return [outcome for outcome in self.outcomes if outcome.status is OutcomeStatus.REFUSED]
-
-    def record(self, start: datetime, end: datetime, reason: str, shadow: bool) -> CycleRecord:
-        """Return what is kept of it."""
-        left = self.left
-        sentence = narration.sentence(self.snapshot, self.changes, self.outcomes, left)
-        if shadow:
-            sentence = narration.shadow_sentence(self.snapshot, self.would, left)
-        if self.pause is not None:
-            sentence = narration.paused_sentence(self.pause, sentence)
-        return CycleRecord(
-            term=self.term.fence,
-            number=self.number,
-            start=start,
-            end=end,
-            reason=reason,
-            sentence="" if self.error else sentence,
-            topics=self.snapshot.topics,
-            decisions=self.plan.decisions,
-            outcomes=tuple(self.outcomes),
-            findings=tuple(self.findings),
-            error=self.error,
-            bytes_left=left.bytes_left if left else None,
-            eta=left.eta if left else None,
-            pause=self.pause,
-            shadow=shadow,
-        )
-
-
-class _EventPoster:
-    """Posts events from a thread of its own: a slow sink never delays a cycle."""
-
-    _LIMIT = 100
-
-    def __init__(self, sink: EventSink, timeout: timedelta) -> None:
-        self._sink, self._timeout = sink, timeout
-        self._waiting: queue.Queue[tuple[Event, contextvars.Context] | None] = queue.Queue(self._LIMIT)
-        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
-        self._thread.start()
-
-    def post(self, event: Event) -> None:
-        """Take an event over; it is dropped, with a line in the log, when too many wait."""
-        try:
-            self._waiting.put_nowait((event, contextvars.copy_context()))  # It belongs to the cycle's trace.
-        except queue.Full:
-            log.warning("event dropped, %d wait already: %s", self._LIMIT, event.title)
-
-    def stop(self) -> None:
-        """Post what waits, for as long as one post may take, then end."""
-        try:
-            self._waiting.put(None, timeout=self._timeout.total_seconds())
-        except queue.Full:
-            return
-        self._thread.join(self._timeout.total_seconds())
-
-    def _run(self) -> None:
-        while (waiting := self._waiting.get()) is not None:
-            event, context = waiting
-            try:
-                context.run(self._sink.post_event, event, self._timeout)
-            except AutothrottleError as error:
-                log.warning("event not posted (%s): %s", error, event.title)
 
 
 def _standing(snapshot: Snapshot) -> dict[tuple[int, ReplicaRole], int]:

@@ -1,0 +1,102 @@
+"""What a planner has in mind: of the cycle in hand, and from one cycle of its term to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from autothrottle.core.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.cycle import CycleRecord
+from autothrottle.core.history import ThrottleHistory
+from autothrottle.core.loads import Loads
+from autothrottle.core.overrides import Override, Overrides
+from autothrottle.core.pause import Pause
+from autothrottle.core.plan import Plan
+from autothrottle.core.progress import Remainder
+from autothrottle.core.topology import Snapshot
+from autothrottle.planner import narration
+from autothrottle.ports.leadership import Term
+
+
+@dataclass(slots=True)
+class Memory:
+    """What one term remembers from cycle to cycle; a new term begins with none of it."""
+
+    cycles: int = 0
+    version: int = 0
+    topics: frozenset[str] = frozenset()
+    announced: tuple[str, ...] = ()
+    overrides: Overrides | None = None
+    pause: Pause | None = None
+    pause_is_known: bool = False
+    loads: Loads = field(default_factory=Loads)
+    loads_read: float | None = None
+    loads_error: str = ""
+    failures: dict[int, int] = field(default_factory=dict)
+    history: ThrottleHistory = field(default_factory=ThrottleHistory)
+    after_reassignment: bool = False
+    withdrawn: bool = False
+    foreign_cycles: int = 0
+    troubles: int = 0
+    findings: frozenset[str] = frozenset()
+    would: tuple[str, ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=dict)
+
+
+class CycleInHand:
+    """One cycle on its way."""
+
+    def __init__(self, term: Term, number: int) -> None:
+        self.term, self.number = term, number
+        self.read = Snapshot.empty()
+        """The cluster as it is."""
+        self.snapshot = Snapshot.empty()
+        """The same with what is to be throttled though it does not move yet: what is decided on."""
+        self.left: Remainder | None = None
+        """Of what moves; None: nothing does, or nothing is known."""
+        self.pause: Pause | None = None
+        self.overrides = Overrides()
+        """Those that act."""
+        self.expired: Mapping[int | None, Override] = {}
+        """Those whose time has come, which are to go."""
+        self.loads = Loads()
+        self.plan = Plan()
+        self.changes: list[Change] = []
+        self.would: tuple[Change, ...] = ()
+        """In shadow: what would be written."""
+        self.outcomes: list[Outcome] = []
+        self.findings: list[str] = []
+        self.applied = narration.Applied()
+        self.error = ""
+
+    @property
+    def refused(self) -> list[Outcome]:
+        """The outcomes of what was not written."""
+        return [outcome for outcome in self.outcomes if outcome.status is OutcomeStatus.REFUSED]
+
+    def record(self, start: datetime, end: datetime, reason: str, shadow: bool) -> CycleRecord:
+        """Return what is kept of it."""
+        left = self.left
+        sentence = narration.sentence(self.snapshot, self.changes, self.outcomes, left)
+        if shadow:
+            sentence = narration.shadow_sentence(self.snapshot, self.would, left)
+        if self.pause is not None:
+            sentence = narration.paused_sentence(self.pause, sentence)
+        return CycleRecord(
+            term=self.term.fence,
+            number=self.number,
+            start=start,
+            end=end,
+            reason=reason,
+            sentence="" if self.error else sentence,
+            topics=self.snapshot.topics,
+            decisions=self.plan.decisions,
+            outcomes=tuple(self.outcomes),
+            findings=tuple(self.findings),
+            error=self.error,
+            bytes_left=left.bytes_left if left else None,
+            eta=left.eta if left else None,
+            pause=self.pause,
+            shadow=shadow,
+        )

@@ -59,6 +59,11 @@ class RealCluster:
         states = self.kafka.partitions([topic])
         adding = {(p, b) for p, replicas in target.items() for b in replicas if b not in states[topic, p].replicas}
         self._hold(topic, adding)
+        # A broker takes a config up some time after it was written: on a busy machine the move was over before that.
+        for broker_id in {b for _, b in adding}:
+            eventually(lambda b=broker_id: self.kafka.described_configs(b).get(FOLLOWER_RATE) == "1", 60)  # type: ignore[misc]
+        eventually(lambda: FOLLOWER_REPLICAS in self.kafka.described_topic_configs(topic), 60)
+        time.sleep(0.5)  # the topic's config was told by one broker, and the others follow
         self.kafka.reassign_through_bootstrap({(topic, p): list(replicas) for p, replicas in target.items()})
         eventually(lambda: {(topic, p) for p in target} <= self.kafka.reassigning(), 60)
 

@@ -23,10 +23,10 @@ from autothrottle.lab.services import Deployment, ServiceProcesses
 from autothrottle.lab.traffic import ClientLoad, fill
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
-from tests.system.recovery_watch import RecoveryWatch
+from tests.system.recovery_watch import RecoveryWatch, Sample
 
 MB = 1_000_000
-RATE = 4 * MB
+RATE = 6 * MB
 WINDOW_SECONDS = 12.0
 """Kafka's quota is a mean over 11 windows of 1 s: shorter ones say nothing."""
 PRODUCED = 1.2 * MB
@@ -44,13 +44,15 @@ class Move:
 
 MOVES = {
     "to-an-emptied-node": Move({p: [1001] for p in range(12)}, {p: [1001, 1002] for p in range(12)}),
-    "one-to-two": Move({p: [1001] for p in range(12)}, {p: [1002 + p % 2] for p in range(12)}),
+    "one-to-two": Move({p: [1003] for p in range(12)}, {p: [1004 + p % 2] for p in range(12)}),
     "two-to-one": Move({p: [1001 + p % 2] for p in range(12)}, {p: [1003] for p in range(12)}),
     "replace": Move(
-        {p: [1001 + p % 2, 1003] for p in range(12)},
-        {p: [1001 + p % 2, 1004] for p in range(12)},
+        {p: [1004 + p % 2, 1003] for p in range(12)},
+        {p: [1004 + p % 2, 1001] for p in range(12)},
     ),
 }
+"""In this order no meter that bounds a move has counted anything for the last 12 s: what it has not spent goes out at
+once, and what it has spent too much holds the next move back."""
 
 
 @pytest.fixture(scope="module")
@@ -75,23 +77,23 @@ def admin(
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("produced", [0.0, PRODUCED], ids=["quiet", "produced-to"])
 @pytest.mark.parametrize("name", MOVES)
+@pytest.mark.parametrize("produced", [0.0, PRODUCED], ids=["quiet", "produced-to"])
 def test_replicas_move_at_the_rate_that_the_throttle_dictates(
     name: str, produced: float, each_cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub
 ) -> None:
     cluster, move = each_cluster, MOVES[name]
     topic = f"kip73-{name}-{'produced-to' if produced else 'quiet'}"
     cluster.create_topic(topic, move.before)
-    fill(cluster, topic, 9 * MB)
+    fill(cluster, topic, 15 * MB)
     before = cluster.stored_configs()
     override(admin, RATE)
     load = ClientLoad(cluster, {(topic, p): produced / 12 for p in range(12)}, acks=1) if produced else nullcontext()
     with load, RecoveryWatch(cluster, topic) as watch:
         submit(admin, topic, move)
         began = watch.wait_until(lambda s: bool(s.moving), 30, "it moves")
-        time.sleep(WINDOW_SECONDS + 5)
-        rates = landed(watch, began.at + 1)
+        time.sleep(2 * WINDOW_SECONDS)
+        rates, whole = landed(watch, began.at + 1)
         # Cancelled, not hurried to its end: what is sent beyond the throttle would count against the next move.
         with suppress(Invalid):  # some are done by now
             cluster.reassign_through_bootstrap(dict.fromkeys(cluster.reassigning()))
@@ -99,27 +101,30 @@ def test_replicas_move_at_the_rate_that_the_throttle_dictates(
         admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(), timeout=10)
         watch.wait_until(lambda s: not s.rates and not any(s.lists), 30, "nothing is left")
     shown = f"{min(rates) / RATE:.2f} to {max(rates) / RATE:.2f}"
-    print(
-        f"\n{cluster.version} {name}, {produced / MB:g} MB/s produced: {shown} of the throttle in {len(rates)} windows"
-    )
-    assert min(rates) >= 0.85 * RATE
-    assert max(rates) <= 1.15 * RATE
+    told = f"{whole / RATE:.2f} of the throttle, by window {shown}"
+    print(f"\n{cluster.version} {name}, {produced / MB:g} MB/s produced: {told}")
+    # Single windows are only printed: with a few fetches a second one more or less is some percent.
+    assert 0.85 * RATE <= whole <= 1.15 * RATE
     assert watch.worst_list_lag() <= 3.0
     assert cluster.stored_configs() == before
     cluster.delete_topic(topic)
 
 
-def landed(watch: RecoveryWatch, start: float) -> list[float]:
-    """Return what landed on the destinations, in bytes per second, for every window that begins after `start`."""
+def landed(watch: RecoveryWatch, start: float) -> tuple[list[float], float]:
+    """Return what landed on the destinations after `start`, in bytes per second: in each window, and in all."""
     samples = [sample for sample in watch.samples if sample.at >= start]
     rates = []
     for first in samples:
         last = next((s for s in samples if s.at >= first.at + WINDOW_SECONDS), None)
         if last is None:
             break
-        rates.append((sum(last.received.values()) - sum(first.received.values())) / (last.at - first.at))
+        rates.append(between(first, last))
     assert rates, "the move was watched for less than a window"
-    return rates
+    return rates, between(samples[0], samples[-1])
+
+
+def between(first: Sample, last: Sample) -> float:
+    return (sum(last.received.values()) - sum(first.received.values())) / (last.at - first.at)
 
 
 def override(admin: admin_pb2_grpc.AdminServiceStub, rate: int) -> None:

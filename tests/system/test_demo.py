@@ -225,6 +225,20 @@ def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_either(tmp_path: Pat
         assert demo.left() == []
 
 
+def test_a_ctrl_c_in_its_last_moments_does_not_change_the_exit_status(tmp_path: Path) -> None:
+    """It was -2: the interpreter had given SIGINT its default back when the second one came."""
+    with running(tmp_path) as demo:
+        demo.wait_until(lambda: demo.seen >= 4, 60)
+        demo.process.send_signal(signal.SIGINT)
+        while "has ended" not in demo.text():
+            assert demo.process.poll() is None, demo.text()
+        time.sleep(0.02)  # past its last line
+        while demo.process.poll() is None:
+            demo.process.send_signal(signal.SIGINT)
+        assert demo.process.returncode == 130
+        assert demo.left() == []
+
+
 def test_a_service_that_ends_by_itself_ends_the_demo_with_1_and_its_name(tmp_path: Path) -> None:
     with running(tmp_path) as demo:
         demo.wait_until(lambda: "Updated throttle" in demo.text(), 60)

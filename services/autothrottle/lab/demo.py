@@ -357,6 +357,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Interrupted as interrupted:
+        interruption.end()
         print(f"autothrottle demo: {interrupted}: everything that was started has ended", file=sys.stderr)
         return interrupted.exit_status
     except (AutothrottleError, TimeoutError, OSError, KazooException, KazooTimeoutError) as error:

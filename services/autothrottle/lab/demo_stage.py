@@ -65,6 +65,15 @@ class Interruption:
         if self._number is not None:
             raise Interrupted(self._number)
 
+    def end(self) -> None:
+        """Ignore both from now on: all has ended, and one that comes late must not change the exit status.
+
+        Python gives a signal that has a function its default back in the interpreter's last steps, which is to die of
+        it; an ignored one stays ignored.
+        """
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
     def sleep(self, seconds: float) -> None:
         """Let a short time pass, then `check`."""
         time.sleep(seconds)

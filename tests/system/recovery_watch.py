@@ -202,6 +202,11 @@ class RecoveryWatch:
         return found
 
 
+def by_admin(cluster: KafkaCluster) -> dict[str, str]:
+    """Return the options that make the services reach a cluster through Kafka's admin API."""
+    return {"kafka-backend": "admin", "bootstrap-servers": cluster.bootstrap_servers}
+
+
 def _entries(value: str | None) -> frozenset[str]:
     return frozenset(value.split(",")) if value else frozenset()
 

@@ -23,7 +23,7 @@ from autothrottle.lab.services import Deployment, ServiceProcesses
 from autothrottle.lab.traffic import ClientLoad, fill
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
-from tests.system.recovery_watch import RecoveryWatch, Sample
+from tests.system.recovery_watch import RecoveryWatch, Sample, by_admin
 
 MB = 1_000_000
 RATE = 6 * MB
@@ -66,7 +66,7 @@ def admin(
     options = {"interval": "600", "cap-map": '{"lab":20}', "zk-session-timeout": "3", "log-level": "debug"}
     options["zk-config-prefix"] = f"autothrottle-kip73-{each_cluster.version}"
     if isinstance(each_cluster, KraftCluster):
-        options |= {"kafka-backend": "admin", "bootstrap-servers": each_cluster.bootstrap_servers}
+        options |= by_admin(each_cluster)
     with DatadogEmulator() as datadog:
         for broker_id in each_cluster.brokers:
             datadog.add_host(f"host-{broker_id}", broker_id, "lab")

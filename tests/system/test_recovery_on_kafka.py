@@ -29,6 +29,7 @@ from tests.system.recovery_watch import (
     LEADER_RATE,
     LEADER_REPLICAS,
     RecoveryWatch,
+    by_admin,
     feed,
 )
 
@@ -81,11 +82,7 @@ def services(
         "log-level": "debug",
     }
     if isinstance(cluster, KraftCluster):
-        options |= {
-            "kafka-backend": "admin",
-            "bootstrap-servers": cluster.bootstrap_servers,
-            "zk-config-prefix": "autothrottle-kraft",
-        }
+        options |= {**by_admin(cluster), "zk-config-prefix": "autothrottle-kraft"}
     deployment = Deployment(zookeeper.connect, datadog.url, directory, options)
     with ServiceProcesses(deployment, planners=1) as running:
         yield running

@@ -23,6 +23,7 @@ from autothrottle.lab.processes import Process
 from autothrottle.lab.traffic import fill
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from tests.builders import eventually
+from tests.system.recovery_watch import by_admin
 
 SECONDS = 300.0
 MB = 1_000_000
@@ -92,10 +93,6 @@ class Backend:
                         yield transaction.time, row["topic"], None
                 elif operation.path.startswith("/brokers/topics/") and any(value.get("adding_replicas", {}).values()):
                     yield transaction.time, operation.path.split("/")[3], None
-
-
-def by_admin(cluster: KafkaCluster) -> Mapping[str, str]:
-    return {"kafka-backend": "admin", "bootstrap-servers": cluster.bootstrap_servers}
 
 
 @pytest.fixture(params=["znode", "admin-zookeeper", "admin-kraft"])

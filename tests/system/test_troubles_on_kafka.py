@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import grpc
@@ -15,12 +15,14 @@ from autothrottle.lab.services import Deployment, ServiceProcesses
 from autothrottle.lab.traffic import BrokerCounters, ClientLoad, fill
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2, planner_pb2_grpc, types_pb2
+from tests.builders import eventually
 from tests.system.recovery_watch import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
     LEADER_RATE,
     LEADER_REPLICAS,
     RecoveryWatch,
+    by_admin,
     feed,
 )
 
@@ -51,8 +53,7 @@ def services(
         "min-rate": "1",
         "zk-session-timeout": "3",
         "log-level": "debug",
-        "kafka-backend": "admin",
-        "bootstrap-servers": kraft_cluster.bootstrap_servers,
+        **by_admin(kraft_cluster),
         "zk-config-prefix": "autothrottle-troubles",
     }
     with DatadogEmulator() as datadog, BrokerCounters(kraft_cluster) as counters:
@@ -97,13 +98,6 @@ def last_cycle(services: ServiceProcesses) -> types_pb2.Cycle:
         )
 
 
-def eventually(true: Callable[[], bool], within_seconds: float, what: str) -> None:
-    deadline = time.monotonic() + within_seconds
-    while not true():
-        assert time.monotonic() < deadline, f"within {within_seconds:.0f} s it was never true that {what}"
-        time.sleep(0.1)
-
-
 @pytest.mark.timeout(600)
 def test_a_stopped_broker_holds_up_nobody_and_is_right_when_it_is_back(
     kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ClientLoad
@@ -122,7 +116,7 @@ def test_a_stopped_broker_holds_up_nobody_and_is_right_when_it_is_back(
                 lambda s: s.rates[DESTINATION, FOLLOWER_RATE] < 0.75 * right, 120, "the others follow the load"
             )
             print(f"\nwith a broker down the destination's rate followed a step after {followed.at - stepped:.1f} s")
-            eventually(lambda: refused(services, "brokers/1002"), 60, "the stopped broker is refused")
+            eventually(lambda: refused(services, "brokers/1002"), 60)
         finally:
             kraft_cluster.start_broker(1002, within_seconds=180)
         back = time.monotonic()
@@ -156,11 +150,8 @@ def test_lists_that_somebody_deletes_in_mid_move_are_repaired_and_it_is_said(
         deleted = time.monotonic()
         repaired = watch.wait_until(lambda s: s.at > deleted and s.lists == s.expected, 60, "the lists are repaired")
         print(f"\nthe lists stood again {repaired.at - deleted:.1f} s after somebody had deleted them")
-        eventually(
-            lambda: "topics/lists-deleted, leader.replication.throttled.replicas: somebody removed" in services.log(),
-            30,
-            "the log names what was found",
-        )
+        said = "topics/lists-deleted, leader.replication.throttled.replicas: somebody removed"
+        eventually(lambda: said in services.log(), 30)
     assert repaired.at - deleted <= INTERVAL + SLACK_SECONDS
 
 
@@ -181,8 +172,6 @@ def test_a_default_throttle_of_somebody_else_hinders_nothing_and_stays(
         assert (default[FOLLOWER_RATE], default[LEADER_RATE]) == ("50000000", "40000000")
         value, source = kraft_cluster.described_sources(DESTINATION)[FOLLOWER_RATE]
         assert (value, source) == ("50000000", "DYNAMIC_DEFAULT_BROKER_CONFIG")
-        eventually(
-            lambda: "<default>" in services.log(["planner-1"]), 30, "the log says that the default is in force again"
-        )
+        eventually(lambda: "<default>" in services.log(["planner-1"]), 30)
     finally:
         kraft_cluster.set_configs_as_a_user({FOLLOWER_RATE: None, LEADER_RATE: None}, default=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 
-from autothrottle.core.changes import Outcome, OutcomeStatus, changes
+from autothrottle.core.changes import Outcome, OutcomeStatus
 from autothrottle.core.errors import Conflict
-from autothrottle.core.plan import Plan
+from autothrottle.core.pause import taken_back
 from autothrottle.ports.cluster import ConfigWriter, SnapshotSource
 from autothrottle.ports.leadership import Term
 
@@ -23,7 +22,7 @@ def take_back_everything(term: Term, snapshots: SnapshotSource, writer: ConfigWr
         NotLeader: when another planner leads by now.
     """
     snapshot = snapshots.fetch_snapshot(timeout=_TIMEOUT)
-    found = changes(Plan(), replace(snapshot, reassignments=()), term.fence)
+    found = taken_back(snapshot, term.fence)
     outcomes = [*found.refused, *writer.apply(term.fence, found.changes, _TIMEOUT)]
     left = [f"{o.resource}: {o.reason}" for o in outcomes if o.status is OutcomeStatus.REFUSED]
     if left:

@@ -25,6 +25,7 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.kafka_admin.client import ConfigEdit, KafkaAdmin
 from autothrottle.adapters.kafka_admin.config_edits import operations
+from autothrottle.adapters.kafka_admin.fence import Fence
 from autothrottle.adapters.zookeeper.ledger import Ledger
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus, intended
@@ -34,9 +35,6 @@ from autothrottle.core.ledger import LedgerEntry
 
 MAX_BATCH_TOPICS, MAX_BATCH_BYTES = 100, 1_000_000
 """In one request; the controller writes it as one batch of its log, which holds 8 MB."""
-
-_SHARE_OF_SESSION = 2 / 3
-"""A write ends so long after the check of the term began; a leader without contact steps down as early."""
 
 _MAX_THREADS = 64
 """Brokers that are written to at the same moment."""
@@ -52,6 +50,7 @@ _Standing = Mapping[str, str] | AutothrottleError
 
 _Outcomes = dict[ConfigResource, Outcome]
 
+_TOO_LATE = "there was no time left to write it; it is tried again next cycle"
 _NOT_REPORTED = "Kafka has taken it but does not report it yet; it is looked at again next cycle"
 
 
@@ -104,7 +103,7 @@ class AdminConfigWriter:
             patience: what a broker gets to answer before the others go on without it, > 0.
         """
         self._kafka, self._ledger = kafka, Ledger(client, own)
-        self._longest_write = session_timeout.total_seconds() * _SHARE_OF_SESSION
+        self._fence = Fence(self._ledger, session_timeout)
         self._patience = patience.total_seconds()
 
     def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
@@ -185,7 +184,7 @@ class AdminConfigWriter:
 
     def _write_rates(self, fence: int, prepared: _Prepared, deadline: float) -> None:
         broker_id, (edits,) = prepared.resource.broker_id, prepared.requests
-        timeout = self._fenced(fence, deadline)
+        timeout = self._fence.passed(fence, deadline, _TOO_LATE)
         try:
             if prepared.unreachable is None:
                 self._kafka.alter_broker_configs(broker_id, edits, timeout=timeout)
@@ -214,7 +213,7 @@ class AdminConfigWriter:
         self, fence: int, edits: Mapping[str, Sequence[ConfigEdit]], deadline: float
     ) -> dict[ConfigResource, str]:
         try:
-            refused = self._kafka.alter_topic_configs(edits, timeout=self._fenced(fence, deadline))
+            refused = self._kafka.alter_topic_configs(edits, timeout=self._fence.passed(fence, deadline, _TOO_LATE))
         except NotLeader:
             raise
         except AutothrottleError as error:
@@ -223,7 +222,7 @@ class AdminConfigWriter:
 
     def _unreported(self, ask: Callable[..., Any], sent: Mapping[Any, _Prepared], deadline: float) -> Collection[Any]:
         """Wait until Kafka reports what was written; return the brokers or topics for which it does not."""
-        deadline = min(deadline, time.monotonic() + self._longest_write)
+        deadline = min(deadline, time.monotonic() + self._fence.longest_write)
         waiting = list(sent)
         while waiting and (left := deadline - time.monotonic()) > 0:
             found = _read(ask, waiting, timedelta(seconds=left))
@@ -231,20 +230,6 @@ class AdminConfigWriter:
             if waiting:
                 time.sleep(_PAUSE_SECONDS)
         return waiting
-
-    def _fenced(self, fence: int, deadline: float) -> timedelta:
-        """Return how long a write may take that begins now: while it runs nobody else can lead.
-
-        Raises:
-            NotLeader: when the term is over.
-            Unavailable: when that cannot be told, or no time is left.
-        """
-        deadline = min(deadline, time.monotonic() + self._longest_write)
-        self._ledger.check_term(fence, deadline)
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise Unavailable("there was no time left to write it; it is tried again next cycle")
-        return timedelta(seconds=left)
 
     def _confirm(self, fence: int, written: Sequence[_Prepared], outcomes: _Outcomes, deadline: float) -> None:
         """Write into the ledger that it was written."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from datetime import timedelta
 from typing import Any
 
+from autothrottle.adapters.deadlines import time_left
 from autothrottle.adapters.kafka_admin.connections import Connections, Silence, kafka
 from autothrottle.adapters.kafka_admin.translation import code_error, silence_error
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
@@ -30,7 +30,7 @@ def alter_through_controller(
         Invalid: they refuse who we are, or are older than Kafka 3.7.
     """
     active = _active(servers, options, deadline)
-    with closing(Connections([active], options, _left(deadline))) as connections:
+    with closing(Connections([active], options, time_left(deadline))) as connections:
         (node,) = connections.bootstrap_nodes
         answer = connections.exchange({node: build()}, deadline)[node]
         if isinstance(answer, Silence):
@@ -40,8 +40,8 @@ def alter_through_controller(
 
 def _active(servers: Sequence[str], options: Mapping[str, Any], deadline: float) -> str:
     """`host:port` of the active controller."""
-    with closing(Connections(servers, options, _left(deadline))) as connections:
-        half = time.monotonic() + _left(deadline).total_seconds() / 2
+    with closing(Connections(servers, options, time_left(deadline))) as connections:
+        half = time.monotonic() + time_left(deadline).total_seconds() / 2
         asked = {node: _who_is_active() for node in connections.bootstrap_nodes}
         problems: list[AutothrottleError] = []
         for node, answer in connections.exchange(asked, half, first=True).items():
@@ -72,7 +72,3 @@ def _who_is_active() -> Any:
     return kafka.protocol.admin.DescribeClusterRequest(
         include_cluster_authorized_operations=False, endpoint_type=_CONTROLLERS, min_version=1
     )
-
-
-def _left(deadline: float) -> timedelta:
-    return timedelta(seconds=max(deadline - time.monotonic(), 0.001))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from autothrottle.adapters.deadlines import time_left
 from autothrottle.adapters.kafka_admin.answers import PartitionMetadata, PartitionReassignment
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.core.errors import AutothrottleError, Missing
@@ -70,15 +71,15 @@ def read_moves(
         Unavailable, Invalid: when it cannot be read.
     """
     deadline = time.monotonic() + timeout.total_seconds()
-    listed = kafka.reassignments(timeout=_left(deadline))
+    listed = kafka.reassignments(timeout=time_left(deadline))
     wanted = None if topics is None else listed.keys() | set(topics)
     if wanted is not None and not wanted:
         return Moves()
-    found = kafka.partitions(wanted, timeout=_left(deadline))
+    found = kafka.partitions(wanted, timeout=time_left(deadline))
     unseen = listed.keys() - found.values.keys()
     if any(isinstance(found.failures.get(topic, Missing()), Missing) for topic in unseen):
         # Deleted in between; or so new that the broker which was asked has not heard of it.
-        still = kafka.reassignments(timeout=_left(deadline))
+        still = kafka.reassignments(timeout=time_left(deadline))
         listed = {topic: move for topic, move in listed.items() if topic not in unseen or topic in still}
     problems = {t: e for t, e in found.failures.items() if t in listed and not isinstance(e, Missing)}
     return Moves(
@@ -111,7 +112,3 @@ def _reassignment(
         adding_replicas=tuple(move.adding_replicas for _, move in rows),
         removing_replicas=tuple(move.removing_replicas for _, move in rows),
     )
-
-
-def _left(deadline: float) -> timedelta:
-    return timedelta(seconds=max(0.001, deadline - time.monotonic()))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
+from autothrottle.adapters.deadlines import time_left
 from autothrottle.adapters.kafka_admin.answers import Answers, ConfigValue
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.edits import Edits, Needed, edits, needed_lists, needed_rates
@@ -218,8 +219,8 @@ class AdminSnapshots:
         )
 
     def _read_brokers(self, deadline: float) -> _Brokers:
-        registered = self._kafka.brokers(timeout=_left(deadline))
-        patience = min(_left(deadline), _BROKER_PATIENCE)
+        registered = self._kafka.brokers(timeout=time_left(deadline))
+        patience = min(time_left(deadline), _BROKER_PATIENCE)
         return _Brokers(registered, self._kafka.broker_configs(registered, timeout=patience))
 
     def _read_lists(
@@ -227,10 +228,10 @@ class AdminSnapshots:
     ) -> Answers[str, Mapping[str, ConfigValue]]:
         """The lists that stand: of all topics while nothing moves, since then somebody's left-overs are reported."""
         if not moves.reassignments:
-            return self._kafka.topic_configs(None, timeout=_left(deadline))
+            return self._kafka.topic_configs(None, timeout=time_left(deadline))
         ours = {resource.name for resource in ledger.entries if resource.type is ResourceType.TOPIC}
         held = {topic for b in replicas_of for topic in moves.replicas_of(b)}
-        return self._kafka.topic_configs(moves.reassignments.keys() | ours | held, timeout=_left(deadline))
+        return self._kafka.topic_configs(moves.reassignments.keys() | ours | held, timeout=time_left(deadline))
 
     def _settled(
         self, lists: Answers[str, Mapping[str, ConfigValue]], ledger: LedgerCopy, deadline: float
@@ -242,7 +243,7 @@ class AdminSnapshots:
             if not odd or time.monotonic() + pause > deadline:
                 break
             time.sleep(pause)
-            again = self._kafka.topic_configs(odd, timeout=_left(deadline))
+            again = self._kafka.topic_configs(odd, timeout=time_left(deadline))
             lists = Answers({**lists.values, **again.values}, {**lists.failures, **again.failures})
         return lists
 
@@ -387,7 +388,3 @@ def _last_known(
             found[resource] = {name: value for name, value in written.items() if value is not None}
             del unreadable[resource]
     return found
-
-
-def _left(deadline: float) -> timedelta:
-    return timedelta(seconds=max(0.001, deadline - time.monotonic()))

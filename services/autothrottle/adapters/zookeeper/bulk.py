@@ -9,14 +9,14 @@ Source: MultiOperationRecord, MultiResponse and SetWatches of ZooKeeper 3.9; ser
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import EXCEPTIONS, NoNodeError, UnimplementedError
+
+from autothrottle.adapters.deadlines import seconds_left
 
 BATCH_NODES = 1_000
 """In one request: their paths are far below the 1 MB that a server takes, and it is busy for some milliseconds."""
@@ -93,38 +93,33 @@ def get_many_async(client: KazooClient, paths: Sequence[str]) -> Any:
     return _sent(client, _MultiRead(paths))
 
 
-def get_data(client: KazooClient, paths: Sequence[str], deadline: float) -> dict[str, bytes]:
-    """Return the data of the nodes that can be read, as many at a time as the server takes.
+def read_nodes(client: KazooClient, paths: Sequence[str], deadline: float) -> list[Node | None]:
+    """Return what stands at each of the paths, as many at a time as the server takes; None: no node is there.
 
     Args:
         client: connected.
         paths: any number.
         deadline: of `time.monotonic`.
     """
-    found: dict[str, bytes] = {}
+    batches = [paths[start : start + BATCH_NODES] for start in range(0, len(paths), BATCH_NODES)]
+    asked = [get_many_async(client, batch) for batch in batches]
     try:
-        batches = [paths[start : start + BATCH_NODES] for start in range(0, len(paths), BATCH_NODES)]
-        asked = [(batch, get_many_async(client, batch)) for batch in batches]
-        for batch, answer in asked:
-            nodes = zip(batch, answer.get(timeout=_left(deadline)), strict=True)
-            found.update((path, node[0]) for path, node in nodes if node is not None and node[0] is not None)
-    except UnimplementedError:
-        return _get_singly(client, paths, deadline)
-    return found
+        return [node for answer in asked for node in answer.get(timeout=seconds_left(deadline))]
+    except UnimplementedError:  # a server older than 3.6
+        return [node for batch in batches for node in _read_singly(client, batch, deadline)]
 
 
-def _get_singly(client: KazooClient, paths: Sequence[str], deadline: float) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    for start in range(0, len(paths), BATCH_NODES):
-        asked = [(path, client.get_async(path)) for path in paths[start : start + BATCH_NODES]]
-        for path, answer in asked:
-            with suppress(NoNodeError):
-                found[path] = answer.get(timeout=_left(deadline))[0]
-    return found
+def _read_singly(client: KazooClient, paths: Sequence[str], deadline: float) -> list[Node | None]:
+    asked = [client.get_async(path) for path in paths]
+    return [_node(answer, deadline) for answer in asked]
 
 
-def _left(deadline: float) -> float:
-    return max(0.001, deadline - time.monotonic())
+def _node(answer: Any, deadline: float) -> Node | None:
+    try:
+        data, stat = answer.get(timeout=seconds_left(deadline))
+    except NoNodeError:
+        return None
+    return data, stat.mzxid, stat.version
 
 
 def watch_many_async(client: KazooClient, paths: Sequence[str], watch: Callable[[Any], None], zxid: int) -> Any:

@@ -20,11 +20,11 @@ from kazoo.exceptions import (
     NoNodeError,
     RolledBackError,
     RuntimeInconsistency,
-    UnimplementedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
-from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, Node, get_many_async
+from autothrottle.adapters.deadlines import seconds_left
+from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import (
     format_change_notification,
     format_config,
@@ -88,11 +88,11 @@ class ZooKeeperConfigWriter:
         kinds = {change.resource.type for change in changes if change.ledger is not None}
         parents = [self._own.ledger, *(f"{self._own.ledger}/{kind.value}" for kind in kinds)]
         for path in parents if kinds else ():
-            if self._client.exists_async(path).get(timeout=_left(deadline)) is None:
+            if self._client.exists_async(path).get(timeout=seconds_left(deadline)) is None:
                 transaction = self._client.transaction()
                 transaction.check(self._own.term, fence)
                 transaction.create(path)
-                term_check, _ = transaction.commit_async().get(timeout=_left(deadline))
+                term_check, _ = transaction.commit_async().get(timeout=seconds_left(deadline))
                 _demand_term(fence, term_check)
 
     # Reading what stands.
@@ -118,18 +118,8 @@ class ZooKeeperConfigWriter:
             for change in changes
             for path in (self._kafka.config(change.resource), self._own.ledger_entry(change.resource))
         ]
-        nodes = iter(self._nodes(paths, deadline))
+        nodes = iter(read_nodes(self._client, paths, deadline))
         return zip(changes, nodes, nodes, strict=True)
-
-    def _nodes(self, paths: Sequence[str], deadline: float) -> list[Node | None]:
-        """What stands at each of the paths; None: no node is there."""
-        batches = [paths[start : start + BATCH_NODES] for start in range(0, len(paths), BATCH_NODES)]
-        asked = [get_many_async(self._client, batch) for batch in batches]
-        try:
-            return [node for answer in asked for node in answer.get(timeout=_left(deadline))]
-        except UnimplementedError:  # a server older than 3.6
-            singly = [self._client.get_async(path) for path in paths]
-            return [_node(answer, deadline) for answer in singly]
 
     def _operations(
         self, change: Change, config: Node | None, ledger: Node | None
@@ -193,7 +183,7 @@ class ZooKeeperConfigWriter:
             for method, arguments in prepared.operations:
                 getattr(transaction, method)(*arguments)
                 owners.append(prepared)
-        term_check, *results = transaction.commit_async().get(timeout=_left(deadline))
+        term_check, *results = transaction.commit_async().get(timeout=seconds_left(deadline))
         _demand_term(fence, term_check)
         for owner, result in zip(owners, results, strict=True):
             if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
@@ -212,7 +202,7 @@ class ZooKeeperConfigWriter:
 
     def _found(self, batch: Sequence[_Prepared], deadline: float) -> list[Outcome]:
         # What was on its way is carried out before the sync, or never.
-        self._client.sync_async("/").get(timeout=_left(deadline))
+        self._client.sync_async("/").get(timeout=seconds_left(deadline))
         return [
             Outcome(change.resource, OutcomeStatus.APPLIED)
             if self._stands(change, config, ledger)
@@ -256,14 +246,6 @@ def _edited(path: str, standing: dict[str, str], edits: Sequence[Edit]) -> dict[
     return wanted
 
 
-def _node(answer: Any, deadline: float) -> Node | None:
-    try:
-        data, stat = answer.get(timeout=_left(deadline))
-    except NoNodeError:
-        return None
-    return data, stat.mzxid, stat.version
-
-
 def _batches(prepared: Sequence[_Prepared]) -> Iterator[list[_Prepared]]:
     batch: list[_Prepared] = []
     size = 0
@@ -285,7 +267,3 @@ def _conflict(change: Change, error: Exception) -> str:
     if isinstance(error, BadVersionError | NodeExistsError):
         return f"somebody else wrote {change.resource} at the same moment; it is decided anew next cycle"
     return f"ZooKeeper refused {change.resource}: {type(error).__name__} {error}".rstrip()
-
-
-def _left(deadline: float) -> float:
-    return max(0.001, deadline - time.monotonic())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NoNodeError
 
+from autothrottle.adapters.deadlines import seconds_left
+from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
 from autothrottle.adapters.zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
@@ -39,16 +40,16 @@ class Ledger:
         Raises:
             Unavailable: when ZooKeeper does not answer in time.
         """
+        asked = list(resources)
         with translated_errors("reading the ledger"):
-            asked = [(r, self._client.get_async(self._own.ledger_entry(r))) for r in resources]
-            return {r: self._entry(r, answer, deadline) for r, answer in asked}
+            nodes = read_nodes(self._client, [self._own.ledger_entry(r) for r in asked], deadline)
+        return {r: self._entry(r, node) for r, node in zip(asked, nodes, strict=True)}
 
-    def _entry(self, resource: ConfigResource, answer: object, deadline: float) -> LedgerEntry | Invalid | None:
-        try:
-            data, _ = answer.get(timeout=_left(deadline))  # type: ignore[attr-defined]
-            return parse_ledger_entry(data)
-        except NoNodeError:
+    def _entry(self, resource: ConfigResource, node: Node | None) -> LedgerEntry | Invalid | None:
+        if node is None:
             return None
+        try:
+            return parse_ledger_entry(node[0] or b"")
         except Invalid as error:
             return Invalid(f"{self._own.ledger_entry(resource)}: {error}")
 
@@ -62,7 +63,7 @@ class Ledger:
             Unavailable: when nothing could be tried.
         """
         changes = [Change(resource, (), entry) for resource, entry in entries.items()]
-        outcomes = self._writer.apply(fence, changes, timedelta(seconds=_left(deadline)))
+        outcomes = self._writer.apply(fence, changes, timedelta(seconds=seconds_left(deadline)))
         return {outcome.resource: outcome for outcome in outcomes}
 
     def check_term(self, fence: int, deadline: float) -> None:
@@ -75,12 +76,8 @@ class Ledger:
         with translated_errors("checking the term"):
             transaction = self._client.transaction()
             transaction.check(self._own.term, fence)
-            (result,) = transaction.commit_async().get(timeout=_left(deadline))
+            (result,) = transaction.commit_async().get(timeout=seconds_left(deadline))
             if isinstance(result, BadVersionError | NoNodeError):
                 raise NotLeader(f"term {fence} is over; nothing more was written")
             if isinstance(result, Exception):
                 raise result
-
-
-def _left(deadline: float) -> float:
-    return max(0.001, deadline - time.monotonic())

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from kazoo.client import KazooClient
 
+from autothrottle.adapters.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.codec import parse_ledger_entry, resource_of
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import OwnPaths
@@ -60,8 +61,8 @@ class LedgerReader:
             raise Unavailable(f"the ledger is still being read after {timeout.total_seconds():g} s")
         try:
             with translated_errors("reading the ledger"):
-                self._mirror.catch_up(_left(deadline))
-                while read := self._mirror.read_changed(_left(deadline)):
+                self._mirror.catch_up(seconds_left(deadline))
+                while read := self._mirror.read_changed(seconds_left(deadline)):
                     for part, path in read:
                         if part is Part.CHILDREN:
                             self._absorb_names(path)
@@ -94,7 +95,3 @@ class LedgerReader:
         except Invalid as error:
             log.warning("%s: %s", path, error)
             self._unreadable[resource] = Problem(path, str(error))
-
-
-def _left(deadline: float) -> float:
-    return max(0.001, deadline - time.monotonic())

@@ -18,6 +18,7 @@ from kazoo.exceptions import NoNodeError, UnimplementedError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import Callback, KazooState
 
+from autothrottle.adapters.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, Node, get_many_async, watch_many_async
 from autothrottle.core.errors import Unavailable
 
@@ -101,14 +102,14 @@ class ZnodeMirror:
         """
         deadline = time.monotonic() + timeout_seconds
         try:
-            self._client.sync_async("/").get(timeout=_left(deadline))
+            self._client.sync_async("/").get(timeout=seconds_left(deadline))
             zxid = int(self._client.last_zxid)
             # kazoo counts from 0 again in a new session.
             if zxid == 0 or zxid < min_zxid:
                 raise Unavailable(f"ZooKeeper's server is at transaction {zxid:#x}, older than {min_zxid:#x}")
             delivered = threading.Event()
             self._client.handler.dispatch_callback(Callback("watch", delivered.set, ()))
-            if not delivered.wait(_left(deadline)):
+            if not delivered.wait(seconds_left(deadline)):
                 raise KazooTimeoutError("watch events are not delivered")
         except KazooTimeoutError as error:
             raise Unavailable(f"ZooKeeper did not answer within {timeout_seconds:.1f} s") from error
@@ -163,7 +164,7 @@ class ZnodeMirror:
         watching = []
         for batch, answer in zip(batches, asked, strict=True):
             try:
-                nodes = answer.get(timeout=_left(deadline))
+                nodes = answer.get(timeout=seconds_left(deadline))
             except UnimplementedError:
                 self._reads_in_bulk = False
                 return keys
@@ -171,7 +172,7 @@ class ZnodeMirror:
             if unwatched := self._take(batch, nodes):
                 watching.append(watch_many_async(self._client, unwatched, self._data_changed, zxid))
         for confirmed in watching:
-            confirmed.get(timeout=_left(deadline))
+            confirmed.get(timeout=seconds_left(deadline))
         return missing
 
     def _take(self, keys: Sequence[Key], nodes: Sequence[Node | None]) -> list[str]:
@@ -197,7 +198,7 @@ class ZnodeMirror:
 
     def _collect(self, key: Key, answer: Any, deadline: float) -> None:
         try:
-            value = _copied(key[0], answer.get(timeout=_left(deadline)))
+            value = _copied(key[0], answer.get(timeout=seconds_left(deadline)))
         except NoNodeError:
             value = None
             with self._lock:
@@ -210,7 +211,7 @@ class ZnodeMirror:
                 self._values[key] = value
 
     def _await_creation(self, key: Key, deadline: float) -> None:
-        exists = self._client.exists_async(key[1], watch=self._watch(key)).get(timeout=_left(deadline))
+        exists = self._client.exists_async(key[1], watch=self._watch(key)).get(timeout=seconds_left(deadline))
         if exists is not None:
             with self._lock:
                 self._dirty.add(key)
@@ -244,7 +245,3 @@ def _copied(part: Part, result: Any) -> Any:
         return tuple(sorted(result))
     data, stat = result
     return data, stat.mzxid, stat.version
-
-
-def _left(deadline: float) -> float:
-    return max(0.001, deadline - time.monotonic())

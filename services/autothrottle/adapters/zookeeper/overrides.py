@@ -16,7 +16,6 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, Roll
 from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.states import ZnodeStat
 
-from autothrottle.adapters.subscriptions import Subscriptions
 from autothrottle.adapters.zookeeper.codec import (
     broker_id_of,
     format_audit_record,
@@ -24,6 +23,7 @@ from autothrottle.adapters.zookeeper.codec import (
     parse_audit_record,
     parse_override,
 )
+from autothrottle.adapters.zookeeper.follower import Follower
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
@@ -35,7 +35,6 @@ from autothrottle.ports.cluster import Watch
 
 log = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 0.5
 
 _RECORD = re.compile(r"change-[0-9]{10}")
 _MOST_TRIMMED = 100
@@ -62,10 +61,7 @@ class ZooKeeperOverrides:
         self._client, self._own, self._records_kept = client, own, records_kept
         self._timeout = timeout.total_seconds()
         self._lock = threading.Lock()
-        self._watchers = Subscriptions[None]()
-        self._dirty = threading.Event()
-        self._closed = threading.Event()
-        self._follower: threading.Thread | None = None
+        self._follower = Follower("overrides", self._catch_up)
         self._fired = False
         self._mirror = ZnodeMirror(client, self._fire)
         self._mirror.track([(Part.DATA, own.overrides), (Part.CHILDREN, own.overrides)])
@@ -73,10 +69,7 @@ class ZooKeeperOverrides:
 
     def close(self) -> None:
         """Stop following the overrides."""
-        self._closed.set()
-        self._dirty.set()
-        if self._follower is not None:
-            self._follower.join()
+        self._follower.close()
         self._mirror.close()
 
     def read_overrides(self) -> Overrides:
@@ -275,36 +268,20 @@ class ZooKeeperOverrides:
 
     def watch_overrides(self, notify: Callable[[], None]) -> Watch:
         """Call `notify` after every change of any override."""
-        watch = self._watchers.add(lambda _: notify())
-        with self._lock:
-            if self._follower is None:
-                self._follower = threading.Thread(target=self._follow, name="zookeeper-overrides", daemon=True)
-                self._follower.start()
-        self._dirty.set()
-        return watch
+        return self._follower.watch(notify)
 
-    def _follow(self) -> None:
-        """Read what changed, so that its watches stand again, and tell."""
-        while True:
-            self._dirty.wait()
-            self._dirty.clear()
-            if self._closed.is_set():
-                return
-            fired, self._fired = self._fired, False
-            try:
-                with self._lock, translated_errors("reading overrides"):
-                    changed = self._read_changed()
-            except AutothrottleError as error:
-                log.warning("the overrides cannot be followed: %s", error)
-                self._closed.wait(_RETRY_SECONDS)
-                self._fire()
-                continue
-            if fired or changed:
-                self._watchers.publish(None)
+    def _catch_up(self) -> bool:
+        fired, self._fired = self._fired, False
+        try:
+            with self._lock, translated_errors("reading overrides"):
+                return self._read_changed() or fired
+        except AutothrottleError:
+            self._fired = True  # it is told when it can be read
+            raise
 
     def _fire(self) -> None:
         self._fired = True
-        self._dirty.set()
+        self._follower.fire()
 
 
 @dataclass(frozen=True, slots=True)

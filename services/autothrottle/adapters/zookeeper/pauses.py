@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,17 +10,12 @@ from datetime import UTC, datetime, timedelta
 from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from autothrottle.adapters.subscriptions import Subscriptions
+from autothrottle.adapters.zookeeper.follower import Follower
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.pause import Pause, PauseMode
 from autothrottle.ports.cluster import Watch
-
-log = logging.getLogger(__name__)
-
-_RETRY_SECONDS = 0.5
 
 
 class ZooKeeperPauses:
@@ -31,20 +25,14 @@ class ZooKeeperPauses:
         self._client, self._own = client, own
         self._timeout = timeout.total_seconds()
         self._lock = threading.Lock()
-        self._watchers = Subscriptions[None]()
-        self._dirty = threading.Event()
-        self._closed = threading.Event()
-        self._follower: threading.Thread | None = None
+        self._follower = Follower("pause", self._catch_up)
         self._told: tuple[bytes | None, int] = (None, 0)
-        self._mirror = ZnodeMirror(client, self._dirty.set)
+        self._mirror = ZnodeMirror(client, self._follower.fire)
         self._mirror.track([(Part.DATA, own.pause)])
 
     def close(self) -> None:
         """Stop following the pause."""
-        self._closed.set()
-        self._dirty.set()
-        if self._follower is not None:
-            self._follower.join()
+        self._follower.close()
         self._mirror.close()
 
     def read_pause(self) -> Pause | None:
@@ -82,33 +70,14 @@ class ZooKeeperPauses:
 
     def watch_pause(self, notify: Callable[[], None]) -> Watch:
         """Call `notify` after every change."""
-        watch = self._watchers.add(lambda _: notify())
-        with self._lock:
-            if self._follower is None:
-                self._follower = threading.Thread(target=self._follow, name="zookeeper-pause", daemon=True)
-                self._follower.start()
-        self._dirty.set()
-        return watch
+        return self._follower.watch(notify)
 
-    def _follow(self) -> None:
-        """Read what changed, so that its watch stands again, and tell."""
-        while True:
-            self._dirty.wait()
-            self._dirty.clear()
-            if self._closed.is_set():
-                return
-            try:
-                with self._lock, translated_errors("reading the pause"):
-                    self._read_changed()
-                    standing = self._mirror.data(self._own.pause), self._mirror.written_by(self._own.pause)
-            except AutothrottleError as error:
-                log.warning("the pause cannot be followed: %s", error)
-                self._closed.wait(_RETRY_SECONDS)
-                self._dirty.set()
-                continue
-            if standing != self._told:
-                self._told = standing
-                self._watchers.publish(None)
+    def _catch_up(self) -> bool:
+        with self._lock, translated_errors("reading the pause"):
+            self._read_changed()
+            standing = self._mirror.data(self._own.pause), self._mirror.written_by(self._own.pause)
+        told, self._told = self._told, standing
+        return standing != told
 
     def _read_changed(self) -> None:
         while self._mirror.read_changed(self._timeout):

@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from autothrottle.adapters.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.core.errors import Conflict, Invalid, NotLeader, Unavailable
 from autothrottle.core.topology import TopicPartition
@@ -51,7 +52,7 @@ class ZooKeeperReassigner:
         transaction.check(self._term, fence)
         transaction.create(self._path, data)
         try:
-            term_check, created = transaction.commit_async().get(timeout=_left(deadline))
+            term_check, created = transaction.commit_async().get(timeout=seconds_left(deadline))
         except _LOST as error:
             self._read_back(data, deadline, error)
             return
@@ -89,9 +90,9 @@ class ZooKeeperReassigner:
 
     def _standing(self, deadline: float) -> bytes | None:
         # What was on its way is carried out before the sync, or never.
-        self._client.sync_async("/").get(timeout=_left(deadline))
+        self._client.sync_async("/").get(timeout=seconds_left(deadline))
         try:
-            data: bytes = self._client.get_async(self._path).get(timeout=_left(deadline))[0]
+            data: bytes = self._client.get_async(self._path).get(timeout=seconds_left(deadline))[0]
         except NoNodeError:
             return None
         return data
@@ -107,7 +108,3 @@ def _formatted(targets: Mapping[TopicPartition, tuple[int, ...]]) -> bytes:
             f"submit at most about {fitting} partitions at a time"
         )
     return data
-
-
-def _left(deadline: float) -> float:
-    return max(0.001, deadline - time.monotonic())

@@ -16,10 +16,11 @@ from typing import TypeVar
 
 from kazoo.client import KazooClient
 
+from autothrottle.adapters.deadlines import seconds_left
 from autothrottle.adapters.news import Look, News
 from autothrottle.adapters.progress import ProgressReader
 from autothrottle.adapters.subscriptions import Subscriptions
-from autothrottle.adapters.zookeeper.bulk import get_data
+from autothrottle.adapters.zookeeper.bulk import read_nodes
 from autothrottle.adapters.zookeeper.codec import (
     StateNode,
     TopicNode,
@@ -160,8 +161,8 @@ class ZooKeeperSnapshots:
 
     def _refresh(self, deadline: float, min_version: int) -> int:
         with translated_errors("reading the cluster"):
-            version = self._mirror.catch_up(_left(deadline), min_version)
-            while read := self._mirror.read_changed(_left(deadline)):
+            version = self._mirror.catch_up(seconds_left(deadline), min_version)
+            while read := self._mirror.read_changed(seconds_left(deadline)):
                 self._absorb(read)
             return version
 
@@ -362,11 +363,9 @@ class ZooKeeperSnapshots:
         states = {row: self._states.get(row[0], {}).get(row[1]) for row in known}
         paths = {row: self._kafka.state(*row) for row, state in states.items() if state is None}
         with translated_errors("reading where partitions are"):
-            read = get_data(self._client, list(paths.values()), deadline)
-        return {
-            row: self._assignment(row, _state(paths[row], read.get(paths[row])) if state is None else state)
-            for row, state in states.items()
-        }
+            nodes = read_nodes(self._client, list(paths.values()), deadline)
+        read = {row: _state(paths[row], node[0] if node else None) for row, node in zip(paths, nodes, strict=True)}
+        return {row: self._assignment(row, read[row] if state is None else state) for row, state in states.items()}
 
     def _assignment(self, row: TopicPartition, state: StateNode) -> Assignment:
         (topic, partition), node = row, self._topics[row[0]]
@@ -404,10 +403,6 @@ def _state(path: str, data: bytes | None) -> StateNode:
         return parse_state(data) if data is not None else _OFFLINE
     except Invalid as error:
         raise Incomplete(f"{path}: {error}") from error
-
-
-def _left(deadline: float) -> float:
-    return max(0.001, deadline - time.monotonic())
 
 
 def _put(mapping: dict[K, V], key: K, value: V | None) -> None:

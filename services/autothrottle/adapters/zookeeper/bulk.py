@@ -102,11 +102,17 @@ def read_nodes(client: KazooClient, paths: Sequence[str], deadline: float) -> li
         deadline: of `time.monotonic`.
     """
     batches = [paths[start : start + BATCH_NODES] for start in range(0, len(paths), BATCH_NODES)]
-    asked = [get_many_async(client, batch) for batch in batches]
+    asked = [(batch, get_many_async(client, batch)) for batch in batches]
+    return [node for batch, answer in asked for node in nodes_of(client, batch, answer, deadline)]
+
+
+def nodes_of(client: KazooClient, paths: Sequence[str], answer: Any, deadline: float) -> Sequence[Node | None]:
+    """Wait for the answer of `get_many_async`; a server older than 3.6 has none, and is asked for each node then."""
     try:
-        return [node for answer in asked for node in answer.get(timeout=seconds_left(deadline))]
-    except UnimplementedError:  # a server older than 3.6
-        return [node for batch in batches for node in _read_singly(client, batch, deadline)]
+        nodes: Sequence[Node | None] = answer.get(timeout=seconds_left(deadline))
+        return nodes
+    except UnimplementedError:
+        return _read_singly(client, paths, deadline)
 
 
 def _read_singly(client: KazooClient, paths: Sequence[str], deadline: float) -> list[Node | None]:
@@ -122,14 +128,28 @@ def _node(answer: Any, deadline: float) -> Node | None:
     return data, stat.mzxid, stat.version
 
 
-def watch_many_async(client: KazooClient, paths: Sequence[str], watch: Callable[[Any], None], zxid: int) -> Any:
+def watch_many_async(
+    client: KazooClient, paths: Sequence[str], watch: Callable[[Any], None], zxid: int, is_alone: bool = False
+) -> Any:
     """Watch the data of at most `BATCH_NODES` nodes that were read when the server had seen `zxid`, or later.
 
     Nothing is missed in between: for a node that was written after `zxid`, or is gone, the watch fires at once.
+
+    Args:
+        client: connected.
+        paths: of the nodes.
+        watch: called with each event.
+        zxid: the transaction that the server had seen.
+        is_alone: whether nothing else than `watch` ever watches these paths with this client: 100,000 sets of one
+            are 20 MB.
     """
     # As kazoo registers its own; before the request, since the first events come before its answer.
-    for path in paths:
-        client._data_watchers[path].add(watch)
+    if is_alone:
+        shared = {watch}
+        client._data_watchers.update({path: shared for path in paths})
+    else:
+        for path in paths:
+            client._data_watchers[path].add(watch)
     return _sent(client, _SetWatches(zxid, paths))
 
 

@@ -127,6 +127,13 @@ def parse_state(data: bytes) -> StateNode:
     Raises:
         Invalid: when the text is not what a controller writes.
     """
+    try:
+        value, end = _DECODER.raw_decode(text := data.decode())
+        leader, isr = value["leader"], value["isr"]
+        if end == len(text) and type(leader) is int and type(isr) is list and _INTEGERS.issuperset(map(type, isr)):
+            return StateNode(leader, tuple(isr))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        pass  # what is wrong is found out by the long way
     value = _json_object(data, "the partition's state")
     try:
         return StateNode(_integer(value["leader"]), _broker_ids(value["isr"]))

@@ -35,6 +35,7 @@ from autothrottle.adapters.zookeeper.codec import (
 from autothrottle.adapters.zookeeper.mirror import Key, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.adapters.zookeeper.states import PartitionStates
 from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource, ResourceType
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Unavailable
 from autothrottle.core.ledger import LedgerEntry
@@ -76,18 +77,18 @@ class ZooKeeperSnapshots:
         self._client, self._kafka, self._own, self._progress = client, kafka, own, progress
         self._dirty = threading.Event()
         self._mirror = ZnodeMirror(client, self._dirty.set)
+        self._states = PartitionStates(client, kafka, self._dirty.set)
         self._lock = threading.RLock()
         self._watchers = Subscriptions[SnapshotEvent]()
         self._closed = False
         self._topics: dict[str, TopicNode] = {}
-        self._states: dict[str, dict[int, StateNode]] = {}
         self._throttles: dict[ConfigResource, dict[str, str]] = {}
         self._default_throttles: dict[str, str] = {}
         self._ledger: dict[ConfigResource, LedgerEntry] = {}
         self._znode_targets: dict[str, dict[int, tuple[int, ...]]] = {}
         self._moves: dict[str, _Moves] = {}
         self._moving: dict[str, TopicReassignment] = {}
-        self._followed: dict[str, tuple[str, int]] = {}
+        self._touched: set[str] = set()
         self._problems: dict[str, Problem] = {}
         self._news = News()
         config_parents = [f"{kafka.configs}/{kind.value}" for kind in ResourceType]
@@ -109,6 +110,7 @@ class ZooKeeperSnapshots:
         self._dirty.set()
         self._thread.join()
         self._mirror.close()
+        self._states.close()
 
     # What the port asks for.
 
@@ -162,19 +164,26 @@ class ZooKeeperSnapshots:
     def _refresh(self, deadline: float, min_version: int) -> int:
         with translated_errors("reading the cluster"):
             version = self._mirror.catch_up(seconds_left(deadline), min_version)
-            while read := self._mirror.read_changed(seconds_left(deadline)):
-                self._absorb(read)
+            while self._read_changed(deadline):
+                pass
+            while self._touched:
+                self._absorb_reassignment(self._touched.pop())
             return version
+
+    def _read_changed(self, deadline: float) -> bool:
+        """Read what changed, the states last: which are wanted depends on all else. Whether there was anything."""
+        if read := self._mirror.read_changed(seconds_left(deadline)):
+            self._absorb(read)
+            return True
+        topics = self._states.read_changed(seconds_left(deadline))
+        self._touched |= topics
+        return bool(topics)
 
     def _absorb(self, read: Collection[Key]) -> None:
         """Take over what was read."""
         moves: set[str] = set()
-        states: set[str] = set()
         for part, path in read:
-            if followed := self._followed.get(path):
-                self._absorb_state(path, *followed)
-                states.add(followed[0])
-            elif part is Part.CHILDREN:
+            if part is Part.CHILDREN:
                 self._absorb_children(path, moves)
             elif path == self._kafka.reassign_partitions:
                 moves |= self._absorb_reassignments(path)
@@ -184,8 +193,7 @@ class ZooKeeperSnapshots:
                 self._absorb_resource(path)
         for topic in moves:
             self._absorb_moves(topic)
-        for topic in moves | states:
-            self._absorb_reassignment(topic)
+        self._touched |= moves
 
     def _absorb_children(self, parent: str, touched: set[str]) -> None:
         if parent == self._kafka.broker_ids:
@@ -219,20 +227,11 @@ class ZooKeeperSnapshots:
 
     def _absorb_topic(self, path: str, touched: set[str]) -> None:
         topic = path.removeprefix(self._topics_root)
-        if "/" in topic:
-            return  # the state of a partition that nobody follows any more
         touched.add(topic)
         if (node := self._parsed(path, parse_topic)) is not None:
             self._topics[topic] = node
         elif path not in self._problems:
             self._topics.pop(topic, None)
-
-    def _absorb_state(self, path: str, topic: str, partition: int) -> None:
-        states = self._states.setdefault(topic, {})
-        if (state := self._parsed(path, parse_state)) is not None:
-            states[partition] = state
-        elif path not in self._problems:
-            states.pop(partition, None)
 
     def _absorb_resource(self, path: str) -> None:
         if path == self._kafka.default_broker_config:
@@ -278,18 +277,9 @@ class ZooKeeperSnapshots:
     def _absorb_moves(self, topic: str) -> None:
         """Work out which partitions of a topic move, and follow the states of these."""
         known, moves = self._moves.get(topic, {}), self._moving_partitions(topic)
-        begun = {self._kafka.state(topic, p): (topic, p) for p in moves.keys() - known.keys()}
-        gone = [self._kafka.state(topic, p) for p in known.keys() - moves.keys()]
-        self._followed |= begun
-        self._mirror.track((Part.DATA, path) for path in begun)
-        self._mirror.forget((Part.DATA, path) for path in gone)
-        for path in gone:
-            _, partition = self._followed.pop(path)
-            self._states.get(topic, {}).pop(partition, None)
-            self._problems.pop(path, None)
+        self._states.follow(topic, moves.keys() - known.keys())
+        self._states.forget(topic, known.keys() - moves.keys())
         _put(self._moves, topic, moves)
-        if not moves:
-            self._states.pop(topic, None)
 
     def _moving_partitions(self, topic: str) -> _Moves:
         node = self._topics.get(topic)
@@ -297,7 +287,7 @@ class ZooKeeperSnapshots:
         adding = node.adding_replicas if node else {}
         removing = node.removing_replicas if node else {}
         return {
-            p: (adding.get(p, ()) if p in adding or p in removing else None, removing.get(p, ()))
+            p: (adding.get(p, () if p in removing else None), removing.get(p, ()))
             for p in sorted(adding.keys() | removing.keys() | targets.keys())
         }
 
@@ -309,21 +299,21 @@ class ZooKeeperSnapshots:
             _put(self._moving, topic, reassignment)
 
     def _reassignment(self, topic: str, moves: _Moves) -> TopicReassignment:
-        targets, known = self._znode_targets.get(topic, {}), self._states.get(topic, {})
-        states = [known.get(p, _OFFLINE) for p in moves]
-        adding = []
-        for (partition, (named, _)), state in zip(moves.items(), states, strict=True):
-            if named is None:
-                # A target outside of the ISR: the controller has not said yet what it adds, or is too old to say.
-                named = tuple(b for b in targets.get(partition, ()) if b not in state.isr)
-            adding.append(named)
+        known = self._states.of(topic)
+        leaders, isr = zip(*[known.get(p, _OFFLINE) for p in moves], strict=True)
+        targets = self._znode_targets.get(topic, {})
+        # A target outside of the ISR: the controller has not said yet what it adds, or is too old to say.
+        adding = [
+            _outside(targets.get(p, ()), synced) if named is None else named
+            for (p, (named, _)), synced in zip(moves.items(), isr, strict=True)
+        ]
         return TopicReassignment(
             topic=topic,
             partitions=tuple(moves),
-            leaders=tuple(state.leader for state in states),
-            isr=tuple(state.isr for state in states),
+            leaders=leaders,
+            isr=isr,
             adding_replicas=tuple(adding),
-            removing_replicas=tuple(removing for _, removing in moves.values()),
+            removing_replicas=tuple([removing for _, removing in moves.values()]),
         )
 
     # What is handed out.
@@ -347,9 +337,12 @@ class ZooKeeperSnapshots:
             ledger=dict(self._ledger),
             replicas={b: self._replicas(b) for b in replicas_of},
             unreadable_configs=unreadable,
-            problems=tuple(p for path, p in sorted(self._problems.items()) if path not in own),
+            problems=tuple(p for path, p in sorted(self._all_problems().items()) if path not in own),
             progress=self._progress.progress if self._progress else None,
         )
+
+    def _all_problems(self) -> dict[str, Problem]:
+        return {**self._problems, **self._states.problems}
 
     def _unreadable_configs(self) -> Iterable[tuple[ConfigResource, Problem]]:
         for path, problem in self._problems.items():
@@ -360,7 +353,7 @@ class ZooKeeperSnapshots:
     def _assignments(self, partitions: Collection[TopicPartition], deadline: float) -> dict[TopicPartition, Assignment]:
         """Where partitions are; the states of those that do not move are not mirrored and are read for this alone."""
         known = [(t, p) for t, p in partitions if t in self._topics and p in self._topics[t].replicas]
-        states = {row: self._states.get(row[0], {}).get(row[1]) for row in known}
+        states = {row: self._states.of(row[0]).get(row[1]) for row in known}
         paths = {row: self._kafka.state(*row) for row, state in states.items() if state is None}
         with translated_errors("reading where partitions are"):
             nodes = read_nodes(self._client, list(paths.values()), deadline)
@@ -391,6 +384,10 @@ _Moves = Mapping[int, tuple[tuple[int, ...] | None, tuple[int, ...]]]
 """Partition -> (adding replicas or None: not known from the topic's node, removing replicas), ascending."""
 
 _OFFLINE = StateNode(NO_LEADER, ())
+
+
+def _outside(replicas: tuple[int, ...], isr: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(b for b in replicas if b not in isr)
 
 
 def _state(path: str, data: bytes | None) -> StateNode:

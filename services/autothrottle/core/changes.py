@@ -247,9 +247,11 @@ def _rate_edit(standing: str | None, ours: LedgerKey) -> str:
 def _replicas(
     lists: DesiredReplicas, role: ReplicaRole, standing: str | None, ours: LedgerKey | None, hold: bool
 ) -> _Key:
-    desired, moving = lists.of(role), lists.moving
-    if ours and _is_all_ours(standing, ours) and (ours.written == lists.texts.get(role) or desired == ours.owned):
+    desired, moving, exact = lists.of(role), lists.moving, lists.texts.get(role)
+    if ours and _is_all_ours(standing, ours) and (ours.written == exact or desired == ours.owned):
         return _Key(standing, ours)
+    if ours is None and standing is None and exact and len(exact) <= MAX_VALUE_BYTES:
+        return _Key(exact, LedgerKey(None, exact))  # the start of a move, known without comparing 100,000 entries
     entries = _entries(standing)
     owned = _owned(ours, entries)
     replaced = entries is None or (WILDCARD in entries) != (WILDCARD in owned)
@@ -265,7 +267,7 @@ def _replicas(
     before = text if parse_replicas(text or "") == foreign else _listed(foreign)
     if not wanted:
         return _Key(before, None)
-    wanted, value, too_long = _fitting(wanted, foreign, lists.texts.get(role) if wanted == desired else None)
+    wanted, value, too_long = _fitting(wanted, foreign, exact if wanted == desired else None)
     if standing is not None and parse_replicas(value) == present:
         value = standing
     if replaced:

@@ -8,7 +8,7 @@ Source: KIP-455 (reassignments), KIP-73 (throttles).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -119,14 +119,22 @@ class TopicReassignment:
         followers: set[int] = set()
         sending: list[str] = []
         receiving: list[str] = []
-        # Not by `rows`: 100,000 more tuples would be half of the work.
+        # Not by `rows`, and without a list for each partition: 100,000 more of these are half of the work.
         columns = zip(self.partitions, self.leaders, self.isr, self.adding_replicas, strict=True)
         for partition, leader, isr, adding in columns:
-            if pending := [b for b in adding if b not in isr]:
-                leaders.add(leader)
-                followers.update(pending)
-                sending += [f"{partition}:{b}" for b in sorted(isr)]
-                receiving += [f"{partition}:{b}" for b in sorted(pending)]
+            pending: Collection[int] = adding
+            for b in adding:
+                if b in isr:
+                    pending = [b for b in adding if b not in isr]
+                    break
+            if not pending:
+                continue
+            leaders.add(leader)
+            followers.update(pending)
+            for b in sorted(isr):
+                sending.append(f"{partition}:{b}")
+            for b in sorted(pending):
+                receiving.append(f"{partition}:{b}")
         ascending = all(a < b for a, b in pairwise(self.partitions))
         return Copying(
             frozenset(leaders),

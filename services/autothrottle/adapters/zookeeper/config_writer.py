@@ -7,6 +7,7 @@ not at all. A transaction stays far below ZooKeeper's limit: beyond about 1 MB t
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -45,6 +46,9 @@ _OPERATION_BYTES = 64
 _LOST = (KazooException, KazooTimeoutError)
 """What a commit itself raises: whether it was carried out is not known then."""
 
+_BATCHES_UNDER_WAY = 8
+"""At once: 4 MB in the server's queue."""
+
 _RETRY_SECONDS = 0.05
 
 
@@ -77,8 +81,7 @@ class ZooKeeperConfigWriter:
         with translated_errors("writing throttles"):
             self._ensure_parents(fence, changes, deadline)
             prepared = self._prepare(changes, outcomes, deadline)
-        for batch in _batches(prepared):
-            self._write(fence, batch, outcomes, deadline)
+        self._write(fence, prepared, outcomes, deadline)
         if outcomes and all(o.reason == _NOT_TRIED for o in outcomes.values()):
             raise Unavailable("ZooKeeper did not answer in time; no throttle was written")
         return [outcomes[change.resource.path] for change in changes]
@@ -154,15 +157,26 @@ class ZooKeeperConfigWriter:
 
     # Writing.
 
-    def _write(self, fence: int, batch: Sequence[_Prepared], outcomes: dict[str, Outcome], deadline: float) -> None:
-        """Write a batch; a resource that fails is refused alone and the rest is tried again."""
-        rest = list(batch)
+    def _write(self, fence: int, prepared: Sequence[_Prepared], outcomes: dict[str, Outcome], deadline: float) -> None:
+        """Write in batches, some of which are on their way at once: the server syncs its disk for them together."""
+        under_way: deque[tuple[list[_Prepared], Any]] = deque()
+        for batch in _batches(prepared):
+            if len(under_way) >= _BATCHES_UNDER_WAY:
+                self._settle(fence, *under_way.popleft(), outcomes, deadline)
+            if time.monotonic() < deadline:
+                under_way.append((batch, self._commit(fence, batch)))
+            else:
+                outcomes.update((p.change.resource.path, _refused(p.change, _NOT_TRIED)) for p in batch)
+        while under_way:
+            self._settle(fence, *under_way.popleft(), outcomes, deadline)
+
+    def _settle(
+        self, fence: int, rest: list[_Prepared], answer: Any, outcomes: dict[str, Outcome], deadline: float
+    ) -> None:
+        """Wait for a batch; a resource that fails is refused alone and the rest is tried again."""
         while rest:
-            if time.monotonic() >= deadline:
-                outcomes.update((p.change.resource.path, _refused(p.change, _NOT_TRIED)) for p in rest)
-                return
             try:
-                failed, reason = self._commit(fence, rest, deadline)
+                failed, reason = self._failed(fence, rest, answer, deadline)
             except _LOST:
                 self._read_back(rest, outcomes, deadline)
                 return
@@ -173,18 +187,27 @@ class ZooKeeperConfigWriter:
                 return
             outcomes[failed.change.resource.path] = _refused(failed.change, reason)
             rest.remove(failed)
+            if time.monotonic() >= deadline:
+                outcomes.update((p.change.resource.path, _refused(p.change, _NOT_TRIED)) for p in rest)
+                return
+            answer = self._commit(fence, rest)
 
-    def _commit(self, fence: int, batch: Sequence[_Prepared], deadline: float) -> tuple[_Prepared | None, str]:
-        """Commit one transaction; return the change that made it fail, and why; None: all is written."""
+    def _commit(self, fence: int, batch: Sequence[_Prepared]) -> Any:
+        """Send one transaction, and return its answer to come."""
         transaction: TransactionRequest = self._client.transaction()
         transaction.check(self._own.term, fence)
-        owners: list[_Prepared] = []
         for prepared in batch:
             for method, arguments in prepared.operations:
                 getattr(transaction, method)(*arguments)
-                owners.append(prepared)
-        term_check, *results = transaction.commit_async().get(timeout=seconds_left(deadline))
+        return transaction.commit_async()
+
+    def _failed(
+        self, fence: int, batch: Sequence[_Prepared], answer: Any, deadline: float
+    ) -> tuple[_Prepared | None, str]:
+        """Wait for a transaction; return the change that made it fail, and why; None: all is written."""
+        term_check, *results = answer.get(timeout=seconds_left(deadline))
         _demand_term(fence, term_check)
+        owners = [prepared for prepared in batch for _ in prepared.operations]
         for owner, result in zip(owners, results, strict=True):
             if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
                 return owner, _conflict(owner.change, result)

@@ -135,6 +135,12 @@ class SnapshotSourceContract:
         replicas = fetched(subject, replicas_of=[1002]).replicas
         assert replicas.keys() == {1002}
         assert replicas[1002]["t1"] == (0, 1, 2)
+        of_some = fetched(subject, replicas_of=[1001, 1003, 4711]).replicas
+        assert {broker_id: topics.get("t1") for broker_id, topics in of_some.items()} == {
+            1001: (0,),
+            1003: (1, 2),
+            4711: None,
+        }
 
     def test_assignments_are_told_of_the_partitions_that_were_asked_for_only(
         self, subject: SnapshotSourceSubject

@@ -448,11 +448,18 @@ def test_a_snapshot_shows_what_moves_what_stands_and_the_replicas_asked_for(hous
     assert answered.replicas == {1002: {"t1": (0,)}}
 
 
-@pytest.mark.parametrize("asked", [[0], [-1], [1001] * 10_001])
+def test_replicas_of_broker_0_can_be_asked_for(house: House) -> None:
+    """Kafka's ids begin there."""
+    house.cluster.add_topic("t9", {0: (1002, 0), 1: (1002, 1003)})
+    request = discovery_pb2.GetSnapshotRequest(replicas_of=[0])
+    assert snapshot_from_chunks(discovery(house).GetSnapshot(request, timeout=SLACK)).replicas == {0: {"t9": (0,)}}
+
+
+@pytest.mark.parametrize("asked", [[-1], [1001] * 10_001])
 def test_brokers_that_cannot_be_are_refused(house: House, asked: list[int]) -> None:
     request = discovery_pb2.GetSnapshotRequest(replicas_of=asked)
     said = details_of(lambda: list(discovery(house).GetSnapshot(request, timeout=SLACK)), INVALID)
-    assert "name at most 10000" in said or "outside of 1..2147483647" in said
+    assert "name at most 10000" in said or "outside of 0..2147483647" in said
 
 
 def test_a_snapshot_that_the_caller_has_is_not_sent_again(house: House) -> None:

@@ -241,6 +241,19 @@ def test_one_resource_that_fails_in_a_batch_does_not_take_the_others_along(subje
     assert subject.ledger(ConfigResource.topic("t9")) is None
 
 
+def test_one_resource_that_fails_does_not_take_along_the_batches_that_are_on_their_way(subject: Subject) -> None:
+    value = ",".join(f"{p}:1001" for p in range(3_300))[:32_000].rpartition(",")[0]
+    changes = [change(f"topics/wide{n}", (LEADER_REPLICAS, None, value), ledger=OURS) for n in range(60)]
+    writer = interrupted(subject, lambda: subject.cluster.set_config(ConfigResource.topic("wide1"), {}))
+    outcomes = writer.apply(subject.begin_term(), changes, TIMEOUT)
+    refused = {o.resource.name for o in outcomes if o.status is OutcomeStatus.REFUSED}
+    assert refused == {"wide1"}
+    for number in {*range(60)} - {1}:
+        assert subject.standing(ConfigResource.topic(f"wide{number}")) == {LEADER_REPLICAS: value}
+    for number in range(60):
+        subject.cluster.client.delete(subject.cluster.kafka.config(ConfigResource.topic(f"wide{number}")))
+
+
 # The fence.
 
 

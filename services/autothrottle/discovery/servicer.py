@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import grpc
 
 from autothrottle.core.errors import Invalid
-from autothrottle.core.overrides import validate_broker_id
-from autothrottle.core.topology import Snapshot
+from autothrottle.core.topology import MAX_BROKER_ID, Snapshot
 from autothrottle.ports.cluster import SnapshotEvent, SnapshotSource
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import discovery_pb2, discovery_pb2_grpc
@@ -63,7 +62,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         """Return the cluster as it is now, in chunks."""
         if len(request.replicas_of) > _MOST_BROKERS:
             raise Invalid(f"replicas of {len(request.replicas_of)} brokers are asked for; name at most {_MOST_BROKERS}")
-        asked = tuple(validate_broker_id(broker_id) for broker_id in request.replicas_of)
+        asked = tuple(map(_broker_id, request.replicas_of))
         snapshot = self._source.fetch_snapshot(
             min_version=request.min_version,
             replicas_of=asked,
@@ -89,3 +88,9 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
                 )
         finally:
             watch.close()
+
+
+def _broker_id(broker_id: int) -> int:
+    if not 0 <= broker_id <= MAX_BROKER_ID:
+        raise Invalid(f"broker id {broker_id} is outside of 0..{MAX_BROKER_ID}; give the id of a broker")
+    return broker_id

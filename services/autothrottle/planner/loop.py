@@ -33,7 +33,7 @@ from autothrottle.planner.memory import CycleInHand, Memory
 from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.triggers import Trigger, Triggers
 from autothrottle.ports.cluster import ConfigWriter, Reassigner, SnapshotEvent, SnapshotSource
-from autothrottle.ports.leadership import Election, Term
+from autothrottle.ports.leadership import Election, Leader, Term
 from autothrottle.ports.metrics import EventSink, LoadSource
 from autothrottle.ports.overrides import OverrideStore
 from autothrottle.ports.pauses import PauseStore
@@ -111,6 +111,7 @@ class Planner:
         self._submissions = Submissions(clock)
         self._fence = 0
         self._newest_event = 0
+        self._leader: Leader | None = None
         self._cycles: deque[CycleRecord] = deque(maxlen=_CYCLES_KEPT)
         self._ended = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
@@ -217,19 +218,27 @@ class Planner:
 
     def state(self) -> PlannerState:
         """Return who leads and what the last cycle of this planner did."""
-        leading = self._ports.election.term is not None
-        try:
-            leader = self._ports.election.leader()
-        except Unavailable:
-            leader = None
+        term = self._ports.election.term
+        leader = self._leader_of(term)
         return PlannerState(
-            leading=leading,
+            leading=term is not None,
             term=leader.fence if leader else 0,
             leader_address=leader.address if leader else "",
             last_cycle=self._last_cycle,
             failures=dict(self._memory.failures),
             leader_since=leader.since if leader else None,
         )
+
+    def _leader_of(self, term: Term | None) -> Leader | None:
+        """Who leads; whoever leads asks once a term, since each of many callers wants to know."""
+        known = self._leader
+        if term is not None and known is not None and known.fence == term.fence:
+            return known
+        try:
+            self._leader = found = self._ports.election.leader()
+        except Unavailable:
+            return None
+        return found
 
     def next_cycle(
         self, after: CycleRecord | None, timeout: timedelta, given_up: Callable[[], bool] = lambda: False

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import grpc
 
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.planner.loop import Planner
-from autothrottle.runtime.server import time_left
+from autothrottle.runtime.server import ready, time_left
 from autothrottle.v1 import planner_pb2, planner_pb2_grpc
 from autothrottle.wire.cycles import cycle_to_message, state_to_message
 from autothrottle.wire.reassignments import (
@@ -31,7 +31,7 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
-        self._newest: tuple[CycleRecord, planner_pb2.WatchCyclesResponse] | None = None
+        self._newest: _Encoded | None = None
         self._lock = threading.Lock()
 
     def RunCycle(
@@ -57,7 +57,7 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
         while not ended.is_set():
             if (cycle := self._planner.next_cycle(last, _POLL, ended.is_set)) is not None:
                 last = cycle
-                yield self._encoded(cycle)
+                yield ready(planner_pb2.WatchCyclesResponse, self._encoded(cycle).watched)
 
     def GetState(
         self, request: planner_pb2.GetStateRequest, context: grpc.ServicerContext
@@ -66,7 +66,8 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
         state = self._planner.state()
         message = state_to_message(replace(state, last_cycle=None))
         if state.last_cycle is not None and not request.without_cycle:
-            message.last_cycle.CopyFrom(self._encoded(state.last_cycle).cycle)
+            encoded = message.SerializeToString() + self._encoded(state.last_cycle).state
+            return ready(planner_pb2.GetStateResponse, encoded)
         return message
 
     def StartReassignment(
@@ -88,9 +89,30 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
             cancelled=len(rows) - len(refused), refused=refusals_to_messages(refused)
         )
 
-    def _encoded(self, cycle: CycleRecord) -> planner_pb2.WatchCyclesResponse:
-        """The message of a cycle, made once however many ask: of a large cluster it has thousands of decisions."""
+    def _encoded(self, cycle: CycleRecord) -> _Encoded:
+        """A cycle as it is sent, made once however many ask: of a large cluster it has thousands of decisions."""
         with self._lock:
-            if self._newest is None or self._newest[0] is not cycle:
-                self._newest = cycle, planner_pb2.WatchCyclesResponse(cycle=cycle_to_message(cycle))
-            return self._newest[1]
+            if self._newest is None or self._newest.cycle is not cycle:
+                self._newest = _Encoded.of(cycle)
+            return self._newest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Encoded:
+    """A cycle on the wire."""
+
+    cycle: CycleRecord
+    watched: bytes
+    """The message of a watch."""
+    state: bytes
+    """The part of a state's message that is its last cycle."""
+
+    @staticmethod
+    def of(cycle: CycleRecord) -> _Encoded:
+        """Encode it."""
+        message = cycle_to_message(cycle)
+        return _Encoded(
+            cycle,
+            planner_pb2.WatchCyclesResponse(cycle=message).SerializeToString(),
+            planner_pb2.GetStateResponse(last_cycle=message).SerializeToString(),
+        )

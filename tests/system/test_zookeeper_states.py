@@ -1,0 +1,154 @@
+"""States of moving partitions are fresh, watched, and may be missing or unreadable, however many there are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import UnimplementedError
+
+from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, nodes_of
+from autothrottle.adapters.zookeeper.codec import StateNode
+from autothrottle.adapters.zookeeper.mirror import ZnodeMirror
+from autothrottle.adapters.zookeeper.states import PartitionStates
+from autothrottle.lab.zookeeper import ZooKeeperServer
+from tests import builders
+from tests.system.zookeeper_tree import Tree, session
+
+SECONDS = 30.0
+MANY = BATCH_NODES + 300
+"""More than one request holds."""
+
+
+class Subject:
+    """States under test; the controller writes through another session."""
+
+    def __init__(self, client: KazooClient, cluster: Tree) -> None:
+        self.client, self.cluster = client, cluster
+        self.states = PartitionStates(client, cluster.kafka)
+        self._mirror = ZnodeMirror(client)
+
+    def catch_up(self) -> set[str]:
+        """Read all that was written so far; return the topics of which something was read."""
+        self._mirror.catch_up(SECONDS)
+        read: set[str] = set()
+        while some := self.states.read_changed(SECONDS):
+            read |= some
+            self._mirror.catch_up(SECONDS)
+        return read
+
+    def close(self) -> None:
+        self._mirror.close()
+        self.states.close()
+
+
+@pytest.fixture
+def subject(zookeeper: ZooKeeperServer) -> Iterator[Subject]:
+    with session(zookeeper) as client, session(zookeeper) as other:
+        subject = Subject(client, Tree(other))
+        yield subject
+        subject.close()
+
+
+def create_states(cluster: Tree, topic: str, count: int) -> None:
+    """The states of so many partitions, each led by the broker of its number."""
+    root = f"{cluster.kafka.topic(topic)}/partitions"
+    cluster.client.ensure_path(root)
+    for start in range(0, count, 250):
+        transaction = cluster.client.transaction()
+        for number in range(start, min(start + 250, count)):
+            transaction.create(f"{root}/{number}", b"")
+            transaction.create(cluster.kafka.state(topic, number), b'{"leader":%d,"isr":[%d,9]}' % (number, number))
+        assert not any(isinstance(result, Exception) for result in transaction.commit())
+
+
+def test_many_states_are_read_and_then_only_what_changed(subject: Subject) -> None:
+    create_states(subject.cluster, "t1", MANY)
+    subject.cluster.set_state("t2", 0, 1001, [1001])
+    subject.states.follow("t1", range(MANY))
+    subject.states.follow("t2", [0])
+    assert subject.catch_up() == {"t1", "t2"}
+    assert subject.states.of("t1") == {p: StateNode(p, (p, 9)) for p in range(MANY)}
+    assert subject.catch_up() == set()
+    for leader in (7, 8):  # a watch that fired stands again
+        subject.cluster.set_state("t1", MANY - 1, leader, [leader])
+        assert subject.catch_up() == {"t1"}
+        assert subject.states.of("t1")[MANY - 1] == StateNode(leader, (leader,))
+
+
+def test_a_state_that_is_not_there_yet_is_read_when_it_comes_and_again_when_it_comes_back(subject: Subject) -> None:
+    subject.cluster.set_state("t1", 0, 1001, [1001])
+    subject.states.follow("t1", [0, 1])
+    subject.catch_up()
+    assert subject.states.of("t1") == {0: StateNode(1001, (1001,))}
+    for leader in (1002, 1003):
+        subject.cluster.set_state("t1", 1, leader, [leader])
+        subject.catch_up()
+        assert subject.states.of("t1")[1] == StateNode(leader, (leader,))
+        subject.cluster.client.delete(subject.cluster.kafka.state("t1", 1))
+        subject.catch_up()
+        assert subject.states.of("t1").keys() == {0}
+
+
+def test_a_state_that_is_followed_no_more_is_not_read_again(subject: Subject) -> None:
+    for partition in (0, 1):
+        subject.cluster.set_state("t1", partition, 1001, [1001])
+    subject.states.follow("t1", [0, 1])
+    subject.catch_up()
+    subject.states.forget("t1", [1])
+    subject.cluster.set_state("t1", 1, 1002, [1002])
+    assert subject.catch_up() == set()
+    subject.states.forget("t1", [0])
+    assert subject.states.of("t1") == {}
+    subject.states.follow("t1", [1])
+    subject.catch_up()
+    assert subject.states.of("t1") == {1: StateNode(1002, (1002,))}
+
+
+def test_a_state_that_cannot_be_read_is_named_and_stays_until_it_can(subject: Subject) -> None:
+    subject.cluster.set_state("t1", 0, 1001, [1001])
+    subject.states.follow("t1", [0])
+    subject.catch_up()
+    path = subject.cluster.kafka.state("t1", 0)
+    subject.cluster.write(path, b'{"leader":true,"isr":[1001]}')
+    subject.catch_up()
+    assert subject.states.problems.keys() == {path}
+    assert subject.states.of("t1") == {0: StateNode(1001, (1001,))}
+    subject.cluster.set_state("t1", 0, 1002, [1002])
+    subject.catch_up()
+    assert not subject.states.problems
+    assert subject.states.of("t1") == {0: StateNode(1002, (1002,))}
+
+
+def test_states_are_fresh_after_the_server_was_killed(fresh_zookeeper: ZooKeeperServer) -> None:
+    with session(fresh_zookeeper) as client, session(fresh_zookeeper) as other:
+        subject = Subject(client, Tree(other))
+        create_states(subject.cluster, "t1", MANY)
+        subject.states.follow("t1", range(MANY))
+        subject.catch_up()
+        fresh_zookeeper.kill()
+        fresh_zookeeper.start()
+        with session(fresh_zookeeper) as later:
+            subject.cluster.client = later
+            subject.cluster.set_state("t1", 5, 1001, [1001])
+            builders.eventually(lambda: client.connected, SECONDS)
+            assert subject.catch_up() == {"t1"}
+            subject.cluster.set_state("t1", 6, 1002, [1002])
+            assert subject.catch_up() == {"t1"}
+        assert (subject.states.of("t1")[5].leader, subject.states.of("t1")[6].leader) == (1001, 1002)
+        assert len(subject.states.of("t1")) == MANY
+        subject.close()
+
+
+def test_a_server_that_cannot_read_many_at_once_is_asked_for_each(subject: Subject) -> None:
+    """As servers before 3.6 answer."""
+    subject.cluster.set_state("t1", 0, 1001, [1001])
+    paths = [subject.cluster.kafka.state("t1", partition) for partition in (0, 1)]
+    refusal = subject.client.handler.async_result()
+    refusal.set_exception(UnimplementedError())
+    here, missing = nodes_of(subject.client, paths, refusal, time.monotonic() + SECONDS)
+    assert here is not None
+    assert here[0] == subject.cluster.read(paths[0])
+    assert missing is None

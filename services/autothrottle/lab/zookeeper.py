@@ -9,6 +9,7 @@ Source: zookeeper.jute and FileTxnLog of ZooKeeper 3.9.
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 from collections.abc import Iterator
@@ -44,20 +45,43 @@ _JARS = (
 """Beginnings of the names of those pyspark jars that ZooKeeper needs: a short class path starts faster."""
 
 
+_MODE = re.compile(r"^Mode: (\w+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A server's place in an ensemble."""
+
+    number: int
+    """From 1 on."""
+    configuration: tuple[str, ...]
+    """Lines that are the same for all members."""
+
+
 class ZooKeeperServer:
-    """One standalone ZooKeeper; a context manager that starts it and ends it.
+    """One ZooKeeper, of its own or of an ensemble; a context manager that starts it and ends it.
 
     The least session time-out that it grants is 1 s. Its data outlives `stop` and `kill`, not the caller's
     directory.
     """
 
-    def __init__(self, directory: Path, port: int | None = None) -> None:
-        """Keep data, configuration and log in `directory`; `port` defaults to a free one."""
+    def __init__(self, directory: Path, port: int | None = None, membership: Membership | None = None) -> None:
+        """Keep data, configuration and log in `directory`.
+
+        Args:
+            directory: made if it is not there.
+            port: for clients; defaults to a free one.
+            membership: in an ensemble; None: a server of its own.
+        """
         self.port = port or free_ports(1)[0]
         self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        configuration = directory / "zoo.cfg"
-        configuration.write_text(_CONFIGURATION.format(port=self.port, data=directory / "data"))
+        data, configuration = directory / "data", directory / "zoo.cfg"
+        data.mkdir(parents=True, exist_ok=True)
+        lines = _CONFIGURATION.format(port=self.port, data=data)
+        if membership is not None:
+            lines += "\n".join(membership.configuration)
+            (data / "myid").write_text(f"{membership.number}\n")
+        configuration.write_text(lines)
         self.process = Process("ZooKeeper", self._command(configuration), directory / "zookeeper.log")
 
     @staticmethod
@@ -67,7 +91,7 @@ class ZooKeeperServer:
             *(str(require_java()), "-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             "-XX:-UsePerfData",  # or a file of it stays behind when it is killed
             # The page cache survives a crash of the process; a crash of the machine is no test here.
-            *("-Dzookeeper.forceSync=no", "-DpreAllocSize=1024", "-Dorg.apache.logging.log4j.level=WARN"),
+            *("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024", "-Dorg.apache.logging.log4j.level=WARN"),
             *("-cp", ":".join(jars), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)),
         ]
 
@@ -86,7 +110,12 @@ class ZooKeeperServer:
     def start(self, within_seconds: float = 120.0) -> None:
         """Start it and return when it answers; its port and data are those of the last time."""
         self.process.start()
-        self.process.wait_until(lambda: "Mode: standalone" in self.say("srvr"), within_seconds)
+        self.process.wait_until(lambda: self.mode() != "", within_seconds)
+
+    def mode(self) -> str:
+        """Return `standalone`, `leader` or `follower`; "" while it serves nobody."""
+        found = _MODE.search(self.say("srvr"))
+        return found.group(1) if found else ""
 
     def stop(self) -> None:
         """End it by SIGTERM."""

@@ -1,0 +1,114 @@
+"""The lab's ensemble is real: it outlives one of its servers, stands still without most, and forgets nothing."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NodeExistsError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from autothrottle.core.errors import Unavailable
+from autothrottle.lab.ensemble import ZooKeeperEnsemble
+from autothrottle.lab.processes import scratch_directory
+from autothrottle.lab.zookeeper import ZooKeeperServer
+
+LIMIT_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def ensemble() -> Iterator[ZooKeeperEnsemble]:
+    with scratch_directory() as directory, ZooKeeperEnsemble(directory) as ensemble:
+        yield ensemble
+
+
+@contextmanager
+def client_of(ensemble: ZooKeeperEnsemble | ZooKeeperServer) -> Iterator[KazooClient]:
+    client = KazooClient(ensemble.connect, timeout=10.0)
+    client.start(timeout=LIMIT_SECONDS)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def eventually(true: Callable[[], bool]) -> None:
+    deadline = monotonic() + LIMIT_SECONDS
+    while not true():
+        assert monotonic() < deadline
+        sleep(0.05)
+
+
+def written(client: KazooClient, path: str) -> bool:
+    """Whether a node has been created; not known while the connection breaks."""
+    try:
+        client.create_async(path).get(timeout=5)
+    except NodeExistsError:
+        return True
+    except (KazooException, KazooTimeoutError):
+        return False
+    return True
+
+
+def created(ensemble: ZooKeeperEnsemble | ZooKeeperServer) -> list[str]:
+    operations = [o for t in ensemble.transactions() for o in t.operations]
+    return [o.path for o in operations if o.kind == "create" and o.path.startswith("/kept")]
+
+
+def test_one_of_three_leads_and_each_of_them_has_the_same_log(ensemble: ZooKeeperEnsemble) -> None:
+    assert sorted(server.mode() for server in ensemble.servers) == ["follower", "follower", "leader"]
+    with client_of(ensemble) as client:
+        client.create("/seen", b"by all")
+    last = ensemble.last_zxid()
+    eventually(lambda: all(server.last_zxid() == last for server in ensemble.servers))
+    first, *others = [list(server.transactions()) for server in ensemble.servers]
+    assert "/seen" in [o.path for t in first for o in t.operations if o.kind == "create"]
+    assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_the_ensemble_goes_on_without_its_leader_and_takes_it_back(ensemble: ZooKeeperEnsemble, how: str) -> None:
+    away = ensemble.leader()
+    with client_of(ensemble) as client:
+        if how == "killed":
+            away.kill()
+        else:
+            away.freeze()
+        eventually(lambda: written(client, f"/kept-{how}"))
+        if how == "killed":
+            away.start()
+        else:
+            away.thaw()
+        eventually(lambda: away.mode() == "follower")
+    assert f"/kept-{how}" in created(ensemble)
+    eventually(lambda: away.last_zxid() == ensemble.last_zxid())
+
+
+def test_two_of_three_that_are_gone_are_an_ensemble_that_serves_nobody(ensemble: ZooKeeperEnsemble) -> None:
+    with client_of(ensemble) as client:
+        client.create("/kept-before")
+        gone = [server for server in ensemble.servers if server is not ensemble.leader()]
+        for server in gone:
+            server.kill()
+        with pytest.raises(Unavailable, match=r"no server of .* leads after 0\.1 s: most of them must answer"):
+            eventually(lambda: not ensemble.leader(within_seconds=0.1))
+        ensemble.start()
+        eventually(lambda: written(client, "/kept-after"))
+    assert created(ensemble)[-2:] == ["/kept-before", "/kept-after"]
+
+
+def test_what_one_server_has_alone_did_not_become_true(tmp_path: Path) -> None:
+    """As a leader has it that proposed and was then cut off: the others go on without it."""
+    with ZooKeeperEnsemble(tmp_path) as ensemble:
+        with client_of(ensemble) as client:
+            client.create("/kept-by-most")
+        # A server that ends forgets nothing that it has written, and the others may be a moment behind.
+        eventually(lambda: len({server.last_zxid() for server in ensemble.servers}) == 1)
+        ensemble.kill()
+        with ZooKeeperServer(ensemble.servers[0].directory) as alone, client_of(alone) as client:
+            client.create("/kept-by-one")
+        assert created(alone) == ["/kept-by-most", "/kept-by-one"]
+        assert created(ensemble) == ["/kept-by-most"]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
+from functools import cache
 
 from autothrottle.core.configs import LEADER_REPLICAS, ConfigResource, ReplicaRole, parse_rate
 from autothrottle.core.errors import Invalid
@@ -229,9 +230,13 @@ def is_small_change(previous: BytesPerSecond | None, rate: BytesPerSecond, thres
     >>> is_small_change(100, 109, 0.1), is_small_change(100, 110, 0.1), is_small_change(None, 1, 0.1)
     (True, False, False)
     """
-    # Exact: 0.07 * 100 is more than 7 in floats, so that a change by just 7 % would not be written.
-    share = Fraction(threshold).limit_denominator(1_000_000)
-    return previous is not None and abs(previous - rate) < share * previous
+    return previous is not None and abs(previous - rate) < _exact(threshold) * previous
+
+
+@cache  # of one constant, asked for with each of 2,000 rates
+def _exact(threshold: float) -> Fraction:
+    # 0.07 * 100 is more than 7 in floats, so that a change by just 7 % would not be written.
+    return Fraction(threshold).limit_denominator(1_000_000)
 
 
 def standing_rate(snapshot: Snapshot, broker_id: int, role: ReplicaRole) -> BytesPerSecond | None:

@@ -161,9 +161,12 @@ class Problem:
     """One sentence that names the value and the fix."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
-    """A cluster at one moment; immutable, and the only thing that a cycle decides on."""
+    """A cluster at one moment; immutable, and the only thing that a cycle decides on.
+
+    Without slots: who takes part is asked for several times a cycle and worked out once.
+    """
 
     version: int
     """Grows with every change of the cluster; comparable between discovery replicas of one cluster."""
@@ -198,6 +201,16 @@ class Snapshot:
         """Names of the topics in reassignment."""
         return tuple(r.topic for r in self.reassignments)
 
+    @cached_property
+    def _participants(self) -> Mapping[int, frozenset[ReplicaRole]]:
+        """What `participants` returns."""
+        copying = [reassignment.copying for reassignment in self.reassignments]
+        leaders = set[int]().union(*(topic.leaders for topic in copying))
+        followers = set[int]().union(*(topic.followers for topic in copying))
+        leaders.discard(NO_LEADER)
+        sides = ((ReplicaRole.LEADER, leaders), (ReplicaRole.FOLLOWER, followers))
+        return {b: frozenset(role for role, held in sides if b in held) for b in leaders | followers}
+
 
 def flows(snapshot: Snapshot) -> Mapping[Flow, int]:
     """Return each flow and the number of its partitions that are still to be copied."""
@@ -218,9 +231,4 @@ def participants(snapshot: Snapshot) -> Mapping[int, frozenset[ReplicaRole]]:
     The leader of every partition that is still being copied holds the leader role; each adding replica that
     is not in the ISR holds the follower role, also while the partition has no leader.
     """
-    copying = [reassignment.copying for reassignment in snapshot.reassignments]
-    leaders = set[int]().union(*(topic.leaders for topic in copying))
-    followers = set[int]().union(*(topic.followers for topic in copying))
-    leaders.discard(NO_LEADER)
-    sides = ((ReplicaRole.LEADER, leaders), (ReplicaRole.FOLLOWER, followers))
-    return {b: frozenset(role for role, held in sides if b in held) for b in leaders | followers}
+    return snapshot._participants

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, nodes_of
 from autothrottle.adapters.zookeeper.codec import StateNode
 from autothrottle.adapters.zookeeper.mirror import ZnodeMirror
 from autothrottle.adapters.zookeeper.states import PartitionStates
+from autothrottle.core.errors import Unavailable
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from tests import builders
 from tests.system.zookeeper_tree import Tree, session
@@ -90,6 +92,19 @@ def test_a_state_that_is_not_there_yet_is_read_when_it_comes_and_again_when_it_c
         subject.cluster.client.delete(subject.cluster.kafka.state("t1", 1))
         subject.catch_up()
         assert subject.states.of("t1").keys() == {0}
+
+
+def test_a_reading_without_enough_time_is_finished_by_the_next_and_tells_all_of_it(subject: Subject) -> None:
+    create_states(subject.cluster, "t1", MANY)
+    create_states(subject.cluster, "t2", 3)
+    subject.states.follow("t1", range(MANY))
+    subject.states.follow("t2", range(3))
+    told: set[str] = set()
+    for seconds in (0.0, 0.001, 0.01, 0.1):  # wherever it is cut off
+        with contextlib.suppress(Unavailable):
+            told |= subject.states.read_changed(seconds)
+    assert told | subject.catch_up() == {"t1", "t2"}
+    assert (len(subject.states.of("t1")), len(subject.states.of("t2"))) == (MANY, 3)
 
 
 def test_a_state_that_is_followed_no_more_is_not_read_again(subject: Subject) -> None:

@@ -39,6 +39,7 @@ class PartitionStates:
         self._followed: dict[str, set[int]] = {}
         self._dirty: dict[str, set[int]] = {}
         self._states: dict[str, dict[int, StateNode]] = {}
+        self._changed: set[str] = set()
         self._missing: set[TopicPartition] = set()
         self._problems: dict[str, Problem] = {}
         client.add_listener(self._state_changed)
@@ -88,10 +89,12 @@ class PartitionStates:
         """Read what changed and return its topics; empty: all is fresh.
 
         Raises:
-            Unavailable: when it takes longer than the timeout; what was not read is read next time.
+            Unavailable: when it takes longer than the timeout; what was not read is read next time, and what was is
+                told then.
         """
         with self._lock:
             dirty, self._dirty = self._dirty, {}
+        self._changed |= dirty.keys()
         try:
             self._read(dirty, time.monotonic() + timeout_seconds)
         except BaseException as error:
@@ -99,9 +102,11 @@ class PartitionStates:
             if isinstance(error, KazooTimeoutError):
                 raise Unavailable(f"ZooKeeper did not answer within {timeout_seconds:.1f} s") from error
             raise
-        return set(dirty)
+        changed, self._changed = self._changed, set()
+        return changed
 
-    def _read(self, dirty: Mapping[str, Iterable[int]], deadline: float) -> None:
+    def _read(self, dirty: Mapping[str, set[int]], deadline: float) -> None:
+        """Read what is dirty, and take out of it what was read: on a busy machine each attempt gets further."""
         rows = [(topic, partition) for topic, partitions in dirty.items() for partition in sorted(partitions)]
         if self._missing:
             absent = [row for row in rows if row in self._missing]
@@ -117,6 +122,8 @@ class PartitionStates:
             asked.append((batch, paths, read, watch_many_async(self._client, paths, self._fired, zxid, is_alone=True)))
         for batch, paths, read, _ in asked:
             self._take(batch, paths, nodes_of(self._client, paths, read, deadline))
+            for topic, partition in batch:
+                dirty[topic].discard(partition)
         for *_, watching in asked:
             watching.get(timeout=seconds_left(deadline))
 

@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from autothrottle.runtime.collector import collect_rarely
 from tests.benchmarks.figures import Figures
 
 HERE = Path(__file__).parent
@@ -33,6 +35,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def figures() -> Iterator[Figures]:
     """Where a bench leaves what it measured."""
     yield _FIGURES
+
+
+@pytest.fixture
+def collected_rarely() -> Iterator[None]:
+    """Let Python look for circles of objects as rarely as in a service."""
+    before = gc.get_threshold()
+    collect_rarely()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

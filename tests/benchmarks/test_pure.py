@@ -57,6 +57,7 @@ def with_changes(snapshot: Snapshot, found: ChangeSet) -> Snapshot:
     return replace(snapshot, throttles=throttles, ledger=ledger)
 
 
+@pytest.mark.usefixtures("collected_rarely")
 def test_plan_and_changes(figures: Figures) -> None:
     # What was measured is older than the first throttle: all of it is clients.
     history = ThrottleHistory().observe(NOW - timedelta(hours=1), {})
@@ -84,6 +85,7 @@ def test_plan_and_changes(figures: Figures) -> None:
         figures.add(f"changes(), {name}", str(LARGE), "CPU s", [run[1] for run in runs])
 
 
+@pytest.mark.usefixtures("collected_rarely")
 @pytest.mark.parametrize("is_throttled", [False, True], ids=["no throttle", "all throttled"])
 def test_a_snapshot_on_the_wire(figures: Figures, is_throttled: bool) -> None:
     snapshot = moving()

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.progress import ProgressReader
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.flows import Flow, Progress
+from autothrottle.core.flows import Flow, LandedMark, Progress
 from autothrottle.core.progress import LogSizes
 from autothrottle.core.topology import TopicReassignment
 from tests.builders import eventually, reassignment
@@ -79,6 +79,25 @@ def test_when_something_begins_to_move_it_is_read_at_once() -> None:
         eventually(lambda: landed(reader.progress) == 30)
         assert reader.progress.flows[FLOW].bytes_left == 70
     assert [wanted for _, wanted in source.asked] == [{1001: {"t": {0}}, 1002: {"t": {0}}}]
+
+
+def test_what_is_known_not_to_have_moved_a_moment_ago_had_landed_nothing_then() -> None:
+    source = Source()
+    looked = datetime.now(UTC) - timedelta(seconds=1)
+    with reading(source) as reader:
+        reader.follow((), BROKERS, looked - timedelta(seconds=1))
+        reader.follow(MOVE, BROKERS, looked)
+        reader.follow(MOVE, BROKERS, looked + timedelta(seconds=1))
+        eventually(lambda: landed(reader.progress) == 30)
+        assert reader.progress.flows[FLOW].recent == (LandedMark(looked, 0),)
+
+
+def test_what_moved_already_when_it_was_first_looked_at_may_have_landed_at_any_time() -> None:
+    source = Source()
+    with reading(source) as reader:
+        reader.follow(MOVE, BROKERS)
+        eventually(lambda: landed(reader.progress) == 30)
+        assert reader.progress.flows[FLOW].recent == ()
 
 
 def test_while_it_moves_it_is_read_again_and_again() -> None:

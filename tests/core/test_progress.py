@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.flows import Flow, FlowProgress, Progress
-from autothrottle.core.progress import KEPT, BrokerLogSizes, LogSizes, ProgressHistory, eta, remainder
+from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress
+from autothrottle.core.progress import KEPT, REMEMBERED, BrokerLogSizes, LogSizes, ProgressHistory, eta, remainder
 from autothrottle.core.topology import NO_LEADER, TopicPartition, TopicReassignment
 from tests import builders
 from tests.builders import NOON, reassignment
@@ -43,6 +45,11 @@ def observed(*seen: tuple[TopicReassignment | None, LogSizes], step: float = 10)
     return history
 
 
+def newest(count: FlowProgress) -> FlowProgress:
+    """A count without the earlier ones."""
+    return replace(count, recent=())
+
+
 def test_what_the_destination_has_landed_and_what_it_lacks_is_left() -> None:
     progress = observed((one(), both(100, 30))).progress
     assert progress.flows == {A: FlowProgress(30, 0, 70, NOON, NOON)}
@@ -56,12 +63,12 @@ def test_a_destination_without_a_log_yet_has_all_of_it_left() -> None:
 
 def test_what_lands_between_two_readings_is_added() -> None:
     progress = observed((one(), both(100, 30)), (one(), both(120, 70, 10))).progress
-    assert progress.flows[A] == FlowProgress(70, 20, 50, after(10), NOON)
+    assert newest(progress.flows[A]) == FlowProgress(70, 20, 50, after(10), NOON)
 
 
 def test_a_log_that_retention_made_smaller_has_not_given_back_what_landed() -> None:
     progress = observed((one(), both(100, 60)), (one(), both(50, 20, 10)), (one(), both(53, 25, 20))).progress
-    assert progress.flows[A] == FlowProgress(65, 3, 28, after(20), NOON)
+    assert newest(progress.flows[A]) == FlowProgress(65, 3, 28, after(20), NOON)
 
 
 def test_a_destination_that_holds_more_than_its_leader_has_nothing_left() -> None:
@@ -73,7 +80,7 @@ def test_the_last_bytes_before_a_replica_joined_the_isr_count() -> None:
     history = observed((one(), both(100, 30)))
     assert history.wanted([in_sync]) == {1004: {"t": {0}}}
     progress = history.observe([in_sync], both(100, 100, 10), after(10)).progress
-    assert progress.flows[A] == FlowProgress(100, 0, 0, after(10), NOON)
+    assert newest(progress.flows[A]) == FlowProgress(100, 0, 0, after(10), NOON)
     assert progress.topics["t"].bytes_landed == 100
 
 
@@ -107,6 +114,52 @@ def test_a_flow_that_comes_again_after_it_was_forgotten_is_another_count() -> No
     assert (again.bytes_landed, again.since) == (5, after(2000))
 
 
+def counted(times: Sequence[float], unmoved_until: float | None = None) -> FlowProgress:
+    """A flow's count after readings at these seconds, 10 bytes a second from second 0 on."""
+    history = ProgressHistory()
+    for second in times:
+        sizes = both(10**6, round(10 * second), second)
+        known = None if unmoved_until is None else after(unmoved_until)
+        history = history.observe([one()], sizes, after(second), known)
+    return history.progress.flows[A]
+
+
+def test_a_count_remembers_the_earlier_ones_and_that_nothing_had_landed_before_the_move() -> None:
+    known = counted([1, 3, 5], unmoved_until=0)
+    assert known.recent == (LandedMark(after(0), 0), LandedMark(after(1), 10), LandedMark(after(3), 30))
+    assert known.since == after(0)
+    assert counted([1, 3]).recent == (LandedMark(after(1), 10),)
+
+
+def test_that_a_flow_did_not_move_until_now_is_not_believed_once_it_was_counted() -> None:
+    history = observed((one(), both(100, 30))).observe([one()], both(100, 40, 10), after(10), after(9))
+    assert history.progress.flows[A].recent == (LandedMark(NOON, 30),)
+    assert counted([5], unmoved_until=7).recent == ()
+
+
+def test_earlier_counts_are_the_sparser_the_older_they_are_and_go_after_some_minutes() -> None:
+    known = counted([2 * n + 1 for n in range(900)], unmoved_until=0)
+    ages = [(known.at - mark.at).total_seconds() for mark in known.recent]
+    assert len(ages) <= 60
+    assert REMEMBERED.total_seconds() - 60 <= ages[0] <= REMEMBERED.total_seconds() + 60
+    assert ages == sorted(ages, reverse=True)
+    assert max(a - b for a, b in pairwise(ages)) <= 40
+    assert max(a - b for a, b in pairwise(a for a in ages if a < 30)) == 2
+
+
+def test_the_first_second_of_a_move_is_remembered_exactly_for_minutes() -> None:
+    known = counted([0.5, *range(2, 200, 2)], unmoved_until=0)
+    assert known.recent[:2] == (LandedMark(after(0), 0), LandedMark(after(0.5), 5))
+
+
+def test_readings_close_together_are_not_all_kept_for_the_eta() -> None:
+    history = ProgressHistory()
+    for second in range(0, 600, 2):
+        history = history.observe([one()], both(10_000, 10 * second, second), after(second))
+    assert len(history.readings) <= 20
+    assert history.progress.eta == after(1000)
+
+
 def test_both_ends_of_what_is_still_to_be_copied_are_asked_and_nobody_else() -> None:
     moving = reassignment(
         "t",
@@ -136,7 +189,7 @@ def test_a_destination_that_does_not_answer_is_unknown_and_costs_no_other_flow()
 def test_a_destination_that_answers_again_is_counted_on_from_where_it_was() -> None:
     silent = logs({1001: {("t", 0): 100}}, 10)
     progress = observed((one(), both(100, 30)), (one(), silent), (one(), both(110, 80, 20))).progress
-    assert progress.flows[A] == FlowProgress(80, 10, 30, after(20), NOON)
+    assert newest(progress.flows[A]) == FlowProgress(80, 10, 30, after(20), NOON)
 
 
 def test_a_leader_that_does_not_answer_makes_its_flow_unknown_while_what_lands_is_counted() -> None:
@@ -144,7 +197,7 @@ def test_a_leader_that_does_not_answer_makes_its_flow_unknown_while_what_lands_i
     history = observed((one(), both(100, 30)), (one(), silent))
     assert (history.progress.flows, history.progress.topics) == ({}, {})
     progress = history.observe([one()], both(107, 60, 20), after(20)).progress
-    assert progress.flows[A] == FlowProgress(60, 7, 47, after(20), NOON)
+    assert newest(progress.flows[A]) == FlowProgress(60, 7, 47, after(20), NOON)
     assert progress.topics["t"].bytes_landed == 60
 
 
@@ -155,8 +208,8 @@ def test_after_a_change_of_the_leader_what_lands_belongs_to_the_new_flow() -> No
         (moved, both(101, 50, 10, leader=1002)),
         (moved, both(105, 60, 20, leader=1002)),
     ).progress
-    assert progress.flows[A] == FlowProgress(50, 0, 0, after(10), NOON)
-    assert progress.flows[B] == FlowProgress(10, 4, 45, after(20), after(10))
+    assert newest(progress.flows[A]) == FlowProgress(50, 0, 0, after(10), NOON)
+    assert newest(progress.flows[B]) == FlowProgress(10, 4, 45, after(20), after(10))
     assert progress.topics["t"].bytes_landed == 60
 
 

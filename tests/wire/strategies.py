@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
 from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource, ReplicaRole
 from autothrottle.core.cycle import CycleRecord, PlannerState
-from autothrottle.core.flows import Flow, FlowProgress, Progress, TopicProgress
+from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress, TopicProgress
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.pause import Pause, PauseMode
@@ -46,10 +46,21 @@ def reassignments(draw: st.DrawFn, topic: str) -> TopicReassignment:
     return TopicReassignment(topic, tuple(partitions), tuple(leaders), draw(column), draw(column), draw(column))
 
 
-flow_progresses = st.builds(FlowProgress, int64, int64, int64, times, times)
+_bytes, _microseconds = st.integers(0, 2**50), st.integers(0, 2**40)
+
+
+@st.composite
+def flow_progresses(draw: st.DrawFn) -> FlowProgress:
+    """Counts that only grow, with earlier ones."""
+    landed, at = draw(_bytes), draw(times)
+    marks = draw(st.lists(st.tuples(_microseconds, st.integers(0, landed)), max_size=3))
+    recent = tuple(LandedMark(at - timedelta(microseconds=age), count) for age, count in marks)
+    return FlowProgress(landed, draw(_bytes), draw(_bytes), at, draw(times), recent)
+
+
 progresses = st.builds(
     Progress,
-    st.dictionaries(st.builds(Flow, broker_ids, broker_ids), flow_progresses, max_size=5),
+    st.dictionaries(st.builds(Flow, broker_ids, broker_ids), flow_progresses(), max_size=5),
     st.dictionaries(topic_names, st.builds(TopicProgress, int64, int64), max_size=5),
     st.none() | times,
     st.none() | times,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.errors import Incomplete
-from autothrottle.core.flows import Flow, FlowProgress, Progress, TopicProgress
+from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress, TopicProgress
 from autothrottle.v1.admin_pb2 import ListReassignmentsResponse
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.v1.discovery_pb2 import Progress as ProgressMessage
@@ -21,7 +21,11 @@ from tests.builders import NOON
 from tests.wire.strategies import progresses
 
 ONE = Progress(
-    flows={Flow(1001, 1004): FlowProgress(30, 5, 70, NOON, NOON - timedelta(minutes=3))},
+    flows={
+        Flow(1001, 1004): FlowProgress(
+            30, 5, 70, NOON, NOON - timedelta(minutes=3), (LandedMark(NOON - timedelta(seconds=2), 10),)
+        )
+    },
     topics={"t": TopicProgress(30, 70)},
     at=NOON,
     eta=NOON + timedelta(minutes=7),
@@ -43,7 +47,20 @@ def test_progress_arrives_as_it_was_sent_however_it_is_cut(progress: Progress, r
     assert list(arrived.flows) == list(progress.flows)
 
 
-@pytest.mark.parametrize("column", ["followers", "bytes_landed", "bytes_grown", "bytes_left", "times_us", "since_us"])
+@pytest.mark.parametrize(
+    "column",
+    [
+        "followers",
+        "bytes_landed",
+        "bytes_grown",
+        "bytes_left",
+        "times_us",
+        "since_us",
+        "recent_counts",
+        "recent_ages_us",
+        "recent_bytes_before",
+    ],
+)
 def test_a_column_of_flows_that_is_too_short_is_incomplete(column: str) -> None:
     message = sent(ONE, 10)
     getattr(message, column).pop()

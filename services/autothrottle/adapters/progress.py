@@ -16,8 +16,11 @@ from autothrottle.ports.log_sizes import LogSizeSource
 
 log = logging.getLogger(__name__)
 
-INTERVAL = timedelta(seconds=10)
-"""Between two readings while something moves, if a reading takes less than a tenth of it."""
+INTERVAL = timedelta(seconds=2)
+"""Between two readings while something moves, if a reading takes less than a tenth of it.
+
+Short beside the interval of a metric: what landed in it is what is no client's.
+"""
 
 BROKER_TIMEOUT = timedelta(seconds=5)
 """For one broker's answer."""
@@ -42,6 +45,7 @@ class ProgressReader:
         self._changed = threading.Condition()
         self._moving: tuple[TopicReassignment, ...] = ()
         self._brokers: Collection[int] = ()
+        self._unmoved_until: datetime | None = None
         self._history = ProgressHistory()
         self._problems: Mapping[int, str] = {}
         self._failure = ""
@@ -56,9 +60,23 @@ class ProgressReader:
             self._changed.notify_all()
         self._thread.join(_CLOSE_SECONDS)
 
-    def follow(self, reassignments: tuple[TopicReassignment, ...], brokers: Collection[int]) -> None:
-        """Take over what moves now, and which brokers are registered: no other is asked. Returns at once."""
+    def follow(
+        self,
+        reassignments: tuple[TopicReassignment, ...],
+        brokers: Collection[int],
+        unmoved_until: datetime | None = None,
+    ) -> None:
+        """Take over what moves now, and return at once.
+
+        Args:
+            reassignments: what moves.
+            brokers: ids of the registered ones: no other is asked.
+            unmoved_until: when it was last known that what moves now, and did not at the last call, did not move yet,
+                UTC; None: it may have moved for hours.
+        """
         with self._changed:
+            if self._unmoved_until is None and reassignments != self._moving:
+                self._unmoved_until = unmoved_until
             if reassignments and not self._moving:
                 self._begun = True
                 self._changed.notify_all()
@@ -94,6 +112,7 @@ class ProgressReader:
         """Take one reading; return the seconds of work that it was."""
         with self._changed:
             moving, brokers = self._moving, frozenset(self._brokers)
+            unmoved_until, self._unmoved_until = self._unmoved_until, None
         wanted = {b: topics for b, topics in self._history.wanted(moving).items() if b in brokers}
         began, started = time.monotonic(), self._now()
         sizes = self._fetch(wanted)
@@ -101,7 +120,7 @@ class ProgressReader:
         last = max((logs.at for logs in sizes.brokers.values()), default=started)
         # Waiting for an answer that never came is nobody's work.
         worked = min(max(0.0, (last - started).total_seconds()), answered - began)
-        self._history = self._history.observe(moving, sizes, self._now())
+        self._history = self._history.observe(moving, sizes, self._now(), unmoved_until)
         return worked + time.monotonic() - answered
 
     def _fetch(self, wanted: Mapping[int, Mapping[str, Collection[int]]]) -> LogSizes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,14 @@ class Flow:
 
     leader: int
     follower: int
+
+
+class LandedMark(NamedTuple):
+    """What of a flow had landed at an earlier moment."""
+
+    at: datetime
+    """UTC."""
+    bytes_landed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,9 @@ class FlowProgress:
     """When the destination answered, UTC."""
     since: datetime
     """When counting of this flow began, UTC."""
+    recent: tuple[LandedMark, ...] = ()
+    """The counts of the last minutes, ascending and closest in the last seconds. Where the first one is 0 nothing had
+    landed before it, however long ago that was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from autothrottle.core.flows import Flow, FlowProgress, Progress, TopicProgress
+from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress, TopicProgress
 from autothrottle.core.topology import NO_LEADER, Snapshot, TopicPartition, TopicReassignment, flows
 
 WINDOW = timedelta(minutes=3)
@@ -25,6 +25,20 @@ SHORTEST_SPAN = timedelta(seconds=15)
 
 LONGEST_ETA = timedelta(days=365)
 """What would take longer stands still."""
+
+READINGS_APART = timedelta(seconds=10)
+"""Between the readings that an ETA is taken from: closer ones say no more."""
+
+REMEMBERED = timedelta(minutes=8)
+"""How far the earlier counts of a flow go back: a metric may be 2 minutes late, cover 2, and be used for 2 more."""
+
+_SPACINGS = ((timedelta(seconds=30), timedelta(0)), (timedelta(minutes=2), timedelta(seconds=10)))
+"""Earlier counts up to this age are kept this far apart; older ones `_SPARSE`."""
+
+_SPARSE = timedelta(seconds=30)
+
+_MOST_MARKS = 60
+"""Of one flow before they are thinned, which leaves about 40."""
 
 KEPT = timedelta(minutes=10)
 """How long the last count of a flow that ended is still there: a metric that covers its end comes minutes later."""
@@ -156,7 +170,7 @@ class ProgressHistory:
     """The readings of the last minutes as counts; a value: an observation returns a new one."""
 
     readings: tuple[Progress, ...] = ()
-    """Of `WINDOW`, the newest last."""
+    """Of `WINDOW`, the newest last; but for that one `READINGS_APART`."""
     counts: Mapping[Flow, FlowProgress] = field(default_factory=dict)
     """All flows, those included that are unknown at the moment: `bytes_left` of these is an old one."""
     landed: Mapping[str, int] = field(default_factory=dict)
@@ -188,15 +202,23 @@ class ProgressHistory:
         found.pop(NO_LEADER, None)
         return {b: {topic: frozenset(p) for topic, p in topics.items()} for b, topics in found.items()}
 
-    def observe(self, reassignments: Sequence[TopicReassignment], sizes: LogSizes, now: datetime) -> ProgressHistory:
+    def observe(
+        self,
+        reassignments: Sequence[TopicReassignment],
+        sizes: LogSizes,
+        now: datetime,
+        unmoved_until: datetime | None = None,
+    ) -> ProgressHistory:
         """Return the history with one more reading.
 
         Args:
             reassignments: what moved when the sizes were read.
             sizes: of what was `wanted`; brokers that did not answer make their own flows unknown, and no other.
             now: UTC, when the reading was complete; not before the last one.
+            unmoved_until: when it was last known that flows which are new in this reading did not move yet, UTC; None:
+                nobody knows, they may have moved for hours.
         """
-        seen = _Observation(self, sizes)
+        seen = _Observation(self, sizes, unmoved_until)
         for reassignment in reassignments:
             for partition, leader, _, pending in reassignment.rows():
                 for follower in pending:
@@ -209,9 +231,34 @@ class ProgressHistory:
             topics=seen.topics(landed),
             at=now,
         )
-        readings = (*(r for r in self.readings if r.at is not None and r.at > now - WINDOW), progress)
+        readings = (*_apart(r for r in self.readings if r.at is not None and r.at > now - WINDOW), progress)
         known = replace(progress, eta=None if seen.unknown else eta(readings))
         return ProgressHistory((*readings[:-1], known), counts, landed, seen.copies)
+
+
+def _apart(readings: Iterable[Progress]) -> list[Progress]:
+    """The readings without the last one where it followed too closely."""
+    kept = list(readings)
+    last = [reading.at for reading in kept[-2:] if reading.at is not None]
+    return kept[:-1] if len(last) == 2 and last[1] - last[0] < READINGS_APART else kept
+
+
+def _marks(old: FlowProgress) -> tuple[LandedMark, ...]:
+    """The counts of a flow up to one that is not the newest any more."""
+    marks = (*old.recent, LandedMark(old.at, old.bytes_landed))
+    return marks if len(marks) <= _MOST_MARKS else _thinned(marks)
+
+
+def _thinned(marks: tuple[LandedMark, ...]) -> tuple[LandedMark, ...]:
+    """The same counts, the older the sparser; the first two stay: until a throttle stands most lands in a second."""
+    newest = marks[-1].at
+    kept = [mark for mark in marks[:2] if mark.at > newest - REMEMBERED]
+    for mark in marks[2:]:
+        age = newest - mark.at
+        spacing = next((spacing for oldest, spacing in _SPACINGS if age <= oldest), _SPARSE)
+        if age < REMEMBERED and (not kept or mark.at - kept[-1].at >= spacing):
+            kept.append(mark)
+    return tuple(kept)
 
 
 @dataclass(slots=True)
@@ -229,7 +276,8 @@ class _Tally:
 class _Observation:
     """One reading while it is being worked out: of 100,000 partitions, so by plain numbers."""
 
-    def __init__(self, history: ProgressHistory, sizes: LogSizes) -> None:
+    def __init__(self, history: ProgressHistory, sizes: LogSizes, unmoved_until: datetime | None) -> None:
+        self._unmoved_until = unmoved_until
         self._old, self._logs = history, {b: logs.sizes for b, logs in sizes.brokers.items()}
         self._times = {b: logs.at for b, logs in sizes.brokers.items()}
         self._tallies: dict[tuple[str, int, int], _Tally] = {}
@@ -301,12 +349,17 @@ class _Observation:
             return None
         unknown = tally.flow in self.unknown
         latest = max(time for time in (at, old.at if old else None) if time is not None)
+        if old is None:
+            unmoved = self._unmoved_until if self._unmoved_until and self._unmoved_until < latest else None
+            recent = (LandedMark(unmoved, 0),) if unmoved else ()
+            return FlowProgress(tally.landed, tally.grown, tally.left, latest, unmoved or latest, recent)
         return FlowProgress(
-            bytes_landed=(old.bytes_landed if old else 0) + tally.landed,
-            bytes_grown=(old.bytes_grown if old else 0) + tally.grown,
-            bytes_left=old.bytes_left if old and unknown else tally.left,
+            bytes_landed=old.bytes_landed + tally.landed,
+            bytes_grown=old.bytes_grown + tally.grown,
+            bytes_left=old.bytes_left if unknown else tally.left,
             at=latest,
-            since=old.since if old else latest,
+            since=old.since,
+            recent=_marks(old) if latest > old.at else old.recent,
         )
 
     def landed(self, moving: set[str]) -> dict[str, int]:

@@ -214,6 +214,9 @@ class Progress(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     TOPIC_BYTES_LANDED_FIELD_NUMBER: _builtins.int
     TOPIC_BYTES_LEFT_FIELD_NUMBER: _builtins.int
+    RECENT_COUNTS_FIELD_NUMBER: _builtins.int
+    RECENT_AGES_US_FIELD_NUMBER: _builtins.int
+    RECENT_BYTES_BEFORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def read_time(self) -> _timestamp_pb2.Timestamp:
         """When the reading was complete; absent: there was none yet. Only in the first chunk, as `eta`."""
@@ -262,6 +265,18 @@ class Progress(_message.Message):
     def topic_bytes_left(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Bytes of each topic that are left."""
 
+    @_builtins.property
+    def recent_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many earlier counts of the last minutes each flow has."""
+
+    @_builtins.property
+    def recent_ages_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How long before `times_us` each earlier count was taken, in microseconds, flow after flow and the oldest first."""
+
+    @_builtins.property
+    def recent_bytes_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How much less than `bytes_landed` it was; where the oldest was 0 bytes nothing had landed before it."""
+
     def __init__(
         self,
         *,
@@ -277,10 +292,13 @@ class Progress(_message.Message):
         topics: _abc.Iterable[_builtins.str] | None = ...,
         topic_bytes_landed: _abc.Iterable[_builtins.int] | None = ...,
         topic_bytes_left: _abc.Iterable[_builtins.int] | None = ...,
+        recent_counts: _abc.Iterable[_builtins.int] | None = ...,
+        recent_ages_us: _abc.Iterable[_builtins.int] | None = ...,
+        recent_bytes_before: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "read_time", b"read_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_grown", b"bytes_grown", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left", "eta", b"eta", "followers", b"followers", "leaders", b"leaders", "read_time", b"read_time", "since_us", b"since_us", "times_us", b"times_us", "topic_bytes_landed", b"topic_bytes_landed", "topic_bytes_left", b"topic_bytes_left", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_grown", b"bytes_grown", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left", "eta", b"eta", "followers", b"followers", "leaders", b"leaders", "read_time", b"read_time", "recent_ages_us", b"recent_ages_us", "recent_bytes_before", b"recent_bytes_before", "recent_counts", b"recent_counts", "since_us", b"since_us", "times_us", b"times_us", "topic_bytes_landed", b"topic_bytes_landed", "topic_bytes_left", b"topic_bytes_left", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

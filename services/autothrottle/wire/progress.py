@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 
 from autothrottle.core.errors import Incomplete
-from autothrottle.core.flows import Flow, FlowProgress, Progress, TopicProgress
+from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress, TopicProgress
 from autothrottle.v1 import discovery_pb2
 from autothrottle.wire.times import time_from_message, time_to_message
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-_FLOW_COLUMNS = ("leaders", "followers", "bytes_landed", "bytes_grown", "bytes_left", "times_us", "since_us")
+_FLOW_COLUMNS = (
+    "leaders",
+    "followers",
+    "bytes_landed",
+    "bytes_grown",
+    "bytes_left",
+    "times_us",
+    "since_us",
+    "recent_counts",
+)
+_RECENT_COLUMNS = ("recent_ages_us", "recent_bytes_before")
 _TOPIC_COLUMNS = ("topics", "topic_bytes_landed", "topic_bytes_left")
 
 
@@ -41,6 +51,9 @@ def progress_to_messages(progress: Progress, rows_per_message: int) -> Iterator[
             bytes_left=[count.bytes_left for _, count in rows],
             times_us=[(count.at - _EPOCH) // _MICROSECOND for _, count in rows],
             since_us=[(count.since - _EPOCH) // _MICROSECOND for _, count in rows],
+            recent_counts=[len(count.recent) for _, count in rows],
+            recent_ages_us=[(count.at - mark.at) // _MICROSECOND for _, count in rows for mark in count.recent],
+            recent_bytes_before=[count.bytes_landed - mark.bytes_landed for _, count in rows for mark in count.recent],
         )
     topics = iter(progress.topics.items())
     while named := list(islice(topics, rows_per_message)):
@@ -59,15 +72,8 @@ def progress_from_message(whole: discovery_pb2.Progress) -> Progress:
     """
     _check(whole, _FLOW_COLUMNS)
     _check(whole, _TOPIC_COLUMNS)
-    times = zip(_times(whole.times_us), _times(whole.since_us), strict=True)
-    counts = zip(whole.bytes_landed, whole.bytes_grown, whole.bytes_left, times, strict=True)
     return Progress(
-        flows={
-            Flow(leader, follower): FlowProgress(landed, grown, left, at, since)
-            for leader, follower, (landed, grown, left, (at, since)) in zip(
-                whole.leaders, whole.followers, counts, strict=True
-            )
-        },
+        flows=dict(_flows(whole)),
         topics={
             topic: TopicProgress(landed, left)
             for topic, landed, left in zip(whole.topics, whole.topic_bytes_landed, whole.topic_bytes_left, strict=True)
@@ -77,12 +83,29 @@ def progress_from_message(whole: discovery_pb2.Progress) -> Progress:
     )
 
 
+def _flows(whole: discovery_pb2.Progress) -> Iterator[tuple[Flow, FlowProgress]]:
+    if min(whole.recent_counts, default=0) < 0:
+        raise Incomplete("the column recent_counts of the progress has a number < 0; ask for the snapshot again")
+    edges = list(accumulate(whole.recent_counts, initial=0))
+    _check(whole, _RECENT_COLUMNS, edges[-1])
+    marks = list(zip(whole.recent_ages_us, whole.recent_bytes_before, strict=True))
+    times = zip(_times(whole.times_us), _times(whole.since_us), pairwise(edges), strict=True)
+    counts = zip(whole.bytes_landed, whole.bytes_grown, whole.bytes_left, times, strict=True)
+    for leader, follower, (landed, grown, left, (at, since, (first, last))) in zip(
+        whole.leaders, whole.followers, counts, strict=True
+    ):
+        recent = tuple(
+            LandedMark(at - timedelta(microseconds=age), landed - before) for age, before in marks[first:last]
+        )
+        yield Flow(leader, follower), FlowProgress(landed, grown, left, at, since, recent)
+
+
 def _times(microseconds: Iterable[int]) -> Iterator[datetime]:
     return (_EPOCH + timedelta(microseconds=us) for us in microseconds)
 
 
-def _check(whole: discovery_pb2.Progress, columns: tuple[str, ...]) -> None:
-    expected = len(getattr(whole, columns[0]))
+def _check(whole: discovery_pb2.Progress, columns: tuple[str, ...], rows: int | None = None) -> None:
+    expected = len(getattr(whole, columns[0])) if rows is None else rows
     for column in columns:
         if (found := len(getattr(whole, column))) != expected:
             raise Incomplete(

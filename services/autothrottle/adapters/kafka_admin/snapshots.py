@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from autothrottle.adapters.deadlines import time_left
@@ -88,6 +88,8 @@ class _Poll:
     """What the poll remembers from look to look."""
 
     moves: Moves = field(default_factory=Moves)
+    looked: datetime | None = None
+    """When the last look began, UTC; None: there was none."""
     error: str = ""
     lists: _Watched = field(default_factory=_Watched)
     rates: _Watched = field(default_factory=_Watched)
@@ -281,7 +283,7 @@ class AdminSnapshots:
 
     def _look(self) -> None:
         """Ask what moves, and tell what is new; one request while nothing moves and no broker is waited for."""
-        poll = self._poll
+        poll, began = self._poll, datetime.now(UTC)
         poll.moves = read_moves(self._kafka, _POLL_TIMEOUT, poll.moves.reassignments)
         looks_at_brokers = poll.moves.reassignments or self._awaited or not self._brokers
         registered = self._kafka.brokers(timeout=_POLL_TIMEOUT) if looks_at_brokers else None
@@ -292,7 +294,8 @@ class AdminSnapshots:
             news = self._news.since_last_look(Look(self._brokers, poll.moves.reassignments))
         self._publish(news)
         if self._progress:
-            self._progress.follow(tuple(poll.moves.reassignments.values()), self._brokers)
+            self._progress.follow(tuple(poll.moves.reassignments.values()), self._brokers, poll.looked)
+        poll.looked = began
         if poll.moves.reassignments:
             self._look_at_lists()
             self._look_at_rates_beside()

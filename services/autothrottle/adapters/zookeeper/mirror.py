@@ -53,6 +53,8 @@ class ZnodeMirror:
         self._watched: set[Key] = set()
         self._lock = threading.Lock()
         self._reads_in_bulk = True
+        self.reconnections = 0
+        """How often the connection was made anew: what happened before that was not seen when it happened."""
         client.add_listener(self._state_changed)
 
     def close(self) -> None:
@@ -235,6 +237,7 @@ class ZnodeMirror:
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             with self._lock:
+                self.reconnections += 1
                 self._watched.clear()
                 self._dirty |= self._values.keys()
             self._on_dirty()

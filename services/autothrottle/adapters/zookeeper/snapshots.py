@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import TypeVar
 
@@ -141,9 +141,11 @@ class ZooKeeperSnapshots:
     # Following the cluster.
 
     def _follow(self) -> None:
+        watched_since: int | None = None
         while not self._closed:
             self._dirty.wait()
             self._dirty.clear()
+            woken, connection = datetime.now(UTC), self._mirror.reconnections
             if self._closed:
                 return
             try:
@@ -151,7 +153,10 @@ class ZooKeeperSnapshots:
                     version = self._refresh(time.monotonic() + _FOLLOW_TIMEOUT_SECONDS, 0)
                     news = self._news.since_last_look(Look(self._brokers(), dict(self._moving)))
                     if self._progress:
-                        self._progress.follow(self._reassignments(), self._brokers())
+                        # Watches tell at once; what came before the first look, or unwatched, may be hours old.
+                        unmoved_until = woken if watched_since == connection else None
+                        self._progress.follow(self._reassignments(), self._brokers(), unmoved_until)
+                    watched_since = connection
             except AutothrottleError as error:
                 log.warning("the cluster cannot be read: %s", error)
                 time.sleep(0.5)

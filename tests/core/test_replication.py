@@ -1,0 +1,150 @@
+"""What replication carried over an interval, by what landed: exact where it was counted, elsewhere never a guess."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autothrottle.core.configs import ReplicaRole
+from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress
+from autothrottle.core.replication import LONGEST_STRETCH, Landed, Replication, replicated
+from tests.builders import NOON
+
+LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
+A, B = Flow(1001, 1004), Flow(1002, 1004)
+
+
+def after(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def count(*marks: tuple[float, int], left: int = 1000) -> FlowProgress:
+    """A flow's count from (second, bytes landed), the newest last."""
+    *recent, (at, landed) = [(after(second), landed) for second, landed in marks]
+    return FlowProgress(landed, 0, left, at, after(marks[0][0]), tuple(LandedMark(*mark) for mark in recent))
+
+
+def progress(at: float, **flows: FlowProgress) -> Progress:
+    return Progress({{"a": A, "b": B}[name]: found for name, found in flows.items()}, at=after(at))
+
+
+def rate(found: Progress, start: float, end: float, broker_id: int = 1004, role: ReplicaRole = FOLLOWER) -> int | None:
+    return replicated(found, broker_id, role, after(start), after(end))
+
+
+def test_a_destination_receives_all_its_flows_and_a_leader_sends_its_own() -> None:
+    found = progress(20, a=count((0, 0), (20, 200)), b=count((0, 0), (20, 400)))
+    assert rate(found, 0, 20) == 30
+    assert rate(found, 0, 20, 1001, LEADER) == 10
+    assert rate(found, 0, 20, 1002, LEADER) == 20
+    assert rate(found, 0, 20, 1004, LEADER) == 0
+
+
+def test_counts_of_other_moments_are_joined_by_straight_lines() -> None:
+    found = progress(20, a=count((0, 0), (10, 100), (20, 400)))
+    assert rate(found, 5, 15) == 20
+    assert rate(found, 8, 10) == 10
+
+
+def test_before_a_count_of_nothing_nothing_had_landed() -> None:
+    # The second before the first throttle stands: 200 MB at link speed, which are no clients.
+    found = progress(9, a=count((5, 0), (6, 200), (8, 202), (9, 203)))
+    assert rate(found, -3, 9) == round(203 / 12)
+    assert rate(found, -20, -10) == 0
+
+
+def test_what_landed_before_counting_began_is_unknown_and_so_is_an_interval_that_begins_there() -> None:
+    found = progress(20, a=count((10, 500), (20, 600)))
+    assert rate(found, 5, 20) is None
+    assert rate(found, 10, 20) == 10
+
+
+def test_a_short_tail_after_the_last_count_is_as_what_came_before_and_a_long_one_is_unknown() -> None:
+    found = progress(20, a=count((0, 0), (20, 200)))
+    assert rate(found, 8, 24) == 10
+    assert rate(found, 8, 25) is None
+    assert rate(found, 20, 30) is None
+    landed = Replication(found).landed(1004, FOLLOWER, after(8), after(25))
+    assert landed == Landed(120, after(20))
+
+
+def test_an_interval_is_known_as_far_as_its_slowest_flow() -> None:
+    found = progress(20, a=count((0, 0), (20, 200)), b=count((0, 0), (16, 160)))
+    assert Replication(found).landed(1004, FOLLOWER, after(0), after(20)) == Landed(320, after(16))
+
+
+def test_a_flow_that_ended_lands_nothing_more() -> None:
+    found = progress(100, a=count((0, 0), (20, 200), left=0))
+    assert rate(found, 10, 30) == 5
+    assert rate(found, 60, 100) == 0
+
+
+def test_between_counts_far_apart_nobody_knows_when_it_landed_unless_nothing_did() -> None:
+    far = LONGEST_STRETCH.total_seconds() + 1
+    assert rate(progress(far, a=count((0, 1), (far, 200))), 0, far) is None
+    assert rate(progress(far, a=count((0, 200), (far, 200))), 0, far) == 0
+
+
+def test_without_a_reading_nothing_is_known() -> None:
+    assert rate(Progress(), 0, 10) is None
+    assert not Replication(Progress()).knows([])
+
+
+def test_an_interval_without_length_says_nothing() -> None:
+    assert rate(progress(20, a=count((0, 0), (20, 200))), 10, 10) is None
+
+
+def test_a_flow_that_was_not_counted_is_missed() -> None:
+    found = Replication(progress(20, a=count((0, 0), (20, 200))))
+    assert found.knows([A])
+    assert not found.knows([A, B])
+
+
+@st.composite
+def counts(draw: st.DrawFn) -> FlowProgress:
+    """A flow that was counted every 1 to 30 s from the begin of its move, up to second 100 at least."""
+    marks, second, landed = [(float(draw(st.integers(0, 50))), 0)], 0.0, 0
+    second = marks[0][0]
+    while second < 100:
+        second += draw(st.integers(1, 30))
+        landed += draw(st.integers(0, 10**9))
+        marks.append((second, landed))
+    return count(*marks)
+
+
+edges = st.floats(-20, 100).map(lambda second: round(second, 3))
+
+
+@given(a=counts(), b=counts(), start=edges, middle=edges, end=edges)
+def test_what_landed_in_two_intervals_is_what_landed_in_both_together(
+    a: FlowProgress, b: FlowProgress, start: float, middle: float, end: float
+) -> None:
+    start, middle, end = sorted((start, middle, end))
+    if not start < middle < end:
+        return
+    found = Replication(progress(200, a=a, b=b))
+
+    def landed(since: float, until: float) -> int:
+        known = found.landed(1004, FOLLOWER, after(since), after(until))
+        assert known is not None
+        assert known.until == after(until)
+        return known.bytes
+
+    assert landed(start, middle) + landed(middle, end) == pytest.approx(landed(start, end), abs=2)
+    assert landed(-1000, 100) >= landed(start, end) >= 0
+
+
+@given(a=counts(), b=counts(), start=edges, end=edges)
+def test_the_leaders_send_what_the_destination_receives(
+    a: FlowProgress, b: FlowProgress, start: float, end: float
+) -> None:
+    found = progress(200, a=a, b=b)
+    received = rate(found, start, end)
+    if start >= end:
+        assert received is None
+        return
+    sent = [rate(found, start, end, leader, LEADER) for leader in (1001, 1002)]
+    assert received == pytest.approx(sum(s for s in sent if s is not None), abs=2)

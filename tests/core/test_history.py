@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.history import Port, ThrottleHistory
+from tests import builders
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
 PORT: Port = (1, LEADER)
@@ -126,3 +127,48 @@ def test_a_change_is_felt_for_a_quota_window_and_no_longer() -> None:
 
 def test_what_was_never_seen_is_beyond_doubt() -> None:
     assert doubt(ThrottleHistory(), 0, 10) == 0
+
+
+def unthrottled(history: ThrottleHistory, start: float, end: float) -> bool:
+    return history.was_unthrottled(*PORT, at(start), at(end))
+
+
+def test_a_move_is_unthrottled_from_a_moment_before_it_is_seen_until_its_throttle_stands() -> None:
+    history = ThrottleHistory().observe(at(0), {}).observe(at(100), {}, [PORT]).observe(at(101), {PORT: 60}, [PORT])
+    history = history.observe(at(150), {PORT: 70}, [PORT])
+    assert [unthrottled(history, *interval) for interval in ((90, 97), (90, 98), (100, 101), (101, 110))] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_throttle_that_was_not_written_leaves_a_move_unthrottled() -> None:
+    history = ThrottleHistory().observe(at(0), {}).observe(at(100), {}, [PORT]).observe(at(200), {}, [PORT])
+    assert unthrottled(history, 150, 160)
+
+
+def test_a_users_rate_throttles_no_move_before_its_lists_stand() -> None:
+    history = ThrottleHistory().observe(at(0), {PORT: 50}).observe(at(100), {PORT: 50}, [PORT])
+    assert unthrottled(history, 99, 105)
+    assert not unthrottled(history.observe(at(101), {PORT: 60}, [PORT]), 101, 105)
+
+
+def test_a_new_leader_takes_a_move_under_a_throttle_for_a_throttled_one() -> None:
+    assert not unthrottled(ThrottleHistory().observe(at(100), {PORT: 50}, [PORT]), 0, 200)
+
+
+def test_a_port_that_moves_no_more_is_unthrottled_no_more() -> None:
+    history = ThrottleHistory().observe(at(0), {}).observe(at(100), {}, [PORT]).observe(at(110), {})
+    assert not unthrottled(history, 95, 110)
+
+
+def test_what_was_measured_where_nothing_moved_is_remembered_and_nothing_else_is() -> None:
+    loads = builders.loads(builders.load(1, tx=30, rx=20, end=at(100)))
+    history = ThrottleHistory().observe(at(0), {}).measured(loads, ())
+    assert history.idle_loads == {(1, LEADER): 30, (1, FOLLOWER): 20}
+    later = builders.loads(builders.load(1, tx=300, rx=200, end=at(200)))
+    assert history.measured(later, [PORT]).idle_loads == {(1, LEADER): 30, (1, FOLLOWER): 200}
+    throttled = history.observe(at(150), {PORT: 60}).observe(at(190), {})
+    assert throttled.measured(later, ()).idle_loads == {(1, LEADER): 30, (1, FOLLOWER): 200}

@@ -90,17 +90,17 @@ def test_between_counts_far_apart_nobody_knows_when_it_landed_unless_nothing_did
 
 def test_without_a_reading_nothing_is_known() -> None:
     assert rate(Progress(), 0, 10) is None
-    assert not Replication(Progress()).knows([])
 
 
 def test_an_interval_without_length_says_nothing() -> None:
     assert rate(progress(20, a=count((0, 0), (20, 200))), 10, 10) is None
 
 
-def test_a_flow_that_was_not_counted_is_missed() -> None:
-    found = Replication(progress(20, a=count((0, 0), (20, 200))))
-    assert found.knows([A])
-    assert not found.knows([A, B])
+def test_of_the_ports_of_a_moving_flow_that_was_not_counted_nothing_is_known() -> None:
+    found = Replication(progress(20, a=count((0, 0), (20, 200))), moving=[A, B])
+    assert found.rate(1004, FOLLOWER, after(0), after(20)) is None
+    assert found.rate(1002, LEADER, after(0), after(20)) is None
+    assert found.rate(1001, LEADER, after(0), after(20)) == 10
 
 
 @st.composite

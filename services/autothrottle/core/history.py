@@ -7,19 +7,22 @@ come.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
 from autothrottle.core.configs import ReplicaRole
-from autothrottle.core.loads import BytesPerSecond
+from autothrottle.core.loads import BytesPerSecond, Loads
 
 QUOTA_WINDOW = timedelta(seconds=11)
 """Over which a broker enforces a throttle by default (11 samples of 1 s): shorter means may be anything."""
 
 Port = tuple[int, ReplicaRole]
 """One direction of one broker's link: (broker id, role)."""
+
+SEEN_WITHIN = timedelta(seconds=3)
+"""So long at most a move goes on before a cycle sees it."""
 
 _Steps = tuple[tuple[datetime, BytesPerSecond], ...]
 
@@ -34,19 +37,61 @@ class ThrottleHistory:
     """The first observation; None: there was none. A port that was not seen then had no throttle."""
     horizon: timedelta = timedelta(minutes=30)
     """How long steps are remembered."""
+    unthrottled: Mapping[Port, tuple[datetime, datetime | None]] = field(default_factory=dict)
+    """Port that moves -> since when and until when it did so without a throttle; None: it still does."""
+    idle_loads: Mapping[Port, BytesPerSecond] = field(default_factory=dict)
+    """Port -> its traffic, bytes/s, when it was measured last while nothing moved there: its clients' alone."""
 
-    def observe(self, now: datetime, standing: Mapping[Port, BytesPerSecond]) -> ThrottleHistory:
+    def observe(
+        self,
+        now: datetime,
+        standing: Mapping[Port, BytesPerSecond],
+        moving: Collection[Port] = (),
+    ) -> ThrottleHistory:
         """Return the history with what stands now; a port that is not in `standing` has no throttle.
 
         Args:
             now: when `standing` was seen, UTC; not before the last observation.
             standing: (broker id, role) -> bytes/s.
+            moving: the ports that take part in a move.
         """
         nothing: _Steps = ((self.since, 0),) if self.since else ()
         steps = dict(self.steps)
         for port in steps.keys() | standing.keys():
             steps[port] = self._extended(steps.get(port, nothing), now, standing.get(port, 0))
-        return ThrottleHistory({p: s for p, s in steps.items() if s}, self.since or now, self.horizon)
+        return replace(
+            self,
+            steps={p: s for p, s in steps.items() if s},
+            since=self.since or now,
+            unthrottled={port: self._without_throttle(port, now, standing) for port in moving},
+        )
+
+    def _without_throttle(
+        self, port: Port, now: datetime, standing: Mapping[Port, BytesPerSecond]
+    ) -> tuple[datetime, datetime | None]:
+        known = self.unthrottled.get(port)
+        if known is None and self.since is None and port in standing:
+            return now, now  # somebody led before us, or the move began under its throttle
+        if known is None:
+            # Whatever rate stands: the lists of a move that was not seen before do not stand yet.
+            return now - SEEN_WITHIN, None
+        return (known[0], now) if known[1] is None and port in standing else known
+
+    def measured(self, loads: Loads, moving: Collection[Port]) -> ThrottleHistory:
+        """Return the history with what was measured where nothing moves, and no throttle stood either."""
+        found = {
+            (broker_id, role): used.rate
+            for broker_id, load in loads.brokers.items()
+            for role in ReplicaRole
+            if (broker_id, role) not in moving
+            and not self.mean(broker_id, role, (used := load.of(role)).start, used.end, None)
+        }
+        return replace(self, idle_loads={**self.idle_loads, **found})
+
+    def was_unthrottled(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> bool:
+        """Whether a port moved without a throttle in a part of an interval: at the speed of its link, then."""
+        since, until = self.unthrottled.get((broker_id, role), (end, end))
+        return since < end and (until is None or until > max(start, since))
 
     def _extended(self, steps: _Steps, now: datetime, rate: BytesPerSecond) -> _Steps:
         if not steps or steps[-1][1] != rate:

@@ -16,9 +16,10 @@ from autothrottle.core.configs import LEADER_REPLICAS, ConfigResource, ReplicaRo
 from autothrottle.core.errors import Invalid
 from autothrottle.core.headroom import headroom
 from autothrottle.core.history import ThrottleHistory
-from autothrottle.core.loads import BytesPerSecond, Loads
+from autothrottle.core.loads import BytesPerSecond, Loads, Utilization
 from autothrottle.core.overrides import Overrides
-from autothrottle.core.topology import Snapshot, TopicReassignment, participants
+from autothrottle.core.replication import LARGEST_TAIL, Replication
+from autothrottle.core.topology import Snapshot, TopicReassignment, flows, participants
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 """Kafka's own topic: an override never slows it down."""
@@ -153,8 +154,9 @@ def plan(
     """
     failures, history = failures or {}, history or ThrottleHistory()
     roles = participants(snapshot)
+    replication = _replication(snapshot)
     decisions = [
-        _decide(snapshot, loads, limits, overrides, failures.get(broker_id, 0), history, broker_id, role)
+        _decide(snapshot, loads, limits, overrides, failures.get(broker_id, 0), history, replication, broker_id, role)
         for broker_id, held in roles.items()
         for role in held
     ]
@@ -188,6 +190,7 @@ def _decide(
     overrides: Overrides,
     failures: int,
     history: ThrottleHistory,
+    replication: Replication | None,
     broker_id: int,
     role: ReplicaRole,
 ) -> Decision:
@@ -201,18 +204,60 @@ def _decide(
             return Decision(broker_id, role, previous, Reason.KEPT, standing)
         return Decision(broker_id, role, limits.min_rate, Reason.MINIMUM, standing)
     used, capacity = load.of(role), load.capacity.of(role)
-    throttle = history.mean(broker_id, role, used.start, used.end, standing)
-    measured = headroom(used.rate, throttle, capacity, limits.max_ratio(role), limits.floor)
+    known = _known(history, replication, broker_id, role, used, standing)
+    measured = headroom(known.utilization, known.likely, capacity, limits.max_ratio(role), limits.floor)
     if previous is not None and measured > previous:
         # A raise counts on what is certain: one that takes slow replication for absent clients is a burst, and
         # what the burst does to the next measurement sets the rates swinging.
-        certain = throttle - history.doubt(broker_id, role, used.start, used.end)
-        sure = headroom(used.rate, certain, capacity, limits.max_ratio(role), limits.floor)
+        sure = headroom(known.utilization, known.certain, capacity, limits.max_ratio(role), limits.floor)
         measured = max(previous, sure)
+    if previous is not None and known.says_nothing:
+        measured = max(previous, measured)
     small = is_small_change(previous, measured, limits.change_threshold)
     reason = Reason.OVER_CAPACITY if measured < limits.min_rate else Reason.HEADROOM
     rate, reason = (previous or 0, Reason.UNCHANGED) if small else (measured, reason)
     return Decision(broker_id, role, rate, reason, standing, measured, used.rate, capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What of a port's traffic is replication, in bytes/s."""
+
+    utilization: BytesPerSecond
+    likely: BytesPerSecond
+    """Its mean over the interval that was measured."""
+    certain: BytesPerSecond
+    """What it was at least."""
+    says_nothing: bool = False
+    """Whether any part of the traffic may have been replication: so clients may be fewer, and not more."""
+
+
+def _known(
+    history: ThrottleHistory,
+    replication: Replication | None,
+    broker_id: int,
+    role: ReplicaRole,
+    used: Utilization,
+    standing: BytesPerSecond | None,
+) -> _Known:
+    """Tell replication from clients: by what landed, else by the throttle that stood, else by what was before."""
+    landed = replication and replication.landed(broker_id, role, used.start, used.end)
+    if landed and not history.was_unthrottled(broker_id, role, landed.until, used.end):
+        tail = used.end - landed.until
+        if tail <= LARGEST_TAIL * (used.end - used.start):
+            mean = round(landed.bytes / (used.end - used.start - tail).total_seconds())
+            return _Known(used.rate, mean, mean)
+    if history.was_unthrottled(broker_id, role, used.start, used.end):
+        # At link speed for a second: in the metrics that looks like clients.
+        idle = history.idle_loads.get((broker_id, role))
+        return _Known(min(idle, used.rate), 0, 0) if idle is not None else _Known(used.rate, 0, 0, True)
+    throttle = history.mean(broker_id, role, used.start, used.end, standing)
+    return _Known(used.rate, throttle, throttle - history.doubt(broker_id, role, used.start, used.end))
+
+
+def _replication(snapshot: Snapshot) -> Replication | None:
+    """What landed lately; None: nobody reads log sizes."""
+    return None if snapshot.progress is None else Replication(snapshot.progress, flows(snapshot))
 
 
 def _overridden(snapshot: Snapshot, overrides: Overrides, broker_id: int, role: ReplicaRole) -> Decision:

@@ -7,7 +7,7 @@ landed is known. The type to know is `Replication`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -45,6 +45,14 @@ class Replication:
     """
 
     progress: Progress
+    moving: Collection[Flow] = ()
+    """The flows that move now: of the ports of one that was not counted nothing is known."""
+
+    @cached_property
+    def _uncounted(self) -> frozenset[Port]:
+        flows = [flow for flow in self.moving if flow not in self.progress.flows]
+        leaders = {(flow.leader, ReplicaRole.LEADER) for flow in flows}
+        return frozenset(leaders | {(flow.follower, ReplicaRole.FOLLOWER) for flow in flows})
 
     @cached_property
     def _ports(self) -> dict[Port, list[FlowProgress]]:
@@ -54,16 +62,9 @@ class Replication:
             found.setdefault((flow.follower, ReplicaRole.FOLLOWER), []).append(count)
         return found
 
-    def knows(self, flows: Sequence[Flow]) -> bool:
-        """Whether all of these flows were counted."""
-        return self.progress.at is not None and all(flow in self.progress.flows for flow in flows)
-
     def landed(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> Landed | None:
-        """Return the bytes that the flows of a port landed in an interval; None: some of its begin is unknown.
-
-        Flows that the progress lacks are not in it: see `knows`.
-        """
-        if self.progress.at is None or end <= start:
+        """Return the bytes that the flows of a port landed in an interval; None: some of its begin is unknown."""
+        if self.progress.at is None or end <= start or (broker_id, role) in self._uncounted:
             return None
         total, until = 0.0, end
         curves = [self._curve(count) for count in self._ports.get((broker_id, role), ())]

@@ -8,6 +8,7 @@ Source: KIP-455 (reassignments), KIP-73 (throttles).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -143,6 +144,16 @@ class TopicReassignment:
             _replica_list(receiving, ascending),
         )
 
+    @cached_property
+    def flows(self) -> Mapping[Flow, int]:
+        """Each flow and the number of its partitions that are still to be copied."""
+        counts: dict[Flow, int] = {}
+        for _, leader, _, pending in self.rows():
+            for follower in pending if leader != NO_LEADER else ():
+                flow = Flow(leader, follower)
+                counts[flow] = counts.get(flow, 0) + 1
+        return counts
+
 
 def _replica_list(entries: list[str], ordered: bool) -> ReplicaList:
     """The list of some entries; to order 100,000 that are in their order takes longer than all else here."""
@@ -214,14 +225,9 @@ class Snapshot:
 
 def flows(snapshot: Snapshot) -> Mapping[Flow, int]:
     """Return each flow and the number of its partitions that are still to be copied."""
-    counts: dict[Flow, int] = {}
+    counts: Counter[Flow] = Counter()
     for reassignment in snapshot.reassignments:
-        for _, leader, _, pending in reassignment.rows():
-            if leader == NO_LEADER:
-                continue
-            for follower in pending:
-                flow = Flow(leader, follower)
-                counts[flow] = counts.get(flow, 0) + 1
+        counts.update(reassignment.flows)
     return counts
 
 

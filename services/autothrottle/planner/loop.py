@@ -348,7 +348,7 @@ class Planner:
         cycle.left = remainder(cycle.read)
         memory.version = cycle.snapshot.version
         cycle.findings += [f"{problem.path}: {problem.reason}" for problem in cycle.snapshot.problems]
-        memory.history = memory.history.observe(self._now(), _standing(cycle.snapshot))
+        memory.history = memory.history.observe(self._now(), _standing(cycle.snapshot), _moving(cycle.read))
         if cycle.pause is not None:
             return  # Nothing is decided on them, and no failure counts.
         with ports.tracer.span("metrics") as span:
@@ -395,6 +395,7 @@ class Planner:
         memory = self._memory
         if trigger.scheduled or self._loads_are_due():
             self._fetch_loads()
+            memory.history = memory.history.measured(memory.loads, _moving(cycle.read))
         missing = participants(cycle.snapshot).keys() - memory.loads.brokers.keys()
         if trigger.scheduled:
             memory.failures = {b: memory.failures.get(b, 0) + 1 for b in missing}
@@ -472,7 +473,7 @@ class Planner:
             cycle.outcomes += self._ports.writer.apply(fence, wanted, _CLUSTER_TIMEOUT)
         cycle.applied = narration.Applied.of(cycle.changes, cycle.outcomes)
         standing = _standing(cycle.snapshot) | {port: rate or 0 for port, rate in cycle.applied.rates.items()}
-        self._memory.history = self._memory.history.observe(self._now(), standing)
+        self._memory.history = self._memory.history.observe(self._now(), standing, _moving(cycle.read))
 
     def _advance(self, cycle: CycleInHand) -> None:
         """Submit the reassignment whose throttles stand."""
@@ -589,6 +590,11 @@ def _standing(snapshot: Snapshot) -> dict[tuple[int, ReplicaRole], int]:
         for role in ReplicaRole
         if (rate := standing_rate(snapshot, resource.broker_id, role)) is not None
     }
+
+
+def _moving(snapshot: Snapshot) -> frozenset[tuple[int, ReplicaRole]]:
+    """The ports that take part in a move."""
+    return frozenset((broker_id, role) for broker_id, roles in participants(snapshot).items() for role in roles)
 
 
 def _back_off(troubles: int, interval: timedelta) -> timedelta:

@@ -148,6 +148,15 @@ class Bench:
             self.term = Term(self.electorate.begin_term(ADDRESS))
         return self.planner.run_cycle(self.term, Trigger(reason or "interval", scheduled=not reason))
 
+    def rise(self) -> list[float]:
+        """Let rates that are on their way up arrive, a step each second; return what 1003 receives in each."""
+        seen = []
+        for _ in range(30):
+            self.seconds += 1
+            self.planner.run_step(self.term)
+            seen.append(self.rate(1003, FOLLOWER) or 0.0)
+        return seen
+
     def posted(self) -> list[Event]:
         """The events of all cycles; ends the planner."""
         self.planner.stop()

@@ -214,9 +214,11 @@ def test_d25_a_broker_over_its_capacity_is_paused_and_goes_on_when_its_clients_l
         assert len(bench.cluster.writes) == written, "a pause that stands is not written again"
         bench.measure(1003, rx=95)
         bench.cycle()
+        bench.rise()
         assert bench.rate(1003, FOLLOWER) == 4.5, "below the minimum of 10"
         bench.measure(1003, rx=10)
         bench.cycle()
+        bench.rise()
         assert bench.rates() == MOVE
         bench.cluster.finish("t1")
         bench.cycle()

@@ -102,6 +102,7 @@ def test_rates_follow_the_clients(bench: Bench) -> None:
     assert bench.rate(1001, LEADER) == 36.0
     bench.measure(1001, tx=0)
     bench.cycle()
+    bench.rise()
     assert bench.rate(1001, LEADER) == 90.0
 
 
@@ -138,6 +139,7 @@ def test_without_metrics_rates_are_kept_then_at_the_minimum_then_measured_again(
     assert bench.rates() == {**MOVE, (1003, "follower"): 10.0}
     bench.measure(1003)
     assert reasons(bench.cycle())[1003] is Reason.HEADROOM
+    bench.rise()
     assert bench.rates() == MOVE
     bench.metrics.lose(1003, "host h3 reports nothing")
     assert reasons(bench.cycle())[1003] is Reason.KEPT, "the good cycle has reset the count"
@@ -175,6 +177,7 @@ def test_while_the_whole_source_is_away_the_standing_rates_are_kept_and_it_is_sa
     assert count(caplog, "metrics cannot be read: the metrics source does not answer") == 1
     bench.metrics.unavailable(False)
     bench.cycle()
+    bench.rise()
     assert bench.rates() == MOVE
 
 
@@ -206,6 +209,7 @@ def test_after_a_reading_that_failed_event_cycles_wait_before_they_read_again(be
     assert bench.metrics.readings == 1
     bench.metrics.unavailable(False)
     bench.cycle("an override changed", after=15)
+    bench.rise()
     assert (bench.rates(), bench.metrics.readings) == (MOVE, 2)
 
 
@@ -220,10 +224,12 @@ def test_an_override_in_mid_move_stands_on_all_participants_and_a_brokers_own_be
     assert bench.rates() == {(1001, "leader"): 30.0, (1003, "follower"): 30.0}
     bench.overrides.set_override(1003, mb(50), autoremove=False)
     bench.cycle("an override changed")
+    bench.rise()
     assert bench.rates() == {(1001, "leader"): 30.0, (1003, "follower"): 50.0}
     bench.overrides.remove_override(None)
     bench.overrides.remove_override(1003)
     bench.cycle("an override changed")
+    bench.rise()
     assert bench.rates() == MOVE
 
 
@@ -307,6 +313,7 @@ def test_an_override_ends_by_itself_at_its_time(
     assert bench.rate(1001, LEADER) == 30.0, "a second is left"
     assert bench.overrides.read_overrides().of(1001) is not None
     bench.cycle("an override ends", after=1)
+    bench.rise()
     assert bench.rates() == MOVE
     assert bench.overrides.read_overrides().of(1001) is None
     newest = bench.overrides.read_audit_records(1)[0]
@@ -689,6 +696,7 @@ def test_an_edit_of_our_rate_in_mid_move_is_repaired_and_reported(bench: Bench) 
     bench.cycle()
     bench.cluster.set_config_as_user(BROKER_1003, FOLLOWER_RATE, "1")
     record = bench.cycle()
+    bench.rise()
     assert bench.rates() == MOVE
     assert any("somebody set a rate of 1" in finding for finding in record.findings)
 

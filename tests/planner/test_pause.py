@@ -84,6 +84,7 @@ def test_somebody_elses_edit_of_our_keys_is_repaired_only_after_the_pause(bench:
     assert bench.cluster.configs[broker][LEADER.rate_key] == "5"
     bench.pauses.remove_pause()
     bench.cycle()
+    bench.rise()
     assert bench.rates() == MOVE
 
 

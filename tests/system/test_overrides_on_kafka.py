@@ -77,7 +77,7 @@ def test_overrides_rule_a_move_at_once_and_leave_nothing(
         assert stood.at - asked <= 1.0 + SLACK_SECONDS
 
         set_override(admin, 9_000_000, broker_id=1005)
-        watch.wait_until(lambda s: s.rates == everywhere(4_250_000, 9_000_000), 10, "the broker's own beats it")
+        watch.wait_until(lambda s: s.rates == everywhere(4_250_000, 9_000_000), 30, "the broker's own beats it")
         described = kafka_cluster.described_configs(1005)
         assert described[FOLLOWER_RATE] == "9000000"
 

@@ -26,7 +26,7 @@ topic_names = st.from_regex(r"[a-zA-Z0-9_-]{1,12}", fullmatch=True)
 keys = st.sampled_from(sorted(THROTTLE_KEYS))
 resources = st.one_of(st.builds(ConfigResource.broker, broker_ids), st.builds(ConfigResource.topic, topic_names))
 ledger_keys = st.builds(
-    LedgerKey, st.none() | text, st.none() | text, st.frozensets(text, max_size=3), st.none() | text
+    LedgerKey, st.none() | text, st.none() | text, st.frozensets(text, max_size=3), *[st.none() | text] * 2
 )
 ledger_entries = st.builds(LedgerEntry, st.dictionaries(keys, ledger_keys, min_size=1, max_size=3), int64, int64)
 edits = st.builds(Edit, keys, st.none() | text, st.none() | text)

@@ -7,8 +7,9 @@ else is not touched. The type to know is `Change`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import Enum
 
 from autothrottle.core.configs import (
@@ -19,11 +20,13 @@ from autothrottle.core.configs import (
     ReplicaRole,
     ResourceType,
     format_replicas,
+    limiting_rate,
     parse_replicas,
 )
 from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.plan import DesiredReplicas, Plan
+from autothrottle.core.ramp import needs_ramp, step
 from autothrottle.core.topology import Snapshot
 
 _SHOWN_ENTRIES, _SHOWN_BYTES = 8, 80
@@ -148,11 +151,15 @@ def _intended(edit: Edit, old: LedgerKey | None, new: LedgerKey | None) -> Ledge
         return old or LedgerKey(edit.value, edit.expected)
     replaced = edit.expected if old is None or old.is_ours(edit.expected) else old.written
     if edit.key in RATE_KEYS:
-        return LedgerKey(new.before, replaced, intent=edit.value)
+        return LedgerKey(new.before, replaced, intent=edit.value, target=new.target)
     return LedgerKey(new.before, replaced, new.owned | (old.owned if old else frozenset()), edit.value)
 
 
-def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0) -> ChangeSet:
+Pace = Callable[[int, ReplicaRole], timedelta]
+"""(Broker id, role) -> how long ago its rate was raised by a step; see `ramp.step`."""
+
+
+def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pace | None = None) -> ChangeSet:
     """Return the edits that make the cluster carry the plan, and give back what the plan does not need.
 
     Args:
@@ -160,6 +167,7 @@ def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0) -> Change
         snapshot: what stands, and what of it is ours.
         term: the term that writes, for the ledger.
         cycle: the cycle that writes, for the ledger.
+        pace: how fast rates rise; None: at once.
     """
     done: list[Change] = []
     refused: list[Outcome] = []
@@ -171,13 +179,40 @@ def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0) -> Change
         if problem := snapshot.unreadable_configs.get(resource):
             refused.append(Outcome(resource, OutcomeStatus.REFUSED, f"{problem.path}: {problem.reason}"))
             continue
-        keys = dict(_keys(plan, rates, of_the_move, snapshot, resource))
+        keys = dict(_keys(plan, rates, of_the_move, snapshot, resource, pace))
         found = [(name, text) for name, key in keys.items() for text in (key.finding, key.warning) if text]
         findings += [f"{resource}, {name}: {text}" for name, text in found]
         change = _change(snapshot, resource, keys, term, cycle)
         if change is not None:
             done.append(change)
     return ChangeSet(tuple(done), tuple(refused), tuple(findings))
+
+
+def next_steps(plan: Plan, snapshot: Snapshot, term: int, cycle: int, pace: Pace) -> tuple[Change, ...]:
+    """Return the next steps of the rates that are on their way to what the plan wants, and no other change."""
+    rates, found = plan.rates, []
+    for resource in rates:
+        entry = snapshot.ledger.get(resource)
+        if entry is None or all(key.target is None for key in entry.keys.values()):
+            continue
+        keys = dict(_keys(plan, rates, frozenset(), snapshot, resource, pace))
+        change = _change(snapshot, resource, keys, term, cycle)
+        found += [change] if change is not None and change.edits else []
+    return tuple(found)
+
+
+def carried_out(snapshot: Snapshot, done: Iterable[Change]) -> Snapshot:
+    """Return a snapshot as it is after some changes."""
+    throttles, ledger = dict(snapshot.throttles), dict(snapshot.ledger)
+    for change in done:
+        keys = dict(throttles.get(change.resource, {}))
+        for edit in change.edits:
+            keys.pop(edit.key, None)
+            keys |= {} if edit.value is None else {edit.key: edit.value}
+        throttles[change.resource] = keys
+        ledger.pop(change.resource, None)
+        ledger |= {} if change.ledger is None else {change.resource: change.ledger}
+    return replace(snapshot, throttles={r: keys for r, keys in throttles.items() if keys}, ledger=ledger)
 
 
 def _order(resource: ConfigResource) -> tuple[int, int, str]:
@@ -192,6 +227,7 @@ def _keys(
     of_the_move: frozenset[int],
     snapshot: Snapshot,
     resource: ConfigResource,
+    pace: Pace | None,
 ) -> Iterator[tuple[str, _Key]]:
     standing = snapshot.throttles.get(resource, {})
     entry = snapshot.ledger.get(resource)
@@ -200,7 +236,8 @@ def _keys(
         belongs = resource.broker_id in of_the_move
         for role in ReplicaRole:
             key, desired = role.rate_key, rates.get(resource, {}).get(role.rate_key)
-            yield key, _rate(desired, standing.get(key), ours.get(key), belongs, plan.hold)
+            elapsed = pace(resource.broker_id, role) if pace else None
+            yield key, _rate(desired, standing.get(key), ours.get(key), belongs, plan.hold, elapsed)
     else:
         lists = plan.replicas.get(resource.name, DesiredReplicas())
         for role in ReplicaRole:
@@ -211,14 +248,22 @@ def _keys(
             )
 
 
-def _rate(desired: int | None, standing: str | None, ours: LedgerKey | None, of_the_move: bool, hold: bool) -> _Key:
+def _rate(
+    desired: int | None,
+    standing: str | None,
+    ours: LedgerKey | None,
+    of_the_move: bool,
+    hold: bool,
+    elapsed: timedelta | None,
+) -> _Key:
+    """What shall become of a rate; `elapsed` is the time since it was raised by a step, None: it rises at once."""
     if ours is None:
-        return _rate_of_others(desired, standing, of_the_move, hold)
+        return _rate_of_others(desired, standing, of_the_move, hold, elapsed)
     edited = not ours.is_ours(standing)
     if desired is not None:
-        value = str(desired)
+        value, target = _step(standing, desired, elapsed, ours.target is not None)
         finding = f"{_rate_edit(standing, ours)}; repaired" if edited and standing != value else ""
-        return _Key(value, LedgerKey(ours.before, value), finding)
+        return _Key(value, LedgerKey(ours.before, value, target=target), finding)
     if hold:
         return _Key(standing, ours)
     if not edited or standing == ours.before:
@@ -226,10 +271,25 @@ def _rate(desired: int | None, standing: str | None, ours: LedgerKey | None, of_
     return _Key(standing, None, f"{_rate_edit(standing, ours)}; left as it is")
 
 
-def _rate_of_others(desired: int | None, standing: str | None, of_the_move: bool, hold: bool) -> _Key:
+def _step(standing: str | None, desired: int, elapsed: timedelta | None, is_rising: bool) -> tuple[str, str | None]:
+    """What to write of a rate, and what it is a step to; None: it is all of it."""
+    now = limiting_rate(standing or "")
+    if now is None or elapsed is None or not (is_rising or needs_ramp(now, desired)):
+        return str(desired), None
+    value = step(now, desired, elapsed)
+    return str(value), None if value == desired else str(desired)
+
+
+def _rate_of_others(
+    desired: int | None, standing: str | None, of_the_move: bool, hold: bool, elapsed: timedelta | None
+) -> _Key:
     """A key that is not in the ledger; a rate that belongs to the move is not put back."""
     before = None if of_the_move else standing
+    if desired is not None and of_the_move:
+        value, target = _step(standing, desired, elapsed, is_rising=False)
+        return _Key(value, LedgerKey(None, value, target=target))
     if desired is not None:
+        # Without lists it has held nothing back: the meter has seen what there was.
         return _Key(str(desired), LedgerKey(before, str(desired)))
     if hold and of_the_move and standing is not None:
         # The lists that tell that it belongs to the move become ours now: from then on only the ledger knows.

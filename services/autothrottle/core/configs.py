@@ -145,3 +145,16 @@ def parse_rate(value: str) -> int:
     if not _RATE.fullmatch(value.strip()):
         raise Invalid(f"rate {value!r} is no integer of bytes/s")
     return int(value)
+
+
+def limiting_rate(value: str) -> int | None:
+    """Return the rate that a value limits a broker to, bytes/s; None: nothing, as Kafka ignores a negative one.
+
+    >>> limiting_rate("5"), limiting_rate("-1"), limiting_rate("")
+    (5, None, None)
+    """
+    try:
+        rate = parse_rate(value)
+    except Invalid:
+        return None
+    return rate if rate >= 0 else None

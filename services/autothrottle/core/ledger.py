@@ -35,6 +35,8 @@ class LedgerKey:
     twice."""
     intent: str | None = None
     """The value that was about to be written, where that was not confirmed; None: it was."""
+    target: str | None = None
+    """The rate that this one is a step to; None: it is no step."""
 
     def __post_init__(self) -> None:
         """Let what is all ours be the same value however it was made."""
@@ -50,6 +52,11 @@ class LedgerKey:
         if self.part is not None:
             return self.part
         return parse_replicas(self.written or "") | parse_replicas(self.intent or "")
+
+    @property
+    def aim(self) -> str | None:
+        """The rate that we want to stand in the end; where a write was not confirmed, as before it."""
+        return self.written if self.target is None else self.target
 
     def is_ours(self, standing: str | None) -> bool:
         """Whether a standing value is as we left it."""

@@ -12,8 +12,7 @@ from enum import Enum
 from fractions import Fraction
 from functools import cache
 
-from autothrottle.core.configs import LEADER_REPLICAS, ConfigResource, ReplicaRole, parse_rate
-from autothrottle.core.errors import Invalid
+from autothrottle.core.configs import LEADER_REPLICAS, ConfigResource, ReplicaRole, limiting_rate
 from autothrottle.core.headroom import headroom
 from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.loads import BytesPerSecond, Loads, Utilization
@@ -286,27 +285,21 @@ def _exact(threshold: float) -> Fraction:
 
 def standing_rate(snapshot: Snapshot, broker_id: int, role: ReplicaRole) -> BytesPerSecond | None:
     """Return the rate that stands on a broker in a role, bytes/s; None: nothing, or nothing that limits."""
-    return _rate(snapshot.throttles.get(ConfigResource.broker(broker_id), {}).get(role.rate_key, ""))
+    return limiting_rate(snapshot.throttles.get(ConfigResource.broker(broker_id), {}).get(role.rate_key, ""))
 
 
 def previous_rate(snapshot: Snapshot, broker_id: int, role: ReplicaRole) -> BytesPerSecond | None:
     """Return the rate that a new one is compared with, bytes/s; None: there is none.
 
-    It is what stands; where somebody edited what we wrote it is what we wrote: small edits are repaired too.
+    It is what stands; where somebody edited what we wrote it is what we wrote: small edits are repaired too. On the way
+    to a higher rate it is that one.
     """
     entry = snapshot.ledger.get(ConfigResource.broker(broker_id))
     ours = entry.keys.get(role.rate_key) if entry else None
     standing = snapshot.throttles.get(ConfigResource.broker(broker_id), {}).get(role.rate_key)
-    return _rate((standing if ours is None or ours.is_ours(standing) else ours.written) or "")
-
-
-def _rate(value: str) -> BytesPerSecond | None:
-    """Kafka ignores a negative rate: then nothing limits the broker."""
-    try:
-        rate = parse_rate(value)
-    except Invalid:
-        return None
-    return rate if rate >= 0 else None
+    if ours is not None and ours.target is not None:
+        return limiting_rate(ours.target)
+    return limiting_rate((standing if ours is None or ours.is_ours(standing) else ours.written) or "")
 
 
 def _standalone_overrides(snapshot: Snapshot, overrides: Overrides) -> frozenset[int]:

@@ -30,6 +30,7 @@ from autothrottle.core.topology import Snapshot, TopicPartition, participants
 from autothrottle.planner import narration, traces
 from autothrottle.planner.events import EventPoster
 from autothrottle.planner.memory import CycleInHand, Memory
+from autothrottle.planner.ramps import Ramps
 from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.triggers import Trigger, Triggers
 from autothrottle.ports.cluster import ConfigWriter, Reassigner, SnapshotEvent, SnapshotSource
@@ -116,6 +117,7 @@ class Planner:
         self._ended = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
         self._poster = EventPoster(ports.events, min(settings.interval / 2, _LONGEST_METRICS_WAIT))
+        self._ramps = Ramps(ports.writer, self._triggers, self._note_standing, clock)
         self._watches = [
             ports.snapshots.watch_snapshots(self._happened),
             ports.overrides.watch_overrides(lambda: self._triggers.request("an override changed")),
@@ -272,7 +274,9 @@ class Planner:
     def _run(self) -> None:
         while (trigger := self._triggers.wait()) is not None:
             term = self._ports.election.term
-            if term is not None:
+            if trigger.step:
+                self.run_step(term)
+            elif term is not None:
                 self._publish(self.run_cycle(term, trigger))
             else:
                 self._submissions.begin_term(0)
@@ -281,6 +285,11 @@ class Planner:
         with self._ended:
             self._cycles.append(record)
             self._ended.notify_all()
+
+    def run_step(self, term: Term | None) -> None:
+        """Raise the rates that are on their way up by the step that is due; nothing while another term has begun."""
+        if term is not None and term.fence == self._fence:
+            self._ramps.step(term.fence, self._memory.cycles)
 
     def run_cycle(self, term: Term, trigger: Trigger) -> CycleRecord:
         """Run one cycle: all that is read is one moment's, and what is written is what the plan lacks."""
@@ -293,6 +302,7 @@ class Planner:
         if term.fence != self._fence:
             log.info("Leading in term %d%s", term.fence, ", in shadow: nothing is written" * self._settings.shadow)
             self._fence, self._memory, self._newest_event = term.fence, Memory(), 0
+            self._ramps.forget()
             self._submissions.begin_term(term.fence)
         memory, start = self._memory, self._now()
         memory.cycles += 1
@@ -442,7 +452,8 @@ class Planner:
         if self._submissions.withdrawn or memory.withdrawn:
             # The lists of what was throttled in vain are no reassignment that an override has waited for.
             cycle.plan, memory.withdrawn = replace(cycle.plan, finished_override=False), False
-        found = changes(cycle.plan, cycle.snapshot, cycle.term.fence, cycle.number)
+        pace = None if self._settings.shadow else self._ramps.pace
+        found = changes(cycle.plan, cycle.snapshot, cycle.term.fence, cycle.number, pace)
         cycle.changes, cycle.outcomes = list(found.changes), list(found.refused)
         cycle.findings += found.findings
 
@@ -471,9 +482,15 @@ class Planner:
         if cycle.changes:
             fence, wanted = cycle.term.fence, cycle.changes
             cycle.outcomes += self._ports.writer.apply(fence, wanted, _CLUSTER_TIMEOUT)
-        cycle.applied = narration.Applied.of(cycle.changes, cycle.outcomes)
+        cycle.applied = narration.Applied.of(cycle.changes, cycle.outcomes, cycle.snapshot.ledger)
         standing = _standing(cycle.snapshot) | {port: rate or 0 for port, rate in cycle.applied.rates.items()}
         self._memory.history = self._memory.history.observe(self._now(), standing, _moving(cycle.read))
+        if not self._settings.shadow:
+            self._ramps.took(cycle.plan, cycle.snapshot, cycle.changes, cycle.outcomes)
+
+    def _note_standing(self, snapshot: Snapshot) -> None:
+        """Remember what stands after a step."""
+        self._memory.history = self._memory.history.observe(self._now(), _standing(snapshot), _moving(snapshot))
 
     def _advance(self, cycle: CycleInHand) -> None:
         """Submit the reassignment whose throttles stand."""

@@ -12,6 +12,7 @@ from datetime import timedelta
 from autothrottle.core.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
 from autothrottle.core.errors import Invalid
+from autothrottle.core.ledger import LedgerEntry
 from autothrottle.core.loads import MEGABYTE
 from autothrottle.core.pause import Pause
 from autothrottle.core.plan import Decision, Limits, Plan, Reason
@@ -33,21 +34,34 @@ class Applied:
     """(broker id, role) -> the new rate in bytes/s; None: the throttle was removed or given back."""
     topics_cleared: tuple[str, ...] = ()
     """Topics whose lists hold nothing of ours any more."""
+    steps: frozenset[tuple[int, ReplicaRole]] = frozenset()
+    """Those of the new rates that are steps on the way to one that was told before."""
+
+    @property
+    def told(self) -> frozenset[tuple[int, ReplicaRole]]:
+        """The ports whose new rate is to be told: of a rate that rises in steps the first one."""
+        return frozenset(port for port, rate in self.rates.items() if rate is not None) - self.steps
 
     @staticmethod
-    def of(changes: Sequence[Change], outcomes: Sequence[Outcome]) -> Applied:
-        """Return what of the changes was carried out."""
+    def of(
+        changes: Sequence[Change],
+        outcomes: Sequence[Outcome],
+        ledger: Mapping[ConfigResource, LedgerEntry] | None = None,
+    ) -> Applied:
+        """Return what of the changes was carried out; `ledger` is as it was before."""
         done = {o.resource for o in outcomes if o.status is OutcomeStatus.APPLIED}
         rates: dict[tuple[int, ReplicaRole], int | None] = {}
+        steps: set[tuple[int, ReplicaRole]] = set()
         cleared = []
         for change in changes:
             if change.resource not in done:
                 continue
             if change.resource.type is ResourceType.BROKER:
                 rates |= _rates(change)
+                steps |= _steps(change, (ledger or {}).get(change.resource))
             elif change.ledger is None:
                 cleared.append(change.resource.name)
-        return Applied(rates, tuple(cleared))
+        return Applied(rates, tuple(cleared), frozenset(steps))
 
 
 def _rates(change: Change) -> dict[tuple[int, ReplicaRole], int | None]:
@@ -57,6 +71,17 @@ def _rates(change: Change) -> dict[tuple[int, ReplicaRole], int | None]:
         (change.resource.broker_id, role): int(edited[role.rate_key] or 0) if role.rate_key in ours else None
         for role in ReplicaRole
         if role.rate_key in edited
+    }
+
+
+def _steps(change: Change, before: LedgerEntry | None) -> set[tuple[int, ReplicaRole]]:
+    """The ports whose rate was on its way before to where it is going now, or has come."""
+    old, new = before.keys if before else {}, change.ledger.keys if change.ledger else {}
+    return {
+        (change.resource.broker_id, role)
+        for role in ReplicaRole
+        if (was := old.get(role.rate_key)) is not None and was.target is not None
+        if (known := new.get(role.rate_key)) is not None and known.aim == was.target
     }
 
 
@@ -91,7 +116,7 @@ def rate_lines(plan: Plan, applied: Applied, limits: Limits) -> list[str]:
     """Return the lines that say which rates were written, and on what they were decided."""
     lines = []
     for decision in plan.decisions:
-        if applied.rates.get((decision.broker_id, decision.role)) is not None:
+        if (decision.broker_id, decision.role) in applied.told:
             where = f"broker {decision.broker_id} [{decision.role.value}]"
             basis = _basis(decision, limits)
             lines.append(f"Replication throttle rate for {where} ({basis}): {megabytes(decision.rate)}MB/s")
@@ -136,7 +161,7 @@ def events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequence[str]
     """Return what is posted for a cycle: nothing when it changed no rate and ended no move."""
     found = [Event("Topics done reassigning", done_line(done))] if done else []
     roles = participants(snapshot)
-    written = {port for port, rate in applied.rates.items() if rate is not None}
+    written = applied.told
     moving = [d for d in plan.decisions if d.role in roles.get(d.broker_id, ())]
     standalone = [d for d in plan.decisions if d.broker_id not in roles]
     if any((d.broker_id, d.role) in written for d in moving):

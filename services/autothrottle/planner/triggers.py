@@ -31,6 +31,8 @@ class Trigger:
     """Whether it is the interval's own cycle: only these count failures and idle intervals."""
     origins: tuple[Origin, ...] = ()
     """The traced calls that asked for it, the newest ones."""
+    step: bool = False
+    """Whether no cycle is due, but the next step of rates on their way up."""
 
 
 class _Request(NamedTuple):
@@ -49,6 +51,7 @@ class Triggers:
         self._requests: dict[str, _Request] = {}
         self._next_scheduled = clock()
         self._last_event = clock() - SPACING.total_seconds()
+        self._step_due: float | None = None
         self._stopped = False
 
     def request(
@@ -69,10 +72,17 @@ class Triggers:
             self._requests[reason] = _Request(due, urgent, origins)
             self._condition.notify_all()
 
+    def step_in(self, delay: timedelta | None) -> None:
+        """Let the next step be due in a while, in place of any other; None: there is none."""
+        with self._condition:
+            self._step_due = None if delay is None else self._clock() + delay.total_seconds()
+            self._condition.notify_all()
+
     def restart(self) -> None:
         """Let the next scheduled cycle be due at once, and forget what was asked before."""
         with self._condition:
             self._requests.clear()
+            self._step_due = None
             self._next_scheduled = self._clock()
             self._condition.notify_all()
 
@@ -105,6 +115,9 @@ class Triggers:
             self._next_scheduled = now + self._interval
         elif any(self._earliest(self._requests[reason]) <= now for reason in due):
             self._last_event = now
+        elif self._step_due is not None and self._step_due <= now:
+            self._step_due = None
+            return Trigger("a step", scheduled=False, step=True)
         else:
             return None
         origins = [origin for reason in due for origin in self._requests.pop(reason).origins]
@@ -116,4 +129,5 @@ class Triggers:
         return max(request.due, self._last_event + spacing.total_seconds())
 
     def _next_due(self) -> float:
-        return min([self._next_scheduled, *map(self._earliest, self._requests.values())])
+        steps = [] if self._step_due is None else [self._step_due]
+        return min([self._next_scheduled, *steps, *map(self._earliest, self._requests.values())])

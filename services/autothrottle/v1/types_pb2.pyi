@@ -57,12 +57,15 @@ class LedgerKey(_message.Message):
     WRITTEN_FIELD_NUMBER: _builtins.int
     OWNED_FIELD_NUMBER: _builtins.int
     INTENT_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
     before: _builtins.str
     """The value to put back at the end; absent: the key is deleted then."""
     written: _builtins.str
     """The value that was written last; beside an intent: what that replaces, absent when nothing stood."""
     intent: _builtins.str
     """The value that was about to be written, where that was not confirmed."""
+    target: _builtins.str
+    """The rate that the one written is a step to, on the way up; absent: it is no step."""
     @_builtins.property
     def owned(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Of a replica list with entries of others: those that are autothrottle's; empty: all of `written` and `intent` is, as
@@ -76,21 +79,26 @@ class LedgerKey(_message.Message):
         written: _builtins.str | None = ...,
         owned: _abc.Iterable[_builtins.str] | None = ...,
         intent: _builtins.str | None = ...,
+        target: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_intent", b"_intent", "_written", b"_written", "before", b"before", "intent", b"intent", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_intent", b"_intent", "_target", b"_target", "_written", b"_written", "before", b"before", "intent", b"intent", "target", b"target", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_intent", b"_intent", "_written", b"_written", "before", b"before", "intent", b"intent", "owned", b"owned", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_intent", b"_intent", "_target", b"_target", "_written", b"_written", "before", b"before", "intent", b"intent", "owned", b"owned", "target", b"target", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__before: _TypeAlias = _typing.Literal["before"]  # noqa: Y015
     _WhichOneofArgType__before: _TypeAlias = _typing.Literal["_before", b"_before"]  # noqa: Y015
     _WhichOneofReturnType__intent: _TypeAlias = _typing.Literal["intent"]  # noqa: Y015
     _WhichOneofArgType__intent: _TypeAlias = _typing.Literal["_intent", b"_intent"]  # noqa: Y015
+    _WhichOneofReturnType__target: _TypeAlias = _typing.Literal["target"]  # noqa: Y015
+    _WhichOneofArgType__target: _TypeAlias = _typing.Literal["_target", b"_target"]  # noqa: Y015
     _WhichOneofReturnType__written: _TypeAlias = _typing.Literal["written"]  # noqa: Y015
     _WhichOneofArgType__written: _TypeAlias = _typing.Literal["_written", b"_written"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__before) -> _WhichOneofReturnType__before | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__intent) -> _WhichOneofReturnType__intent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__target) -> _WhichOneofReturnType__target | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__written) -> _WhichOneofReturnType__written | None: ...
 

@@ -77,7 +77,7 @@ def ledger_to_message(entry: LedgerEntry) -> types_pb2.LedgerEntry:
     """Return a ledger entry as a message."""
     keys = {
         name: types_pb2.LedgerKey(
-            before=key.before, written=key.written, owned=sorted(key.part or ()), intent=key.intent
+            before=key.before, written=key.written, owned=sorted(key.part or ()), intent=key.intent, target=key.target
         )
         for name, key in entry.keys.items()
     }
@@ -92,6 +92,7 @@ def ledger_from_message(message: types_pb2.LedgerEntry) -> LedgerEntry:
             written=key.written if key.HasField("written") else None,
             part=frozenset(key.owned) or None,
             intent=key.intent if key.HasField("intent") else None,
+            target=key.target if key.HasField("target") else None,
         )
         for name, key in message.keys.items()
     }

@@ -199,6 +199,7 @@ def parse_ledger_entry(data: bytes) -> LedgerEntry:
                 None if known["written"] is None and "intent" in known else _text(known["written"]),
                 _part(key, known),
                 _text(known["intent"]) if "intent" in known else None,
+                _text(known["target"]) if "target" in known else None,
             )
             for key, known in value["keys"].items()
         }
@@ -225,6 +226,7 @@ def format_ledger_entry(entry: LedgerEntry) -> bytes:
             "written": known.written,
             **({"owned": ",".join(sorted(known.part))} if known.part else {}),
             **({"intent": known.intent} if known.intent is not None else {}),
+            **({"target": known.target} if known.target is not None else {}),
         }
         for name, known in entry.keys.items()
     }

@@ -92,7 +92,7 @@ _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("0", "f", "F", "false", "FALSE", "False")
 
 
-def _decimal(text: str, at_least: float, at_most: float | None, above: float | None, whole: bool) -> Decimal:
+def _decimal(text: str, at_least: float | Decimal, at_most: float | None, above: float | None, whole: bool) -> Decimal:
     # No number worth giving is longer, and within it a float neither overflows nor becomes 0.
     if len(text) > 40 or not (_INTEGER if whole else _NUMBER).fullmatch(text.strip()):
         raise Refused("is not an integer" if whole else "is not a number")
@@ -110,7 +110,7 @@ def _number(
     unit: str,
     convert: Callable[[Decimal], T],
     *,
-    at_least: int = 0,
+    at_least: int | Decimal = 0,
     at_most: int | None = None,
     above: int | None = None,
     whole: bool = False,
@@ -127,12 +127,17 @@ def _number(
 
 
 def _seconds(
-    name: str, default: str, meaning: str, at_most: int = MAX_SECONDS, whole: bool = False
+    name: str,
+    default: str,
+    meaning: str,
+    at_most: int = MAX_SECONDS,
+    whole: bool = False,
+    at_least: int | Decimal = 1,
 ) -> Option[timedelta]:
     def duration(value: Decimal) -> timedelta:
         return timedelta(seconds=float(value))
 
-    return _number(name, default, meaning, "seconds", duration, at_least=1, at_most=at_most, whole=whole)
+    return _number(name, default, meaning, "seconds", duration, at_least=at_least, at_most=at_most, whole=whole)
 
 
 def _count(name: str, default: str, meaning: str, at_least: int) -> Option[int]:
@@ -370,7 +375,13 @@ KAFKA_CLIENT_CONFIG = _file(
     "a readable Java properties file",
 )
 KAFKA_API_REQUEST_TIMEOUT = _seconds("kafka-api-request-timeout", "15", "Deadline of a request to Kafka", whole=True)
-DISCOVERY_POLL = _seconds("discovery-poll", "1", "Time between two looks at what moves (admin backend)", at_most=3600)
+DISCOVERY_POLL = _seconds(
+    "discovery-poll",
+    "0.5",
+    "Time between two looks at what moves (admin backend)",
+    at_most=3600,
+    at_least=Decimal("0.1"),
+)
 
 ZK_ADDR = _addresses("zk-addr", "localhost:2181", "ZooKeeper servers")
 ZK_PREFIX = _znode("zk-prefix", "", "Kafka's chroot in ZooKeeper", "/kafka")

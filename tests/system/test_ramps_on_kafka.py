@@ -1,0 +1,161 @@
+"""A throttle rises on real Kafka without a burst: through cycles, a leader's death, and clients that come back.
+
+In one step the raise from 3 to 9 MB/s that is made here lets 42 to 65 MB through within a second, and again 12 s later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+
+from autothrottle.lab.datadog import DatadogEmulator
+from autothrottle.lab.kafka import KafkaCluster
+from autothrottle.lab.kraft import KraftCluster
+from autothrottle.lab.processes import Process
+from autothrottle.lab.services import Deployment, ServiceProcesses
+from autothrottle.lab.traffic import BrokerCounters, ClientLoad, fill
+from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2, planner_pb2_grpc
+from tests.system.recovery_watch import FOLLOWER_RATE, RecoveryWatch, Sample, by_admin, feed
+
+MB = 1_000_000
+DESTINATION = 1005
+INTERVAL = 5
+CAPACITY, CLIENTS, MORE_CLIENTS = 12, 2, 7
+LOW, HIGH, LOWER = 3 * MB, (CAPACITY - CLIENTS) * 0.9 * MB, (CAPACITY - MORE_CLIENTS) * 0.9 * MB
+"""An override; what the headroom allows without it; and what it allows when clients have come back."""
+
+SLACK = 1.5
+"""A loaded machine stalls brokers, and what a stall leaves of the window goes out in one second too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Everything that plays."""
+
+    watch: RecoveryWatch
+    services: ServiceProcesses
+    admin: admin_pb2_grpc.AdminServiceStub
+    clients: ClientLoad
+
+    def hold_low(self) -> None:
+        """Hold the move at 3 MB/s until the brokers' meters have seen nothing else."""
+        override = admin_pb2.Override(broker_id=DESTINATION, rate_bytes_per_second=LOW)
+        self.admin.SetOverride(admin_pb2.SetOverrideRequest(override=override), timeout=30)
+        self.until(lambda rate: rate == LOW, "the override stands")
+        time.sleep(12)
+
+    def let_go(self) -> float:
+        """Take the override away, so that the rate rises; return when."""
+        self.admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=DESTINATION), timeout=30)
+        return time.monotonic()
+
+    def leader(self) -> Process:
+        """The planner that leads."""
+        with grpc.insecure_channel(self.services.addresses["planner-1"]) as channel:
+            planner = planner_pb2_grpc.PlannerServiceStub(channel)
+            state = planner.GetState(planner_pb2.GetStateRequest(), timeout=30)
+        return self.services.planner(state.leader_address)
+
+    def until(self, true: Callable[[int], bool], what: str) -> Sample:
+        """Wait until it is true of the destination's rate."""
+        return self.watch.wait_until(lambda s: true(s.rates.get((DESTINATION, FOLLOWER_RATE), 0)), 60, what)
+
+    def peak(self, since: float, until: float = float("inf")) -> float:
+        """The most bytes that the destination copied in a second, bytes/s."""
+        samples = [s for s in self.watch.samples if since <= s.at <= until]
+        peak, start = 0.0, 0
+        for end, sample in enumerate(samples):
+            while samples[start + 1].at <= sample.at - 1.0 if start + 1 < end else False:
+                start += 1
+            if (span := sample.at - samples[start].at) >= 1.0:
+                moved = sample.received.get(DESTINATION, 0) - samples[start].received.get(DESTINATION, 0)
+                peak = max(peak, moved / span)
+        return peak
+
+
+@contextmanager
+def stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: Path) -> Iterator[Stage]:
+    """A move to 1005 of 400 MB, clients there, and two planners."""
+    topic, clients_topic = "raised", "clients-beside"
+    assignment = {p: [1001 + p % 3, 1001 + (p + 1) % 3] for p in range(12)}
+    cluster.create_topic(topic, assignment)
+    cluster.create_topic(clients_topic, {0: [DESTINATION]})
+    fill(cluster, topic, 60 * MB)
+    options = {
+        "interval": str(INTERVAL),
+        "metrics-window": "12",
+        "cap-map": f'{{"lab":{CAPACITY}}}',
+        "min-rate": "1",
+        "zk-session-timeout": "3",
+        "bootstrap-servers": cluster.bootstrap_servers,
+        "zk-config-prefix": "autothrottle-ramps",
+    }
+    if isinstance(cluster, KraftCluster):
+        options |= by_admin(cluster)
+    with (
+        DatadogEmulator() as datadog,
+        BrokerCounters(cluster) as counters,
+        ClientLoad(cluster, {(clients_topic, 0): CLIENTS * MB}, acks=1) as clients,
+    ):
+        for broker_id in cluster.brokers:
+            datadog.add_host(f"host-{broker_id}", broker_id, "lab")
+        feed(counters, datadog)
+        time.sleep(13)  # a window of the metrics
+        deployment = Deployment(zookeeper.connect, datadog.url, directory, options)
+        with (
+            ServiceProcesses(deployment, planners=2) as services,
+            grpc.insecure_channel(services.addresses["admin"]) as channel,
+            RecoveryWatch(cluster, topic, every_seconds=0.1) as watch,
+        ):
+            target = {(topic, p): [ids[0], DESTINATION] for p, ids in assignment.items()}
+            cluster.reassign_through_bootstrap(target)
+            made = Stage(watch, services, admin_pb2_grpc.AdminServiceStub(channel), clients)
+            made.until(lambda rate: rate > 0, "the move is throttled")
+            yield made
+            cluster.delete_topic(topic)
+            watch.wait_until(lambda s: not s.rates, 60, "nothing is left")
+    cluster.delete_topic(clients_topic)
+
+
+@pytest.mark.timeout(600)
+def test_a_raise_to_three_times_the_rate_is_no_burst_whoever_leads_and_whatever_clients_do(
+    kafka_cluster: KafkaCluster, zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    with stage(kafka_cluster, zookeeper, tmp_path) as played:
+        played.hold_low()
+        began = played.let_go()
+        arrived = played.until(lambda rate: rate >= 0.9 * HIGH, "the raise is done")
+        time.sleep(14)  # so long after a burst its echo comes
+        quiet = played.peak(began)
+
+        played.hold_low()
+        began = played.let_go()
+        played.until(lambda rate: rate >= 2 * LOW, "half of the way")
+        played.leader().kill()
+        killed = time.monotonic()
+        again = played.until(lambda rate: rate >= 0.9 * HIGH, "the next leader has gone on")
+        orphaned = played.peak(began)
+
+        played.hold_low()
+        began = played.let_go()
+        played.until(lambda rate: rate >= 2 * LOW, "half of the way")
+        played.clients.set_total(MORE_CLIENTS * MB)
+        stepped = time.monotonic()
+        lowered = played.until(lambda rate: rate <= 1.2 * LOWER, "the rate makes room for clients")
+        joined = played.peak(began)
+    print(f"""
+a raise from {LOW / MB:.0f} to {HIGH / MB:.0f} MB/s in one step: peak 42 to 65 MB/s, echoes for 40 s
+| while | done after | peak second |
+|---|---|---|
+| cycles run | {arrived.at - began:.1f} s | {quiet / MB:.1f} MB/s |
+| the leader dies at half of it | {again.at - killed:.1f} s after its death | {orphaned / MB:.1f} MB/s |
+| clients take 5 MB/s more at half of it | lowered after {lowered.at - stepped:.1f} s | {joined / MB:.1f} MB/s |
+""")
+    assert max(quiet, orphaned, joined) <= 2 * HIGH * SLACK

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autothrottle.core import progress as progress_module
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress
 from autothrottle.core.progress import KEPT, REMEMBERED, BrokerLogSizes, LogSizes, ProgressHistory, eta, remainder
+from autothrottle.core.replication import LONGEST_STRETCH
 from autothrottle.core.topology import NO_LEADER, TopicPartition, TopicReassignment
 from tests import builders
 from tests.builders import NOON, reassignment
@@ -145,6 +147,22 @@ def test_earlier_counts_are_the_sparser_the_older_they_are_and_go_after_some_min
     assert ages == sorted(ages, reverse=True)
     assert max(a - b for a, b in pairwise(ages)) <= 40
     assert max(a - b for a, b in pairwise(a for a in ages if a < 30)) == 2
+
+
+def test_of_very_many_flows_fewer_counts_are_remembered_and_still_close_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress_module, "_MARKS_OF_ALL", 32)
+    adding = (2000, 2001, 2002)
+    history = ProgressHistory()
+    for second in range(0, 900, 25):
+        found = {1001: {("t", 0): 10**9}, **{b: {("t", 0): 10 * second} for b in adding}}
+        history = history.observe([one(adding=adding)], logs(found, second), after(second))
+    for count in (history.progress.flows[Flow(1001, b)] for b in adding):
+        ages = [(count.at - mark.at).total_seconds() for mark in count.recent]
+        assert len(ages) <= 16
+        assert ages[0] >= 360
+        assert max(a - b for a, b in pairwise([*ages, 0])) <= LONGEST_STRETCH.total_seconds()
 
 
 def test_the_first_second_of_a_move_is_remembered_exactly_for_minutes() -> None:

@@ -40,6 +40,12 @@ _SPARSE = timedelta(seconds=30)
 _MOST_MARKS = 60
 """Of one flow before they are thinned, which leaves about 40."""
 
+_FEWEST_MARKS = 16
+"""The same where there are many flows: then they are half a minute apart at any age."""
+
+_MARKS_OF_ALL = 100_000
+"""Of all flows together: they are sent with every snapshot."""
+
 KEPT = timedelta(minutes=10)
 """How long the last count of a flow that ended is still there: a metric that covers its end comes minutes later."""
 
@@ -114,25 +120,25 @@ def eta(readings: Sequence[Progress]) -> datetime | None:
     readings, and when a destination gains less than its leaders' logs grow.
     """
     newest = readings[-1] if readings else Progress()
-    left: dict[int, set[Flow]] = {}
-    for flow, progress in newest.flows.items():
-        if progress.bytes_left > 0:
-            left.setdefault(flow.follower, set()).add(flow)
-    ends = [_end(readings, follower, waiting) for follower, waiting in left.items()]
+    received: dict[int, list[Flow]] = {}
+    for flow in newest.flows:
+        received.setdefault(flow.follower, []).append(flow)
+    left = ((of, {flow for flow in of if newest.flows[flow].bytes_left > 0}) for of in received.values())
+    ends = [_end(readings, of, waiting) for of, waiting in left if waiting]
     if None in ends:
         return None
     found = [end for end in ends if end is not None]
     return max(found) if found else (newest.at if newest.flows else None)
 
 
-def _end(readings: Sequence[Progress], follower: int, waiting: set[Flow]) -> datetime | None:
-    """When one destination has everything; `waiting` are its flows that are not done."""
+def _end(readings: Sequence[Progress], received: Sequence[Flow], waiting: set[Flow]) -> datetime | None:
+    """When one destination has everything that it receives; `waiting` are its flows that are not done."""
     newest = readings[-1].flows
     for reading in readings[:-1]:
         common = [
             flow
-            for flow, was in reading.flows.items()
-            if flow.follower == follower and flow in newest and newest[flow].since == was.since
+            for flow in received
+            if (was := reading.flows.get(flow)) is not None and newest[flow].since == was.since
         ]
         if not waiting <= set(common):
             continue
@@ -243,19 +249,22 @@ def _apart(readings: Iterable[Progress]) -> list[Progress]:
     return kept[:-1] if len(last) == 2 and last[1] - last[0] < READINGS_APART else kept
 
 
-def _marks(old: FlowProgress) -> tuple[LandedMark, ...]:
-    """The counts of a flow up to one that is not the newest any more."""
+def _marks(old: FlowProgress, flows: int) -> tuple[LandedMark, ...]:
+    """The counts of one of so many flows up to one that is not the newest any more."""
     marks = (*old.recent, LandedMark(old.at, old.bytes_landed))
-    return marks if len(marks) <= _MOST_MARKS else _thinned(marks)
+    most = min(_MOST_MARKS, max(_FEWEST_MARKS, _MARKS_OF_ALL // flows))
+    return marks if len(marks) <= most else _thinned(marks, _SPACINGS if most == _MOST_MARKS else ())
 
 
-def _thinned(marks: tuple[LandedMark, ...]) -> tuple[LandedMark, ...]:
+def _thinned(
+    marks: tuple[LandedMark, ...], spacings: tuple[tuple[timedelta, timedelta], ...]
+) -> tuple[LandedMark, ...]:
     """The same counts, the older the sparser; the first two stay: until a throttle stands most lands in a second."""
     newest = marks[-1].at
     kept = [mark for mark in marks[:2] if mark.at > newest - REMEMBERED]
     for mark in marks[2:]:
         age = newest - mark.at
-        spacing = next((spacing for oldest, spacing in _SPACINGS if age <= oldest), _SPARSE)
+        spacing = next((spacing for oldest, spacing in spacings if age <= oldest), _SPARSE)
         if age < REMEMBERED and (not kept or mark.at - kept[-1].at >= spacing):
             kept.append(mark)
     return tuple(kept)
@@ -334,13 +343,17 @@ class _Observation:
             of_flow.grown += tally.grown
             of_flow.left += tally.left
         found = {}
-        for flow in self._old.counts.keys() | seen.keys():
-            count = self._count(self._old.counts.get(flow), seen.get(flow, _Tally(flow)), flow in seen, now)
+        flows = self._old.counts.keys() | seen.keys()
+        for flow in flows:
+            old, tally = self._old.counts.get(flow), seen.get(flow, _Tally(flow))
+            count = self._count(old, tally, flow in seen, now, len(flows))
             if count is not None:
                 found[flow] = count
         return found
 
-    def _count(self, old: FlowProgress | None, tally: _Tally, seen: bool, now: datetime) -> FlowProgress | None:
+    def _count(
+        self, old: FlowProgress | None, tally: _Tally, seen: bool, now: datetime, flows: int
+    ) -> FlowProgress | None:
         """The count of one flow; None: it was never read, or ended long ago."""
         at = self._times.get(tally.flow.follower) if seen else None
         if old is None and (at is None or tally.flow.leader == NO_LEADER):
@@ -359,7 +372,7 @@ class _Observation:
             bytes_left=old.bytes_left if unknown else tally.left,
             at=latest,
             since=old.since,
-            recent=_marks(old) if latest > old.at else old.recent,
+            recent=_marks(old, flows) if latest > old.at else old.recent,
         )
 
     def landed(self, moving: set[str]) -> dict[str, int]:

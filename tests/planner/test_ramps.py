@@ -187,6 +187,23 @@ def test_a_step_that_finds_another_rate_than_it_left_asks_for_a_cycle_which_goes
     assert bench.rise()[-1] == 81.0
 
 
+def test_a_broker_that_refuses_its_step_holds_up_no_other_and_is_tried_again_by_the_cycles(bench: Bench) -> None:
+    bench.begin_move()
+    for broker_id in BROKERS:
+        bench.measure(broker_id, tx=70, rx=70)
+    bench.cycle()
+    for broker_id in BROKERS:
+        bench.measure(broker_id, tx=10, rx=10)
+    bench.cycle()
+    bench.cluster.refuse(BROKER_1003, "it is down")
+    before = bench.rate(1003, FOLLOWER)
+    bench.rise()
+    assert (bench.rate(1001, LEADER), bench.rate(1003, FOLLOWER)) == (81.0, before)
+    bench.cluster.refuse(BROKER_1003, "")
+    bench.cycle()
+    assert bench.rise()[-1] == 81.0
+
+
 def test_a_pause_holds_a_ramp_where_it_is_and_it_goes_on_afterwards(bench: Bench) -> None:
     half_way(bench)
     before = bench.rate(1003, FOLLOWER)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from autothrottle.core.changes import Change, Outcome, OutcomeStatus, carried_out, next_steps
-from autothrottle.core.configs import ReplicaRole, ResourceType
+from autothrottle.core.configs import ConfigResource, ReplicaRole, ResourceType
 from autothrottle.core.errors import AutothrottleError, NotLeader
 from autothrottle.core.history import Port
 from autothrottle.core.plan import Plan
@@ -59,7 +59,11 @@ class Ramps:
         self._writer, self._triggers, self._stood, self._clock = writer, triggers, stood, clock
         self._plan, self._snapshot = Plan(), Snapshot.empty()
         self._raised: dict[Port, float] = {}
+        self._refused: frozenset[ConfigResource] = frozenset()
+        """Left alone until the next cycle has tried them again: a broker that is down holds up nobody."""
+        self._brokers = 1
         self._written: deque[tuple[float, int]] = deque()
+        self._spent = 0
 
     def forget(self) -> None:
         """Raise nothing any more: another term begins, or nothing may be written."""
@@ -69,7 +73,7 @@ class Ramps:
     def pace(self, broker_id: int, role: ReplicaRole) -> timedelta:
         """Return how long ago a rate was raised by a step, 0 while it has to wait; the first step is due at once."""
         raised = self._raised.get((broker_id, role))
-        interval = self._interval(max(1, len(self._rising_brokers())))
+        interval = self._interval()
         if math.isinf(interval):
             return timedelta(0)
         if raised is None:
@@ -80,41 +84,46 @@ class Ramps:
 
     def took(self, plan: Plan, snapshot: Snapshot, wanted: Sequence[Change], outcomes: Sequence[Outcome]) -> None:
         """Take over what a cycle wants, what it found, and what it has written of that."""
+        self._refused = _of(OutcomeStatus.REFUSED, outcomes)
         self._note(plan, snapshot, wanted, outcomes)
+
+    def _note(self, plan: Plan, snapshot: Snapshot, wanted: Sequence[Change], outcomes: Sequence[Outcome]) -> None:
+        done = _of(OutcomeStatus.APPLIED, outcomes)
+        changed = [change for change in wanted if change.resource in done]
+        now = self._clock()
+        if edited := sum(bool(change.edits) for change in changed):
+            self._written.append((now, edited))
+            self._spent += edited
+        for change in changed:
+            self._raised |= {port: now for port in _raised(change)}
+        self._follow(plan, carried_out(snapshot, changed) if changed else snapshot)
 
     def step(self, fence: int, cycle: int) -> None:
         """Write the steps that are due; when one fails a cycle is asked for, which sees what stands."""
-        wanted = list(next_steps(self._plan, self._snapshot, fence, cycle, self.pace))
+        steps = next_steps(self._plan, self._snapshot, fence, cycle, self.pace)
+        wanted = [change for change in steps if change.resource not in self._refused]
         try:
             outcomes = self._writer.apply(fence, wanted, _STEP_TIMEOUT) if wanted else []
         except NotLeader as error:
             log.warning("The ramp ends: %s", error)
             return self.forget()
         except AutothrottleError as error:
-            return self._give_up(str(error))
+            self.forget()
+            return self._ask_for_a_cycle(str(error))
         except Exception:  # a bug must not end the loop: nobody else leads while we hold the term
             log.exception("a step of a ramp failed unexpectedly")
-            return self._give_up("the log has the traceback")
-        refused = [outcome for outcome in outcomes if outcome.status is OutcomeStatus.REFUSED]
-        if refused:
-            return self._give_up(f"{refused[0].resource}: {refused[0].reason}")
+            self.forget()
+            return self._ask_for_a_cycle("the log has the traceback")
+        if refused := [outcome for outcome in outcomes if outcome.status is OutcomeStatus.REFUSED]:
+            self._refused |= _of(OutcomeStatus.REFUSED, outcomes)
+            self._ask_for_a_cycle(f"{refused[0].resource}: {refused[0].reason}")
         self._note(self._plan, self._snapshot, wanted, outcomes)
         if wanted:
             self._stood(self._snapshot)
 
-    def _give_up(self, reason: str) -> None:
+    def _ask_for_a_cycle(self, reason: str) -> None:
         log.warning("A step of a rate on its way up was not written, a cycle looks after it: %s", reason)
-        self.forget()
         self._triggers.request("a step of a ramp failed")
-
-    def _note(self, plan: Plan, snapshot: Snapshot, wanted: Sequence[Change], outcomes: Sequence[Outcome]) -> None:
-        done = {outcome.resource for outcome in outcomes if outcome.status is OutcomeStatus.APPLIED}
-        changed = [change for change in wanted if change.resource in done]
-        now = self._clock()
-        self._written.append((now, sum(bool(change.edits) for change in changed)))
-        for change in changed:
-            self._raised |= {port: now for port in _raised(change)}
-        self._follow(plan, carried_out(snapshot, changed) if changed else snapshot)
 
     def _follow(self, plan: Plan, snapshot: Snapshot) -> None:
         self._plan, self._snapshot = plan, snapshot
@@ -122,7 +131,8 @@ class Ramps:
         self._raised = {port: since for port, since in self._raised.items() if port in rising}
         if not rising:
             return self._triggers.step_in(None)
-        interval = self._interval(len({broker_id for broker_id, _ in rising}))
+        self._brokers = max(1, len({broker_id for broker_id, _ in rising}))
+        interval = self._interval()
         last = min(self._raised.get(port, self._clock()) for port in rising)
         longest = LONGEST_STEP.total_seconds()
         due = last + interval if interval <= longest else self._clock() + longest
@@ -134,25 +144,25 @@ class Ramps:
         return {
             port
             for resource, entry in self._snapshot.ledger.items()
-            if resource.type is ResourceType.BROKER
+            if resource.type is ResourceType.BROKER and resource not in self._refused
             for role in ReplicaRole
             if (known := entry.keys.get(role.rate_key)) is not None and known.target is not None
             if (port := (resource.broker_id, role)) in wanted
         }
 
-    def _rising_brokers(self) -> set[int]:
-        return {broker_id for broker_id, _ in self._raised}
-
-    def _interval(self, brokers: int) -> float:
+    def _interval(self) -> float:
         """Seconds between two steps: the more brokers rise, and the more was written, the fewer and larger they are."""
         forgotten = self._clock() - BUDGET_SPAN.total_seconds()
         while self._written and self._written[0][0] <= forgotten:
-            self._written.popleft()
-        left = BUDGET - _RESERVE - sum(count for _, count in self._written)
-        steps = left // brokers
+            self._spent -= self._written.popleft()[1]
+        steps = (BUDGET - _RESERVE - self._spent) // self._brokers
         if steps < 1:
             return math.inf
         return min(max(RISE.total_seconds() / (steps / 2), PACE.total_seconds()), LONGEST_STEP.total_seconds())
+
+
+def _of(status: OutcomeStatus, outcomes: Sequence[Outcome]) -> frozenset[ConfigResource]:
+    return frozenset(outcome.resource for outcome in outcomes if outcome.status is status)
 
 
 def _raised(change: Change) -> list[Port]:

@@ -11,7 +11,7 @@ KAFKA ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test check format proto bench lock clean java
+.PHONY: help install demo test chaos check format proto bench lock clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-8s %s\n' "$$t" "$$d"; done
@@ -44,6 +44,9 @@ demo: $(STAMP) java ## watch a broker replacement being throttled; KAFKA=4: on r
 
 test: $(STAMP) java ## run all tests; ARGS="-k name" chooses
 	$(BIN)/python -m pytest tests $(ARGS)
+
+chaos: $(STAMP) java ## try to break it, 200 seeded runs; ARGS="--first 7 --count 1 --stories" plays one of them
+	$(BIN)/python -m autothrottle.lab.chaos $(ARGS)
 
 bench: $(STAMP) java ## run the benchmarks in tests/benchmarks and print what they measured
 	$(BIN)/python -m pytest tests/benchmarks -s --timeout=0 $(ARGS)

@@ -12,7 +12,8 @@ from pathlib import Path
 from autothrottle.lab.datadog import API_KEY, APP_KEY
 from autothrottle.lab.processes import Process
 
-_LISTENS = re.compile(r"(?:listens on|gRPC API:|Admin API:) (\S+)$", re.MULTILINE)
+LISTENS = re.compile(r"(?:listens on|gRPC API:|Admin API:) (\S+)$", re.MULTILINE)
+"""What a service logs once it answers, with its address."""
 _START_SECONDS = 120.0
 """A second on a machine that is free; a process that ends instead is noticed at once."""
 
@@ -99,7 +100,7 @@ class ServiceProcesses:
 
     def _listens(self, name: str) -> bool:
         log = self.processes[name].log.read_bytes()[self._begins[name] :]
-        found = _LISTENS.findall(log.decode(errors="replace"))
+        found = LISTENS.findall(log.decode(errors="replace"))
         if found:
             self.addresses[name] = found[-1]
         return bool(found)

@@ -1,0 +1,329 @@
+"""What one run happens on: a cluster in the ensemble, the services with a link each, and the user who edits configs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from autothrottle.adapters.zookeeper.codec import format_change_notification, format_config, parse_config
+from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.core.configs import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    format_replicas,
+    parse_replicas,
+)
+from autothrottle.core.errors import Unavailable
+from autothrottle.core.loads import MEGABYTE, Capacity
+from autothrottle.core.simulation import ClientTraffic, Cluster, SimulatedBroker, SimulatedPartition, TrafficStep
+from autothrottle.lab.chaos.proxy import Link
+from autothrottle.lab.chaos.schedule import SESSION_SECONDS, Edit, Schedule
+from autothrottle.lab.datadog import DatadogEmulator
+from autothrottle.lab.ensemble import ZooKeeperEnsemble
+from autothrottle.lab.processes import Process
+from autothrottle.lab.services import LISTENS, Deployment
+from autothrottle.lab.simulated import SimulatedKafka
+
+FAILED, SURVIVORS, NEW, IDLE = 1000, (1001, 1002, 1003), 1004, 1005
+BROKERS = (*SURVIVORS, NEW, IDLE)
+"""1004 takes the replicas of 1000; 1005 takes no part."""
+
+LINK, CAPACITY = 300 * MEGABYTE, 100 * MEGABYTE
+"""Bytes/s that links carry, and that the services believe."""
+
+_RESTLESS = ClientTraffic(
+    tuple(TrafficStep(at, r, r) for at in range(900) for r in [(10 + at // 2 % 3 * 20) * MEGABYTE])
+)
+"""Another load every two seconds, so that most cycles have rates to write."""
+
+_JOINING = [10 * n * MEGABYTE for n in range(1, 9)]
+_BULK = [30_000 * MEGABYTE] * 3
+"""Partitions of `orders` join the ISR all along; those of `bulk` outlast every run."""
+_STILL = 3
+"""The partition of `bulk` that does not move."""
+
+BEFORE = {
+    "brokers/1001": {FOLLOWER_RATE: "31000000", "log.cleaner.threads": "2"},
+    f"brokers/{NEW}": {LEADER_RATE: "32000000", FOLLOWER_RATE: "33000000"},
+    f"brokers/{IDLE}": {FOLLOWER_RATE: "34000000"},
+    "topics/orders": {"retention.ms": "86400000"},
+    "topics/bulk": {FOLLOWER_REPLICAS: f"{_STILL}:1001", "retention.ms": "3600000"},
+}
+"""What others have set: rates on brokers that take part and on one that does not, an entry of a partition that does not
+move, keys that are no throttles."""
+
+_SPOILT_RATE = "47000000"
+_CALL_SECONDS = 5.0
+
+
+class Stage:
+    """A cluster with a move, and services that throttle it; a context manager for the cluster and the user."""
+
+    def __init__(self, ensemble: ZooKeeperEnsemble, plan: Schedule, directory: Path) -> None:
+        """Prepare a tree of its own in the ensemble; logs go to `directory`."""
+        self.ensemble, self.plan = ensemble, plan
+        self.kafka_paths, self.own = KafkaPaths(f"/chaos-{plan.seed}"), OwnPaths(f"chaos-{plan.seed}-own")
+        self.expected: dict[str, dict[str, str]] = {entity: dict(config) for entity, config in BEFORE.items()}
+        """What must stand in the end."""
+        self.sessions: set[int] = set()
+        """Of the user."""
+        self.processes: dict[str, Process] = {}
+        self.links: dict[str, Link] = {}
+        """What each process has between itself and ZooKeeper, and `datadog`."""
+        self.since = ensemble.last_zxid()
+        """The last transaction before this stage."""
+        self.begin = 0
+        """The last transaction before the services start."""
+        self._begins: dict[str, int] = {}
+        """Where the log of what runs now begins, in bytes."""
+        self._directory, self._stack = directory, ExitStack()
+        brokers = [SimulatedBroker(broker_id, Capacity(LINK, LINK), _RESTLESS) for broker_id in BROKERS]
+        self._cluster = Cluster(brokers, _partitions())
+
+    def __enter__(self) -> Stage:
+        with ExitStack() as stack:
+            datadog = stack.enter_context(DatadogEmulator())
+            for broker_id in BROKERS:
+                datadog.add_host(f"host-{broker_id}", broker_id, "lab")
+            port = int(datadog.url.rpartition(":")[2])
+            self.links["datadog"] = stack.enter_context(Link([port], framed=False))
+            self.client = KazooClient(self.ensemble.connect, timeout=10.0)
+            self.client.add_listener(self._note_session)
+            self.client.start(timeout=60)
+            stack.callback(self.client.close)
+            stack.callback(self.client.stop)
+            for entity, config in BEFORE.items():
+                self.client.ensure_path(f"{self.kafka_paths.configs}/{entity}")
+                self.client.set(f"{self.kafka_paths.configs}/{entity}", format_config(config))
+            self.kafka = SimulatedKafka(
+                self.ensemble.connect,
+                self._cluster,
+                self.kafka_paths.prefix,
+                datadog.record,
+                session_timeout_seconds=20.0,
+                connect_timeout_seconds=60.0,
+            )
+            stack.enter_context(self.kafka)
+            self.begin = self.ensemble.last_zxid()
+            self._make_services(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _note_session(self, _state: str) -> None:
+        if self.client.client_id is not None:
+            self.sessions.add(self.client.client_id[0])
+
+    # The services.
+
+    def _make_services(self, stack: ExitStack) -> None:
+        sockets = {
+            name: f"unix:{self._directory}/{name}"
+            for name in ("discovery", "metrics", "applier", "planner-1", "planner-2", "run-1", "run-2")
+        }
+        services = list(sockets)[:5] if self.plan.apart else list(sockets)[5:]
+        deployment = Deployment(
+            "",
+            f"http://{self.links['datadog'].connect}",
+            self._directory,
+            {
+                "zk-prefix": self.kafka_paths.prefix,
+                "zk-config-prefix": self.own.prefix,
+                "interval": "1",
+                "metrics-window": "2",
+                "change-threshold": "0",
+                "cap-map": f'{{"lab":{CAPACITY // MEGABYTE}}}',
+                "log-level": "debug",
+            },
+        )
+        for name in services:
+            link = stack.enter_context(Link([server.port for server in self.ensemble.servers], framed=True))
+            service, session = name.partition("-")[0], SESSION_SECONDS
+            options = {"listen": sockets[name]}
+            if service == "planner":
+                options |= {f"{peer}-addr": sockets[peer] for peer in ("discovery", "metrics", "applier")}
+            elif service == "run":
+                options = {"grpc-listen": sockets[name], "api-listen": "127.0.0.1:0"}
+            elif service == "applier":
+                session = self.plan.session_seconds
+            options |= {"zk-addr": link.connect, "zk-session-timeout": str(session)}
+            self.links[name] = link
+            self.processes[name] = deployment.process(service, name, options)
+            stack.callback(self.processes[name].stop)
+
+    def start(self, name: str) -> None:
+        """Start a service that does not run."""
+        process = self.processes[name]
+        self._begins[name] = process.log.stat().st_size if process.log.exists() else 0
+        process.start()
+
+    def listens(self, name: str) -> bool:
+        """Whether a service answers since it was started last."""
+        return bool(
+            LISTENS.search(self.processes[name].log.read_bytes()[self._begins[name] :].decode(errors="replace"))
+        )
+
+    def writers(self) -> list[Link]:
+        """The links through which throttles are written."""
+        return [self.links[name] for name in self.links if name.startswith(("applier", "run"))]
+
+    def leader(self) -> tuple[int, str]:
+        """Return (term, name of the process that leads); 0 and "" while nobody has led."""
+        try:
+            data, stat = self.answer(lambda: self.client.get_async(self.own.term))
+        except NoNodeError:
+            return 0, ""
+        address = json.loads(data)["address"] if data else ""
+        return stat.version, address.rpartition("/")[2]
+
+    # The move.
+
+    def start_move(self) -> None:
+        """Move everything that was on the failed broker."""
+        moves = {key: target for key, target in _moves().items() if self._cluster.partitions[key].adding == ()}
+        self.kafka.reassign(moves)
+
+    def end_move(self) -> None:
+        """Let what outlasts every run stay where it was; the rest comes to its end."""
+        self.kafka.reassign({("bulk", p): (FAILED, *_alive(p)) for p in range(len(_BULK))})
+
+    def is_moving(self) -> bool:
+        """Whether something is still being copied."""
+        return bool(self.kafka.counters()["moving_partitions"])
+
+    def is_throttled(self) -> bool:
+        """Whether what the user may spoil of ours is as the move needs it."""
+        rate = self.config(f"brokers/{NEW}")[0].get(FOLLOWER_RATE)
+        entries = parse_replicas(self.config("topics/bulk")[0].get(FOLLOWER_REPLICAS, ""))
+        others = BEFORE[f"brokers/{NEW}"][FOLLOWER_RATE]
+        return rate not in (None, others, _SPOILT_RATE) and f"0:{NEW}" in entries
+
+    # The user.
+
+    def edit(self, edit: Edit) -> None:
+        """Change a config as a user does, and expect in the end what is his to change."""
+        entity, key = {
+            Edit.RATE: (f"brokers/{NEW}", FOLLOWER_RATE),
+            Edit.NO_RATE: (f"brokers/{NEW}", FOLLOWER_RATE),
+            Edit.ENTRY_REMOVED: ("topics/bulk", FOLLOWER_REPLICAS),
+            Edit.ENTRY_ADDED: ("topics/bulk", FOLLOWER_REPLICAS),
+            Edit.FOREIGN_RATE: (f"brokers/{IDLE}", FOLLOWER_RATE),
+            Edit.FOREIGN_KEY: ("topics/bulk", "retention.ms"),
+        }[edit]
+
+        def changed(standing: str) -> str | None:
+            entries = parse_replicas(standing) if key == FOLLOWER_REPLICAS else frozenset[str]()
+            return {
+                Edit.RATE: _SPOILT_RATE,
+                Edit.NO_RATE: None,
+                Edit.ENTRY_REMOVED: format_replicas(entries - {f"0:{NEW}"}),
+                Edit.ENTRY_ADDED: format_replicas(entries | {f"{_STILL}:1002"}),
+                Edit.FOREIGN_RATE: "55000000",
+                Edit.FOREIGN_KEY: "7200000",
+            }[edit]
+
+        value = self._set(entity, key, changed)
+        if edit in (Edit.FOREIGN_RATE, Edit.FOREIGN_KEY):
+            assert value is not None
+            self.expected[entity][key] = value
+        elif edit is Edit.ENTRY_ADDED:
+            self.expected[entity][key] = format_replicas({f"{_STILL}:1001", f"{_STILL}:1002"})
+
+    def _set(self, entity: str, key: str, changed: Callable[[str], str | None]) -> str | None:
+        """Change one key of one config, whatever else is written meanwhile; return what it is now."""
+        path = f"{self.kafka_paths.configs}/{entity}"
+        while True:
+            config, version = self.config(entity)
+            config[key], value = "", changed(config.get(key, ""))
+            config |= {key: value} if value is not None else {}
+            if value is None:
+                del config[key]
+            transaction = self.client.transaction()
+            transaction.set_data(path, format_config(config), version)
+            notification = format_change_notification(entity)
+            transaction.create(self.kafka_paths.change_notification, notification, sequence=True)
+            try:
+                results = transaction.commit_async().get(timeout=_CALL_SECONDS)
+            except (KazooException, KazooTimeoutError):
+                if self.config(entity)[0] == config:  # it was carried out, and the answer is lost
+                    return value
+                continue
+            if not any(isinstance(result, Exception) for result in results):
+                return value
+            assert isinstance(results[0], BadVersionError), results
+
+    def config(self, entity: str) -> tuple[dict[str, str], int]:
+        """Return a config and its version."""
+        data, stat = self.answer(lambda: self.client.get_async(f"{self.kafka_paths.configs}/{entity}"))
+        return parse_config(data), stat.version
+
+    def configs(self) -> dict[str, dict[str, str]]:
+        """Return every config by its entity path."""
+        found: dict[str, dict[str, str]] = {}
+        for kind in ("brokers", "topics"):
+            names = self.answer(lambda kind=kind: self.client.get_children_async(f"{self.kafka_paths.configs}/{kind}"))  # type: ignore[misc]
+            found |= {f"{kind}/{name}": self.config(f"{kind}/{name}")[0] for name in names}
+        return found
+
+    def ledger(self) -> list[str]:
+        """Return the entities that have a ledger entry."""
+        found = []
+        for kind in ("brokers", "topics"):
+            try:
+                names = self.answer(lambda kind=kind: self.client.get_children_async(f"{self.own.ledger}/{kind}"))  # type: ignore[misc]
+            except NoNodeError:
+                continue
+            found += [f"{kind}/{name}" for name in names]
+        return found
+
+    def answer(self, ask: Callable[[], Any], within_seconds: float = 120.0) -> Any:
+        """Return what ZooKeeper answers, as soon as it answers.
+
+        Raises:
+            NoNodeError: there is no such node.
+            Unavailable: it does not answer in time.
+        """
+        deadline = time.monotonic() + within_seconds
+        while time.monotonic() < deadline:
+            try:
+                return ask().get(timeout=_CALL_SECONDS)
+            except NoNodeError:
+                raise
+            except (KazooException, KazooTimeoutError):
+                time.sleep(0.05)
+        raise Unavailable(f"the ensemble does not answer within {within_seconds:g} s; see its logs")
+
+
+def _alive(partition: int) -> tuple[int, int]:
+    return SURVIVORS[partition % 3], SURVIVORS[(partition + 1) % 3]
+
+
+def _moves() -> dict[tuple[str, int], tuple[int, ...]]:
+    sizes: Mapping[str, list[int]] = {"orders": _JOINING, "bulk": _BULK}
+    return {(topic, p): (NEW, *_alive(p)) for topic, of_topic in sizes.items() for p in range(len(of_topic))}
+
+
+def _partitions() -> list[SimulatedPartition]:
+    sizes = {"orders": _JOINING, "bulk": _BULK}
+    moving = [
+        SimulatedPartition(
+            topic=topic, partition=p, size=size, replicas=(FAILED, *_alive(p)), isr=_alive(p), leader=_alive(p)[0]
+        )
+        for topic, of_topic in sizes.items()
+        for p, size in enumerate(of_topic)
+    ]
+    still = SimulatedPartition(
+        topic="bulk", partition=_STILL, size=MEGABYTE, replicas=(1001, 1002), isr=(1001, 1002), leader=1001
+    )
+    return [*moving, still]

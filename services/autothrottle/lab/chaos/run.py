@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from autothrottle.lab.chaos.checker import Subject, Verdict, Violation, differences, judge
@@ -94,7 +96,7 @@ class _Run:
         self._end_services()
         subject = Subject(stage.kafka_paths, stage.own, frozenset(stage.sessions), stage.begin, stage.expected)
         verdict = judge(stage.ensemble.transactions(stage.since, refused=True), subject)
-        verdict = Verdict((*verdict.violations, *self.extra), verdict.writes, verdict.terms, verdict.late)
+        verdict = replace(verdict, violations=(*verdict.violations, *self.extra))
         seconds = time.monotonic() - self.start
         return Result(stage.plan, verdict, self.kills, self.inside, self.cuts, seconds, tuple(self.notes))
 
@@ -203,18 +205,20 @@ class _Run:
             self._later(fault.seconds, process.thaw)
         elif fault.deed is Deed.KILL:
             process.kill()
-            self._later(fault.seconds, lambda: self.stage.start(name))
+            self._later(fault.seconds, partial(self.stage.start, name))
         elif self.stage.listens(name):
             process.terminate()
-            self._later(fault.seconds, lambda: self._start_again(name))
+            self._later(fault.seconds, partial(self._start_again, name, process.pid))
 
-    def _start_again(self, name: str) -> None:
-        """Start a process that was asked to end, as a supervisor does."""
+    def _start_again(self, name: str, pid: int) -> None:
+        """Start a process that was asked to end, as a supervisor does, unless it has been started meanwhile."""
         process = self.stage.processes[name]
-        if process.running:
-            self._later(_POLL_SECONDS, lambda: self._start_again(name))
+        if process.pid != pid:
             return
-        if process.returncode:
+        if process.running:
+            self._later(_POLL_SECONDS, partial(self._start_again, name, pid))
+            return
+        if process.returncode not in (0, -signal.SIGKILL):  # it may have been killed while it ended
             self.extra.append(Violation(CRASHED, 0, f"{name} ended with {process.returncode} on SIGTERM"))
         self.stage.start(name)
 
@@ -248,9 +252,9 @@ class _Run:
         while self.repairs:
             self._pass(_POLL_SECONDS)
         for server in self.stage.ensemble.servers:
-            self._until(lambda server=server: _serves(server), f"{server.connect} serves")  # type: ignore[misc]
+            self._until(partial(_serves, server), f"{server.connect} serves")
         for name in self.stage.processes:
-            self._until(lambda name=name: self.stage.listens(name), f"{name} serves")  # type: ignore[misc]
+            self._until(partial(self.stage.listens, name), f"{name} serves")
 
     def _end_services(self) -> None:
         """End all by SIGTERM; each must have been alive until then, and end without an error."""

@@ -6,11 +6,12 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
+from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from autothrottle.adapters.zookeeper.codec import format_change_notification, format_config, parse_config
@@ -45,8 +46,7 @@ _RESTLESS = ClientTraffic(
 )
 """Another load every two seconds, so that most cycles have rates to write."""
 
-_JOINING = [10 * n * MEGABYTE for n in range(1, 9)]
-_BULK = [30_000 * MEGABYTE] * 3
+_SIZES = {"orders": [6 * n * MEGABYTE for n in range(1, 9)], "bulk": [30_000 * MEGABYTE] * 3}
 """Partitions of `orders` join the ISR all along; those of `bulk` outlast every run."""
 _STILL = 3
 """The partition of `bulk` that does not move."""
@@ -62,6 +62,28 @@ BEFORE = {
 move, keys that are no throttles."""
 
 _SPOILT_RATE = "47000000"
+
+
+def _without(standing: str, entry: str) -> str:
+    return format_replicas(parse_replicas(standing) - {entry})
+
+
+def _with(standing: str, entry: str) -> str:
+    return format_replicas(parse_replicas(standing) | {entry})
+
+
+_EDITS: Mapping[Edit, tuple[str, str, Callable[[str], str | None]]] = {
+    Edit.RATE: (f"brokers/{NEW}", FOLLOWER_RATE, lambda _: _SPOILT_RATE),
+    Edit.NO_RATE: (f"brokers/{NEW}", FOLLOWER_RATE, lambda _: None),
+    Edit.ENTRY_REMOVED: ("topics/bulk", FOLLOWER_REPLICAS, lambda standing: _without(standing, f"0:{NEW}")),
+    Edit.ENTRY_ADDED: ("topics/bulk", FOLLOWER_REPLICAS, lambda standing: _with(standing, f"{_STILL}:1002")),
+    Edit.FOREIGN_RATE: (f"brokers/{IDLE}", FOLLOWER_RATE, lambda _: "55000000"),
+    Edit.FOREIGN_KEY: ("topics/bulk", "retention.ms", lambda _: "7200000"),
+}
+"""Entity, key, and the new value for the one that stands ("" for none); None: the key goes."""
+
+_HIS_TO_CHANGE = (Edit.ENTRY_ADDED, Edit.FOREIGN_RATE, Edit.FOREIGN_KEY)
+"""The other edits are of what is ours, and repaired."""
 _CALL_SECONDS = 5.0
 
 
@@ -128,43 +150,40 @@ class Stage:
     # The services.
 
     def _make_services(self, stack: ExitStack) -> None:
-        sockets = {
-            name: f"unix:{self._directory}/{name}"
-            for name in ("discovery", "metrics", "applier", "planner-1", "planner-2", "run-1", "run-2")
+        names = ("discovery", "metrics", "applier", "planner-1", "planner-2") if self.plan.apart else ("run-1", "run-2")
+        common = {
+            "zk-prefix": self.kafka_paths.prefix,
+            "zk-config-prefix": self.own.prefix,
+            "interval": "1",
+            "metrics-window": "2",
+            "change-threshold": "0",
+            "cap-map": f'{{"lab":{CAPACITY // MEGABYTE}}}',
+            "log-level": "debug",
         }
-        services = list(sockets)[:5] if self.plan.apart else list(sockets)[5:]
-        deployment = Deployment(
-            "",
-            f"http://{self.links['datadog'].connect}",
-            self._directory,
-            {
-                "zk-prefix": self.kafka_paths.prefix,
-                "zk-config-prefix": self.own.prefix,
-                "interval": "1",
-                "metrics-window": "2",
-                "change-threshold": "0",
-                "cap-map": f'{{"lab":{CAPACITY // MEGABYTE}}}',
-                "log-level": "debug",
-            },
-        )
-        for name in services:
+        deployment = Deployment("", f"http://{self.links['datadog'].connect}", self._directory, common)
+        for name in names:
             link = stack.enter_context(Link([server.port for server in self.ensemble.servers], framed=True))
-            service, session = name.partition("-")[0], SESSION_SECONDS
-            options = {"listen": sockets[name]}
-            if service == "planner":
-                options |= {f"{peer}-addr": sockets[peer] for peer in ("discovery", "metrics", "applier")}
-            elif service == "run":
-                options = {"grpc-listen": sockets[name], "api-listen": "127.0.0.1:0"}
-            elif service == "applier":
-                session = self.plan.session_seconds
-            options |= {"zk-addr": link.connect, "zk-session-timeout": str(session)}
+            session = self.plan.session_seconds if name == "applier" else SESSION_SECONDS
+            options = {"zk-addr": link.connect, "zk-session-timeout": str(session), **self._addresses(name)}
             self.links[name] = link
-            self.processes[name] = deployment.process(service, name, options)
+            self.processes[name] = deployment.process(name.partition("-")[0], name, options)
             stack.callback(self.processes[name].stop)
 
+    def _addresses(self, name: str) -> dict[str, str]:
+        """Where a service listens, the same after each start, and where it finds the others."""
+        if name.startswith("run"):
+            return {"grpc-listen": self._socket(name), "api-listen": "127.0.0.1:0"}
+        peers = ("discovery", "metrics", "applier") if name.startswith("planner") else ()
+        return {"listen": self._socket(name), **{f"{peer}-addr": self._socket(peer) for peer in peers}}
+
+    def _socket(self, name: str) -> str:
+        return f"unix:{self._directory}/{name}"
+
     def start(self, name: str) -> None:
-        """Start a service that does not run."""
+        """Start a service, unless it runs."""
         process = self.processes[name]
+        if process.running:
+            return
         self._begins[name] = process.log.stat().st_size if process.log.exists() else 0
         process.start()
 
@@ -191,12 +210,11 @@ class Stage:
 
     def start_move(self) -> None:
         """Move everything that was on the failed broker."""
-        moves = {key: target for key, target in _moves().items() if self._cluster.partitions[key].adding == ()}
-        self.kafka.reassign(moves)
+        self.kafka.reassign({(t, p): (NEW, *_alive(p)) for t, sizes in _SIZES.items() for p in range(len(sizes))})
 
     def end_move(self) -> None:
         """Let what outlasts every run stay where it was; the rest comes to its end."""
-        self.kafka.reassign({("bulk", p): (FAILED, *_alive(p)) for p in range(len(_BULK))})
+        self.kafka.reassign({("bulk", p): (FAILED, *_alive(p)) for p in range(len(_SIZES["bulk"]))})
 
     def is_moving(self) -> bool:
         """Whether something is still being copied."""
@@ -213,55 +231,26 @@ class Stage:
 
     def edit(self, edit: Edit) -> None:
         """Change a config as a user does, and expect in the end what is his to change."""
-        entity, key = {
-            Edit.RATE: (f"brokers/{NEW}", FOLLOWER_RATE),
-            Edit.NO_RATE: (f"brokers/{NEW}", FOLLOWER_RATE),
-            Edit.ENTRY_REMOVED: ("topics/bulk", FOLLOWER_REPLICAS),
-            Edit.ENTRY_ADDED: ("topics/bulk", FOLLOWER_REPLICAS),
-            Edit.FOREIGN_RATE: (f"brokers/{IDLE}", FOLLOWER_RATE),
-            Edit.FOREIGN_KEY: ("topics/bulk", "retention.ms"),
-        }[edit]
+        entity, key, changed = _EDITS[edit]
+        while not self._edited(entity, key, changed):
+            pass
+        if (own := changed(self.expected[entity].get(key, ""))) and edit in _HIS_TO_CHANGE:
+            self.expected[entity][key] = own
 
-        def changed(standing: str) -> str | None:
-            entries = parse_replicas(standing) if key == FOLLOWER_REPLICAS else frozenset[str]()
-            return {
-                Edit.RATE: _SPOILT_RATE,
-                Edit.NO_RATE: None,
-                Edit.ENTRY_REMOVED: format_replicas(entries - {f"0:{NEW}"}),
-                Edit.ENTRY_ADDED: format_replicas(entries | {f"{_STILL}:1002"}),
-                Edit.FOREIGN_RATE: "55000000",
-                Edit.FOREIGN_KEY: "7200000",
-            }[edit]
-
-        value = self._set(entity, key, changed)
-        if edit in (Edit.FOREIGN_RATE, Edit.FOREIGN_KEY):
-            assert value is not None
-            self.expected[entity][key] = value
-        elif edit is Edit.ENTRY_ADDED:
-            self.expected[entity][key] = format_replicas({f"{_STILL}:1001", f"{_STILL}:1002"})
-
-    def _set(self, entity: str, key: str, changed: Callable[[str], str | None]) -> str | None:
-        """Change one key of one config, whatever else is written meanwhile; return what it is now."""
-        path = f"{self.kafka_paths.configs}/{entity}"
-        while True:
-            config, version = self.config(entity)
-            config[key], value = "", changed(config.get(key, ""))
-            config |= {key: value} if value is not None else {}
-            if value is None:
-                del config[key]
-            transaction = self.client.transaction()
-            transaction.set_data(path, format_config(config), version)
-            notification = format_change_notification(entity)
-            transaction.create(self.kafka_paths.change_notification, notification, sequence=True)
-            try:
-                results = transaction.commit_async().get(timeout=_CALL_SECONDS)
-            except (KazooException, KazooTimeoutError):
-                if self.config(entity)[0] == config:  # it was carried out, and the answer is lost
-                    return value
-                continue
-            if not any(isinstance(result, Exception) for result in results):
-                return value
-            assert isinstance(results[0], BadVersionError), results
+    def _edited(self, entity: str, key: str, changed: Callable[[str], str | None]) -> bool:
+        """Change one key of one config, unless somebody else writes it at the same moment."""
+        config, version = self.config(entity)
+        value = changed(config.pop(key, ""))
+        config |= {} if value is None else {key: value}
+        transaction = self.client.transaction()
+        transaction.set_data(f"{self.kafka_paths.configs}/{entity}", format_config(config), version)
+        notification = format_change_notification(entity)
+        transaction.create(self.kafka_paths.change_notification, notification, sequence=True)
+        try:
+            results = transaction.commit_async().get(timeout=_CALL_SECONDS)
+        except (KazooException, KazooTimeoutError):
+            return self.config(entity)[0] == config  # it may have been carried out
+        return not any(isinstance(result, Exception) for result in results)
 
     def config(self, entity: str) -> tuple[dict[str, str], int]:
         """Return a config and its version."""
@@ -272,7 +261,7 @@ class Stage:
         """Return every config by its entity path."""
         found: dict[str, dict[str, str]] = {}
         for kind in ("brokers", "topics"):
-            names = self.answer(lambda kind=kind: self.client.get_children_async(f"{self.kafka_paths.configs}/{kind}"))  # type: ignore[misc]
+            names = self.answer(partial(self.client.get_children_async, f"{self.kafka_paths.configs}/{kind}"))
             found |= {f"{kind}/{name}": self.config(f"{kind}/{name}")[0] for name in names}
         return found
 
@@ -281,7 +270,7 @@ class Stage:
         found = []
         for kind in ("brokers", "topics"):
             try:
-                names = self.answer(lambda kind=kind: self.client.get_children_async(f"{self.own.ledger}/{kind}"))  # type: ignore[misc]
+                names = self.answer(partial(self.client.get_children_async, f"{self.own.ledger}/{kind}"))
             except NoNodeError:
                 continue
             found += [f"{kind}/{name}" for name in names]
@@ -309,19 +298,13 @@ def _alive(partition: int) -> tuple[int, int]:
     return SURVIVORS[partition % 3], SURVIVORS[(partition + 1) % 3]
 
 
-def _moves() -> dict[tuple[str, int], tuple[int, ...]]:
-    sizes: Mapping[str, list[int]] = {"orders": _JOINING, "bulk": _BULK}
-    return {(topic, p): (NEW, *_alive(p)) for topic, of_topic in sizes.items() for p in range(len(of_topic))}
-
-
 def _partitions() -> list[SimulatedPartition]:
-    sizes = {"orders": _JOINING, "bulk": _BULK}
     moving = [
         SimulatedPartition(
             topic=topic, partition=p, size=size, replicas=(FAILED, *_alive(p)), isr=_alive(p), leader=_alive(p)[0]
         )
-        for topic, of_topic in sizes.items()
-        for p, size in enumerate(of_topic)
+        for topic, sizes in _SIZES.items()
+        for p, size in enumerate(sizes)
     ]
     still = SimulatedPartition(
         topic="bulk", partition=_STILL, size=MEGABYTE, replicas=(1001, 1002), isr=(1001, 1002), leader=1001

@@ -38,8 +38,11 @@ FOREIGN_FLAGS = {
     "dry-run",
     "clear",
     "reason",
+    "first",
+    "count",
+    "stories",
 }
-"""Of the demo, of Kafka's own tool, and of throttlectl."""
+"""Of the demo, of Kafka's own tool, of throttlectl, and of the chaos runs."""
 
 
 def section(title: str) -> str:

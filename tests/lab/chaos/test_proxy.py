@@ -4,6 +4,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -32,6 +33,7 @@ class Server:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.received: list[bytes] = []
         self.news = threading.Condition()
+        self.answers = True
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -53,6 +55,8 @@ class Server:
                 with self.news:
                     self.received.append(received)
                     self.news.notify_all()
+                if not self.answers:
+                    continue
                 try:
                     connection.sendall(received)
                 except OSError:
@@ -196,11 +200,30 @@ def test_a_trap_catches_one_transaction_and_none_once_it_was_given_up(link: Link
         assert trap.wait(LIMIT_SECONDS)
         second.sendall(apply_frame(2, 1))
         assert receive(second) == apply_frame(2, 1)
-        assert not trap.give_up()
         trap.release()
         assert receive(first) == apply_frame(1, 1)
         given_up = link.trap = Trap(Moment.REQUEST, TERM)
-        assert given_up.give_up()
+        given_up.give_up()
         first.sendall(apply_frame(3, 1))
         assert receive(first) == apply_frame(3, 1)
         assert not given_up.wait(0)
+
+
+def test_a_trap_looks_out_again_when_the_connection_ends_before_the_answer(link: Link, server: Server) -> None:
+    trap = link.trap = Trap(Moment.ANSWER, TERM)
+    with opened(link) as first:
+        server.answers = False
+        first.sendall(apply_frame(1, 1))
+        server.wait_for(apply_frame(1, 1))
+        link.cut()
+        assert receive(first) == b""
+    server.answers = True
+    assert not trap.wait(0)
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not trap.wait(0) and time.monotonic() < deadline:  # the link may notice the end of the first one later
+        with opened(link) as second:
+            second.settimeout(0.1)
+            second.sendall(apply_frame(2, 2))
+            receive(second)
+    assert (trap.wait(0), trap.fence) == (True, 2)
+    trap.release()

@@ -51,11 +51,15 @@ class Trap:
         """Whether something is caught by then."""
         return self._caught.wait(seconds)
 
-    def give_up(self) -> bool:
-        """Catch nothing any more; whether nothing was caught."""
+    def give_up(self) -> None:
+        """Catch nothing any more."""
         with self._lock:
-            unclaimed, self._claimed = not self._claimed, True
-            return unclaimed
+            self._claimed = True
+
+    def look_out_again(self) -> None:
+        """Catch another one: the connection ended before the answer came."""
+        with self._lock:
+            self._claimed = False
 
     def release(self, dropped: bool = False) -> None:
         """Let what is held go on, or lose it together with its connection."""
@@ -206,6 +210,8 @@ class Link:
         if connection.ended():
             with self._lock:
                 self._connections.discard(connection)
+            if connection.awaited is not None:
+                connection.awaited[0].look_out_again()
 
     def _ask(self, connection: _Connection, frame: bytes) -> bool:
         trap = self.trap

@@ -154,7 +154,8 @@ class _Run:
         deadline = time.monotonic() + _TRAP_SECONDS
         while not trap.wait(_POLL_SECONDS):
             self._mend()
-            if time.monotonic() > deadline and trap.give_up():
+            if time.monotonic() > deadline:
+                trap.give_up()
                 self._note("no transaction came by")
                 self._hit(fault)
                 return

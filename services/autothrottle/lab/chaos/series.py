@@ -47,9 +47,13 @@ def _lane(seeds: Sequence[int], tell: Callable[[Result], None]) -> list[Result]:
 
 
 def _one(ensemble: ZooKeeperEnsemble, seed: int, directory: Path) -> Result:
-    here = directory / str(seed)
+    here, plan = directory / str(seed), schedule(seed)
     here.mkdir()
-    return run(ensemble, schedule(seed), here)
+    try:
+        return run(ensemble, plan, here)
+    except Exception as error:
+        error.add_note(str(plan))
+        raise
 
 
 def line(result: Result) -> str:

@@ -104,20 +104,22 @@ class Override:
 
 
 class AuditAction(StrEnum):
-    """What was done to an override."""
+    """What was done to an override, or to the pause."""
 
     SET = "set"
     REMOVE = "remove"
     """By somebody."""
     PURGE = "purge"
     """By the planner that leads."""
+    PAUSE = "pause"
+    RESUME = "resume"
     UNKNOWN = "unknown"
     """A word that this version of the client does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One change of one override."""
+    """One change of one override, or of the pause."""
 
     number: int
     """Its place in the order of all changes: a later one has a larger number."""
@@ -127,13 +129,15 @@ class AuditRecord:
     """The caller, as far as it is known."""
     action: AuditAction
     broker_id: int | None
-    """Whose override; None: the cluster's."""
+    """Whose override; None: the cluster's, or it was paused or resumed."""
     before: Override | None
     """What stood; None: nothing, or what could not be read."""
     after: Override | None
     """What stands since; None: nothing."""
     reason: str = ""
     """Why, when nobody asked for it."""
+    pause: Pause | None = None
+    """The pause that began, or that ended; None: an override was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +167,18 @@ class Outcome:
     status: OutcomeStatus
     reason: str = ""
     """One sentence, when it was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignThrottle:
+    """A throttle that somebody else has left."""
+
+    resource: str
+    """`brokers/<id>` or `topics/<name>`."""
+    key: str
+    """The config key."""
+    value: str
+    """What stands; of a long list its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +215,8 @@ class Cycle:
     """That nothing was decided, and why; None: it was not paused."""
     shadow: bool = False
     """Whether it ran in shadow: nothing was written, and the sentence says what would have been."""
+    foreign_throttles: tuple[ForeignThrottle, ...] = ()
+    """What autothrottle did not set and what stands while nothing moves; left, but for `--cleanup-foreign`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +316,8 @@ _ACTIONS: Mapping[int, AuditAction] = MappingProxyType(
         admin_pb2.AuditRecord.ACTION_SET: AuditAction.SET,
         admin_pb2.AuditRecord.ACTION_REMOVE: AuditAction.REMOVE,
         admin_pb2.AuditRecord.ACTION_PURGE: AuditAction.PURGE,
+        admin_pb2.AuditRecord.ACTION_PAUSE: AuditAction.PAUSE,
+        admin_pb2.AuditRecord.ACTION_RESUME: AuditAction.RESUME,
     }
 )
 
@@ -360,6 +380,7 @@ def audit_record_from_message(message: admin_pb2.AuditRecord) -> AuditRecord:
         before=override_from_message(message.before) if message.HasField("before") else None,
         after=override_from_message(message.after) if message.HasField("after") else None,
         reason=message.reason,
+        pause=pause_from_message(message.pause) if message.HasField("pause") else None,
     )
 
 
@@ -381,6 +402,7 @@ def cycle_from_message(message: types_pb2.Cycle) -> Cycle:
         eta=message.eta.ToDatetime(tzinfo=UTC) if message.HasField("eta") else None,
         pause=pause_from_message(message.pause) if message.HasField("pause") else None,
         shadow=message.shadow,
+        foreign_throttles=tuple(ForeignThrottle(f.resource, f.key, f.value) for f in message.foreign_throttles),
     )
 
 

@@ -8,12 +8,12 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
 
-from autothrottle_client.model import AuditRecord, ClusterState, Cycle, Decision, Member, Override, Pause
+from autothrottle_client.model import AuditAction, AuditRecord, ClusterState, Cycle, Decision, Member, Override, Pause
 from autothrottle_client.rates import format_rate, format_size
 from autothrottle_client.reassignments import Reassignments, Submission
 
 NONE_SET = "no throttle override is set"
-NOTHING_CHANGED = "no override was changed"
+NOTHING_CHANGED = "no override was changed, and it was never paused"
 NOTHING_MOVES = "nothing is being reassigned"
 
 
@@ -68,15 +68,37 @@ def audit_table(records: Sequence[AuditRecord]) -> str:
     rows = [
         (
             _time(r.time),
-            "cluster" if r.broker_id is None else str(r.broker_id),
+            _subject(r),
             r.action.value,
-            "-" if r.before is None else override_words(r.before),
-            "-" if r.after is None else override_words(r.after),
+            _before(r),
+            _after(r),
             f"{r.who}: {r.reason}" if r.reason else r.who,
         )
         for r in records
     ]
     return _table(("TIME", "BROKER", "ACTION", "BEFORE", "AFTER", "WHO"), rows)
+
+
+def _subject(record: AuditRecord) -> str:
+    if record.pause is not None:
+        return "-"
+    return "cluster" if record.broker_id is None else str(record.broker_id)
+
+
+def _before(record: AuditRecord) -> str:
+    if record.pause is not None and record.action is AuditAction.RESUME:
+        return _pause_words(record.pause)
+    return "-" if record.before is None else override_words(record.before)
+
+
+def _after(record: AuditRecord) -> str:
+    if record.pause is not None and record.action is AuditAction.PAUSE:
+        return _pause_words(record.pause)
+    return "-" if record.after is None else override_words(record.after)
+
+
+def _pause_words(pause: Pause) -> str:
+    return f"{pause.mode.value}: {pause.reason}" if pause.reason else pause.mode.value
 
 
 def override_words(override: Override) -> str:
@@ -176,7 +198,8 @@ def _last_cycle(cycle: Cycle | None) -> list[tuple[str, str]]:
         *_left(cycle),
     ]
     refused = [("refused", f"{o.resource}: {o.reason}") for o in cycle.outcomes if o.status == "refused"]
-    return [*found, *refused, *(("finding", finding) for finding in cycle.findings)]
+    foreign = [("not ours", f"{f.resource} {f.key}={f.value}") for f in cycle.foreign_throttles]
+    return [*found, *refused, *foreign, *(("finding", finding) for finding in cycle.findings)]
 
 
 def _left(cycle: Cycle) -> list[tuple[str, str]]:

@@ -380,7 +380,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_get(command("get", "show the overrides, or a broker's", parents=[common]))
     _add_set(command("set", "set an override, in place of one that stands", parents=[common]))
     _add_remove(command("remove", "remove an override", parents=[common]))
-    _add_audit(command("audit", "show who changed which override, the newest first", parents=[common]))
+    _add_audit(command("audit", "show who changed which override or the pause, the newest first", parents=[common]))
     _add_reassign(command("reassign", "throttle a reassignment, then submit it, and follow it", parents=[common]))
     _add_file(command("cancel", "cancel the reassignment of a file's partitions", parents=[common]))
     command("reassignments", "show what is being reassigned", parents=[common])

@@ -32,6 +32,7 @@ from autothrottle.core.audit import MAX_WHO, AuditAction, AuditRecord
 from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.overrides import MAX_RATE, Override
+from autothrottle.core.pause import Pause, PauseMode
 from tests.builders import NOON, ledger_entry
 
 MB = 1_000_000
@@ -294,7 +295,15 @@ def test_an_override_without_an_end_says_nothing_of_it() -> None:
 OVERRIDES = st.builds(Override, st.integers(1, MAX_RATE), st.booleans(), st.integers(1, 2**63 - 1), ENDS)
 
 
-@given(TEXTS, st.sampled_from(AuditAction), st.none() | BROKER_IDS, st.none() | OVERRIDES, st.none() | OVERRIDES, TEXTS)
+@given(
+    TEXTS,
+    st.sampled_from(AuditAction),
+    st.none() | BROKER_IDS,
+    st.none() | OVERRIDES,
+    st.none() | OVERRIDES,
+    TEXTS,
+    st.none() | st.builds(Pause, st.sampled_from(PauseMode), TEXTS, st.none() | st.just(NOON), TEXTS),
+)
 def test_an_audit_record_is_read_back_as_it_was_written(
     who: str,
     action: AuditAction,
@@ -302,8 +311,9 @@ def test_an_audit_record_is_read_back_as_it_was_written(
     before: Override | None,
     after: Override | None,
     reason: str,
+    pause: Pause | None,
 ) -> None:
-    record = AuditRecord(7, NOON, who, action, broker_id, before, after, reason)
+    record = AuditRecord(7, NOON, who, action, broker_id, before, after, reason, pause)
     assert parse_audit_record(format_audit_record(record), 7, NOON, after.version if after else 9) == record
 
 

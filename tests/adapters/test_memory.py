@@ -13,7 +13,7 @@ from autothrottle.adapters.memory import (
     MemoryOverrides,
     MemoryPauses,
 )
-from autothrottle.core.audit import MAX_AUDIT_RECORDS
+from autothrottle.core.audit import MAX_AUDIT_RECORDS, AuditAction
 from autothrottle.core.changes import OutcomeStatus, changes
 from autothrottle.core.configs import ConfigResource
 from autothrottle.core.errors import Incomplete, NotLeader, Unavailable
@@ -28,7 +28,7 @@ from tests import builders
 from tests.adapters.contract_config_writer import ConfigWriterContract, rate
 from tests.adapters.contract_election import ElectionContract, nothing
 from tests.adapters.contract_override_store import OverrideStoreContract
-from tests.adapters.contract_pause_store import PauseStoreContract
+from tests.adapters.contract_pause_store import KEEP, PauseStoreContract
 from tests.adapters.contract_reassigner import ReassignerContract
 from tests.adapters.contract_snapshot_source import SnapshotSourceContract
 
@@ -118,6 +118,20 @@ class TestMemoryPauses(PauseStoreContract):
     @pytest.fixture
     def store(self) -> MemoryPauses:
         return MemoryPauses()
+
+
+def test_the_pause_and_the_overrides_share_a_record() -> None:
+    overrides = MemoryOverrides()
+    pauses = MemoryPauses(overrides.audit)
+    overrides.set_override(1001, 7, False)
+    pauses.set_pause(KEEP)
+    assert pauses.remove_pause("somebody") and not pauses.remove_pause("somebody")
+    told = [(r.number, r.action, r.who, r.pause) for r in overrides.read_audit_records(10)]
+    assert told == [
+        (3, AuditAction.RESUME, "somebody", KEEP),
+        (2, AuditAction.PAUSE, KEEP.author, KEEP),
+        (1, AuditAction.SET, "", None),
+    ]
 
 
 class TestMemoryElection(ElectionContract):

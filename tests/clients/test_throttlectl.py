@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.core.configs import FOLLOWER_REPLICAS, LEADER_RATE, ConfigResource
 from autothrottle.lab.processes import free_ports
 from autothrottle_client import ClusterState, Cycle, Decision, Invalid, Member, Reason, ReplicaRole, tables
 from autothrottle_client.completion import SHELLS, Grammar
@@ -251,7 +252,7 @@ def test_a_time_is_given_from_now(text: str, seconds: int) -> None:
 
 
 def test_who_changed_what_is_shown_the_newest_first(at: House, capsys: pytest.CaptureFixture[str]) -> None:
-    assert output(capsys, "audit") == ("no override was changed\n", "")
+    assert output(capsys, "audit") == ("no override was changed, and it was never paused\n", "")
     output(capsys, "set", "50", "--broker", "1001", "--expires", "2999-01-31T18:00:00Z")
     output(capsys, "remove", "--broker", "1001")
     at.overrides.set_override(None, mb(7), True, who="some\nbody")
@@ -269,6 +270,43 @@ def test_who_changed_what_is_shown_the_newest_first(at: House, capsys: pytest.Ca
     records = json.loads(output(capsys, "audit", "--limit", "1", "--output", "json")[0])["records"]
     assert [(record["who"], record["action"], record["before"]) for record in records] == [("some\nbody", "set", None)]
     assert "give one" in output(capsys, "audit", "--limit", "1001", status=2)[1]
+
+
+def test_who_paused_and_who_resumed_is_shown_among_the_overrides(at: House, capsys: pytest.CaptureFixture[str]) -> None:
+    output(capsys, "pause", "--reason", "network work")
+    output(capsys, "set", "50", "--broker", "1001")
+    output(capsys, "resume")
+    shown = [re.split(r"  +", row)[1:] for row in output(capsys, "audit")[0].splitlines()[1:]]
+    assert [row[:4] for row in shown] == [
+        ["-", "resume", "keep: network work", "-"],
+        ["1001", "set", "-", "50MB/s"],
+        ["-", "pause", "-", "keep: network work"],
+    ]
+    assert all(row[4].startswith("ipv4:127.0.0.1:") for row in shown)
+    newest = json.loads(output(capsys, "audit", "--limit", "1", "--output", "json")[0])["records"][0]
+    assert (newest["action"], newest["pause"]["reason"], newest["after"]) == ("resume", "network work", None)
+
+
+def test_throttles_that_others_left_are_in_the_state(
+    house: House, at: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house.cluster.set_config_as_user(ConfigResource.broker(1004), LEADER_RATE, "1000")
+    house.cluster.set_config_as_user(ConfigResource.topic("old"), FOLLOWER_REPLICAS, "0:1001")
+    output(capsys, "set", "50", "--broker", "1001")  # a cycle takes notice
+
+    def rows() -> list[str]:
+        return [line for line in output(capsys, "state")[0].splitlines() if line.startswith("not ours")]
+
+    eventually(rows)
+    assert [re.split(r"  +", row)[1] for row in rows()] == [
+        f"brokers/1004 {LEADER_RATE}=1000",
+        f"topics/old {FOLLOWER_REPLICAS}=0:1001",
+    ]
+    state = json.loads(output(capsys, "state", "--output", "json")[0])
+    assert state["last_cycle"]["foreign_throttles"] == [
+        {"resource": "brokers/1004", "key": LEADER_RATE, "value": "1000"},
+        {"resource": "topics/old", "key": FOLLOWER_REPLICAS, "value": "0:1001"},
+    ]
 
 
 def test_a_warning_goes_to_standard_error(at: House, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,7 @@ class Bench:
         self.cluster = MemoryCluster(self.electorate, BROKERS)
         self.metrics = GatedMetrics()
         self.overrides = MemoryOverrides(self.electorate)
-        self.pauses = MemoryPauses()
+        self.pauses = MemoryPauses(self.overrides.audit)
         self.election = MemoryElection(self.electorate)
         self.settings = PlannerSettings(
             limits=limits or builders.limits(),

@@ -11,7 +11,7 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryElection, MemoryElectorate
 from autothrottle.core.audit import AuditAction
-from autothrottle.core.changes import OutcomeStatus
+from autothrottle.core.changes import ForeignThrottle, OutcomeStatus
 from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.errors import NotLeader
@@ -587,6 +587,28 @@ def test_foreign_throttles_are_reported_once_and_left(bench: Bench, caplog: pyte
         bench.cycle()
     assert bench.cluster.configs[BROKER_1001] == {LEADER_RATE: "1000"}
     assert count(caplog, "stand while nothing moves: [brokers/1001]; they are left") == 1
+
+
+def test_foreign_throttles_are_in_the_state_and_an_event_tells_when_they_appear_or_change(bench: Bench) -> None:
+    bench.cluster.set_config_as_user(BROKER_1001, LEADER_RATE, "1000")
+    found = bench.cycle().foreign
+    assert found == (ForeignThrottle(BROKER_1001, LEADER_RATE, "1000"),)
+    assert bench.cycle().foreign == found
+    bench.cluster.set_config_as_user(ConfigResource.topic("t9"), LEADER_REPLICAS, ",".join(["0:1001"] * 100))
+    bench.cycle()
+    bench.begin_move()
+    assert bench.cycle().foreign == (), "while something moves nobody can tell whose they are"
+    bench.cluster.finish("t1")
+    bench.cycle()
+    bench.cycle()
+    first, second, *_, last = [e.text.splitlines() for e in bench.posted() if e.title == "Throttles of others found"]
+    assert first == [
+        "Throttles that autothrottle did not set stand while nothing moves:",
+        "brokers/1001, leader.replication.throttled.rate: 1000",
+        "they are left; --cleanup-foreign removes them",
+    ]
+    assert second[1] == first[1] and second[2].startswith("topics/t9, ") and second[2].endswith("...")
+    assert last == second
 
 
 def test_foreign_throttles_go_after_so_many_idle_intervals_and_are_reported_before(

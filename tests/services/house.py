@@ -62,7 +62,7 @@ class House:
         self.cluster = MemoryCluster(self.electorate, BROKERS)
         self.overrides = MemoryOverrides(self.electorate)
         self.members = MemoryMembers()
-        self.pauses = MemoryPauses()
+        self.pauses = MemoryPauses(self.overrides.audit)
         self.servers: dict[str, ServiceServer] = {}
         self._serve("discovery", DiscoveryServicer(self.cluster))
         self._serve("metrics", MetricsServicer(loads, events))

@@ -9,7 +9,9 @@ from datetime import timedelta
 
 import pytest
 
+from autothrottle.adapters.zookeeper.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper.pauses import ZooKeeperPauses
+from autothrottle.core.audit import AuditAction
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.pause import PauseMode
 from autothrottle.lab.zookeeper import ZooKeeperServer
@@ -59,6 +61,27 @@ def test_one_session_sees_and_is_told_what_another_one_does(subject: Subject) ->
         assert here.read_pause() is None
     finally:
         watch.close()
+
+
+def test_who_paused_and_who_resumed_is_recorded_in_the_same_transaction(subject: Subject) -> None:
+    here, _ = subject.stores
+    overrides = ZooKeeperOverrides(subject.tree.client, subject.tree.own)
+    try:
+        overrides.set_override(1001, 7_000_000, False, who="somebody")
+        before = subject.server.last_zxid()
+        here.set_pause(KEEP)
+        here.set_pause(CLEAR)
+        assert here.remove_pause("10.0.0.7:1") and not here.remove_pause("10.0.0.8:1")
+        kinds = [[o.kind for o in t.operations] for t in subject.server.transactions(before)]
+        assert kinds == [["create", "set", "create"], ["set", "set", "create"], ["delete", "set", "create"]]
+        resumed, cleared, kept, overridden = overrides.read_audit_records(10)
+    finally:
+        overrides.close()
+    assert (resumed.action, resumed.who, resumed.pause) == (AuditAction.RESUME, "10.0.0.7:1", CLEAR)
+    assert (cleared.action, cleared.who, cleared.pause) == (AuditAction.PAUSE, "", CLEAR)
+    assert (kept.action, kept.who, kept.pause) == (AuditAction.PAUSE, KEEP.author, KEEP)
+    assert (overridden.action, overridden.pause) == (AuditAction.SET, None)
+    assert kept.number == overridden.number + 1
 
 
 def test_a_pause_outlives_the_session_that_set_it(zookeeper: ZooKeeperServer, subject: Subject) -> None:

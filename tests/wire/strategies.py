@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
+from autothrottle.core.changes import Change, Edit, ForeignThrottle, Outcome, OutcomeStatus
 from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource, ReplicaRole
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress, TopicProgress
@@ -142,6 +142,7 @@ cycles = st.builds(
     eta=st.none() | times,
     pause=st.none() | pauses,
     shadow=st.booleans(),
+    foreign=st.lists(st.builds(ForeignThrottle, resources, keys, text), max_size=3).map(tuple),
 )
 states = st.builds(
     PlannerState,

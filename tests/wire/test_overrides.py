@@ -18,7 +18,8 @@ from autothrottle.wire.overrides import (
     overrides_to_list,
     overrides_to_messages,
 )
-from tests.wire.strategies import broker_ids, int64, text, times
+from autothrottle.wire.pauses import pause_from_message
+from tests.wire.strategies import broker_ids, int64, pauses, text, times
 
 overrides = st.builds(Override, st.integers(1, MAX_RATE), st.booleans(), st.integers(0, 2**63 - 1), st.none() | times)
 
@@ -90,6 +91,7 @@ def test_an_etag_that_is_none_of_ours_is_refused() -> None:
         st.none() | overrides,
         st.none() | overrides,
         text,
+        st.none() | pauses,
     )
 )
 def test_an_audit_record_arrives_as_it_was_sent(record: AuditRecord) -> None:
@@ -103,3 +105,4 @@ def test_an_audit_record_arrives_as_it_was_sent(record: AuditRecord) -> None:
     after = override_from_message(sent.after) if sent.HasField("after") else None
     assert before == (None if record.before is None else (record.broker_id, record.before))
     assert after == (None if record.after is None else (record.broker_id, record.after))
+    assert (pause_from_message(sent.pause) if sent.HasField("pause") else None) == record.pause

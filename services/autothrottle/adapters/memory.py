@@ -617,20 +617,44 @@ class MemoryMetrics:
             raise Unavailable("the metrics source does not answer; try again")
 
 
+class MemoryAudit:
+    """The record of changes that the overrides and the pause share."""
+
+    def __init__(self) -> None:
+        self._records: deque[AuditRecord] = deque(maxlen=MAX_AUDIT_RECORDS)
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def add(self, record: AuditRecord) -> None:
+        """Keep a record under the next number and the present time."""
+        with self._lock:
+            self._number += 1
+            self._records.append(replace(record, number=self._number, time=datetime.now(UTC)))
+
+    def newest(self, limit: int) -> tuple[AuditRecord, ...]:
+        """Return the newest records, the newest first."""
+        with self._lock:
+            return tuple(reversed(self._records))[:limit]
+
+
+_NO_TIME = datetime.fromtimestamp(0, UTC)
+
+
 class MemoryOverrides:
     """Overrides in memory (an `OverrideStore`)."""
 
-    def __init__(self, electorate: MemoryElectorate | None = None) -> None:
+    def __init__(self, electorate: MemoryElectorate | None = None, audit: MemoryAudit | None = None) -> None:
         """Make an empty store.
 
         Args:
             electorate: whose terms fence `purge_override`; None: one of its own.
+            audit: where changes are recorded; None: in a record of its own.
         """
         self.electorate = electorate or MemoryElectorate()
         self.unreadable: dict[int | None, str] = {}
         """Broker id (None: the cluster) -> why its override cannot be read, for as long as it stands here."""
         self._overrides: dict[int | None, Override] = {}
-        self._records: deque[AuditRecord] = deque(maxlen=MAX_AUDIT_RECORDS)
+        self.audit = audit or MemoryAudit()
         self._version = 0
         self._lock = threading.Lock()
         self._watches: Subscriptions[None] = Subscriptions()
@@ -690,8 +714,7 @@ class MemoryOverrides:
 
     def read_audit_records(self, limit: int) -> tuple[AuditRecord, ...]:
         self._answer()
-        with self._lock:
-            return tuple(reversed(self._records))[:limit]
+        return self.audit.newest(limit)
 
     def watch_overrides(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())
@@ -716,8 +739,7 @@ class MemoryOverrides:
             before = None
         if after is not None:
             self._overrides[broker_id] = after
-        now = datetime.now(UTC)
-        self._records.append(AuditRecord(self._version, now, who, action, broker_id, before, after, reason))
+        self.audit.add(AuditRecord(0, _NO_TIME, who, action, broker_id, before, after, reason))
 
     def _answer(self) -> None:
         if self._down:
@@ -727,7 +749,9 @@ class MemoryOverrides:
 class MemoryPauses:
     """The pause in memory (a `PauseStore`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, audit: MemoryAudit | None = None) -> None:
+        """Make a store that is not paused; changes are recorded in `audit`, or in a record of its own."""
+        self.audit = audit or MemoryAudit()
         self._pause: Pause | None = None
         self._lock = threading.Lock()
         self._watches: Subscriptions[None] = Subscriptions()
@@ -742,18 +766,20 @@ class MemoryPauses:
         return self._pause
 
     def set_pause(self, pause: Pause) -> None:
-        self._swap(pause)
+        self._swap(pause, AuditRecord(0, _NO_TIME, pause.author, AuditAction.PAUSE, pause=pause))
 
-    def remove_pause(self) -> bool:
-        return self._swap(None) is not None
+    def remove_pause(self, who: str = "") -> bool:
+        return self._swap(None, AuditRecord(0, _NO_TIME, who, AuditAction.RESUME)) is not None
 
     def watch_pause(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())
 
-    def _swap(self, pause: Pause | None) -> Pause | None:
+    def _swap(self, pause: Pause | None, record: AuditRecord) -> Pause | None:
         self._answer()
         with self._lock:
             before, self._pause = self._pause, pause
+            if pause or before:
+                self.audit.add(replace(record, pause=pause or before))
         if before != pause:
             self._watches.publish(None)
         return before

@@ -144,7 +144,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def ListAuditRecords(
         self, request: admin_pb2.ListAuditRecordsRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListAuditRecordsResponse:
-        """Return the newest changes of overrides."""
+        """Return the newest changes of overrides and of the pause."""
         validate_fields(request)
         return audit_to_list(self._overrides.read_audit_records(validate_audit_limit(request.limit)))
 
@@ -233,9 +233,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def Resume(self, request: admin_pb2.ResumeRequest, context: grpc.ServicerContext) -> admin_pb2.ResumeResponse:
         """Resume; planners see the store change and act at once."""
         validate_fields(request)
-        was_paused = self._pauses.remove_pause()
+        who = _caller(context)
+        was_paused = self._pauses.remove_pause(who)
         if was_paused:
-            log.info("Resumed by %s", _caller(context))
+            log.info("Resumed by %s", who)
         return admin_pb2.ResumeResponse(was_paused=was_paused)
 
     def _warnings(self, broker_id: int | None, autoremove: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""Who changed which override, when, and from what to what. The type to know is `AuditRecord`."""
+"""Who changed which override or the pause, when, and from what to what. The type to know is `AuditRecord`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.overrides import Override
+from autothrottle.core.pause import Pause
 
 MAX_AUDIT_RECORDS = 1_000
 """How many of the newest records are kept."""
@@ -20,18 +21,20 @@ MAX_WHO = 1_000
 
 
 class AuditAction(StrEnum):
-    """What was done to an override."""
+    """What was done to an override, or to the pause."""
 
     SET = "set"
     REMOVE = "remove"
     """By an operator."""
     PURGE = "purge"
     """By the planner that leads."""
+    PAUSE = "pause"
+    RESUME = "resume"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One change of one override, written together with the change itself."""
+    """One change of one override or of the pause, written together with the change itself."""
 
     number: int
     """Its place in the order of all changes: a later one has a larger number."""
@@ -40,14 +43,16 @@ class AuditRecord:
     who: str
     """The caller, as far as it is known."""
     action: AuditAction
-    broker_id: int | None
-    """Whose override; None: the cluster's."""
+    broker_id: int | None = None
+    """Whose override; None: the cluster's, or it was paused or resumed."""
     before: Override | None = None
     """What stood; None: nothing, or what could not be read."""
     after: Override | None = None
     """What stands since; None: nothing."""
     reason: str = ""
     """Why, when nobody asked for it."""
+    pause: Pause | None = None
+    """The pause that began, or that ended; None: an override was changed."""
 
 
 def validate_audit_limit(limit: int) -> int:

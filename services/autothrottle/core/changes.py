@@ -101,12 +101,27 @@ class _Key:
     warning: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignThrottle:
+    """One throttle key that somebody else has left, as it is shown."""
+
+    resource: ConfigResource
+    key: str
+    value: str
+    """What stands; of a long list its beginning."""
+
+
+def shown_foreign(found: Mapping[ConfigResource, Mapping[str, str]]) -> tuple[ForeignThrottle, ...]:
+    """Return throttles of others as they are shown, by resource and key."""
+    return tuple(ForeignThrottle(r, key, _shown(value)) for r, keys in found.items() for key, value in keys.items())
+
+
 def foreign_throttles(snapshot: Snapshot) -> Mapping[ConfigResource, Mapping[str, str]]:
     """Return the throttle keys that stand and that are not in the ledger, with their values."""
     found = {
         resource: {
             key: value
-            for key, value in keys.items()
+            for key, value in sorted(keys.items())
             if resource not in snapshot.ledger or key not in snapshot.ledger[resource].keys
         }
         for resource, keys in sorted(snapshot.throttles.items(), key=lambda item: _order(item[0]))
@@ -360,8 +375,11 @@ def _is_all_ours(standing: str | None, ours: LedgerKey) -> bool:
 def _replacement(standing: str | None) -> str:
     if standing is None:
         return "somebody removed the replica list"
-    shown = standing if len(standing) <= _SHOWN_BYTES else f"{standing[:_SHOWN_BYTES]}..."
-    return f"the replica list {shown!r} is not ours"
+    return f"the replica list {_shown(standing)!r} is not ours"
+
+
+def _shown(value: str) -> str:
+    return value if len(value) <= _SHOWN_BYTES else f"{value[:_SHOWN_BYTES]}..."
 
 
 def _entries(standing: str | None) -> frozenset[str] | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from autothrottle.core.changes import Outcome
+from autothrottle.core.changes import ForeignThrottle, Outcome
 from autothrottle.core.pause import Pause
 from autothrottle.core.plan import Decision
 
@@ -48,6 +48,8 @@ class CycleRecord:
     """That nothing was decided, and why; None: it was not paused."""
     shadow: bool = False
     """Whether it ran in shadow: nothing was written."""
+    foreign: tuple[ForeignThrottle, ...] = ()
+    """What others set and what stands while nothing moves, by resource and key; it is left, or waits for clean-up."""
 
 
 @dataclass(frozen=True, slots=True)

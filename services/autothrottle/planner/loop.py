@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from autothrottle.core.changes import (
     changes,
     foreign_throttles,
     removal_of_foreign,
+    shown_foreign,
 )
 from autothrottle.core.configs import ReplicaRole, ResourceType
 from autothrottle.core.cycle import CycleRecord, PlannerState
@@ -105,8 +107,9 @@ class Planner:
         settings: PlannerSettings,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
     ) -> None:
-        self._ports, self._settings, self._now, self._clock = ports, settings, now, clock
+        self._ports, self._settings, self._now, self._clock, self._chance = ports, settings, now, clock, chance
         self._triggers = Triggers(settings.interval, clock)
         self._memory = Memory()
         self._submissions = Submissions(clock)
@@ -332,7 +335,8 @@ class Planner:
             memory.troubles += 1
             self._submissions.fail(AutothrottleError(f"nothing was submitted: {cycle.error}"))
         if memory.troubles:
-            self._triggers.request("trying again", _back_off(memory.troubles, self._settings.interval))
+            wait = back_off(memory.troubles, self._settings.interval, self._chance())
+            self._triggers.request("trying again", wait)
         record = cycle.record(start, self._now(), trigger.reason, self._settings.shadow)
         log.debug("cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
         return record
@@ -512,10 +516,13 @@ class Planner:
         if not foreign:
             memory.foreign_cycles = 0
             return False
-        cycle.findings.append(narration.foreign_line(foreign, settings.cleanup_foreign))
         # The cycle that first saw them has no interval behind it yet.
         memory.foreign_cycles += trigger.scheduled
-        return settings.cleanup_foreign and memory.foreign_cycles > settings.cleanup_after
+        is_due = settings.cleanup_foreign and memory.foreign_cycles > settings.cleanup_after
+        if settings.shadow or not is_due:
+            cycle.foreign = shown_foreign(foreign)
+            cycle.findings.append(narration.foreign_line(foreign, settings.cleanup_foreign))
+        return is_due
 
     def _purge_overrides(self, cycle: CycleInHand) -> None:
         """Remove the overrides that have done their work, each in the version that was read."""
@@ -570,9 +577,18 @@ class Planner:
         cycle.findings += narration.default_lines(memory.defaults, defaults)
         cycle.findings += narration.default_in_force_lines(defaults, cycle.changes, cycle.outcomes)
         self._tell_findings(cycle)
-        for event in () if self._settings.shadow else narration.events(cycle.plan, snapshot, cycle.applied, done):
-            self._poster.post(event)
+        if not self._settings.shadow:
+            self._post_events(cycle, done)
         memory.topics, memory.announced, memory.defaults = topics, lines, defaults
+        memory.foreign = cycle.foreign
+
+    def _post_events(self, cycle: CycleInHand, done: Sequence[str]) -> None:
+        """Post what the cycle changed, and what others left: that when it appears or becomes another."""
+        found = narration.events(cycle.plan, cycle.snapshot, cycle.applied, done)
+        if cycle.foreign and cycle.foreign != self._memory.foreign:
+            found.append(narration.foreign_event(cycle.foreign, self._settings.cleanup_foreign))
+        for event in found:
+            self._poster.post(event)
 
     def _announce_progress(self, is_read: bool) -> None:
         """At the start of a move: let a cycle tell its ETA once there is one, or say that there will be none."""
@@ -614,6 +630,16 @@ def _moving(snapshot: Snapshot) -> frozenset[tuple[int, ReplicaRole]]:
     return frozenset((broker_id, role) for broker_id, roles in participants(snapshot).items() for role in roles)
 
 
-def _back_off(troubles: int, interval: timedelta) -> timedelta:
-    """How long to wait after so many cycles in a row that did not succeed; never less than 1 s."""
-    return max(timedelta(seconds=1), min(interval, timedelta(seconds=2 ** min(troubles - 1, 10))))
+def back_off(troubles: int, interval: timedelta, chance: float) -> timedelta:
+    """Return how long to wait after so many cycles in a row that did not succeed.
+
+    1 s, 2 s, 4 s and so on up to the interval, and by chance up to half as much again: what many wait for does not
+    come back under the calls of all of them at once.
+
+    Args:
+        troubles: how many, >= 1.
+        interval: the longest wait, but for 1 s.
+        chance: in [0, 1).
+    """
+    wanted = timedelta(seconds=2 ** min(troubles - 1, 10) * (1 + chance / 2))
+    return max(timedelta(seconds=1), min(interval, wanted))

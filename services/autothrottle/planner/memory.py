@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from autothrottle.core.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.changes import Change, ForeignThrottle, Outcome, OutcomeStatus
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.loads import Loads
@@ -37,6 +37,7 @@ class Memory:
     history: ThrottleHistory = field(default_factory=ThrottleHistory)
     after_reassignment: bool = False
     withdrawn: bool = False
+    foreign: tuple[ForeignThrottle, ...] = ()
     foreign_cycles: int = 0
     troubles: int = 0
     findings: frozenset[str] = frozenset()
@@ -67,6 +68,8 @@ class CycleInHand:
         """In shadow: what would be written."""
         self.outcomes: list[Outcome] = []
         self.findings: list[str] = []
+        self.foreign: tuple[ForeignThrottle, ...] = ()
+        """What others set and what stands while nothing moves."""
         self.applied = narration.Applied()
         self.error = ""
 
@@ -99,4 +102,5 @@ class CycleInHand:
             eta=left.eta if left else None,
             pause=self.pause,
             shadow=shadow,
+            foreign=self.foreign,
         )

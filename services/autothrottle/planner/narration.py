@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from autothrottle.core.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.changes import Change, ForeignThrottle, Outcome, OutcomeStatus
 from autothrottle.core.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
 from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry
@@ -24,6 +24,9 @@ GIGABYTE = 1000 * MEGABYTE
 
 _TOPICS_SHOWN = 20
 """How many a finding names."""
+
+_FOREIGN_SHOWN = 20
+"""How many throttles of others an event names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +325,18 @@ def _shown_rate(value: str) -> str:
 
 def foreign_line(found: Mapping[ConfigResource, Mapping[str, str]], cleanup: bool) -> str:
     """Return the line that reports throttles which others left while nothing moves."""
-    names = _bracketed(found)
-    fix = "they go after --cleanup-after intervals" if cleanup else "they are left; --cleanup-foreign removes them"
-    return f"Throttles that autothrottle did not set stand while nothing moves: {names}; {fix}"
+    return f"Throttles that autothrottle did not set stand while nothing moves: {_bracketed(found)}; {_fate(cleanup)}"
+
+
+def foreign_event(found: Sequence[ForeignThrottle], cleanup: bool) -> Event:
+    """Return what is posted when others have left throttles, or other ones than before."""
+    shown = [f"{one.resource}, {one.key}: {one.value}" for one in found[:_FOREIGN_SHOWN]]
+    more = [f"and {len(found) - _FOREIGN_SHOWN} more"] if len(found) > _FOREIGN_SHOWN else []
+    text = "\n".join(
+        ["Throttles that autothrottle did not set stand while nothing moves:", *shown, *more, _fate(cleanup)]
+    )
+    return Event("Throttles of others found", text)
+
+
+def _fate(cleanup: bool) -> str:
+    return "they go after --cleanup-after intervals" if cleanup else "they are left; --cleanup-foreign removes them"

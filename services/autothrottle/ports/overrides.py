@@ -76,7 +76,7 @@ class OverrideStore(Protocol):
         ...
 
     def read_audit_records(self, limit: int) -> tuple[AuditRecord, ...]:
-        """Return the newest records, at most so many, the newest first.
+        """Return the newest records, those of the pause too, at most so many, the newest first.
 
         Raises:
             Unavailable: when the store does not answer.

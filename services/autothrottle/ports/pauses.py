@@ -10,7 +10,10 @@ from autothrottle.ports.cluster import Watch
 
 
 class PauseStore(Protocol):
-    """Where the pause is kept, shared by everybody; it outlives every leader."""
+    """Where the pause is kept, shared by everybody; it outlives every leader.
+
+    Every change is kept with its audit record, among those of the overrides.
+    """
 
     def read_pause(self) -> Pause | None:
         """Return the pause; None: it is not paused.
@@ -22,15 +25,18 @@ class PauseStore(Protocol):
         ...
 
     def set_pause(self, pause: Pause) -> None:
-        """Pause, in place of a pause that stands. Idempotent.
+        """Pause, in place of a pause that stands; its author is who the audit record names. Idempotent.
 
         Raises:
             Unavailable: when the store does not answer.
         """
         ...
 
-    def remove_pause(self) -> bool:
+    def remove_pause(self, who: str = "") -> bool:
         """Resume; False when it was not paused. Idempotent.
+
+        Args:
+            who: for the audit record.
 
         Raises:
             Unavailable: when the store does not answer.

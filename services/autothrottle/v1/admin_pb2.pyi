@@ -261,7 +261,7 @@ Global___RemoveOverrideResponse: _TypeAlias = RemoveOverrideResponse  # noqa: Y0
 
 @_typing.final
 class ListAuditRecordsRequest(_message.Message):
-    """Asks for the newest changes of overrides."""
+    """Asks for the newest changes of overrides and of the pause."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -283,7 +283,7 @@ Global___ListAuditRecordsRequest: _TypeAlias = ListAuditRecordsRequest  # noqa: 
 
 @_typing.final
 class ListAuditRecordsResponse(_message.Message):
-    """The newest changes of overrides."""
+    """The newest changes of overrides and of the pause."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -307,7 +307,7 @@ Global___ListAuditRecordsResponse: _TypeAlias = ListAuditRecordsResponse  # noqa
 
 @_typing.final
 class AuditRecord(_message.Message):
-    """One change of one override, recorded in the transaction that made it."""
+    """One change of one override or of the pause, recorded in the transaction that made it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -325,6 +325,10 @@ class AuditRecord(_message.Message):
         """Somebody removed it."""
         ACTION_PURGE: AuditRecord._Action.ValueType  # 3
         """The leading planner removed it: the reason says why."""
+        ACTION_PAUSE: AuditRecord._Action.ValueType  # 4
+        """It was paused, in place of a pause that stood or not."""
+        ACTION_RESUME: AuditRecord._Action.ValueType  # 5
+        """It was resumed."""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
         """What was done."""
@@ -337,6 +341,10 @@ class AuditRecord(_message.Message):
     """Somebody removed it."""
     ACTION_PURGE: AuditRecord.Action.ValueType  # 3
     """The leading planner removed it: the reason says why."""
+    ACTION_PAUSE: AuditRecord.Action.ValueType  # 4
+    """It was paused, in place of a pause that stood or not."""
+    ACTION_RESUME: AuditRecord.Action.ValueType  # 5
+    """It was resumed."""
 
     NUMBER_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
@@ -346,6 +354,7 @@ class AuditRecord(_message.Message):
     BEFORE_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    PAUSE_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Its place in the order of all changes: a later one has a larger number."""
     who: _builtins.str
@@ -353,7 +362,7 @@ class AuditRecord(_message.Message):
     action: Global___AuditRecord.Action.ValueType
     """What was done."""
     broker_id: _builtins.int
-    """Whose override; absent: the cluster's."""
+    """Whose override; absent: the cluster's, or it was paused or resumed."""
     reason: _builtins.str
     """Why, when nobody asked for it; else empty."""
     @_builtins.property
@@ -368,6 +377,10 @@ class AuditRecord(_message.Message):
     def after(self) -> Global___Override:
         """What stands since; absent: nothing."""
 
+    @_builtins.property
+    def pause(self) -> _types_pb2.Pause:
+        """The pause that began, or that ended; absent when an override was changed."""
+
     def __init__(
         self,
         *,
@@ -379,10 +392,11 @@ class AuditRecord(_message.Message):
         before: Global___Override | None = ...,
         after: Global___Override | None = ...,
         reason: _builtins.str = ...,
+        pause: _types_pb2.Pause | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "after", b"after", "before", b"before", "broker_id", b"broker_id", "time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "after", b"after", "before", b"before", "broker_id", b"broker_id", "pause", b"pause", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "action", b"action", "after", b"after", "before", b"before", "broker_id", b"broker_id", "number", b"number", "reason", b"reason", "time", b"time", "who", b"who"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "action", b"action", "after", b"after", "before", b"before", "broker_id", b"broker_id", "number", b"number", "pause", b"pause", "reason", b"reason", "time", b"time", "who", b"who"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__broker_id: _TypeAlias = _typing.Literal["broker_id"]  # noqa: Y015
     _WhichOneofArgType__broker_id: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id"]  # noqa: Y015

@@ -135,8 +135,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListAuditRecords(self, request, context):
-        """Returns the newest changes of overrides, who made them and when; the last 1,000 are kept. What the original program
-        changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+        """Returns the newest changes of overrides and of the pause, who made them and when; the last 1,000 are kept. What the
+        original program changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -49,8 +49,8 @@ class AdminServiceStub:
     version stands; INVALID_ARGUMENT; UNAVAILABLE.
     """
     ListAuditRecords: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListAuditRecordsRequest, _admin_pb2.ListAuditRecordsResponse]
-    """Returns the newest changes of overrides, who made them and when; the last 1,000 are kept. What the original program
-    changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+    """Returns the newest changes of overrides and of the pause, who made them and when; the last 1,000 are kept. What the
+    original program changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
     """
     RequestCycle: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RequestCycleRequest, _admin_pb2.RequestCycleResponse]
     """Asks the leading planner for a cycle and returns at once. Idempotent. Errors: UNAVAILABLE when none leads."""
@@ -102,8 +102,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     version stands; INVALID_ARGUMENT; UNAVAILABLE.
     """
     ListAuditRecords: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListAuditRecordsRequest, _admin_pb2.ListAuditRecordsResponse]  # type: ignore[assignment]
-    """Returns the newest changes of overrides, who made them and when; the last 1,000 are kept. What the original program
-    changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+    """Returns the newest changes of overrides and of the pause, who made them and when; the last 1,000 are kept. What the
+    original program changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
     """
     RequestCycle: _aio.UnaryUnaryMultiCallable[_admin_pb2.RequestCycleRequest, _admin_pb2.RequestCycleResponse]  # type: ignore[assignment]
     """Asks the leading planner for a cycle and returns at once. Idempotent. Errors: UNAVAILABLE when none leads."""
@@ -182,8 +182,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListAuditRecordsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListAuditRecordsResponse, _abc.Awaitable[_admin_pb2.ListAuditRecordsResponse]]:
-        """Returns the newest changes of overrides, who made them and when; the last 1,000 are kept. What the original program
-        changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+        """Returns the newest changes of overrides and of the pause, who made them and when; the last 1,000 are kept. What the
+        original program changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod

@@ -490,6 +490,7 @@ class Cycle(_message.Message):
     ETA_FIELD_NUMBER: _builtins.int
     PAUSE_FIELD_NUMBER: _builtins.int
     SHADOW_FIELD_NUMBER: _builtins.int
+    FOREIGN_THROTTLES_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The fence of the term that ran it."""
     number: _builtins.int
@@ -536,6 +537,12 @@ class Cycle(_message.Message):
     def pause(self) -> Global___Pause:
         """That nothing was decided, and why; absent: it was not paused."""
 
+    @_builtins.property
+    def foreign_throttles(self) -> _containers.RepeatedCompositeFieldContainer[Global___ForeignThrottle]:
+        """Throttles that autothrottle did not set and that stand while nothing moves, by resource and key. They are left, but
+        for `--cleanup-foreign`.
+        """
+
     def __init__(
         self,
         *,
@@ -554,13 +561,44 @@ class Cycle(_message.Message):
         eta: _timestamp_pb2.Timestamp | None = ...,
         pause: Global___Pause | None = ...,
         shadow: _builtins.bool = ...,
+        foreign_throttles: _abc.Iterable[Global___ForeignThrottle] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "end_time", b"end_time", "eta", b"eta", "pause", b"pause", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "decisions", b"decisions", "end_time", b"end_time", "error", b"error", "eta", b"eta", "findings", b"findings", "number", b"number", "outcomes", b"outcomes", "pause", b"pause", "reason", b"reason", "sentence", b"sentence", "shadow", b"shadow", "start_time", b"start_time", "term", b"term", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "decisions", b"decisions", "end_time", b"end_time", "error", b"error", "eta", b"eta", "findings", b"findings", "foreign_throttles", b"foreign_throttles", "number", b"number", "outcomes", b"outcomes", "pause", b"pause", "reason", b"reason", "sentence", b"sentence", "shadow", b"shadow", "start_time", b"start_time", "term", b"term", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes_left: _TypeAlias = _typing.Literal["bytes_left"]  # noqa: Y015
     _WhichOneofArgType__bytes_left: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_left) -> _WhichOneofReturnType__bytes_left | None: ...
 
 Global___Cycle: _TypeAlias = Cycle  # noqa: Y015
+
+@_typing.final
+class ForeignThrottle(_message.Message):
+    """A throttle that somebody else has left."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    resource: _builtins.str
+    """`brokers/<id>` or `topics/<name>`."""
+    key: _builtins.str
+    """The config key."""
+    value: _builtins.str
+    """What stands; of a long list its beginning, with `...` behind it."""
+    def __init__(
+        self,
+        *,
+        resource: _builtins.str = ...,
+        key: _builtins.str = ...,
+        value: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "resource", b"resource", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForeignThrottle: _TypeAlias = ForeignThrottle  # noqa: Y015

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
+from autothrottle.core.changes import Change, Edit, ForeignThrottle, Outcome, OutcomeStatus
 from autothrottle.core.configs import THROTTLE_KEYS, ConfigResource
 from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
@@ -114,3 +114,13 @@ def outcome_from_message(message: types_pb2.Outcome) -> Outcome:
     if status is None:
         raise Invalid(f"status {message.status} of {message.resource} is unknown; update this program")
     return Outcome(ConfigResource(message.resource), status, message.reason)
+
+
+def foreign_to_message(foreign: ForeignThrottle) -> types_pb2.ForeignThrottle:
+    """Return a throttle of somebody else as a message."""
+    return types_pb2.ForeignThrottle(resource=foreign.resource.path, key=foreign.key, value=foreign.value)
+
+
+def foreign_from_message(message: types_pb2.ForeignThrottle) -> ForeignThrottle:
+    """Return the throttle of somebody else that a message holds."""
+    return ForeignThrottle(ConfigResource(message.resource), message.key, message.value)

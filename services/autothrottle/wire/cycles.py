@@ -7,7 +7,12 @@ from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.errors import Invalid
 from autothrottle.core.plan import Decision, Reason
 from autothrottle.v1 import planner_pb2, types_pb2
-from autothrottle.wire.changes import outcome_from_message, outcome_to_message
+from autothrottle.wire.changes import (
+    foreign_from_message,
+    foreign_to_message,
+    outcome_from_message,
+    outcome_to_message,
+)
 from autothrottle.wire.pauses import pause_from_message, pause_to_message
 from autothrottle.wire.times import time_from_message, time_to_message
 
@@ -88,6 +93,7 @@ def cycle_to_message(cycle: CycleRecord) -> types_pb2.Cycle:
         eta=None if cycle.eta is None else time_to_message(cycle.eta),
         pause=None if cycle.pause is None else pause_to_message(cycle.pause),
         shadow=cycle.shadow,
+        foreign_throttles=map(foreign_to_message, cycle.foreign),
     )
 
 
@@ -113,6 +119,7 @@ def cycle_from_message(message: types_pb2.Cycle) -> CycleRecord:
         eta=time_from_message(message.eta) if message.HasField("eta") else None,
         pause=pause_from_message(message.pause) if message.HasField("pause") else None,
         shadow=message.shadow,
+        foreign=tuple(map(foreign_from_message, message.foreign_throttles)),
     )
 
 

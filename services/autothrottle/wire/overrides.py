@@ -19,12 +19,15 @@ from autothrottle.core.overrides import (
     whose,
 )
 from autothrottle.v1 import admin_pb2
+from autothrottle.wire.pauses import pause_to_message
 from autothrottle.wire.times import time_from_message, time_to_message
 
 _ACTIONS = {
     AuditAction.SET: admin_pb2.AuditRecord.ACTION_SET,
     AuditAction.REMOVE: admin_pb2.AuditRecord.ACTION_REMOVE,
     AuditAction.PURGE: admin_pb2.AuditRecord.ACTION_PURGE,
+    AuditAction.PAUSE: admin_pb2.AuditRecord.ACTION_PAUSE,
+    AuditAction.RESUME: admin_pb2.AuditRecord.ACTION_RESUME,
 }
 
 
@@ -99,4 +102,5 @@ def _record_to_message(record: AuditRecord) -> admin_pb2.AuditRecord:
         before=None if before is None else override_to_message(broker_id, before),
         after=None if after is None else override_to_message(broker_id, after),
         reason=record.reason,
+        pause=None if record.pause is None else pause_to_message(record.pause),
     )

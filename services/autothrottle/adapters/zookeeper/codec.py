@@ -19,6 +19,7 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import MEGABYTE
 from autothrottle.core.overrides import MAX_RATE, Override
+from autothrottle.core.pause import Pause, PauseMode
 
 _BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 """As Kafka writes it; other digits and leading zeros name no broker."""
@@ -304,6 +305,32 @@ def _compact(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
+def parse_pause(data: bytes, path: str) -> Pause:
+    """Return the pause that a node holds.
+
+    Whoever made a node that cannot be parsed meant to pause: it counts as one that keeps what stands, and says so.
+    """
+    try:
+        return _pause(json.loads(data))
+    except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
+        return Pause(PauseMode.KEEP, reason=f"{path} cannot be read; pause again, or resume")
+
+
+def _pause(value: Mapping[str, Any]) -> Pause:
+    time = None if value["time"] is None else _time(value["time"])
+    return Pause(PauseMode(value["mode"]), _text(value["author"]), time, _text(value["reason"]))
+
+
+def format_pause(pause: Pause) -> bytes:
+    """Return the text of a pause."""
+    return _compact({"version": 1, **_pause_fields(pause)})
+
+
+def _pause_fields(pause: Pause) -> dict[str, Any]:
+    time = None if pause.time is None else pause.time.isoformat()
+    return {"mode": pause.mode.value, "author": pause.author, "time": time, "reason": pause.reason}
+
+
 def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -> AuditRecord:
     """Return an audit record.
 
@@ -318,7 +345,7 @@ def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -
     """
     value = _json_object(data, "the audit record")
     try:
-        before, after = value.get("before"), value.get("after")
+        before, after, pause = value.get("before"), value.get("after"), value.get("pause")
         return AuditRecord(
             number,
             time,
@@ -328,14 +355,15 @@ def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -
             None if before is None else parse_override(_compact(before), _integer(before["version"])),
             None if after is None else parse_override(_compact(after), version),
             _text(value.get("reason", "")),
+            None if pause is None else _pause(pause),
         )
-    except (AttributeError, KeyError, TypeError, ValueError, Invalid) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError, Invalid) as error:
         raise Invalid(f"the audit record is malformed: {_excerpt(data)}; remove the node") from error
 
 
 def format_audit_record(record: AuditRecord) -> bytes:
     """Return the text of an audit record; its number, its time and the new version are the node's own."""
-    before, after = record.before, record.after
+    before, after, pause = record.before, record.after, record.pause
     return _compact(
         {
             "version": 1,
@@ -345,5 +373,6 @@ def format_audit_record(record: AuditRecord) -> bytes:
             "before": None if before is None else {**_override_fields(before), "version": before.version},
             "after": None if after is None else _override_fields(after),
             "reason": record.reason,
+            **({} if pause is None else {"pause": _pause_fields(pause)}),
         }
     )

@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-import re
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from datetime import datetime, timedelta
 
 from kazoo.client import KazooClient, TransactionRequest
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError
-from kazoo.interfaces import IAsyncResult
-from kazoo.protocol.states import ZnodeStat
+from kazoo.exceptions import NoNodeError
 
-from autothrottle.adapters.zookeeper.codec import (
-    broker_id_of,
-    format_audit_record,
-    format_override,
-    parse_audit_record,
-    parse_override,
-)
+from autothrottle.adapters.zookeeper.audit import NO_TIME, AuditTrail, TrailEnd, demand_term
+from autothrottle.adapters.zookeeper.codec import broker_id_of, format_override, parse_override
 from autothrottle.adapters.zookeeper.follower import Follower
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.audit import MAX_AUDIT_RECORDS, AuditAction, AuditRecord
-from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader, Unavailable
+from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.loads import BytesPerSecond
 from autothrottle.core.overrides import Override, Overrides, demand_version, validate_broker_id, validate_rate
 from autothrottle.ports.cluster import Watch
-
-log = logging.getLogger(__name__)
-
-
-_RECORD = re.compile(r"change-[0-9]{10}")
-_MOST_TRIMMED = 100
-"""Audit records that one change removes: as many as it adds, but for those that were put there by hand."""
-_NO_TIME = datetime.fromtimestamp(0, UTC)
-
-_T = TypeVar("_T")
 
 
 class ZooKeeperOverrides:
@@ -58,7 +37,8 @@ class ZooKeeperOverrides:
         timeout: timedelta = timedelta(seconds=5),
         records_kept: int = MAX_AUDIT_RECORDS,
     ) -> None:
-        self._client, self._own, self._records_kept = client, own, records_kept
+        self._client, self._own = client, own
+        self._trail = AuditTrail(client, own, timeout, records_kept)
         self._timeout = timeout.total_seconds()
         self._lock = threading.Lock()
         self._follower = Follower("overrides", self._catch_up)
@@ -149,7 +129,7 @@ class ZooKeeperOverrides:
 
         with translated_errors("setting an override"):
             self._client.ensure_path_async(self._own.overrides).get(timeout=self._timeout)
-            return replace(wanted, version=self._retried(attempt))
+            return replace(wanted, version=self._trail.retried(attempt))
 
     def remove_override(self, broker_id: int | None, *, version: int = 0, who: str = "") -> bool:
         """Remove an override; the cluster's node stays, marked as the original marks it, for its children."""
@@ -164,7 +144,7 @@ class ZooKeeperOverrides:
             return None if done is None else True
 
         with translated_errors("removing an override"):
-            return self._retried(attempt)
+            return self._trail.retried(attempt)
 
     def purge_override(self, fence: int, broker_id: int | None, version: int, reason: str = "") -> bool:
         """Remove one version of an override on behalf of a term."""
@@ -176,32 +156,22 @@ class ZooKeeperOverrides:
             change = self._client.transaction()
             change.check(self._own.term, fence)
             if found.node_version is None or found.version != version:
-                _demand_term(fence, change.commit_async().get(timeout=self._timeout))
+                demand_term(fence, change.commit_async().get(timeout=self._timeout))
                 return False
             done = self._commit(self._removal(broker_id, found, change), found, deed, fence)
             return None if done is None else True
 
         with translated_errors("purging an override"):
-            return self._retried(attempt)
+            return self._trail.retried(attempt)
 
     def _find(self, path: str) -> _Found:
         """What stands at a path, and what a change of it must be compared with."""
-        names, audit = self._audit()
+        end = self._trail.end()
         try:
             data, stat = self._client.get_async(path).get(timeout=self._timeout)
         except NoNodeError:
-            return _Found(names, audit.version)
-        return _Found(names, audit.version, stat.version, int(stat.mzxid), *_standing(data, int(stat.mzxid)))
-
-    def _audit(self) -> tuple[tuple[str, ...], ZnodeStat]:
-        """The names of the audit records, the oldest first, and their parent, which is made when there is none."""
-        path = self._own.audit
-        try:
-            names, stat = self._client.get_children_async(path, include_data=True).get(timeout=self._timeout)
-        except NoNodeError:
-            self._client.ensure_path_async(path).get(timeout=self._timeout)
-            names, stat = self._client.get_children_async(path, include_data=True).get(timeout=self._timeout)
-        return tuple(sorted(filter(_RECORD.fullmatch, names))), stat
+            return _Found(end)
+        return _Found(end, stat.version, int(stat.mzxid), *_standing(data, int(stat.mzxid)))
 
     def _removal(
         self, broker_id: int | None, found: _Found, change: TransactionRequest | None = None
@@ -214,57 +184,12 @@ class ZooKeeperOverrides:
         return change
 
     def _commit(self, change: TransactionRequest, found: _Found, deed: _Deed, fence: int | None = None) -> int | None:
-        """Carry out a change together with its record; return the transaction, None: somebody was faster.
-
-        The version of the audit's node orders all our changes: that of an override alone proves nothing, since a node
-        that was removed and made anew meanwhile has it too.
-        """
-        counter = len(change.operations)
-        change.set_data(self._own.audit, b"", found.counter)
-        change.create(self._own.audit_record, format_audit_record(deed.record(found.override)), sequence=True)
-        surplus = max(0, len(found.records) + 1 - self._records_kept)
-        for name in found.records[: min(surplus, _MOST_TRIMMED)]:
-            change.delete(f"{self._own.audit}/{name}")
-        results = change.commit_async().get(timeout=self._timeout)
-        if fence is not None:
-            _demand_term(fence, results)
-        failed = [r for r in results if isinstance(r, Exception) and not isinstance(r, RolledBackError)]
-        if not failed:
-            return int(results[counter].mzxid)
-        if isinstance(failed[0], BadVersionError | NoNodeError | NodeExistsError):
-            return None
-        raise failed[0]
-
-    def _retried(self, attempt: Callable[[], _T | None]) -> _T:
-        """Return what an attempt made, the first that nobody else came in between of."""
-        deadline = time.monotonic() + self._timeout
-        while (done := attempt()) is None:
-            if time.monotonic() > deadline:
-                raise Unavailable(f"the overrides kept changing for {self._timeout:g} s; nothing was done, try again")
-        return done
+        return self._trail.commit(change, found.end, deed.record(found.override), fence)
 
     def read_audit_records(self, limit: int) -> tuple[AuditRecord, ...]:
         """Return the newest records, the newest first; one that cannot be read is left out, and logged."""
         with translated_errors("reading the audit records"):
-            try:
-                names = self._client.get_children_async(self._own.audit).get(timeout=self._timeout)
-            except NoNodeError:
-                return ()
-            newest = sorted(filter(_RECORD.fullmatch, names), reverse=True)[:limit]
-            asked = [(name, self._client.get_async(f"{self._own.audit}/{name}")) for name in newest]
-            found = [self._record(name, answer) for name, answer in asked]
-        return tuple(record for record in found if record is not None)
-
-    def _record(self, name: str, answer: IAsyncResult) -> AuditRecord | None:
-        try:
-            data, stat = answer.get(timeout=self._timeout)
-            made = datetime.fromtimestamp(stat.ctime / 1000, UTC)
-            return parse_audit_record(data, int(name.rpartition("-")[2]), made, int(stat.czxid))
-        except NoNodeError:
-            return None  # trimmed meanwhile
-        except Invalid as error:
-            log.warning("%s/%s: %s", self._own.audit, name, error)
-            return None
+            return self._trail.newest(limit)
 
     def watch_overrides(self, notify: Callable[[], None]) -> Watch:
         """Call `notify` after every change of any override."""
@@ -288,10 +213,7 @@ class ZooKeeperOverrides:
 class _Found:
     """What stands, and what a change of it is compared with."""
 
-    records: tuple[str, ...]
-    """Names of the audit records, the oldest first."""
-    counter: int
-    """The version of their parent."""
+    end: TrailEnd
     node_version: int | None = None
     """The override's node's; None: there is none."""
     version: int = 0
@@ -314,7 +236,7 @@ class _Deed:
 
     def record(self, before: Override | None) -> AuditRecord:
         """Return what is written of it; number and time come from the node."""
-        return AuditRecord(0, _NO_TIME, self.who, self.action, self.broker_id, before, self.after, self.reason)
+        return AuditRecord(0, NO_TIME, self.who, self.action, self.broker_id, before, self.after, self.reason)
 
 
 def _standing(data: bytes, version: int) -> tuple[bool, Override | None]:
@@ -325,9 +247,3 @@ def _standing(data: bytes, version: int) -> tuple[bool, Override | None]:
         return True, None
     is_set = override is not None and override.rate > 0
     return is_set, override if is_set else None
-
-
-def _demand_term(fence: int, results: Sequence[object]) -> None:
-    """Raise NotLeader when the check of the term, the first of a transaction's operations, has failed."""
-    if isinstance(results[0], BadVersionError | NoNodeError):
-        raise NotLeader(f"term {fence} is over; the override stays")

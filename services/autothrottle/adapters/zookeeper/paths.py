@@ -118,10 +118,10 @@ class OwnPaths:
 
     @property
     def audit(self) -> str:
-        """The parent of the audit records; its version counts the changes of overrides that we made."""
+        """The parent of the audit records; its version counts our changes of overrides and of the pause."""
         return f"{self.root}/audit"
 
     @property
     def audit_record(self) -> str:
-        """The prefix of the sequential nodes that say who changed which override."""
+        """The prefix of the sequential nodes that say who changed which override, or the pause."""
         return f"{self.audit}/change-"

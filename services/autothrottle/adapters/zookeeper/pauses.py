@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import NoNodeError
 
+from autothrottle.adapters.zookeeper.audit import NO_TIME, AuditTrail
+from autothrottle.adapters.zookeeper.codec import format_pause, parse_pause
 from autothrottle.adapters.zookeeper.follower import Follower
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.pause import Pause, PauseMode
+from autothrottle.core.audit import AuditAction, AuditRecord
+from autothrottle.core.pause import Pause
 from autothrottle.ports.cluster import Watch
 
 
@@ -23,6 +26,7 @@ class ZooKeeperPauses:
 
     def __init__(self, client: KazooClient, own: OwnPaths, timeout: timedelta = timedelta(seconds=5)) -> None:
         self._client, self._own = client, own
+        self._trail = AuditTrail(client, own, timeout)
         self._timeout = timeout.total_seconds()
         self._lock = threading.Lock()
         self._follower = Follower("pause", self._catch_up)
@@ -45,28 +49,41 @@ class ZooKeeperPauses:
 
     def set_pause(self, pause: Pause) -> None:
         """Pause, in place of a pause that stands."""
-        data = format_pause(pause)
-        with translated_errors("pausing"):
-            while True:
-                try:
-                    self._client.create(self._own.pause, data, makepath=True)
-                    return
-                except NodeExistsError:
-                    pass
-                try:
-                    self._client.set(self._own.pause, data)
-                    return
-                except NoNodeError:  # resumed in between
-                    continue
+        record = AuditRecord(0, NO_TIME, pause.author, AuditAction.PAUSE, pause=pause)
 
-    def remove_pause(self) -> bool:
+        def attempt() -> int | None:
+            end, standing = self._trail.end(), self._find()
+            change = self._client.transaction()
+            if standing is None:
+                change.create(self._own.pause, format_pause(pause))
+            else:
+                change.set_data(self._own.pause, format_pause(pause), standing.version)
+            return self._trail.commit(change, end, record)
+
+        with translated_errors("pausing"):
+            self._trail.retried(attempt)
+
+    def remove_pause(self, who: str = "") -> bool:
         """Resume; False when it was not paused."""
-        with translated_errors("resuming"):
-            try:
-                self._client.delete(self._own.pause)
-            except NoNodeError:
+
+        def attempt() -> bool | None:
+            end, standing = self._trail.end(), self._find()
+            if standing is None:
                 return False
-        return True
+            change = self._client.transaction()
+            change.delete(self._own.pause, standing.version)
+            record = AuditRecord(0, NO_TIME, who, AuditAction.RESUME, pause=standing.pause)
+            return None if self._trail.commit(change, end, record) is None else True
+
+        with translated_errors("resuming"):
+            return self._trail.retried(attempt)
+
+    def _find(self) -> _Standing | None:
+        try:
+            data, stat = self._client.get_async(self._own.pause).get(timeout=self._timeout)
+        except NoNodeError:
+            return None
+        return _Standing(parse_pause(data, self._own.pause), stat.version)
 
     def watch_pause(self, notify: Callable[[], None]) -> Watch:
         """Call `notify` after every change."""
@@ -84,35 +101,9 @@ class ZooKeeperPauses:
             pass
 
 
-def parse_pause(data: bytes, path: str) -> Pause:
-    """Return the pause that a node holds.
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """The pause that stands, and the version of its node."""
 
-    Whoever made a node that cannot be parsed meant to pause: it counts as one that keeps what stands, and says so.
-    """
-    try:
-        value = json.loads(data)
-        author, reason, time = value["author"], value["reason"], value["time"]
-        if not isinstance(author, str) or not isinstance(reason, str):
-            raise TypeError("a field is of another kind")
-        return Pause(PauseMode(value["mode"]), author, None if time is None else _time(time), reason)
-    except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
-        return Pause(PauseMode.KEEP, reason=f"{path} cannot be read; pause again, or resume")
-
-
-def _time(text: str) -> datetime:
-    time = datetime.fromisoformat(text)
-    if time.tzinfo is None:
-        raise ValueError(f"{text!r} has no zone")
-    return time.astimezone(UTC)
-
-
-def format_pause(pause: Pause) -> bytes:
-    """Return the text of a pause."""
-    value = {
-        "version": 1,
-        "mode": pause.mode.value,
-        "author": pause.author,
-        "time": None if pause.time is None else pause.time.isoformat(),
-        "reason": pause.reason,
-    }
-    return json.dumps(value, separators=(",", ":")).encode()
+    pause: Pause
+    version: int

@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
 from autothrottle.core.capacity import CapacityLimits
 from autothrottle.core.loads import Capacity
-from autothrottle.lab.datadog import API_KEY, APP_KEY, MIN_COVERED_SECONDS, Counters, DatadogEmulator
+from autothrottle.lab.datadog import (
+    API_KEY,
+    APP_KEY,
+    MIN_COVERED_SECONDS,
+    RETRY_AFTER_SECONDS,
+    Counters,
+    DatadogEmulator,
+    Late,
+)
 
 KEYS = {"DD-API-KEY": API_KEY, "DD-APPLICATION-KEY": APP_KEY}
 TX = "avg:system.net.bytes_sent{service:kafka} by {host}"
@@ -33,7 +41,7 @@ def emulator() -> Iterator[DatadogEmulator]:
 
 def get(emulator: DatadogEmulator, path: str, headers: dict[str, str] = KEYS) -> tuple[int, Any]:
     try:
-        with urlopen(Request(emulator.url + path, headers=headers), timeout=10) as answer:
+        with urlopen(Request(emulator.url + path, headers=headers), timeout=60) as answer:
             return answer.status, json.load(answer)
     except HTTPError as error:
         with error:
@@ -240,3 +248,23 @@ def test_the_adapter_reads_a_short_window_at_any_moment(emulator: DatadogEmulato
             assert utilization.rate == pytest.approx(10_000_000, rel=1e-6)
             assert utilization.end - utilization.start >= timedelta(seconds=1.5)
             assert now[0] - utilization.end.timestamp() <= 2.5
+
+
+def test_an_answer_that_is_late_is_right_and_comes_at_once_when_the_fault_is_healed(emulator: DatadogEmulator) -> None:
+    emulator.fail(Late(600), path="/api/v1/validate")
+    answers: list[tuple[int, Any]] = []
+    asking = threading.Thread(target=lambda: answers.append(get(emulator, "/api/v1/validate")))
+    asking.start()
+    while not emulator.requests:
+        time.sleep(0.01)
+    emulator.heal()
+    asking.join(60)
+    assert answers == [(200, {"valid": True})]
+
+
+def test_too_many_requests_are_told_when_to_come_again(emulator: DatadogEmulator) -> None:
+    emulator.fail(429)
+    with pytest.raises(HTTPError) as refused:
+        urlopen(Request(f"{emulator.url}/api/v1/validate", headers=KEYS), timeout=60)
+    with refused.value as error:
+        assert (error.code, error.headers["Retry-After"]) == (429, str(RETRY_AFTER_SECONDS))

@@ -37,6 +37,8 @@ class GatedMetrics(MemoryMetrics):
     def __init__(self) -> None:
         super().__init__()
         self.readings = 0
+        self.longest_wait = timedelta(0)
+        """That the last reading was given."""
         self.reading_gate, self.posting_gate = threading.Event(), threading.Event()
         self.reading_gate.set()
         self.posting_gate.set()
@@ -45,6 +47,7 @@ class GatedMetrics(MemoryMetrics):
 
     def fetch_loads(self, timeout: timedelta) -> Loads:
         self.readings += 1
+        self.longest_wait = timeout
         self._pass(self.reading_gate)
         return super().fetch_loads(timeout)
 

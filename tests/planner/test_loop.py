@@ -581,6 +581,13 @@ def test_a_bug_in_one_cycle_does_not_end_the_loop(caplog: pytest.LogCaptureFixtu
 # Throttles of others.
 
 
+@pytest.mark.parametrize(("interval", "wait"), [(1, 0.4), (10, 4), (30, 12), (180, 15)])
+def test_a_reading_of_metrics_leaves_time_for_the_rest_of_half_an_interval(interval: float, wait: float) -> None:
+    with Bench(interval=timedelta(seconds=interval)) as bench:
+        bench.cycle()
+        assert bench.metrics.longest_wait == timedelta(seconds=wait)
+
+
 def test_foreign_throttles_are_reported_once_and_left(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.cluster.set_config_as_user(BROKER_1001, LEADER_RATE, "1000")
     for _ in range(70):

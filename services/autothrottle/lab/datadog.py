@@ -27,9 +27,20 @@ APP_KEY = "lab-app-key"
 MIN_COVERED_SECONDS = 0.3
 """A bucket with less data than this is not reported: its mean would be noise."""
 
-Fault = int | bytes | Literal["hang", "garbage", "half", "dribble"]
-"""What goes wrong: an HTTP status, another body with status 200, no answer, no JSON, a connection that ends
-in mid-body, or a body that comes byte by byte and never ends."""
+RETRY_AFTER_SECONDS = 60
+"""What an answer of 429 asks its client to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A fault: the right answer comes so late, or when the fault is healed."""
+
+    seconds: float
+
+
+Fault = int | bytes | Late | Literal["hang", "garbage", "half", "dribble"]
+"""What goes wrong: an HTTP status, another body with status 200, an answer that is late or never comes, no JSON, a
+connection that ends in mid-body, or a body that comes byte by byte and never ends."""
 
 _ROLLUP = re.compile(r"(?P<query>.*)\.rollup\(avg, (?P<seconds>[1-9]\d*)\)", re.DOTALL)
 _DRIBBLE_SECONDS = 0.02
@@ -388,6 +399,9 @@ class _Routes(BaseHTTPRequestHandler):
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         emulator.requests.append(Request(self.command, self.path, parts.path, query, time.time()))
         fault = emulator.take_fault(parts.path)
+        if isinstance(fault, Late):
+            emulator.wait_for_heal(fault.seconds)
+            fault = None
         if fault is not None:
             self._misbehave(fault)
         elif (refusal := self._refusal(parts.path, query)) is not None:
@@ -468,12 +482,14 @@ class _Routes(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body) if length is None else length))
+        if status == 429:
+            self.send_header("Retry-After", str(RETRY_AFTER_SECONDS))
         if 300 <= status < 400:
             self.send_header("Location", f"{self.server.emulator.url}/elsewhere")
         self.end_headers()
         self.wfile.write(body)
 
-    def _misbehave(self, fault: Fault) -> None:
+    def _misbehave(self, fault: int | bytes | str) -> None:
         if isinstance(fault, int):
             self._answer(fault, {"errors": [f"Fault {fault}"]})
         elif isinstance(fault, bytes):

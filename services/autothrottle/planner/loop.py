@@ -48,6 +48,8 @@ _CLUSTER_TIMEOUT = timedelta(seconds=20)
 """For reading the cluster and for writing to it: enough for 100,000 partitions read anew."""
 
 _LONGEST_METRICS_WAIT = timedelta(seconds=15)
+_METRICS_SHARE = 2 / 5
+"""Of the interval, for a reading: with all the rest a cycle takes less than half of it."""
 
 _METRICS_PAUSE = timedelta(seconds=15)
 """After a reading that failed: so long no event cycle reads again, lest a source that hangs holds each of them."""
@@ -428,10 +430,14 @@ class Planner:
         lifetime = _METRICS_PAUSE if memory.loads_error else self._settings.metrics_window
         return memory.loads_read is None or self._clock() - memory.loads_read >= lifetime.total_seconds()
 
+    @property
+    def _metrics_wait(self) -> timedelta:
+        return min(self._settings.interval * _METRICS_SHARE, _LONGEST_METRICS_WAIT)
+
     def _fetch_loads(self) -> None:
         memory = self._memory
         try:
-            memory.loads = self._ports.loads.fetch_loads(min(self._settings.interval / 2, _LONGEST_METRICS_WAIT))
+            memory.loads = self._ports.loads.fetch_loads(self._metrics_wait)
             memory.loads_error = ""
         except AutothrottleError as error:
             memory.loads, memory.loads_error = Loads(), f"metrics cannot be read: {error}"

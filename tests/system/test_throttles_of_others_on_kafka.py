@@ -1,0 +1,169 @@
+"""Throttles that others set on real Kafka 3.9: those of Kafka's own tool for a move, and those that somebody forgot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from autothrottle.lab.datadog import API_KEY, APP_KEY, DatadogEmulator
+from autothrottle.lab.kafka import KafkaCluster, java_command
+from autothrottle.lab.kafka_zookeeper import ZooKeeperModeCluster
+from autothrottle.lab.processes import Process
+from autothrottle.lab.traffic import BrokerCounters, fill
+from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle_client import AdminClient, AutothrottleError, ClusterState
+from tests.builders import eventually
+from tests.system.recovery_watch import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, RecoveryWatch, feed
+from tests.system.test_throttlectl import address_of, throttlectl
+
+MB = 1_000_000
+INTERVAL, CLEANUP_AFTER = 2, 2
+DESTINATION, BYSTANDER = 1005, 1004
+TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+TOOL_RATE = 3 * MB
+KEYS = {"AUTOTHROTTLE_API_KEY": API_KEY, "AUTOTHROTTLE_APP_KEY": APP_KEY}
+
+
+class Deployed:
+    """One process of all services, on the shared cluster, and started anew with other options."""
+
+    def __init__(self, zookeeper: ZooKeeperServer, kafka: KafkaCluster, directory: Path, stack: ExitStack) -> None:
+        self.datadog = stack.enter_context(DatadogEmulator())
+        for broker_id in kafka.brokers:
+            self.datadog.add_host(f"host-{broker_id}", broker_id, "lab")
+        feed(stack.enter_context(BrokerCounters(kafka)), self.datadog)
+        self._options = {
+            "zk-addr": zookeeper.connect,
+            "zk-config-prefix": "autothrottle-and-others",
+            "zk-session-timeout": "3",
+            "datadog-url": self.datadog.url,
+            "interval": str(INTERVAL),
+            "metrics-window": "6",
+            "cap-map": '{"lab":20}',
+            "min-rate": "5",
+            "api-listen": "127.0.0.1:0",
+        }
+        self._directory, self._stack, self._starts = directory, stack, 0
+
+    def start(self, *flags: str) -> Process:
+        """Start, and return when it answers and leads."""
+        self._starts += 1
+        command = [sys.executable, "-m", "autothrottle", "run", *(f"--{k}={v}" for k, v in self._options.items())]
+        log = self._directory / f"run-{self._starts}.log"
+        process = self._stack.enter_context(Process("run", [*command, *flags], log, KEYS))
+        eventually(lambda: state_of(process) is not None, 60)
+        return process
+
+
+def state_of(process: Process) -> ClusterState | None:
+    """The state as its API tells it; None: nobody leads yet, or no cycle has been run."""
+    try:
+        with AdminClient([address_of(process)]) as admin:
+            state = admin.state()
+    except AutothrottleError:
+        return None
+    return state if state.last_cycle else None
+
+
+def foreign_in(process: Process) -> list[tuple[str, str, str]]:
+    """What others left, as the API tells it."""
+    state = state_of(process)
+    found = state.last_cycle.foreign_throttles if state and state.last_cycle else ()
+    return [(one.resource, one.key, one.value) for one in found]
+
+
+def cycles_of(process: Process) -> int:
+    """The number of the last cycle; 0: unknown at the moment."""
+    state = state_of(process)
+    return state.last_cycle.number if state and state.last_cycle else 0
+
+
+@pytest.fixture
+def deployed(zookeeper: ZooKeeperServer, kafka_cluster: ZooKeeperModeCluster, tmp_path: Path) -> Iterator[Deployed]:
+    with ExitStack() as stack:
+        yield Deployed(zookeeper, kafka_cluster, tmp_path, stack)
+
+
+def execute_with_the_tool(cluster: KafkaCluster, plan: dict[int, list[int]], topic: str, directory: Path) -> str:
+    """Start a reassignment with Kafka's own tool and its `--throttle`; return what it says."""
+    rows = [
+        {"topic": topic, "partition": p, "replicas": ids, "log_dirs": ["any"] * len(ids)} for p, ids in plan.items()
+    ]
+    file = directory / "plan.json"
+    file.write_text(json.dumps({"version": 1, "partitions": rows}))
+    command = [*java_command("3.9.2", 128), TOOL, "--bootstrap-server", cluster.bootstrap_servers]
+    command += ["--reassignment-json-file", str(file), "--execute", "--throttle", str(TOOL_RATE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_what_kafkas_tool_set_for_its_move_goes_with_it_and_what_somebody_forgot_stays(
+    deployed: Deployed, kafka_cluster: ZooKeeperModeCluster, tmp_path: Path
+) -> None:
+    topic = "by-the-tool"
+    kafka_cluster.create_topic(topic, {p: [1001, 1002] for p in range(4)})
+    fill(kafka_cluster, topic, 30 * MB)
+    before = kafka_cluster.stored_configs()
+    forgotten = {LEADER_RATE: "7000000"}
+    kafka_cluster.set_configs_as_a_user({LEADER_RATE: "7000000"}, broker_id=BYSTANDER)
+    try:
+        process = deployed.start()
+        eventually(lambda: foreign_in(process) == [(f"brokers/{BYSTANDER}", LEADER_RATE, "7000000")], 30)
+        with RecoveryWatch(kafka_cluster, topic, every_seconds=0.05) as watch:
+            said = execute_with_the_tool(kafka_cluster, {p: [1001, DESTINATION] for p in range(4)}, topic, tmp_path)
+            assert f"throttle limit was set to {TOOL_RATE} B/s" in said
+            taken = watch.wait_until(
+                lambda s: bool(s.moving) and TOOL_RATE not in s.rates.values() and s.lists == s.expected,
+                60,
+                "the move is taken over: no rate of the tool's, and our lists",
+            )
+            assert taken.rates.keys() >= {(1001, LEADER_RATE), (DESTINATION, FOLLOWER_RATE)}
+            watch.wait_until(lambda s: not s.moving, 200, "the move is over")
+            eventually(lambda: kafka_cluster.stored_configs() == {**before, f"brokers/{BYSTANDER}": forgotten}, 30)
+        if by_tool := [s for s in watch.samples if TOOL_RATE in s.rates.values()]:
+            print(f"\nthe tool's throttles stood alone for {taken.at - by_tool[0].at:.2f} s")
+        assert_left_overs_are_reported_and_go_only_when_that_is_wanted(deployed, process, kafka_cluster, topic)
+        assert kafka_cluster.stored_configs() == before
+    finally:
+        kafka_cluster.set_configs_as_a_user({LEADER_RATE: None}, broker_id=BYSTANDER)
+        kafka_cluster.delete_topic(topic)
+
+
+def assert_left_overs_are_reported_and_go_only_when_that_is_wanted(
+    deployed: Deployed, process: Process, cluster: ZooKeeperModeCluster, topic: str
+) -> None:
+    cluster.set_configs_as_a_user({FOLLOWER_REPLICAS: "0:1001"}, topic=topic)
+    standing = cluster.stored_configs()
+    left = [(f"brokers/{BYSTANDER}", LEADER_RATE, "7000000"), (f"topics/{topic}", FOLLOWER_REPLICAS, "0:1001")]
+    eventually(lambda: foreign_in(process) == left, 30)
+    shown = [line.split()[-2:] for line in throttlectl(address_of(process), "state").splitlines() if "not ours" in line]
+    assert shown == [[resource, f"{key}={value}"] for resource, key, value in left]
+    assert f"[{left[0][0]} {left[1][0]}]; they are left; --cleanup-foreign removes them" in process.log.read_text()
+    eventually(lambda: any(e.title.endswith("Throttles of others found") for e in deployed.datadog.events), 30)
+
+    state = state_of(process)
+    assert state is not None and state.last_cycle is not None
+    number = state.last_cycle.number + CLEANUP_AFTER + 2
+    eventually(
+        lambda: (s := state_of(process)) is not None and s.last_cycle is not None and s.last_cycle.number >= number, 60
+    )
+    assert cluster.stored_configs() == standing, "untouched"
+    process.stop()
+
+    began = time.monotonic()
+    process = deployed.start("--cleanup-foreign", f"--cleanup-after={CLEANUP_AFTER}")
+    eventually(lambda: cluster.stored_configs() != standing, 60)
+    eventually(lambda: cycles_of(process) > 0, 30)
+    assert cycles_of(process) > CLEANUP_AFTER
+    print(f"left-overs went {time.monotonic() - began:.1f} s after the start with --cleanup-foreign")
+    eventually(lambda: LEADER_RATE not in cluster.stored_configs().get(f"brokers/{BYSTANDER}", {}), 30)
+    eventually(lambda: foreign_in(process) == [], 30)

@@ -54,7 +54,7 @@ def apply_change_set(snapshot: Snapshot, change_set: ChangeSet) -> Snapshot:
         keys = throttles.setdefault(change.resource, {})
         for edit in change.edits:
             assert keys.get(edit.key) == edit.expected
-            assert edit.value != edit.expected
+            assert edit.writes or edit.key not in (ledger[change.resource].keys if change.resource in ledger else {})
             if edit.value is None:
                 del keys[edit.key]
             else:

@@ -61,22 +61,31 @@ class Told(KafkaAdmin):
         self.after_broker: list[Callable[[], object]] = []
 
     def alter_broker_configs(
-        self, broker_id: int, edits: Sequence[ConfigEdit], *, timeout: timedelta | None = None
+        self,
+        broker_id: int,
+        edits: Sequence[ConfigEdit],
+        *,
+        timeout: timedelta | None = None,
+        until: float | None = None,
     ) -> None:
-        super().alter_broker_configs(broker_id, edits, timeout=timeout)
+        super().alter_broker_configs(broker_id, edits, timeout=timeout, until=until)
         self.writes.append(f"brokers/{broker_id}")
         self.operations += edits
         while self.after_broker:
             self.after_broker.pop()()
 
     def alter_topic_configs(
-        self, edits: Mapping[str, Sequence[ConfigEdit]], *, timeout: timedelta | None = None
+        self,
+        edits: Mapping[str, Sequence[ConfigEdit]],
+        *,
+        timeout: timedelta | None = None,
+        until: float | None = None,
     ) -> Mapping[str, AutothrottleError]:
         while self.before_topics:
             self.before_topics.pop()()
         self.writes += [f"topics/{topic}" for topic in edits]
         self.operations += [edit for of_topic in edits.values() for edit in of_topic]
-        return super().alter_topic_configs(edits, timeout=timeout)
+        return super().alter_topic_configs(edits, timeout=timeout, until=until)
 
 
 class Subject:

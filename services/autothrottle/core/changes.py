@@ -49,6 +49,11 @@ class Edit:
     value: str | None
     """What shall stand; None: the key goes."""
 
+    @property
+    def writes(self) -> bool:
+        """Whether it changes anything; if not it only demands that this stands when the ledger takes it over."""
+        return self.value != self.expected
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -455,10 +460,18 @@ def _change(
     snapshot: Snapshot, resource: ConfigResource, keys: Mapping[str, _Key], term: int, cycle: int
 ) -> Change | None:
     standing, entry = snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource)
+    known = entry.keys if entry else {}
     edits = tuple(
-        Edit(name, standing.get(name), key.value) for name, key in keys.items() if key.value != standing.get(name)
+        Edit(name, standing.get(name), key.value)
+        for name, key in keys.items()
+        if key.value != standing.get(name) or _takes_over(name, key, known)
     )
     ledger = {name: key.ledger for name, key in keys.items() if key.ledger is not None}
-    if not edits and ledger == (entry.keys if entry else {}):
+    if not edits and ledger == known:
         return None
     return Change(resource, edits, LedgerEntry(ledger, term, cycle) if ledger else None)
+
+
+def _takes_over(name: str, key: _Key, known: Mapping[str, LedgerKey]) -> bool:
+    """Whether a rate becomes ours as it stands: by then it must not be another, or we would put back a wrong one."""
+    return name in RATE_KEYS and key.ledger is not None and name not in known

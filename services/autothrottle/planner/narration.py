@@ -69,7 +69,7 @@ class Applied:
 
 def _rates(change: Change) -> dict[tuple[int, ReplicaRole], int | None]:
     ours = change.ledger.keys if change.ledger else {}
-    edited = {edit.key: edit.value for edit in change.edits}
+    edited = {edit.key: edit.value for edit in change.edits if edit.writes}
     return {
         (change.resource.broker_id, role): int(edited[role.rate_key] or 0) if role.rate_key in ours else None
         for role in ReplicaRole

@@ -49,7 +49,7 @@ def applying(tracer: Tracer, changes: Sequence[Change], outcomes: Sequence[Outco
 
 
 def _describe_changes(span: Span, changes: Sequence[Change], outcomes: Sequence[Outcome]) -> None:
-    edited = {change.resource: [edit.key for edit in change.edits] for change in changes}
+    edited = {change.resource: [edit.key for edit in change.edits if edit.writes] for change in changes}
     known = {outcome.resource: outcome for outcome in outcomes}
     resources = list(edited | known)
     span.describe({"changes": len(resources)})

@@ -161,10 +161,15 @@ class KafkaAdmin:
         answers = self._each(dict.fromkeys(broker_ids, partial(messages.describe_log_dirs, partitions)), timeout)
         return _split({b: messages.log_sizes(b, response) for b, response in answers.values.items()}, answers.failures)
 
-    # Writing. Nothing is sent twice: after Unavailable it is unknown whether the write was carried out.
+    # Writing. Nothing is sent twice: after Unavailable it is unknown whether the write was carried out. With `until`,
+    # a moment on the monotonic clock, nothing is sent after it, however long this process was stopped before.
 
     def alter_topic_configs(
-        self, edits: Mapping[str, Sequence[ConfigEdit]], *, timeout: timedelta | None = None
+        self,
+        edits: Mapping[str, Sequence[ConfigEdit]],
+        *,
+        timeout: timedelta | None = None,
+        until: float | None = None,
     ) -> Mapping[str, AutothrottleError]:
         """Edit configs of topics in one request; return topic -> why it was refused; absent: it is done.
 
@@ -172,13 +177,18 @@ class KafkaAdmin:
         """
         sound, failures = messages.sendable(edits)
         if sound:
-            deadline = self._deadline(timeout)
+            deadline = self._deadline(timeout, until)
             response = self._routing.tell_any(lambda: messages.alter_configs(messages.TOPIC, sound), deadline)
             failures |= messages.refused_configs(response, sound)
         return failures
 
     def alter_broker_configs(
-        self, broker_id: int, edits: Sequence[ConfigEdit], *, timeout: timedelta | None = None
+        self,
+        broker_id: int,
+        edits: Sequence[ConfigEdit],
+        *,
+        timeout: timedelta | None = None,
+        until: float | None = None,
     ) -> None:
         """Edit configs of one broker, through that broker, all or nothing.
 
@@ -188,14 +198,19 @@ class KafkaAdmin:
         """
         resources = {str(broker_id): edits}
         builds = {broker_id: lambda: messages.alter_configs(messages.BROKER, resources)}
-        answer = self._routing.each(builds, self._deadline(timeout), again=False)[broker_id]
+        answer = self._routing.each(builds, self._deadline(timeout, until), again=False)[broker_id]
         if isinstance(answer, AutothrottleError):
             raise answer
         for problem in messages.refused_configs(answer, resources).values():
             raise problem
 
     def alter_broker_configs_through_controller(
-        self, broker_id: int, edits: Sequence[ConfigEdit], *, timeout: timedelta | None = None
+        self,
+        broker_id: int,
+        edits: Sequence[ConfigEdit],
+        *,
+        timeout: timedelta | None = None,
+        until: float | None = None,
     ) -> None:
         """Edit rates of one broker, which may be down, through the active KRaft controller (KIP-919).
 
@@ -217,13 +232,17 @@ class KafkaAdmin:
             self._settings.bootstrap_controllers,
             self._options,
             lambda: messages.alter_configs(messages.BROKER, {str(broker_id): edits}),
-            self._deadline(timeout),
+            self._deadline(timeout, until),
         )
         for problem in messages.refused_configs(response, {str(broker_id): edits}).values():
             raise problem
 
     def alter_reassignments(
-        self, replicas: Mapping[Partition, Sequence[int] | None], *, timeout: timedelta | None = None
+        self,
+        replicas: Mapping[Partition, Sequence[int] | None],
+        *,
+        timeout: timedelta | None = None,
+        until: float | None = None,
     ) -> Mapping[Partition, AutothrottleError]:
         """Start reassignments to these replicas, None cancels; return partition -> why it was refused.
 
@@ -231,7 +250,7 @@ class KafkaAdmin:
         """
         if not replicas:
             return {}
-        deadline = self._deadline(timeout)
+        deadline = self._deadline(timeout, until)
         build = _bounded(lambda left: messages.alter_reassignments(replicas, left), deadline)
         response = self._routing.tell_controller(build, messages.top_code, deadline)
         _check(response, "these reassignments")
@@ -239,7 +258,9 @@ class KafkaAdmin:
 
     # Behind it
 
-    def _deadline(self, timeout: timedelta | None) -> float:
+    def _deadline(self, timeout: timedelta | None, until: float | None = None) -> float:
+        if until is not None:
+            return until
         return time.monotonic() + (timeout or self._settings.request_timeout).total_seconds()
 
     def _each(self, builds: Mapping[int, Callable[[], Any]], timeout: timedelta | None) -> Answers[int, Any]:

@@ -184,12 +184,12 @@ class AdminConfigWriter:
 
     def _write_rates(self, fence: int, prepared: _Prepared, deadline: float) -> None:
         broker_id, (edits,) = prepared.resource.broker_id, prepared.requests
-        timeout = self._fence.passed(fence, deadline, _TOO_LATE)
+        until = self._fence.passed(fence, deadline, _TOO_LATE)
         try:
             if prepared.unreachable is None:
-                self._kafka.alter_broker_configs(broker_id, edits, timeout=timeout)
+                self._kafka.alter_broker_configs(broker_id, edits, until=until)
             else:
-                self._kafka.alter_broker_configs_through_controller(broker_id, edits, timeout=timeout)
+                self._kafka.alter_broker_configs_through_controller(broker_id, edits, until=until)
         except Unavailable as error:
             tried = f"{prepared.unreachable}; through a controller: {error}" if prepared.unreachable else error
             raise Unavailable(_unreachable(broker_id, tried)) from error
@@ -213,7 +213,7 @@ class AdminConfigWriter:
         self, fence: int, edits: Mapping[str, Sequence[ConfigEdit]], deadline: float
     ) -> dict[ConfigResource, str]:
         try:
-            refused = self._kafka.alter_topic_configs(edits, timeout=self._fence.passed(fence, deadline, _TOO_LATE))
+            refused = self._kafka.alter_topic_configs(edits, until=self._fence.passed(fence, deadline, _TOO_LATE))
         except NotLeader:
             raise
         except AutothrottleError as error:
@@ -282,11 +282,12 @@ def _with_requests(
     change: Change, ledger: LedgerEntry | None, standing: Mapping[str, str], unreachable: Unavailable | None = None
 ) -> _Prepared:
     known, edits, steps = dict(change.ledger.keys if change.ledger else {}), [], []
+    unknown = {name for name, key in (ledger.keys if ledger else {}).items() if key.intent is not None}
     for edit in change.edits:
         found, ours = standing.get(edit.key), known.get(edit.key)
         if found not in (edit.expected, edit.value):
             raise Conflict(f"{edit.key} is {found!r} and was {edit.expected!r} when this was decided")
-        if found == edit.value and edit.expected != edit.value:
+        if found == edit.value and (edit.writes or edit.key not in unknown):
             continue
         sent, value = operations(replace(edit, expected=found), restores=ours is None)
         edits.append(Edit(edit.key, found, value))

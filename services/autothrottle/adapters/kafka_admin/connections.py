@@ -309,7 +309,9 @@ class Connections:
             connection = await self._connection(node)
         except Exception as error:
             return Silence(error, sent=False)
-        milliseconds = max((deadline - time.monotonic()) * 1000 * _EARLIER, 1.0)
+        milliseconds = (deadline - time.monotonic()) * 1000 * _EARLIER
+        if milliseconds <= 0:  # a process that was stopped, and wakes when another one leads
+            return Silence(kafka.errors.KafkaTimeoutError("it was too late to ask"), sent=False)
         try:
             response = await connection.send_request(request, request_timeout_ms=milliseconds)
         except (kafka.errors.NodeNotReadyError, kafka.errors.IncompatibleBrokerVersion) as error:

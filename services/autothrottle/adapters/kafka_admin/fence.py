@@ -25,12 +25,14 @@ class Fence:
         self.longest_write = session_timeout.total_seconds() * _SHARE_OF_SESSION
         """Seconds."""
 
-    def passed(self, term: int, deadline: float, too_late: str) -> timedelta:
-        """Return how long a write may take that begins now: while it runs nobody else can lead.
+    def passed(self, term: int, deadline: float, too_late: str) -> float:
+        """Return until when a write may be sent and be over: as long nobody else can lead.
+
+        It is a moment and no duration: a process that is stopped between this and its write must not count anew.
 
         Args:
             term: the fence of the term that decided it.
-            deadline: of `time.monotonic`.
+            deadline: of `time.monotonic`, as what is returned.
             too_late: what to say when the check has taken all of the time.
 
         Raises:
@@ -39,7 +41,6 @@ class Fence:
         """
         deadline = min(deadline, time.monotonic() + self.longest_write)
         self._ledger.check_term(term, deadline)
-        left = deadline - time.monotonic()
-        if left <= 0:
+        if time.monotonic() >= deadline:
             raise Unavailable(too_late)
-        return timedelta(seconds=left)
+        return deadline

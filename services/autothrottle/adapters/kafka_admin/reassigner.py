@@ -35,6 +35,6 @@ class AdminReassigner:
         self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...] | None], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
         """Let Kafka move partitions; return those that it refused."""
-        left = self._fence.passed(fence, time.monotonic() + timeout.total_seconds(), _TOO_LATE)
-        refused = self._kafka.alter_reassignments(targets, timeout=left)
+        until = self._fence.passed(fence, time.monotonic() + timeout.total_seconds(), _TOO_LATE)
+        refused = self._kafka.alter_reassignments(targets, until=until)
         return {row: str(error) for row, error in refused.items()}

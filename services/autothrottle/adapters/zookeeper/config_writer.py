@@ -127,7 +127,11 @@ class ZooKeeperConfigWriter:
     def _operations(
         self, change: Change, config: Node | None, ledger: Node | None
     ) -> list[tuple[str, tuple[Any, ...]]]:
-        return [*self._config_operations(change, config), *self._ledger_operations(change, ledger)]
+        written, recorded = list(self._config_operations(change, config)), list(self._ledger_operations(change, ledger))
+        if recorded and not written and change.edits and config:
+            # It becomes ours as it stands, which must be so in that very moment.
+            written = [("check", (self._kafka.config(change.resource), config[2]))]
+        return written + recorded
 
     def _config_operations(self, change: Change, node: Node | None) -> Iterator[tuple[str, tuple[Any, ...]]]:
         path = self._kafka.config(change.resource)

@@ -153,6 +153,10 @@ class Installation:
         now, most = (int(fields[field].split()[0]) * 1024 / MEGABYTE for field in ("VmRSS", "VmHWM"))
         return now, most
 
+    def open_files(self, name: str) -> int:
+        """Return how many files and sockets a process holds open."""
+        return len(list(Path(f"/proc/{self.services.processes[name].pid}/fd").iterdir()))
+
     def _cpu_seconds(self) -> dict[str, float]:
         return {name: _cpu_seconds(p.pid) for name, p in self.services.processes.items() if p.running}
 
@@ -184,13 +188,13 @@ class House:
         self._stack.close()
 
     @contextmanager
-    def installation(self, planners: int = 1) -> Iterator[Installation]:
+    def installation(self, planners: int = 1, interval_seconds: int = INTERVAL_SECONDS) -> Iterator[Installation]:
         """Give running services."""
         self._starts += 1
         directory = self._directory / f"services-{self._starts}"
         directory.mkdir()
         options = {
-            "interval": str(INTERVAL_SECONDS),
+            "interval": str(interval_seconds),
             "metrics-window": str(WINDOW_SECONDS),
             "default-capacity": str(CAPACITY // MEGABYTE),
             "max-rate": f"{MAX_RATIO:.0%}".rstrip("%"),

@@ -25,6 +25,7 @@ from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.loads import MEGABYTE, Capacity
 from autothrottle.core.simulation import ClientTraffic, Cluster, SimulatedBroker, SimulatedPartition, TrafficStep
 from autothrottle.lab.datadog import DatadogEmulator
+from autothrottle.lab.ensemble import ZooKeeperEnsemble
 from autothrottle.lab.services import Deployment, ServiceProcesses
 from autothrottle.lab.simulated import SimulatedKafka
 from autothrottle.lab.zookeeper import Operation, ZooKeeperServer
@@ -83,7 +84,7 @@ class SimulatedRecovery:
 
     def __init__(
         self,
-        zookeeper: ZooKeeperServer,
+        zookeeper: ZooKeeperServer | ZooKeeperEnsemble,
         directory: Path,
         sizes: Mapping[str, Sequence[int]],
         prefix: str = "",

@@ -67,8 +67,9 @@ class Stage:
         return self.services.planner(state.leader_address)
 
     def until(self, true: Callable[[int], bool], what: str) -> Sample:
-        """Wait until it is true of the destination's rate."""
-        return self.watch.wait_until(lambda s: true(s.rates.get((DESTINATION, FOLLOWER_RATE), 0)), 60, what)
+        """Wait until it is true of the rate that stands on the destination."""
+        key = (DESTINATION, FOLLOWER_RATE)
+        return self.watch.wait_until(lambda s: key in s.rates and true(s.rates[key]), 60, what)
 
     def tell(self, while_: str, began: float) -> float:
         """Print how a raise went; return its peak second, bytes/s."""
@@ -111,7 +112,7 @@ def stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: Path) ->
     assignment = {p: [1001 + p % 3, 1001 + (p + 1) % 3] for p in range(12)}
     cluster.create_topic(topic, assignment)
     cluster.create_topic(clients_topic, {0: [DESTINATION]})
-    fill(cluster, topic, 40 * MB)
+    fill(cluster, topic, 75 * MB)  # a loaded machine makes every wait longer
     options = {
         "interval": str(INTERVAL),
         "metrics-window": "12",

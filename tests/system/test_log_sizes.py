@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
@@ -15,9 +16,9 @@ from autothrottle.adapters.progress import ProgressReader
 from autothrottle.adapters.zookeeper.ledger_reader import LedgerReader
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
-from autothrottle.core.flows import Flow, FlowProgress
+from autothrottle.core.flows import Flow, FlowProgress, LandedMark
 from autothrottle.core.progress import LogSizes, remainder
-from autothrottle.core.topology import Snapshot
+from autothrottle.core.topology import Snapshot, TopicReassignment
 from autothrottle.lab.kafka import KafkaCluster
 from autothrottle.lab.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle.lab.traffic import fill
@@ -134,9 +135,26 @@ def slow_move(cluster: KafkaCluster, name: str, rate: int) -> Iterator[None]:
         cluster.wait_until_reassigned()
 
 
+class Reader(ProgressReader):
+    """Says when it was first told what moves."""
+
+    def __init__(self, kafka: KafkaAdmin) -> None:
+        self.told = threading.Event()
+        super().__init__(KafkaLogSizes(kafka), interval=timedelta(seconds=1))
+
+    def follow(
+        self,
+        reassignments: tuple[TopicReassignment, ...],
+        brokers: Collection[int],
+        unmoved_until: datetime | None = None,
+    ) -> None:
+        super().follow(reassignments, brokers, unmoved_until)
+        self.told.set()
+
+
 @contextlib.contextmanager
-def followed(kafka: KafkaAdmin) -> Iterator[ProgressReader]:
-    reader = ProgressReader(KafkaLogSizes(kafka), interval=timedelta(seconds=1))
+def followed(kafka: KafkaAdmin) -> Iterator[Reader]:
+    reader = Reader(kafka)
     try:
         yield reader
     finally:
@@ -160,10 +178,13 @@ class Watched:
         return found
 
 
-def follow_to_the_end(cluster: KafkaCluster, name: str, source: SnapshotSource, until_eta: bool) -> None:
+def follow_to_the_end(
+    cluster: KafkaCluster, name: str, source: SnapshotSource, reader: Reader, until_eta: bool
+) -> None:
     """Follow a slow move until its ETA is known, or only until something has landed, and then to its end."""
     size = on_disk(cluster, 1001, name)[name, 0]
     watched = Watched(source)
+    assert reader.told.wait(60)
     with slow_move(cluster, name, 1 * MB):
         eventually(lambda: (found := watched.look()) and found.bytes_landed > 0, 60)
         # Nothing is produced: what has landed and what is left are the leader's log, of one reading.
@@ -179,6 +200,8 @@ def follow_to_the_end(cluster: KafkaCluster, name: str, source: SnapshotSource, 
     counts = [seen.bytes_landed for seen in watched.seen]
     assert counts == sorted(counts)
     assert len({seen.since for seen in watched.seen}) == 1
+    # It was seen not to move before: what landed, landed since.
+    assert watched.seen[-1].recent[0] == LandedMark(watched.seen[-1].since, 0)
     assert watched.seen[-1].bytes_left == 0
     assert watched.seen[-1].bytes_grown == 0
     eventually(lambda: watched.look() and watched.snapshot.reassignments == (), 60)
@@ -197,7 +220,7 @@ def test_the_progress_of_a_move_is_in_every_snapshot_until_it_has_all_landed(
         followed(kafka) as reader,
         contextlib.closing(AdminSnapshots(kafka, ledger, timedelta(seconds=1), progress=reader)) as source,
     ):
-        follow_to_the_end(each_cluster, name, source, until_eta=True)
+        follow_to_the_end(each_cluster, name, source, reader, until_eta=True)
 
 
 def test_so_it_is_in_zookeeper_mode(kafka_cluster: ZooKeeperModeCluster, zookeeper: ZooKeeperServer) -> None:
@@ -209,7 +232,7 @@ def test_so_it_is_in_zookeeper_mode(kafka_cluster: ZooKeeperModeCluster, zookeep
         followed(kafka) as reader,
         contextlib.closing(ZooKeeperSnapshots(client, KafkaPaths(""), own, reader)) as source,
     ):
-        follow_to_the_end(kafka_cluster, name, source, until_eta=False)
+        follow_to_the_end(kafka_cluster, name, source, reader, until_eta=False)
 
 
 def test_a_snapshot_waits_for_no_broker_that_tells_no_sizes(

@@ -285,7 +285,7 @@ class SimulatedRecovery:
         """Whether something is still being copied."""
         return bool(self.kafka.counters()["moving_partitions"])
 
-    def wait_until_throttled(self, *topics: str, within_seconds: float = 10.0) -> None:
+    def wait_until_throttled(self, *topics: str, within_seconds: float = 60.0) -> None:
         """Return once `is_throttled`."""
         wait_for(lambda: self.is_throttled(*topics) or None, within_seconds, f"{topics or 'all'} are throttled")
 

@@ -35,6 +35,9 @@ FOREIGN_FLAGS = {
     "output",
     "timeout",
     "no-wait",
+    "within",
+    "stop",
+    "max-ratio",
     "dry-run",
     "clear",
     "reason",
@@ -135,7 +138,7 @@ def test_the_commands_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_commands_of_throttlectl_are_accepted() -> None:
     lines = [words for words in commands() if any(word.endswith(".venv/bin/throttlectl") for word in words)]
-    assert len(lines) == 14
+    assert len(lines) >= 15
     for words in lines[:-1]:
         assert make_parser().parse_args(words[1:]).command == words[1]
     assert lines[-1] == ["source", "<(.venv/bin/throttlectl", "completion", "bash)"]

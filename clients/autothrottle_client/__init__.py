@@ -26,9 +26,11 @@ from autothrottle_client.errors import (
     NotLeader,
     Unavailable,
 )
+from autothrottle_client.estimates import Estimate, PortEstimate
 from autothrottle_client.model import (
     AuditAction,
     AuditRecord,
+    CatchUp,
     ClusterState,
     Cycle,
     Decision,
@@ -52,11 +54,13 @@ __all__ = [
     "AuditAction",
     "AuditRecord",
     "AutothrottleError",
+    "CatchUp",
     "ClusterState",
     "Conflict",
     "Cycle",
     "CycleWatch",
     "Decision",
+    "Estimate",
     "ForeignThrottle",
     "Incomplete",
     "Invalid",
@@ -70,6 +74,7 @@ __all__ = [
     "PauseMode",
     "PlannerClient",
     "PlannerState",
+    "PortEstimate",
     "Reason",
     "ReassigningTopic",
     "Reassignments",

@@ -6,19 +6,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle_client.client import Client
 from autothrottle_client.errors import AutothrottleError, Invalid, NotLeader
+from autothrottle_client.estimates import Estimate, estimate_from_message
 from autothrottle_client.model import (
     AuditRecord,
+    CatchUp,
     ClusterState,
     Override,
     Pause,
     PauseMode,
     audit_record_from_message,
+    catch_up_from_message,
     cluster_state_from_message,
     override_from_message,
     pause_from_message,
@@ -43,6 +47,8 @@ from autothrottle_client.watch import DEFAULT_OUTAGE, DEFAULT_SILENCE, CycleWatc
 SUBMIT_TIMEOUT = timedelta(seconds=60)
 """For submitting a reassignment: its throttles are set, read back and given a second to act first."""
 
+ESTIMATE_TIMEOUT = timedelta(seconds=30)
+"""For an estimate: the sizes of logs are read twice, some seconds apart."""
 
 _T = TypeVar("_T")
 
@@ -163,6 +169,27 @@ class AdminClient(Client):
         request = admin_pb2.ResumeRequest()
         return self._replicas.call(lambda peer, seconds: _stub(peer).Resume(request, timeout=seconds)).was_paused
 
+    def start_catch_up(self, broker_id: int) -> tuple[CatchUp, tuple[str, ...]]:
+        """Let a broker catch up under throttle; return (that, warnings). It ends by itself when the broker is in sync.
+
+        Raises:
+            Invalid: when the broker id is not in 1..2^31-1.
+        """
+        request = admin_pb2.StartCatchUpRequest(broker_id=validate_broker_id(broker_id))
+        response = self._replicas.call(lambda peer, seconds: _stub(peer).StartCatchUp(request, timeout=seconds))
+        return catch_up_from_message(response.catch_up), tuple(response.warnings)
+
+    def stop_catch_up(self, broker_id: int) -> None:
+        """Take the throttles of a broker that catches up away. Never sent twice, as the second answer would be Missing.
+
+        Raises:
+            Missing: when it does not catch up under throttle.
+            Invalid: when the broker id is not in 1..2^31-1.
+            Unavailable: when no replica can be reached, or the connection broke, so that it may have been done.
+        """
+        request = admin_pb2.StopCatchUpRequest(broker_id=validate_broker_id(broker_id))
+        self._call_once(lambda peer, seconds: _stub(peer).StopCatchUp(request, timeout=seconds))
+
     def state(self) -> ClusterState:
         """Return who leads, its last cycle and all overrides."""
         return cluster_state_from_message(_state(self._replicas))
@@ -204,6 +231,40 @@ class AdminClient(Client):
         )
         return submission_from_message(
             self._replicas.call(lambda peer, seconds: _stub(peer).SubmitReassignment(request, timeout=seconds), timeout)
+        )
+
+    def estimate_reassignment(
+        self,
+        targets: Mapping[Partition, Sequence[int]],
+        max_ratio: float | None = None,
+        within: timedelta | None = None,
+        timeout: timedelta = ESTIMATE_TIMEOUT,
+    ) -> Estimate:
+        """Return how long a reassignment would take, or which throttles it would need; nothing is changed.
+
+        Args:
+            targets: (topic, partition) -> the broker ids that it shall be on, the preferred leader first.
+            max_ratio: the share of every link's capacity that replication may take, in (0, 1]; not with `within`.
+            within: when it is to be done, 1 s to 365 days; neither: the present headrooms count.
+            timeout: for all of it, which takes some seconds.
+
+        Raises:
+            Invalid: when a number is out of range, or a broker is unknown or down.
+            Missing: when a topic or partition does not exist.
+            Conflict: when a partition is being reassigned to other replicas.
+        """
+        if max_ratio is not None and not 0 < max_ratio <= 1:
+            raise Invalid(f"max_ratio {max_ratio!r} is outside of (0, 1]; give for example 0.3 for 30 %")
+        span = None if within is None else Duration()
+        if span is not None and within is not None:
+            span.FromTimedelta(within)
+        request = admin_pb2.EstimateReassignmentRequest(
+            partitions=targets_to_messages(targets), max_ratio=max_ratio or 0.0, within=span
+        )
+        return estimate_from_message(
+            self._replicas.call(
+                lambda peer, seconds: _stub(peer).EstimateReassignment(request, timeout=seconds), timeout
+            )
         )
 
     def cancel_reassignment(self, partitions: Collection[Partition]) -> tuple[int, Mapping[Partition, str]]:

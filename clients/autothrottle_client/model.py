@@ -48,6 +48,10 @@ class Reason(StrEnum):
     BROKER_OVERRIDE = "broker-override"
     OVER_CAPACITY = "over-capacity"
     """Clients need the link: less than the minimum, down to 0, where that is allowed."""
+    STARVATION = "starvation"
+    """More than the headroom gives: less would never let the move end."""
+    FINISH_BY = "finish-by"
+    """Less than the headroom gives: it is enough to be done in time."""
     UNKNOWN = "unknown"
     """A word that this version of the client does not know."""
 
@@ -217,6 +221,12 @@ class Cycle:
     """Whether it ran in shadow: nothing was written, and the sentence says what would have been."""
     foreign_throttles: tuple[ForeignThrottle, ...] = ()
     """What autothrottle did not set and what stands while nothing moves; left, but for `--cleanup-foreign`."""
+    eta_low: datetime | None = None
+    """Not before this the last byte lands, as far as the rates of the last minutes tell, UTC; None: unknown."""
+    eta_high: datetime | None = None
+    """Not after this, likewise."""
+    eta_is_static: bool = False
+    """Whether `eta` is no measurement yet but what is left by the throttles that stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +250,17 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class CatchUp:
+    """A broker that catches up under throttle."""
+
+    broker_id: int
+    author: str = ""
+    """Who asked for it; empty when unknown."""
+    time: datetime | None = None
+    """When, UTC; None: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterState:
     """Who leads and since when, the last cycle, all overrides, who runs and whether it is paused."""
 
@@ -259,6 +280,8 @@ class ClusterState:
     """Broker id -> scheduled cycles in a row without usable metrics."""
     pause: Pause | None = None
     """None: it is not paused."""
+    catch_ups: tuple[CatchUp, ...] = ()
+    """The brokers that catch up under throttle, by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +317,8 @@ _REASONS: Mapping[int, Reason] = MappingProxyType(
         types_pb2.Decision.REASON_CLUSTER_OVERRIDE: Reason.CLUSTER_OVERRIDE,
         types_pb2.Decision.REASON_BROKER_OVERRIDE: Reason.BROKER_OVERRIDE,
         types_pb2.Decision.REASON_OVER_CAPACITY: Reason.OVER_CAPACITY,
+        types_pb2.Decision.REASON_STARVATION: Reason.STARVATION,
+        types_pb2.Decision.REASON_FINISH_BY: Reason.FINISH_BY,
     }
 )
 _PAUSE_MODES: Mapping[int, PauseMode] = MappingProxyType(
@@ -403,6 +428,9 @@ def cycle_from_message(message: types_pb2.Cycle) -> Cycle:
         pause=pause_from_message(message.pause) if message.HasField("pause") else None,
         shadow=message.shadow,
         foreign_throttles=tuple(ForeignThrottle(f.resource, f.key, f.value) for f in message.foreign_throttles),
+        eta_low=message.eta_low.ToDatetime(tzinfo=UTC) if message.HasField("eta_low") else None,
+        eta_high=message.eta_high.ToDatetime(tzinfo=UTC) if message.HasField("eta_high") else None,
+        eta_is_static=message.eta_is_static,
     )
 
 
@@ -417,7 +445,14 @@ def cluster_state_from_message(message: admin_pb2.GetClusterStateResponse) -> Cl
         members=tuple(map(_member_from_message, message.members)),
         failures=dict(message.failures),
         pause=pause_from_message(message.pause) if message.HasField("pause") else None,
+        catch_ups=tuple(map(catch_up_from_message, message.catch_ups)),
     )
+
+
+def catch_up_from_message(message: admin_pb2.CatchUp) -> CatchUp:
+    """Return the catch-up that a message holds."""
+    time = message.time.ToDatetime(tzinfo=UTC) if message.HasField("time") else None
+    return CatchUp(message.broker_id, message.author, time)
 
 
 def pause_from_message(message: types_pb2.Pause) -> Pause:
@@ -440,6 +475,11 @@ def pause_mode_to_number(mode: PauseMode) -> types_pb2.Pause.Mode.ValueType:
         if known == mode:
             return types_pb2.Pause.Mode.ValueType(number)
     raise Invalid(f"pause mode {mode!r} is neither keep nor clear; give one of them")
+
+
+def role_from_number(number: int) -> ReplicaRole:
+    """Return the role that a number stands for."""
+    return _ROLES.get(number, ReplicaRole.UNKNOWN)
 
 
 def planner_state_from_message(message: planner_pb2.GetStateResponse) -> PlannerState:

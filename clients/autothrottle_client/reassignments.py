@@ -63,6 +63,12 @@ class ReassigningTopic:
     """What arrived since the topic was first seen to move; None: unknown."""
     bytes_left: int | None = None
     """What is left to be copied, some seconds old; None: unknown."""
+    eta: datetime | None = None
+    """When its last byte lands at the rate of the last minutes, UTC; None: unknown."""
+    eta_low: datetime | None = None
+    """Not before this, as far as the rates of the last minutes tell; None: unknown."""
+    eta_high: datetime | None = None
+    """Not after this, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,10 @@ class Reassignments:
     """By name."""
     eta: datetime | None = None
     """When the last byte of all of them lands, UTC; None: unknown."""
+    eta_low: datetime | None = None
+    """Not before this, as far as the rates of the last minutes tell; None: unknown."""
+    eta_high: datetime | None = None
+    """Not after this, likewise."""
 
     def partitions(self) -> frozenset[Partition]:
         """All partitions in reassignment."""
@@ -220,11 +230,22 @@ def refused_from_messages(messages: Iterable[types_pb2.PartitionRefusal]) -> dic
 
 def reassignments_from_message(message: admin_pb2.ListReassignmentsResponse) -> Reassignments:
     """Return what is being reassigned."""
-    eta = message.eta.ToDatetime(tzinfo=UTC) if message.HasField("eta") else None
-    return Reassignments(tuple(map(_topic, message.topics)), eta)
+    return Reassignments(tuple(map(_topic, message.topics)), *_etas(message))
+
+
+def _etas(
+    message: admin_pb2.ListReassignmentsResponse | admin_pb2.ReassigningTopic,
+) -> tuple[datetime | None, datetime | None, datetime | None]:
+    """The ETA, and the interval of it."""
+    return (
+        message.eta.ToDatetime(tzinfo=UTC) if message.HasField("eta") else None,
+        message.eta_low.ToDatetime(tzinfo=UTC) if message.HasField("eta_low") else None,
+        message.eta_high.ToDatetime(tzinfo=UTC) if message.HasField("eta_high") else None,
+    )
 
 
 def _topic(message: admin_pb2.ReassigningTopic) -> ReassigningTopic:
+    eta, low, high = _etas(message)
     return ReassigningTopic(
         topic=message.topic,
         partitions=tuple(message.partitions),
@@ -233,4 +254,7 @@ def _topic(message: admin_pb2.ReassigningTopic) -> ReassigningTopic:
         partitions_to_copy=message.partitions_to_copy,
         bytes_landed=message.bytes_landed if message.HasField("bytes_landed") else None,
         bytes_left=message.bytes_left if message.HasField("bytes_left") else None,
+        eta=eta,
+        eta_low=low,
+        eta_high=high,
     )

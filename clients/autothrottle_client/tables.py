@@ -8,7 +8,18 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
 
-from autothrottle_client.model import AuditAction, AuditRecord, ClusterState, Cycle, Decision, Member, Override, Pause
+from autothrottle_client.estimates import Estimate, estimate_line, span
+from autothrottle_client.model import (
+    AuditAction,
+    AuditRecord,
+    CatchUp,
+    ClusterState,
+    Cycle,
+    Decision,
+    Member,
+    Override,
+    Pause,
+)
 from autothrottle_client.rates import format_rate, format_size
 from autothrottle_client.reassignments import Reassignments, Submission
 
@@ -144,11 +155,30 @@ def submission_line(found: Submission, dry_run: bool) -> str:
     return "; ".join([f"{found.submitted} partitions {what}", *parts])
 
 
+def estimate_text(found: Estimate) -> str:
+    """Return an estimate: a line, and a row for each direction of a link."""
+    header = ("BROKER", "ROLE", "TO COPY", "PRODUCED", "THROTTLE", "HEADROOM", "CAPACITY", "TIME")
+    rows = [
+        (
+            str(port.broker_id),
+            port.role.value,
+            format_size(port.bytes_to_move),
+            format_rate(port.growth_bytes_per_second),
+            _maybe(port.rate_bytes_per_second),
+            _maybe(port.headroom_bytes_per_second),
+            _maybe(port.capacity_bytes_per_second),
+            span(port.seconds),
+        )
+        for port in found.ports
+    ]
+    return "\n\n".join([estimate_line(found), *([_table(header, rows)] if rows else [])])
+
+
 def reassignments_table(found: Reassignments) -> str:
     """Return what is being reassigned, a row for each topic."""
     if not found.topics:
         return NOTHING_MOVES
-    header = ("TOPIC", "PARTITIONS", "TO COPY", "TO BROKERS", "FROM BROKERS", "LEFT")
+    header = ("TOPIC", "PARTITIONS", "TO COPY", "TO BROKERS", "FROM BROKERS", "LEFT", "ETA")
     rows = [
         (
             one.topic,
@@ -157,10 +187,12 @@ def reassignments_table(found: Reassignments) -> str:
             _ids(one.adding_replicas),
             _ids(one.removing_replicas),
             "unknown" if one.bytes_left is None else format_size(one.bytes_left),
+            "unknown" if one.eta is None else _time(one.eta) + _interval(one.eta_low, one.eta_high),
         )
         for one in found.topics
     ]
-    return _table(header, rows)
+    whole = f"\n\nall done about {_time(found.eta)}{_interval(found.eta_low, found.eta_high)}" if found.eta else ""
+    return _table(header, rows) + whole
 
 
 def _ids(broker_ids: Iterable[int]) -> str:
@@ -170,7 +202,14 @@ def _ids(broker_ids: Iterable[int]) -> str:
 def _leader(state: ClusterState) -> list[tuple[str, str]]:
     since = [] if state.leader_since is None else [("since", _time(state.leader_since))]
     paused = [] if state.pause is None else [("paused", pause_text(state.pause))]
-    return [("leader", state.leader_address), ("term", str(state.term)), *since, *paused]
+    catch_ups = [("catches up", catch_up_words(one)) for one in state.catch_ups]
+    return [("leader", state.leader_address), ("term", str(state.term)), *since, *paused, *catch_ups]
+
+
+def catch_up_words(catch_up: CatchUp) -> str:
+    """Return which broker catches up under throttle, since when and by whom, in one line."""
+    since = "" if catch_up.time is None else f", since {_time(catch_up.time)}"
+    return f"broker {catch_up.broker_id}{since}" + (f", by {catch_up.author}" if catch_up.author else "")
 
 
 def _failures(failures: Mapping[int, int]) -> list[tuple[str, str]]:
@@ -205,8 +244,23 @@ def _last_cycle(cycle: Cycle | None) -> list[tuple[str, str]]:
 def _left(cycle: Cycle) -> list[tuple[str, str]]:
     if cycle.bytes_left is None:
         return [("bytes left", "unknown")] if cycle.topics else []
-    eta = "" if cycle.eta is None else f", done about {_time(cycle.eta)}"
-    return [("bytes left", f"{format_size(cycle.bytes_left)}{eta}")]
+    return [("bytes left", f"{format_size(cycle.bytes_left)}{_eta(cycle)}")]
+
+
+def _eta(cycle: Cycle) -> str:
+    """When it is done, and the interval of that, or what it is by."""
+    if cycle.eta is None:
+        return ""
+    about = f", done about {_time(cycle.eta)}"
+    return f"{about} at these throttles" if cycle.eta_is_static else about + _interval(cycle.eta_low, cycle.eta_high)
+
+
+def _interval(low: datetime | None, high: datetime | None) -> str:
+    return "" if low is None else f" ({_clock(low)} to {'unknown' if high is None else _clock(high)})"
+
+
+def _clock(time: datetime) -> str:
+    return time.strftime("%H:%M:%S")
 
 
 def _decisions_table(decisions: Iterable[Decision]) -> str:

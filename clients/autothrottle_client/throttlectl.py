@@ -18,9 +18,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autothrottle_client.admin import SUBMIT_TIMEOUT, AdminClient
+from autothrottle_client.admin import ESTIMATE_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
 from autothrottle_client.completion import SHELLS, Grammar, completion_script
 from autothrottle_client.errors import AutothrottleError, Incomplete, Invalid, Missing, NotLeader, Unavailable
+from autothrottle_client.estimates import parse_ratio, parse_span
 from autothrottle_client.expiry import parse_expiry
 from autothrottle_client.following import Follower, Progress, progress_line
 from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_BROKER_ID, Override, PauseMode
@@ -32,6 +33,7 @@ from autothrottle_client.tables import (
     NONE_SET,
     audit_table,
     cycle_line,
+    estimate_text,
     override_words,
     overrides_table,
     pause_text,
@@ -260,6 +262,16 @@ class _ProgressBar:
             print(flush=True)
 
 
+def _estimate(call: Call) -> int:
+    read = call.arguments
+    wanted = _read_file(read.file)
+    with call.admin() as admin:
+        found = admin.estimate_reassignment(wanted, read.max_ratio, read.within, max(call.timeout, ESTIMATE_TIMEOUT))
+    call.show(found, estimate_text(found))
+    _warn(found.warnings)
+    return 0
+
+
 def _cancel(call: Call) -> int:
     wanted = _read_file(call.arguments.file)
     with call.admin() as admin:
@@ -300,6 +312,20 @@ def _warn_refused(refused: Mapping[Partition, str]) -> None:
 
 def _say(text: str) -> None:
     print(f"throttlectl: {text}", file=sys.stderr, flush=True)
+
+
+def _catchup(call: Call) -> int:
+    broker_id = call.arguments.broker
+    with call.admin() as admin:
+        if call.arguments.stop:
+            admin.stop_catch_up(broker_id)
+            call.show({"stopped": broker_id}, f"broker {broker_id}: its throttles go, and it catches up without")
+            return 0
+        found, warnings = admin.start_catch_up(broker_id)
+    text = f"broker {broker_id} catches up under throttle, which goes when it is in sync"
+    call.show({"catch_up": found, "warnings": warnings}, text)
+    _warn(warnings)
+    return 0
 
 
 def _pause(call: Call) -> int:
@@ -346,9 +372,11 @@ _COMMANDS: dict[str, Callable[[Call], int]] = {
     "set": _set,
     "remove": _remove,
     "audit": _audit,
+    "estimate": _estimate,
     "reassign": _reassign,
     "cancel": _cancel,
     "reassignments": _reassignments,
+    "catchup": _catchup,
     "pause": _pause,
     "resume": _resume,
     "state": _state,
@@ -381,9 +409,11 @@ def make_parser() -> argparse.ArgumentParser:
     _add_set(command("set", "set an override, in place of one that stands", parents=[common]))
     _add_remove(command("remove", "remove an override", parents=[common]))
     _add_audit(command("audit", "show who changed which override or the pause, the newest first", parents=[common]))
+    _add_estimate(command("estimate", "tell how long a reassignment would take, before it starts", parents=[common]))
     _add_reassign(command("reassign", "throttle a reassignment, then submit it, and follow it", parents=[common]))
     _add_file(command("cancel", "cancel the reassignment of a file's partitions", parents=[common]))
     command("reassignments", "show what is being reassigned", parents=[common])
+    _add_catchup(command("catchup", "throttle what a bootstrapped broker lacks, until it is in sync", parents=[common]))
     _add_pause(command("pause", "decide nothing until resumed: throttles stay as they stand", parents=[common]))
     command("resume", "decide again", parents=[common])
     command("state", "show who leads, the last cycle and the overrides", parents=[common])
@@ -464,10 +494,36 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_estimate(parser: argparse.ArgumentParser) -> None:
+    _add_file(parser)
+    goal = parser.add_mutually_exclusive_group()
+    _option(
+        goal,
+        "--max-ratio",
+        default=None,
+        type=_accepted(parse_ratio),
+        metavar="PERCENT",
+        help="with throttles of so much of every link's capacity, above 0 and at most 100 (default: present headrooms)",
+    )
+    _option(
+        goal,
+        "--within",
+        default=None,
+        type=_accepted(parse_span),
+        metavar="TIME",
+        help="with the throttles that it needs to be done in 30m, 2h, 1d ...",
+    )
+
+
 def _add_reassign(parser: argparse.ArgumentParser) -> None:
     _add_file(parser)
     parser.add_argument("--no-wait", action="store_true", help="return when Kafka has taken it, and do not follow it")
     parser.add_argument("--dry-run", action="store_true", help="only look at it, and change nothing")
+
+
+def _add_catchup(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("broker", type=_accepted(_broker_id), metavar="BROKER", help="id of the broker; it may be down")
+    parser.add_argument("--stop", action="store_true", help="take its throttles away: it catches up without")
 
 
 def _add_pause(parser: argparse.ArgumentParser) -> None:

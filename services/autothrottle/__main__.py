@@ -27,6 +27,7 @@ from autothrottle import __version__
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
 from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
+from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
 from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
 from autothrottle.adapters.kafka_admin.properties import client_options, read_client_properties
 from autothrottle.adapters.kafka_admin.reassigner import AdminReassigner
@@ -35,6 +36,7 @@ from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 from autothrottle.adapters.progress import ProgressReader
 from autothrottle.adapters.rpc import AdminClient, ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
 from autothrottle.adapters.whereabouts import member_lookup, members_address
+from autothrottle.adapters.zookeeper.catch_ups import ZooKeeperCatchUps
 from autothrottle.adapters.zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper.ledger_reader import LedgerReader
@@ -47,6 +49,7 @@ from autothrottle.adapters.zookeeper.registrations import ZooKeeperRegistrations
 from autothrottle.adapters.zookeeper.removal import remove_own_tree
 from autothrottle.adapters.zookeeper.session import connect, connect_in_background, disconnect, disconnect_soon
 from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
+from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier.servicer import ApplierServicer
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid
@@ -111,7 +114,12 @@ class Composition:
 
     def discovery(self) -> Servicer:
         """What moves, and what stands."""
-        servicer = DiscoveryServicer(self._snapshots(self._session(), self._progress()))
+        kafka = self._kafka_admin
+        servicer = DiscoveryServicer(
+            self._snapshots(self._session(), self._progress()),
+            KafkaLogSizes(kafka) if kafka else None,
+            KafkaFetchSettings(kafka) if kafka else None,
+        )
         add = discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server
         return add, servicer, "autothrottle.v1.DiscoveryService"
 
@@ -145,17 +153,19 @@ class Composition:
         configuration = self.configuration
         metrics = self._client(MetricsClient, peers.metrics)
         applier = self._client(ApplierClient, peers.applier)
-        overrides = self._overrides()
+        overrides, discovery = self._overrides(), self._client(DiscoveryClient, peers.discovery)
         planner = Planner(
             Ports(
                 election=self._election(),
-                snapshots=self._client(DiscoveryClient, peers.discovery),
+                snapshots=discovery,
                 loads=metrics,
                 events=metrics,
                 writer=applier,
                 reassigner=applier,
                 overrides=overrides,
                 pauses=self._pauses,
+                catch_ups=self._catch_ups,
+                settings=discovery,
                 tracer=self._tracing.tracer,
             ),
             PlannerSettings(
@@ -164,6 +174,8 @@ class Composition:
                 metrics_window=configuration.datadog.metrics_window,
                 cleanup_after=configuration.cleanup_after,
                 cleanup_foreign=configuration.cleanup_foreign,
+                schedule=configuration.schedule,
+                finish_by=configuration.finish_by,
                 shadow=configuration.shadow,
             ),
         )
@@ -173,13 +185,18 @@ class Composition:
 
     def admin(self, peers: Peers) -> Servicer:
         """What operators call."""
+        configuration = self.configuration
+        overrides, discovery = self._overrides(), self._client(DiscoveryClient, peers.discovery)
+        metrics = self._client(MetricsClient, peers.metrics)
         servicer = AdminServicer(
-            self._overrides(),
+            overrides,
             self._client(PlannerClient, peers.planner),
             self._brokers(),
-            self._client(DiscoveryClient, peers.discovery),
+            discovery,
             self._membership,
             self._pauses,
+            Estimator(discovery, discovery, metrics, overrides, configuration.limits, configuration.schedule),
+            self._catch_ups,
         )
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
 
@@ -309,6 +326,12 @@ class Composition:
         pauses = ZooKeeperPauses(self._session(), self._own)
         self._stack.callback(pauses.close)
         return pauses
+
+    @cached_property
+    def _catch_ups(self) -> ZooKeeperCatchUps:
+        catch_ups = ZooKeeperCatchUps(self._session(), self._own)
+        self._stack.callback(catch_ups.close)
+        return catch_ups
 
     def private_directory(self) -> str:
         """A directory for sockets that nobody else may enter, gone with the stack."""

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.memory import (
+    MemoryCatchUps,
     MemoryCluster,
     MemoryElection,
     MemoryElectorate,
@@ -25,6 +26,7 @@ from autothrottle.ports.leadership import Election
 from autothrottle.ports.metrics import Event, EventSink, LoadSource
 from autothrottle.ports.overrides import OverrideStore
 from tests import builders
+from tests.adapters.contract_catch_up_store import CatchUpStoreContract
 from tests.adapters.contract_config_writer import ConfigWriterContract, rate
 from tests.adapters.contract_election import ElectionContract, nothing
 from tests.adapters.contract_override_store import OverrideStoreContract
@@ -132,6 +134,20 @@ def test_the_pause_and_the_overrides_share_a_record() -> None:
         (2, AuditAction.PAUSE, KEEP.author, KEEP),
         (1, AuditAction.SET, "", None),
     ]
+
+
+class TestMemoryCatchUps(CatchUpStoreContract):
+    @pytest.fixture
+    def electorate(self) -> MemoryElectorate:
+        return MemoryElectorate()
+
+    @pytest.fixture
+    def fence(self, electorate: MemoryElectorate) -> int:
+        return electorate.begin_term()
+
+    @pytest.fixture
+    def store(self, electorate: MemoryElectorate) -> MemoryCatchUps:
+        return MemoryCatchUps(electorate)
 
 
 class TestMemoryElection(ElectionContract):

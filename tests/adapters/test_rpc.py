@@ -98,6 +98,12 @@ class Discovery(discovery_pb2_grpc.DiscoveryServiceServicer):
             )
         yield from snapshot_to_chunks(snapshot, self.partitions_per_chunk)
 
+    def GetLogSizes(self, request: object, context: Any) -> Iterator[Any]:
+        raise AssertionError("nobody asks")
+
+    def GetFetchSettings(self, request: object, context: Any) -> Any:
+        raise AssertionError("nobody asks")
+
     def WatchSnapshots(self, request: object, context: Any) -> Iterator[Any]:
         events: queue.Queue[SnapshotEvent | None] = queue.Queue()
         watch = self.source.watch_snapshots(events.put)

@@ -20,6 +20,7 @@ import autothrottle.core.errors as core_errors
 import autothrottle.core.pause as core_pause
 import autothrottle_client.errors as client_errors
 from autothrottle.adapters.memory import (
+    MemoryCatchUps,
     MemoryCluster,
     MemoryMembers,
     MemoryMembership,
@@ -28,6 +29,7 @@ from autothrottle.adapters.memory import (
     MemoryPauses,
 )
 from autothrottle.adapters.rpc import PlannerClient as RpcPlannerClient
+from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.core.changes import Outcome, OutcomeStatus
 from autothrottle.core.configs import ConfigResource, ReplicaRole
@@ -372,7 +374,16 @@ class SlowAdmin(AdminServicer):
         self.overrides = MemoryOverrides()
         cluster = MemoryCluster()
         membership = MemoryMembership(MemoryMembers())
-        super().__init__(self.overrides, RpcPlannerClient([nobody()]), cluster, cluster, membership, MemoryPauses())
+        super().__init__(
+            self.overrides,
+            RpcPlannerClient([nobody()]),
+            cluster,
+            cluster,
+            membership,
+            MemoryPauses(),
+            Estimator(cluster, cluster, MemoryMetrics(), self.overrides, builders.limits()),
+            MemoryCatchUps(),
+        )
         self.lists = self.removals = self.settings = 0
         self._settings_lost = settings_lost
         self._ended = threading.Event()

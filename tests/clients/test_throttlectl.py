@@ -36,9 +36,11 @@ COMMANDS = (
     "set",
     "remove",
     "audit",
+    "estimate",
     "reassign",
     "cancel",
     "reassignments",
+    "catchup",
     "pause",
     "resume",
     "state",
@@ -197,6 +199,7 @@ def test_every_command_prints_one_json_object(at: House, capsys: pytest.CaptureF
         "members",
         "failures",
         "pause",
+        "catch_ups",
     }
     assert (state["term"], state["leader_address"]) == (1, at.address("planner-1"))
     assert state["overrides"] == [everyone, own]

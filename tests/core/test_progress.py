@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core import progress as progress_module
+from autothrottle.core.eta import Forecast, forecast_all
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress
-from autothrottle.core.progress import KEPT, REMEMBERED, BrokerLogSizes, LogSizes, ProgressHistory, eta, remainder
+from autothrottle.core.progress import KEPT, REMEMBERED, BrokerLogSizes, LogSizes, ProgressHistory, remainder
 from autothrottle.core.replication import LONGEST_STRETCH
 from autothrottle.core.topology import NO_LEADER, TopicPartition, TopicReassignment
 from tests import builders
@@ -318,8 +319,8 @@ def test_counts_that_began_at_different_times_are_never_subtracted() -> None:
     def progress(landed: int, seconds: float, since: datetime) -> Progress:
         return Progress({A: FlowProgress(landed, 0, 100, after(seconds), since)}, at=after(seconds))
 
-    assert eta([progress(0, 0, NOON), progress(100, 60, NOON)]) == after(120)
-    assert eta([progress(0, 0, NOON), progress(100, 60, after(1))]) is None
+    assert forecast_all([progress(0, 0, NOON), progress(100, 60, NOON)]).eta == after(120)
+    assert forecast_all([progress(0, 0, NOON), progress(100, 60, after(1))]) == Forecast()
 
 
 def test_what_has_all_landed_is_done_now() -> None:
@@ -327,7 +328,7 @@ def test_what_has_all_landed_is_done_now() -> None:
 
 
 def test_without_any_reading_nothing_is_known() -> None:
-    assert eta([]) is None
+    assert forecast_all([]) == Forecast()
     assert ProgressHistory().progress == Progress()
 
 

@@ -48,11 +48,15 @@ def test_every_route_is_answered_by_its_call() -> None:
         "SetOverride": '{"rateBytesPerSecond":"1000000"}',
         "RequestCycle": "{}",
         "SubmitReassignment": f'{{"partitions":[{moved}]}}',
+        "EstimateReassignment": f'{{"partitions":[{moved}]}}',
+        "StartCatchUp": "{}",
         "Pause": '{"mode":"MODE_KEEP"}',
         "CancelReassignment": f'{{"partitions":[{cancelled}]}}',
     }
     with Front() as front:
         front.house.cluster.add_topic("t1", {0: (1001, 1002)})
+        front.house.cluster.add_topic("lags", {0: (1002, 1001)})
+        front.house.cluster.leave_isr("lags", 0, 1001)
         front.house.start_planners()
         eventually(lambda: front.ask("GET", "/v1/state").status == 200)
         for route in bindings(SERVICE):

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 
 from autothrottle.adapters.memory import (
+    MemoryCatchUps,
     MemoryCluster,
     MemoryElection,
     MemoryElectorate,
@@ -18,6 +19,7 @@ from autothrottle.core.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.loads import Loads
 from autothrottle.core.plan import Limits
+from autothrottle.core.schedule import Schedule
 from autothrottle.planner.loop import Planner, PlannerSettings, Ports
 from autothrottle.planner.triggers import Trigger
 from autothrottle.ports.leadership import Term
@@ -78,6 +80,8 @@ class Bench:
         real_time: bool = False,
         tracer: Tracer = UNTRACED,
         shadow: bool = False,
+        schedule: Schedule = Schedule(),  # noqa: B008 (frozen)
+        finish_by: datetime | None = None,
     ) -> None:
         self.seconds = 0.0
         self.real_time, self.tracer = real_time, tracer
@@ -87,6 +91,7 @@ class Bench:
         self.metrics = GatedMetrics()
         self.overrides = MemoryOverrides(self.electorate)
         self.pauses = MemoryPauses(self.overrides.audit)
+        self.catch_ups = MemoryCatchUps(self.electorate)
         self.election = MemoryElection(self.electorate)
         self.settings = PlannerSettings(
             limits=limits or builders.limits(),
@@ -94,6 +99,8 @@ class Bench:
             cleanup_after=cleanup_after,
             cleanup_foreign=cleanup_foreign,
             shadow=shadow,
+            schedule=schedule,
+            finish_by=finish_by,
         )
         self.planner = self.another_planner()
         self.term = Term(0)
@@ -118,6 +125,8 @@ class Bench:
             reassigner=self.cluster,
             overrides=self.overrides,
             pauses=self.pauses,
+            catch_ups=self.catch_ups,
+            settings=self.cluster,
             tracer=self.tracer,
         )
 

@@ -16,6 +16,7 @@ import pytest
 from autothrottle.adapters.memory import MemoryCluster, MemoryMembers, MemoryMembership
 from autothrottle.adapters.rpc import PlannerClient
 from autothrottle.adapters.zookeeper.session import connect, disconnect
+from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.core.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.configs import (
@@ -238,7 +239,14 @@ def test_d28_the_api_answers_at_once_while_the_metrics_source_hangs(tmp_path: Pa
         )
         client = PlannerClient([planner_address])
         servicer = AdminServicer(
-            bench.overrides, client, bench.cluster, bench.cluster, MemoryMembership(MemoryMembers()), bench.pauses
+            bench.overrides,
+            client,
+            bench.cluster,
+            bench.cluster,
+            MemoryMembership(MemoryMembers()),
+            bench.pauses,
+            Estimator(bench.cluster, bench.cluster, bench.metrics, bench.overrides, builders.limits()),
+            bench.catch_ups,
         )
         add_admin = admin_pb2_grpc.add_AdminServiceServicer_to_server
         admin = ServiceServer("admin", [(add_admin, servicer, "autothrottle.v1.AdminService")])

@@ -39,13 +39,37 @@ def moving(bench: Bench, size: int = 10 * GB) -> None:
 def test_a_cycle_says_what_is_left_and_then_when_it_is_done(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     moving(bench)
     first = bench.cycle()
-    assert first.sentence == "1 topics in reassignment, left: 10.00 GB; 3 of 3 changes written"
-    assert (first.bytes_left, first.eta) == (10 * GB, None)
+    assert first.sentence == (
+        "1 topics in reassignment, left: 10.00 GB, about 2 min at these throttles; 3 of 3 changes written"
+    )
+    assert (first.bytes_left, first.eta_is_static, first.eta_low, first.eta_high) == (10 * GB, True, None, None)
+    assert first.eta == bench.now() + timedelta(seconds=10_000 / 72), "the leader, which sends at most 72 MB/s"
     bench.cluster.grow(1003, "t1", 0, 1 * GB)
     second = bench.cycle(after=30)
     assert second.sentence == "1 topics in reassignment, left: 9.00 GB, about 4 min; what stands is right"
     assert (second.bytes_left, second.eta) == (9 * GB, bench.now() + timedelta(seconds=270))
+    assert not second.eta_is_static
     assert "Bytes left to be copied: 9.00 GB, about 4 min" in caplog.messages
+
+
+def test_after_two_spans_of_readings_the_eta_has_an_interval(bench: Bench) -> None:
+    moving(bench)
+    bench.cycle()
+    for landed in (300_000_000, 200_000_000, 400_000_000):
+        bench.cluster.grow(1003, "t1", 0, landed)
+        record = bench.cycle(after=20)
+    assert record.eta is not None and record.eta_low is not None and record.eta_high is not None
+    assert record.eta_low < record.eta < record.eta_high
+    assert record.eta == bench.now() + timedelta(seconds=9_100 / 15)
+    assert "about 10 min (7 min to 16 min)" in record.sentence
+
+
+def test_a_move_that_gains_nothing_has_no_eta_by_its_throttles_either(bench: Bench) -> None:
+    moving(bench)
+    for _ in range(5):
+        record = bench.cycle(after=20)
+    assert record.bytes_left == 10 * GB
+    assert record.eta is None and not record.eta_is_static
 
 
 def test_a_cycle_that_an_event_starts_repeats_no_line_about_what_is_left(

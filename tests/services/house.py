@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 import grpc
 
 from autothrottle.adapters.memory import (
+    MemoryCatchUps,
     MemoryCluster,
     MemoryElection,
     MemoryElectorate,
@@ -20,6 +21,7 @@ from autothrottle.adapters.memory import (
     MemoryPauses,
 )
 from autothrottle.adapters.rpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
+from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier.servicer import ApplierServicer
 from autothrottle.discovery.servicer import DiscoveryServicer
@@ -63,8 +65,11 @@ class House:
         self.overrides = MemoryOverrides(self.electorate)
         self.members = MemoryMembers()
         self.pauses = MemoryPauses(self.overrides.audit)
+        self.catch_ups = MemoryCatchUps(self.electorate)
         self.servers: dict[str, ServiceServer] = {}
-        self._serve("discovery", DiscoveryServicer(self.cluster))
+        self.produce: Callable[[float], None] = lambda seconds: None
+        """What producers do in so many seconds, of which none pass."""
+        self._serve("discovery", DiscoveryServicer(self.cluster, self.cluster, self.cluster))
         self._serve("metrics", MetricsServicer(loads, events))
         self._serve("applier", ApplierServicer(self.cluster, self.cluster))
         self.planners = [self._planner(f"planner-{number}") for number in range(1, planners + 1)]
@@ -73,7 +78,11 @@ class House:
         leading = self._closing(PlannerClient(addresses, interceptors))
         snapshots = self._closing(DiscoveryClient([self.address("discovery")], interceptors))
         membership = MemoryMembership(self.members)
-        self._serve("admin", AdminServicer(self.overrides, leading, self.cluster, snapshots, membership, self.pauses))
+        self.estimator = Estimator(snapshots, snapshots, loads, self.overrides, builders.limits(), wait=self._let_grow)
+        admin = AdminServicer(
+            self.overrides, leading, self.cluster, snapshots, membership, self.pauses, self.estimator, self.catch_ups
+        )
+        self._serve("admin", admin)
 
     def __enter__(self) -> House:
         return self
@@ -96,6 +105,9 @@ class House:
         """A channel to a service, closed with the house."""
         return self._closing(grpc.insecure_channel(self.address(name)))
 
+    def _let_grow(self, seconds: float) -> None:
+        self.produce(seconds)
+
     def _planner(self, name: str) -> Planner:
         interceptors = self._tracing.client_interceptors
         metrics = self._closing(MetricsClient([self.address("metrics")], interceptors))
@@ -109,6 +121,8 @@ class House:
             reassigner=applier,
             overrides=self.overrides,
             pauses=self.pauses,
+            catch_ups=self.catch_ups,
+            settings=self._closing(DiscoveryClient([self.address("discovery")], interceptors)),
             tracer=self._tracing.tracer,
         )
         planner = Planner(ports, PlannerSettings(builders.limits(), interval=timedelta(seconds=60)))

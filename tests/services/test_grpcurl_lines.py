@@ -86,7 +86,14 @@ def server(house: House) -> Iterator[str]:
         leading = PlannerClient([house.address("planner-1")])
         stack.callback(leading.close)
         admin = AdminServicer(
-            house.overrides, leading, house.cluster, house.cluster, MemoryMembership(house.members), house.pauses
+            house.overrides,
+            leading,
+            house.cluster,
+            house.cluster,
+            MemoryMembership(house.members),
+            house.pauses,
+            house.estimator,
+            house.catch_ups,
         )
         servicers: list[tuple[Callable[[Any, grpc.Server], None], object, str]] = [
             (admin_pb2_grpc.add_AdminServiceServicer_to_server, admin, "autothrottle.v1.AdminService"),

@@ -10,12 +10,14 @@ from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
+from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
 from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
 from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 from autothrottle.adapters.progress import ProgressReader
 from autothrottle.adapters.zookeeper.ledger_reader import LedgerReader
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
+from autothrottle.core.fetching import FetchSettings
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark
 from autothrottle.core.progress import LogSizes, remainder
 from autothrottle.core.topology import Snapshot, TopicReassignment
@@ -255,3 +257,17 @@ def test_a_snapshot_waits_for_no_broker_that_tells_no_sizes(
             assert snapshot.progress is not None and snapshot.progress.flows == {}
             assert remainder(snapshot) is None
         assert time.monotonic() - began < 15
+
+
+def test_the_settings_in_force_of_brokers_and_topics_are_told_and_those_of_nobody_are_not(
+    each_cluster: KafkaCluster,
+) -> None:
+    plain, strict = (f"settings-{uuid.uuid4().hex[:8]}" for _ in range(2))
+    each_cluster.create_topic(plain, {0: [1001]})
+    each_cluster.create_topic(strict, {0: [1001, 1002]}, {"min.insync.replicas": "2"})
+    with admin(each_cluster) as kafka:
+        found = KafkaFetchSettings(kafka).fetch_settings([1001, 1002, 4711], [plain, strict, "nobody-s"], TIMEOUT)
+    assert found.brokers == {b: FetchSettings(524_288, 11) for b in (1001, 1002)}, "as these brokers are configured"
+    assert found.min_in_sync_replicas == {plain: 1, strict: 2}
+    for name in (plain, strict):
+        each_cluster.delete_topic(name)

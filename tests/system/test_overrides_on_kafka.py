@@ -125,3 +125,43 @@ def test_a_stopped_broker_with_an_override_of_its_own_catches_up_no_faster(
     while kafka_cluster.stored_configs() != before:
         assert time.monotonic() < deadline, f"left behind: {kafka_cluster.stored_configs()}"
         time.sleep(0.05)
+
+
+@pytest.mark.timeout(600)
+def test_a_bootstrapped_broker_catches_up_under_the_headroom_and_leaves_nothing(
+    kafka_cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub
+) -> None:
+    """KIP-73's second question: no reassignment runs, and nothing but the catch-up throttles it."""
+    topic, behind, headroom = "bootstrapped", 84 * MB, 18 * MB
+    assignment = {p: [1001 + p % 3, 1004] for p in range(6)}
+    kafka_cluster.create_topic(topic, assignment, {"min.insync.replicas": "1"})
+    before = kafka_cluster.stored_configs()
+    kafka_cluster.stop_broker(1004)
+    try:
+        fill(kafka_cluster, topic, behind // 6)
+        answer = admin.StartCatchUp(admin_pb2.StartCatchUpRequest(broker_id=1004), timeout=10)
+        assert "not registered" in " ".join(answer.warnings)
+
+        def lists() -> dict[str, str]:
+            return kafka_cluster.stored_configs().get(f"topics/{topic}", {})
+
+        listed = ",".join(f"{p}:1004" for p in range(6))
+        eventually(lambda: lists().get("follower.replication.throttled.replicas") == listed, 60)
+        stored = kafka_cluster.stored_configs()
+        assert 0 < int(stored["brokers/1004"][FOLLOWER_RATE]) <= headroom
+        assert all(0 < int(stored[f"brokers/{b}"][LEADER_RATE]) <= headroom for b in (1001, 1002, 1003))
+    finally:
+        kafka_cluster.start_broker(1004)
+    had = sum(size for (name, _), size in kafka_cluster.log_bytes(1004).items() if name == topic)
+    began = time.monotonic()
+    kafka_cluster.wait_until_in_sync([topic], within_seconds=120)
+    seconds = time.monotonic() - began
+    copied = sum(size for (name, _), size in kafka_cluster.log_bytes(1004).items() if name == topic) - had
+    print(
+        f"\ncaught up {copied / MB:.0f} MB in {seconds:.1f} s: {copied / seconds / MB:.2f} MB/s of {headroom / MB:.0f}"
+    )
+    assert copied >= behind * 0.5
+    assert copied / seconds <= 1.3 * headroom
+    eventually(lambda: kafka_cluster.stored_configs() == before, 60)
+    state = admin.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=10)
+    assert list(state.catch_ups) == []

@@ -58,10 +58,14 @@ def flow_progresses(draw: st.DrawFn) -> FlowProgress:
     return FlowProgress(landed, draw(_bytes), draw(_bytes), at, draw(times), recent)
 
 
+etas = st.none() | times.filter(lambda time: time != datetime(1970, 1, 1, tzinfo=UTC))
+"""In columns 1970 stands for what is unknown."""
 progresses = st.builds(
     Progress,
     st.dictionaries(st.builds(Flow, broker_ids, broker_ids), flow_progresses(), max_size=5),
-    st.dictionaries(topic_names, st.builds(TopicProgress, int64, int64), max_size=5),
+    st.dictionaries(topic_names, st.builds(TopicProgress, int64, int64, etas, etas, etas), max_size=5),
+    st.none() | times,
+    st.none() | times,
     st.none() | times,
     st.none() | times,
 )
@@ -143,6 +147,9 @@ cycles = st.builds(
     pause=st.none() | pauses,
     shadow=st.booleans(),
     foreign=st.lists(st.builds(ForeignThrottle, resources, keys, text), max_size=3).map(tuple),
+    eta_low=st.none() | times,
+    eta_high=st.none() | times,
+    eta_is_static=st.booleans(),
 )
 states = st.builds(
     PlannerState,

@@ -15,9 +15,11 @@ from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.subscriptions import Subscriptions
 from autothrottle.core.audit import MAX_AUDIT_RECORDS, AuditAction, AuditRecord
+from autothrottle.core.catch_up import CatchUp
 from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
 from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource
 from autothrottle.core.errors import Conflict, Incomplete, NotLeader, Unavailable
+from autothrottle.core.fetching import ClusterSettings
 from autothrottle.core.flows import Progress
 from autothrottle.core.ledger import LedgerEntry
 from autothrottle.core.loads import BrokerLoad, BytesPerSecond, Loads
@@ -208,7 +210,10 @@ class MemoryPartition:
 
 
 class MemoryCluster:
-    """A Kafka cluster (`SnapshotSource`, `ConfigWriter` and `Reassigner`), with its controller and its other users."""
+    """A Kafka cluster with its controller and its other users.
+
+    It is a `SnapshotSource`, a `LogSizeSource`, a `FetchSettingsSource`, a `ConfigWriter` and a `Reassigner`.
+    """
 
     def __init__(self, electorate: MemoryElectorate | None = None, brokers: Iterable[int] = ()) -> None:
         """Make a cluster without topics.
@@ -235,6 +240,8 @@ class MemoryCluster:
         """The reassignments that were submitted through the port, in order; None: cancelled."""
         self.log_bytes: dict[int, dict[TopicPartition, int]] = {}
         """Broker id -> (topic, partition) -> bytes of the log there; a broker that is absent answers nobody."""
+        self.settings = ClusterSettings()
+        """What brokers and topics are configured to; of those that are absent nothing is told."""
         self.version = 1
         self._history: ProgressHistory | None = None
         self._now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -294,6 +301,16 @@ class MemoryCluster:
                     for b in wanted.keys() & self.log_bytes.keys()
                 },
                 problems={b: f"broker {b} does not answer" for b in wanted.keys() - self.log_bytes.keys()},
+            )
+
+    def fetch_settings(
+        self, broker_ids: Collection[int], topics: Collection[str], timeout: timedelta
+    ) -> ClusterSettings:
+        with self._lock:
+            self._answer()
+            return ClusterSettings(
+                {b: one for b, one in self.settings.brokers.items() if b in broker_ids},
+                {t: count for t, count in self.settings.min_in_sync_replicas.items() if t in topics},
             )
 
     def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
@@ -787,6 +804,55 @@ class MemoryPauses:
     def _answer(self) -> None:
         if self._down:
             raise Unavailable("the pause cannot be read or written; try again")
+
+
+class MemoryCatchUps:
+    """The catch-ups in memory (a `CatchUpStore`)."""
+
+    def __init__(self, electorate: MemoryElectorate | None = None) -> None:
+        """Make an empty store.
+
+        Args:
+            electorate: whose terms fence the purging; None: one of its own.
+        """
+        self._electorate = electorate or MemoryElectorate()
+        self._catch_ups: dict[int, CatchUp] = {}
+        self._lock = threading.Lock()
+        self._watches: Subscriptions[None] = Subscriptions()
+        self._down = False
+
+    def unavailable(self, down: bool) -> None:
+        """Whether the store answers nobody."""
+        self._down = down
+
+    def read_catch_ups(self) -> Mapping[int, CatchUp]:
+        self._answer()
+        return dict(self._catch_ups)
+
+    def start_catch_up(self, wanted: CatchUp) -> None:
+        self._answer()
+        with self._lock:
+            self._catch_ups[wanted.broker_id] = wanted
+        self._watches.publish(None)
+
+    def remove_catch_up(self, broker_id: int) -> bool:
+        self._answer()
+        with self._lock:
+            found = self._catch_ups.pop(broker_id, None)
+        if found is not None:
+            self._watches.publish(None)
+        return found is not None
+
+    def purge_catch_up(self, fence: int, ended: CatchUp) -> bool:
+        self._electorate.check(fence)
+        return self._catch_ups.get(ended.broker_id) == ended and self.remove_catch_up(ended.broker_id)
+
+    def watch_catch_ups(self, notify: Callable[[], None]) -> Watch:
+        return self._watches.add(lambda _: notify())
+
+    def _answer(self) -> None:
+        if self._down:
+            raise Unavailable("the catch-ups cannot be read or written; try again")
 
 
 @dataclass(eq=False, slots=True)

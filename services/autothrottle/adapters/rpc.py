@@ -22,7 +22,9 @@ from autothrottle.adapters.endpoints import Endpoints, Interceptor, Replica, Res
 from autothrottle.core.changes import Change, Outcome
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.errors import AutothrottleError, Incomplete, NotLeader, Unavailable
+from autothrottle.core.fetching import ClusterSettings
 from autothrottle.core.loads import Loads
+from autothrottle.core.progress import LogSizes
 from autothrottle.core.reassignment import Submitted, Targets
 from autothrottle.core.topology import Snapshot, TopicPartition
 from autothrottle.ports.cluster import SnapshotEvent
@@ -37,6 +39,7 @@ from autothrottle.wire.changes import change_to_message, outcome_from_message
 from autothrottle.wire.cycles import cycle_from_message, state_from_message
 from autothrottle.wire.errors import from_rpc_error
 from autothrottle.wire.loads import event_to_message, loads_from_message
+from autothrottle.wire.log_sizes import log_sizes_from_messages, settings_from_message, wanted_to_message
 from autothrottle.wire.reassignments import (
     partitions_to_messages,
     partitions_to_topics,
@@ -74,7 +77,7 @@ class _Client:
 
 
 class DiscoveryClient(_Client):
-    """Snapshots from the discovery service (a `SnapshotSource`)."""
+    """Snapshots from the discovery service (a `SnapshotSource`, a `LogSizeSource` and a `FetchSettingsSource`)."""
 
     service = "discovery"
 
@@ -112,6 +115,23 @@ class DiscoveryClient(_Client):
 
         self._known = found = self._endpoints.call(fetch, timeout)
         return found.snapshot
+
+    def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
+        request = wanted_to_message(wanted)
+
+        def fetch(channel: grpc.Channel, seconds: float) -> LogSizes:
+            return log_sizes_from_messages(DiscoveryServiceStub(channel).GetLogSizes(request, timeout=seconds))
+
+        return self._endpoints.call(fetch, timeout)
+
+    def fetch_settings(
+        self, broker_ids: Collection[int], topics: Collection[str], timeout: timedelta
+    ) -> ClusterSettings:
+        request = discovery_pb2.GetFetchSettingsRequest(broker_ids=sorted(broker_ids), topics=sorted(topics))
+        response = self._endpoints.call(
+            lambda channel, seconds: DiscoveryServiceStub(channel).GetFetchSettings(request, timeout=seconds), timeout
+        )
+        return settings_from_message(response)
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> SnapshotWatch:
         """Return when the watch stands or could not be opened, and goes on in the background."""

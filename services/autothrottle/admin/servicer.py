@@ -9,7 +9,9 @@ from typing import Protocol
 
 import grpc
 
+from autothrottle.admin.estimator import Estimator
 from autothrottle.core.audit import validate_audit_limit
+from autothrottle.core.catch_up import CatchUp
 from autothrottle.core.cycle import PlannerState
 from autothrottle.core.errors import AutothrottleError, Missing, NotLeader, Unavailable
 from autothrottle.core.overrides import (
@@ -23,6 +25,7 @@ from autothrottle.core.overrides import (
 from autothrottle.core.pause import Pause
 from autothrottle.core.reassignment import Submitted, Targets
 from autothrottle.core.topology import TopicPartition
+from autothrottle.ports.catch_ups import CatchUpStore
 from autothrottle.ports.cluster import BrokerRegistry, SnapshotSource
 from autothrottle.ports.membership import Membership
 from autothrottle.ports.overrides import OverrideStore
@@ -30,7 +33,9 @@ from autothrottle.ports.pauses import PauseStore
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from autothrottle.wire.callers import caller
+from autothrottle.wire.catch_ups import catch_up_to_message
 from autothrottle.wire.cycles import cycle_to_message
+from autothrottle.wire.estimates import estimate_to_message, goal_from_message
 from autothrottle.wire.members import member_to_message
 from autothrottle.wire.overrides import (
     audit_to_list,
@@ -90,9 +95,12 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         snapshots: SnapshotSource,
         membership: Membership,
         pauses: PauseStore,
+        estimator: Estimator,
+        catch_ups: CatchUpStore,
     ) -> None:
         self._overrides, self._planner, self._brokers, self._snapshots = overrides, planner, brokers, snapshots
-        self._membership, self._pauses = membership, pauses
+        self._membership, self._pauses, self._estimator = membership, pauses, estimator
+        self._catch_ups = catch_ups
 
     def ListOverrides(
         self, request: admin_pb2.ListOverridesRequest, context: grpc.ServicerContext
@@ -177,6 +185,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             members=map(member_to_message, self._membership.members(_TIMEOUT)),
             failures=state.failures,
             pause=None if pause is None else pause_to_message(pause),
+            catch_ups=[catch_up_to_message(one) for _, one in sorted(self._catch_ups.read_catch_ups().items())],
         )
 
     def ListReassignments(
@@ -221,6 +230,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             cancelled=len(rows) - len(refused), refused=refusals_to_messages(refused)
         )
 
+    def EstimateReassignment(
+        self, request: admin_pb2.EstimateReassignmentRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.EstimateReassignmentResponse:
+        """Return what a reassignment would be."""
+        validate_fields(request)
+        wanted, goal = targets_from_messages(request.partitions), goal_from_message(request)
+        return estimate_to_message(self._estimator.estimate(wanted, goal, time_left(context)))
+
     def Pause(self, request: admin_pb2.PauseRequest, context: grpc.ServicerContext) -> admin_pb2.PauseResponse:
         """Pause; planners see the store change and act at once."""
         validate_fields(request)
@@ -239,17 +256,41 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             log.info("Resumed by %s", who)
         return admin_pb2.ResumeResponse(was_paused=was_paused)
 
+    def StartCatchUp(
+        self, request: admin_pb2.StartCatchUpRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.StartCatchUpResponse:
+        """Let a broker catch up under throttle; planners see the store change and act at once."""
+        validate_fields(request)
+        wanted = CatchUp(validate_broker_id(request.broker_id), _caller(context), datetime.now(UTC))
+        self._catch_ups.start_catch_up(wanted)
+        log.info("Broker %d catches up under throttle, asked for by %s", wanted.broker_id, wanted.author)
+        warnings = self._unregistered(wanted.broker_id, "it is throttled from its first fetch")
+        return admin_pb2.StartCatchUpResponse(catch_up=catch_up_to_message(wanted), warnings=warnings)
+
+    def StopCatchUp(
+        self, request: admin_pb2.StopCatchUpRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.StopCatchUpResponse:
+        """Take the throttles of a catch-up away; planners see the store change and act at once."""
+        validate_fields(request)
+        broker_id = validate_broker_id(request.broker_id)
+        if not self._catch_ups.remove_catch_up(broker_id):
+            raise Missing(f"broker {broker_id} does not catch up under throttle; GetClusterState shows those that do")
+        log.info("The catch-up of broker %d under throttle is ended by %s", broker_id, _caller(context))
+        return admin_pb2.StopCatchUpResponse()
+
     def _warnings(self, broker_id: int | None, autoremove: bool) -> list[str]:
         if broker_id is None:
             return []
         found = ["autoremove has no effect on a broker's override"] if autoremove else []
+        return found + self._unregistered(broker_id, "the override acts on what it catches up with")
+
+    def _unregistered(self, broker_id: int, effect: str) -> list[str]:
+        """A warning when a broker is not there, with what that means."""
         try:
             is_registered = self._brokers.is_registered(broker_id, _WARNING_TIMEOUT)
         except AutothrottleError:
-            return found
-        if not is_registered:
-            found.append(f"broker {broker_id} is not registered: the override acts on what it catches up with")
-        return found
+            return []
+        return [] if is_registered else [f"broker {broker_id} is not registered: {effect}"]
 
 
 def _caller(context: grpc.ServicerContext) -> str:

@@ -50,6 +50,12 @@ class CycleRecord:
     """Whether it ran in shadow: nothing was written."""
     foreign: tuple[ForeignThrottle, ...] = ()
     """What others set and what stands while nothing moves, by resource and key; it is left, or waits for clean-up."""
+    eta_low: datetime | None = None
+    """Not before this the last byte lands, as far as the rates of the last minutes tell, UTC; None: unknown."""
+    eta_high: datetime | None = None
+    """Not after this, likewise."""
+    eta_is_static: bool = False
+    """Whether `eta` is no measurement yet but what is left by the throttles that stand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,12 @@ class TopicProgress:
     """Bytes that arrived since it was first seen to move, what was there already included; only grows."""
     bytes_left: int
     """>= 0."""
+    eta: datetime | None = None
+    """When its last byte lands at the rate of the last minutes, UTC; None: unknown, or it stands still."""
+    eta_low: datetime | None = None
+    """Not before this, as far as the rates of the last minutes tell, UTC; None: unknown."""
+    eta_high: datetime | None = None
+    """Not after this, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,10 @@ class Progress:
     """When the reading was complete, UTC; None: there was none yet."""
     eta: datetime | None = None
     """When the last byte lands at the rate of the last minutes, UTC; None: unknown, or a flow stands still."""
+    eta_low: datetime | None = None
+    """Not before this, as far as the rates of the last minutes tell, UTC; None: unknown."""
+    eta_high: datetime | None = None
+    """Not after this, likewise."""
 
     @property
     def bytes_landed(self) -> int:

@@ -38,6 +38,10 @@ class Reason(Enum):
     BROKER_OVERRIDE = "broker-override"
     OVER_CAPACITY = "over-capacity"
     """Clients need the link: less than the minimum, down to 0, where `pause_over_capacity` allows it."""
+    STARVATION = "starvation"
+    """More than the headroom gives: less would never let the move end."""
+    FINISH_BY = "finish-by"
+    """Less than the headroom gives: it is enough to be done in time."""
 
 
 @dataclass(frozen=True, slots=True)

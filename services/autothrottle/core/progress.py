@@ -8,23 +8,17 @@ retention may delete at the leader first (never less than 0 is left). The type t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from autothrottle.core.eta import Forecast, Rates, forecast_all, static_end, with_topics
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress, TopicProgress
 from autothrottle.core.topology import NO_LEADER, Snapshot, TopicPartition, TopicReassignment, flows
 
 WINDOW = timedelta(minutes=3)
 """Over which the rate of landing is taken: long enough for the bursts of a throttle, short enough for its changes."""
-
-SHORTEST_SPAN = timedelta(seconds=15)
-"""Less says nothing: a throttle is enforced over 11 s. Three readings 10 s apart are surely more."""
-
-LONGEST_ETA = timedelta(days=365)
-"""What would take longer stands still."""
 
 READINGS_APART = timedelta(seconds=10)
 """Between the readings that an ETA is taken from: closer ones say no more."""
@@ -82,6 +76,12 @@ class Remainder:
     """When the last byte lands, UTC; None: unknown."""
     at: datetime
     """When the sizes were read, UTC."""
+    eta_low: datetime | None = None
+    """Not before this, as far as the rates of the last minutes tell, UTC; None: unknown."""
+    eta_high: datetime | None = None
+    """Not after this, likewise."""
+    eta_is_static: bool = False
+    """Whether `eta` is no measurement yet but what is left by the throttles that stand."""
 
 
 def remainder(snapshot: Snapshot) -> Remainder | None:
@@ -97,7 +97,17 @@ def remainder(snapshot: Snapshot) -> Remainder | None:
     unknown = len(moving) - len(known) + _offline(snapshot.reassignments)
     if unknown and not known:
         return None
-    return Remainder(sum(known), unknown, None if unknown else progress.eta, progress.at)
+    if unknown:
+        return Remainder(sum(known), unknown, None, progress.at)
+    return Remainder(sum(known), 0, progress.eta, progress.at, progress.eta_low, progress.eta_high)
+
+
+def foreseen(left: Remainder | None, snapshot: Snapshot, rates: Rates) -> Remainder | None:
+    """Return what is left with an ETA by the throttles, where a move has only begun and none is measured yet."""
+    if left is None or left.eta is not None or left.unknown_flows or snapshot.progress is None:
+        return left
+    end = static_end(snapshot.progress, flows(snapshot), rates)
+    return left if end is None else replace(left, eta=end, eta_is_static=True)
 
 
 def _offline(reassignments: Iterable[TopicReassignment]) -> int:
@@ -110,51 +120,6 @@ def _offline(reassignments: Iterable[TopicReassignment]) -> int:
             reassignment.leaders, reassignment.isr, reassignment.adding_replicas, strict=True
         )
     )
-
-
-def eta(readings: Sequence[Progress]) -> datetime | None:
-    """Return when the last byte lands, by successive readings, the newest last; None: unknown.
-
-    A destination needs `left / (landed - grown)`, the last two as rates since the oldest reading that knows all its
-    flows; the move ends with the slowest destination. It is unknown while there are fewer than `SHORTEST_SPAN` of
-    readings, and when a destination gains less than its leaders' logs grow.
-    """
-    newest = readings[-1] if readings else Progress()
-    received: dict[int, list[Flow]] = {}
-    for flow in newest.flows:
-        received.setdefault(flow.follower, []).append(flow)
-    left = ((of, {flow for flow in of if newest.flows[flow].bytes_left > 0}) for of in received.values())
-    ends = [_end(readings, of, waiting) for of, waiting in left if waiting]
-    if None in ends:
-        return None
-    found = [end for end in ends if end is not None]
-    return max(found) if found else (newest.at if newest.flows else None)
-
-
-def _end(readings: Sequence[Progress], received: Sequence[Flow], waiting: set[Flow]) -> datetime | None:
-    """When one destination has everything that it receives; `waiting` are its flows that are not done."""
-    newest = readings[-1].flows
-    for reading in readings[:-1]:
-        common = [
-            flow
-            for flow in received
-            if (was := reading.flows.get(flow)) is not None and newest[flow].since == was.since
-        ]
-        if not waiting <= set(common):
-            continue
-        at = max(newest[flow].at for flow in waiting)
-        span = at - max(reading.flows[flow].at for flow in waiting)
-        if span < SHORTEST_SPAN:
-            return None
-        gained = sum(_gain(reading.flows[flow], newest[flow]) for flow in common)
-        left = sum(newest[flow].bytes_left for flow in waiting)
-        seconds = span.total_seconds() * left / gained if gained > 0 else math.inf
-        return at + timedelta(seconds=seconds) if seconds < LONGEST_ETA.total_seconds() else None
-    return None
-
-
-def _gain(old: FlowProgress, new: FlowProgress) -> int:
-    return (new.bytes_landed - old.bytes_landed) - (new.bytes_grown - old.bytes_grown)
 
 
 class _Copy(NamedTuple):
@@ -238,7 +203,8 @@ class ProgressHistory:
             at=now,
         )
         readings = (*_apart(r for r in self.readings if r.at is not None and r.at > now - WINDOW), progress)
-        known = replace(progress, eta=None if seen.unknown else eta(readings))
+        end = Forecast() if seen.unknown else forecast_all(readings)
+        known = replace(progress, topics=with_topics(readings, end), eta=end.eta, eta_low=end.low, eta_high=end.high)
         return ProgressHistory((*readings[:-1], known), counts, landed, seen.copies)
 
 

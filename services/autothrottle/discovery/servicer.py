@@ -10,16 +10,24 @@ from collections.abc import Iterator
 
 import grpc
 
-from autothrottle.core.errors import Invalid
-from autothrottle.core.topology import MAX_BROKER_ID, Snapshot
+from autothrottle.core.errors import Unavailable
+from autothrottle.core.topology import Snapshot
 from autothrottle.ports.cluster import SnapshotEvent, SnapshotSource
+from autothrottle.ports.fetch_settings import FetchSettingsSource
+from autothrottle.ports.log_sizes import LogSizeSource
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import discovery_pb2, discovery_pb2_grpc
+from autothrottle.wire.log_sizes import (
+    log_sizes_to_messages,
+    settings_to_message,
+    validate_brokers,
+    validate_topics,
+    wanted_from_message,
+)
 from autothrottle.wire.reassignments import partitions_from_topics
 from autothrottle.wire.snapshots import UNKNOWN, NamedSnapshot, snapshot_to_chunks
 
-_MOST_BROKERS = 10_000
-
+_NOBODY_TO_ASK = "discovery knows no broker to ask; in ZooKeeper mode give it --bootstrap-servers"
 
 _MOST_SENT = 4
 """Snapshots that are kept for callers to come back to. They have most in common."""
@@ -53,16 +61,21 @@ class _SentSnapshots:
 class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
     """DiscoveryService."""
 
-    def __init__(self, source: SnapshotSource) -> None:
+    def __init__(
+        self,
+        source: SnapshotSource,
+        sizes: LogSizeSource | None = None,
+        settings: FetchSettingsSource | None = None,
+    ) -> None:
+        """Answer from these; None: nobody can be asked."""
         self._source, self._sent = source, _SentSnapshots()
+        self._sizes, self._settings = sizes, settings
 
     def GetSnapshot(
         self, request: discovery_pb2.GetSnapshotRequest, context: grpc.ServicerContext
     ) -> Iterator[discovery_pb2.GetSnapshotResponse]:
         """Return the cluster as it is now, in chunks."""
-        if len(request.replicas_of) > _MOST_BROKERS:
-            raise Invalid(f"replicas of {len(request.replicas_of)} brokers are asked for; name at most {_MOST_BROKERS}")
-        asked = tuple(map(_broker_id, request.replicas_of))
+        asked = validate_brokers(request.replicas_of)
         snapshot = self._source.fetch_snapshot(
             min_version=request.min_version,
             replicas_of=asked,
@@ -71,6 +84,24 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         )
         base = self._sent.take(request.known_name)
         yield from snapshot_to_chunks(snapshot, name=self._sent.keep(snapshot), base=base)
+
+    def GetLogSizes(
+        self, request: discovery_pb2.GetLogSizesRequest, context: grpc.ServicerContext
+    ) -> Iterator[discovery_pb2.GetLogSizesResponse]:
+        """Return the sizes of logs, a message for each broker."""
+        wanted = wanted_from_message(request)
+        if self._sizes is None:
+            raise Unavailable(f"the sizes of logs are unknown: {_NOBODY_TO_ASK}")
+        yield from log_sizes_to_messages(self._sizes.fetch_log_sizes(wanted, time_left(context)))
+
+    def GetFetchSettings(
+        self, request: discovery_pb2.GetFetchSettingsRequest, context: grpc.ServicerContext
+    ) -> discovery_pb2.GetFetchSettingsResponse:
+        """Return the settings of brokers and topics."""
+        broker_ids, topics = validate_brokers(request.broker_ids), validate_topics(request.topics)
+        if self._settings is None:
+            raise Unavailable(f"the settings of brokers are unknown: {_NOBODY_TO_ASK}")
+        return settings_to_message(self._settings.fetch_settings(broker_ids, topics, time_left(context)))
 
     def WatchSnapshots(
         self, request: discovery_pb2.WatchSnapshotsRequest, context: grpc.ServicerContext
@@ -88,9 +119,3 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
                 )
         finally:
             watch.close()
-
-
-def _broker_id(broker_id: int) -> int:
-    if not 0 <= broker_id <= MAX_BROKER_ID:
-        raise Invalid(f"broker id {broker_id} is outside of 0..{MAX_BROKER_ID}; give the id of a broker")
-    return broker_id

@@ -21,7 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 from autothrottle.core.errors import Invalid
 from autothrottle.gateway.answers import ADMIN_TIMEOUT, SUBMIT_TIMEOUT, Admin, Answer, document, parameters
 
-_TIMEOUTS = {"SubmitReassignment": SUBMIT_TIMEOUT}
+_TIMEOUTS = {"SubmitReassignment": SUBMIT_TIMEOUT, "EstimateReassignment": SUBMIT_TIMEOUT}
 """Method -> how long it may take, where that is longer than usual."""
 
 _TEMPLATE = re.compile(r"\{([a-z0-9_.]+)\}")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 
 from autothrottle.core.changes import (
@@ -22,22 +23,28 @@ from autothrottle.core.changes import (
 from autothrottle.core.configs import ReplicaRole, ResourceType
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
+from autothrottle.core.eta import SHORTEST_SPAN
 from autothrottle.core.loads import Loads
 from autothrottle.core.overrides import Overrides, whose
 from autothrottle.core.pause import Pause, PauseMode, stale_lists, taken_back
 from autothrottle.core.plan import Limits, plan, standing_rate
-from autothrottle.core.progress import SHORTEST_SPAN, remainder
+from autothrottle.core.progress import foreseen, remainder
 from autothrottle.core.reassignment import Submitted, Targets, proposal
+from autothrottle.core.schedule import NO_SCHEDULE, Schedule
 from autothrottle.core.topology import Snapshot, TopicPartition, participants
 from autothrottle.planner import narration, traces
+from autothrottle.planner.catching_up import LOOKED_AFTER, CatchingUp
 from autothrottle.planner.events import EventPoster
+from autothrottle.planner.guards import Guards
 from autothrottle.planner.memory import CycleInHand, Memory
 from autothrottle.planner.ramps import Ramps
 from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.triggers import Trigger, Triggers
+from autothrottle.ports.catch_ups import CatchUpStore
 from autothrottle.ports.cluster import ConfigWriter, Reassigner, SnapshotEvent, SnapshotSource
+from autothrottle.ports.fetch_settings import FetchSettingsSource
 from autothrottle.ports.leadership import Election, Leader, Term
-from autothrottle.ports.metrics import EventSink, LoadSource
+from autothrottle.ports.metrics import Event, EventSink, LoadSource
 from autothrottle.ports.overrides import OverrideStore
 from autothrottle.ports.pauses import PauseStore
 from autothrottle.ports.tracing import UNTRACED, Tracer
@@ -81,6 +88,10 @@ class PlannerSettings:
     cleanup_after: int = 60
     """Idle intervals after which foreign throttles are removed, >= 1; only with `cleanup_foreign`."""
     cleanup_foreign: bool = False
+    schedule: Schedule = NO_SCHEDULE
+    """Hours in which replication gets another share of the headroom."""
+    finish_by: datetime | None = None
+    """When moves shall be done, UTC: until then they take no more than that needs; None: as soon as possible."""
     shadow: bool = False
     """Whether everything is decided and recorded, and nothing written, posted or submitted."""
 
@@ -97,6 +108,8 @@ class Ports:
     reassigner: Reassigner
     overrides: OverrideStore
     pauses: PauseStore
+    catch_ups: CatchUpStore
+    settings: FetchSettingsSource
     tracer: Tracer = UNTRACED
 
 
@@ -115,6 +128,9 @@ class Planner:
         self._triggers = Triggers(settings.interval, clock)
         self._memory = Memory()
         self._submissions = Submissions(clock)
+        self._catching_up = CatchingUp(ports.catch_ups)
+        free = partial(self._triggers.request, "partitions are below min.insync.replicas", urgent=True)
+        self._guards = Guards(ports.settings, settings.schedule, settings.finish_by, free)
         self._fence = 0
         self._newest_event = 0
         self._leader: Leader | None = None
@@ -127,6 +143,7 @@ class Planner:
             ports.snapshots.watch_snapshots(self._happened),
             ports.overrides.watch_overrides(lambda: self._triggers.request("an override changed")),
             ports.pauses.watch_pause(lambda: self._triggers.request("it was paused or resumed")),
+            ports.catch_ups.watch_catch_ups(lambda: self._triggers.request("a catch-up began or ended", urgent=True)),
         ]
 
     def start(self, address: str) -> None:
@@ -144,6 +161,7 @@ class Planner:
             self._thread.join()
         self._ports.election.leave()
         self._poster.stop()
+        self._guards.close()
         with self._ended:
             self._ended.notify_all()
 
@@ -309,6 +327,7 @@ class Planner:
             self._fence, self._memory, self._newest_event = term.fence, Memory(), 0
             self._ramps.forget()
             self._submissions.begin_term(term.fence)
+            self._guards.begin_term()
         memory, start = self._memory, self._now()
         memory.cycles += 1
         cycle = CycleInHand(term, memory.cycles)
@@ -321,6 +340,7 @@ class Planner:
             self._advance(cycle)
             self._tell(cycle, trigger)
             self._purge_overrides(cycle)
+            self._look_after_catch_ups(cycle)
             memory.troubles = memory.troubles + 1 if cycle.refused else 0
         except NotLeader as error:
             log.warning("The cycle ends: %s", error)
@@ -353,14 +373,12 @@ class Planner:
         memory.overrides = self._overrides()
         self._await_expiry(cycle, memory.overrides)
         cycle.findings += dict.fromkeys([*cycle.overrides.warnings, *cycle.overrides.unreadable.values()])
+        cycle.findings += self._catching_up.read()
         with ports.tracer.span("discovery"):
-            cycle.read = ports.snapshots.fetch_snapshot(
-                min_version=max(memory.version, self._newest_event),
-                replicas_of=sorted(cycle.overrides.active_brokers),
-                partitions=self._submissions.take(),
-                timeout=_CLUSTER_TIMEOUT,
-            )
-        cycle.snapshot = self._submissions.show(cycle.read)
+            cycle.read = self._fetch_snapshot(cycle)
+            if self._catching_up.lacks(cycle.read):
+                cycle.read = self._fetch_snapshot(cycle)
+        cycle.snapshot = self._catching_up.show(self._submissions.show(cycle.read))
         cycle.left = remainder(cycle.read)
         memory.version = cycle.snapshot.version
         cycle.findings += [f"{problem.path}: {problem.reason}" for problem in cycle.snapshot.problems]
@@ -371,6 +389,14 @@ class Planner:
             cycle.loads = self._loads(cycle, trigger)
             if memory.loads_error:
                 span.fail(memory.loads_error)
+
+    def _fetch_snapshot(self, cycle: CycleInHand) -> Snapshot:
+        return self._ports.snapshots.fetch_snapshot(
+            min_version=max(self._memory.version, self._newest_event),
+            replicas_of=sorted(cycle.overrides.active_brokers.union(self._catching_up.brokers)),
+            partitions=sorted({*self._submissions.take(), *self._catching_up.partitions}),
+            timeout=_CLUSTER_TIMEOUT,
+        )
 
     def _pause(self, cycle: CycleInHand) -> Pause | None:
         """The pause; the one last read when it cannot be read. Whatever changed is logged once."""
@@ -449,11 +475,11 @@ class Planner:
         if cycle.pause is not None:
             self._stand_still(cycle, cycle.pause)
             return
-        memory = self._memory
+        memory, limits = self._memory, self._limits()
         cycle.plan = plan(
             cycle.snapshot,
             cycle.loads,
-            self._settings.limits,
+            limits,
             cycle.overrides,
             memory.failures,
             memory.history,
@@ -462,10 +488,21 @@ class Planner:
         if self._submissions.withdrawn or memory.withdrawn:
             # The lists of what was throttled in vain are no reassignment that an override has waited for.
             cycle.plan, memory.withdrawn = replace(cycle.plan, finished_override=False), False
+        guarded = self._guards.keep(cycle.plan, cycle.read, cycle.snapshot, limits, self._now())
+        cycle.plan = guarded.plan
+        cycle.findings += guarded.findings
+        cycle.left = foreseen(cycle.left, cycle.read, {(d.broker_id, d.role): d.rate for d in cycle.plan.decisions})
         pace = None if self._settings.shadow else self._ramps.pace
         found = changes(cycle.plan, cycle.snapshot, cycle.term.fence, cycle.number, pace)
         cycle.changes, cycle.outcomes = list(found.changes), list(found.refused)
         cycle.findings += found.findings
+
+    def _limits(self) -> Limits:
+        """What the operator allows now; a cycle runs when that changes by the schedule."""
+        now = self._now()
+        if (change := self._guards.next_change(now)) is not None:
+            self._triggers.request("the schedule allows another share", change)
+        return self._guards.limits(self._settings.limits, now)
 
     def _stand_still(self, cycle: CycleInHand, pause: Pause) -> None:
         """Decide on nothing: what stands stays, or what is ours goes."""
@@ -551,6 +588,13 @@ class Planner:
             if self._ports.overrides.purge_override(fence, broker_or_all, override.version, _EXPIRED):
                 log.info("Throttle override of %s removed: %s", whose(broker_or_all), _EXPIRED)
 
+    def _look_after_catch_ups(self, cycle: CycleInHand) -> None:
+        """Forget the brokers that are in sync, and come back while there are others."""
+        if cycle.pause is None and not (self._settings.shadow or cycle.refused or cycle.snapshot.problems):
+            self._catching_up.end(cycle.term.fence)
+        if self._catching_up.active:
+            self._triggers.request("a broker catches up", LOOKED_AFTER)
+
     def _note_reassignment(self, cycle: CycleInHand, purge_is_left: bool) -> None:
         """Remember whether an autoremove override has had its reassignment; what is unknown changes nothing."""
         if cycle.read.reassignments:
@@ -572,7 +616,7 @@ class Planner:
                 log.info("%s", line)
         if topics and not memory.topics:
             self._announce_progress(cycle.read.progress is not None)
-        limits = self._settings.limits
+        limits = self._guards.limits(self._settings.limits, self._now())
         for line in narration.rate_lines(cycle.plan, cycle.applied, limits):
             log.info("%s", line)
         for line in narration.removal_lines(cycle.plan, cycle.applied):
@@ -582,15 +626,17 @@ class Planner:
         defaults = snapshot.default_throttles
         cycle.findings += narration.default_lines(memory.defaults, defaults)
         cycle.findings += narration.default_in_force_lines(defaults, cycle.changes, cycle.outcomes)
+        said, seen = self._guards.look(cycle.plan, snapshot, trigger.scheduled)
+        cycle.findings += said
         self._tell_findings(cycle)
         if not self._settings.shadow:
-            self._post_events(cycle, done)
+            self._post_events(cycle, done, seen)
         memory.topics, memory.announced, memory.defaults = topics, lines, defaults
         memory.foreign = cycle.foreign
 
-    def _post_events(self, cycle: CycleInHand, done: Sequence[str]) -> None:
+    def _post_events(self, cycle: CycleInHand, done: Sequence[str], seen: Sequence[Event]) -> None:
         """Post what the cycle changed, and what others left: that when it appears or becomes another."""
-        found = narration.events(cycle.plan, cycle.snapshot, cycle.applied, done)
+        found = [*narration.events(cycle.plan, cycle.snapshot, cycle.applied, done), *seen]
         if cycle.foreign and cycle.foreign != self._memory.foreign:
             found.append(narration.foreign_event(cycle.foreign, self._settings.cleanup_foreign))
         for event in found:

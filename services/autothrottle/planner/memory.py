@@ -103,4 +103,7 @@ class CycleInHand:
             pause=self.pause,
             shadow=shadow,
             foreign=self.foreign,
+            eta_low=left.eta_low if left else None,
+            eta_high=left.eta_high if left else None,
+            eta_is_static=left.eta_is_static if left else False,
         )

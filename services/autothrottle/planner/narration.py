@@ -139,6 +139,10 @@ def _basis(decision: Decision, limits: Limits) -> str:
             return "clients need the link: below the minimum rate"
         case Reason.KEPT:
             return "no metrics: the standing rate"
+        case Reason.FINISH_BY:
+            return "twice what it needs to be done in time"
+        case Reason.STARVATION:
+            return "less would never end: more is produced to its partitions"
         case Reason.HEADROOM | Reason.UNCHANGED:
             percent = limits.max_ratio(decision.role) * 100
             return f"based on a {percent:g}% max free capacity utilization"
@@ -257,10 +261,27 @@ def progress_words(left: Remainder) -> str:
     >>> noon = datetime(2026, 11, 2, 12, tzinfo=UTC)
     >>> progress_words(Remainder(41_200_000_000, 0, noon + timedelta(minutes=12), noon))
     '41.20 GB, about 12 min'
+    >>> low, high = noon + timedelta(minutes=11), noon + timedelta(minutes=14)
+    >>> progress_words(Remainder(41_200_000_000, 0, noon + timedelta(minutes=12), noon, low, high))
+    '41.20 GB, about 12 min (11 min to 14 min)'
+    >>> progress_words(Remainder(41_200_000_000, 0, noon + timedelta(minutes=12), noon, eta_is_static=True))
+    '41.20 GB, about 12 min at these throttles'
     """
     if left.unknown_flows:
         return f"at least {gigabytes(left.bytes_left)} ({left.unknown_flows} flows unknown)"
-    return gigabytes(left.bytes_left) + ("" if left.eta is None else f", about {_span(left.eta - left.at)}")
+    return gigabytes(left.bytes_left) + (
+        "" if left.eta is None else f", about {_span(left.eta - left.at)}{_scatter(left)}"
+    )
+
+
+def _scatter(left: Remainder) -> str:
+    """The interval of the ETA, or what it is by."""
+    if left.eta_is_static:
+        return " at these throttles"
+    if left.eta_low is None:
+        return ""
+    latest = "unknown" if left.eta_high is None else _span(left.eta_high - left.at)
+    return f" ({_span(left.eta_low - left.at)} to {latest})"
 
 
 def progress_lines(left: Remainder | None) -> list[str]:

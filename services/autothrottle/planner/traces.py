@@ -25,10 +25,19 @@ def describe_cycle(span: Span, record: CycleRecord, scheduled: bool) -> None:
             "topics": len(record.topics),
             "sentence": record.sentence,
             "error": record.error,
+            **({} if record.bytes_left is None else {"bytes_left": record.bytes_left}),
+            **_eta(record),
         }
     )
     if record.error:
         span.fail(record.error)
+
+
+def _eta(record: CycleRecord) -> Mapping[str, Attribute]:
+    """When the move is over, and the interval of that; what is unknown is left out."""
+    times = {"eta": record.eta, "eta_low": record.eta_low, "eta_high": record.eta_high}
+    found: dict[str, Attribute] = {name: time.isoformat() for name, time in times.items() if time is not None}
+    return found | {"eta_is_static": record.eta_is_static} if found else {}
 
 
 @contextmanager

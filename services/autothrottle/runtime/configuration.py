@@ -12,7 +12,7 @@ import ipaddress
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from textwrap import fill
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from autothrottle.core.capacity import CapacityLimits
 from autothrottle.core.errors import Invalid
 from autothrottle.core.plan import Limits
+from autothrottle.core.schedule import Schedule
 from autothrottle.runtime import options
 from autothrottle.runtime.options import OPTIONS, KafkaBackend, Option, Refused
 from autothrottle.runtime.sources import Flags, Given, Rank, from_environment, from_file
@@ -141,6 +142,10 @@ class Configuration:
     zookeeper: ZooKeeperConfiguration
     addresses: AddressConfiguration
     limits: Limits
+    schedule: Schedule
+    """Hours in which replication gets another share of the headroom; empty: none."""
+    finish_by: datetime | None
+    """When moves shall be done, UTC; None: as soon as possible."""
     capacities: CapacityLimits
     interval: timedelta
     """Between two scheduled cycles, >= 1 s."""
@@ -269,6 +274,8 @@ def _configuration(reader: _Reader, warnings: list[str]) -> Configuration:
         zookeeper=_zookeeper(reader),
         addresses=_addresses(reader),
         limits=_limits(reader),
+        schedule=reader.of(options.SCHEDULE),
+        finish_by=reader.of(options.FINISH_BY),
         capacities=_capacities(reader),
         interval=reader.of(options.INTERVAL),
         cleanup_after=reader.of(options.CLEANUP_AFTER),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
@@ -22,6 +22,7 @@ from autothrottle.core.capacity import (
     parse_capacity,
 )
 from autothrottle.core.loads import MEGABYTE, BytesPerSecond, Capacity
+from autothrottle.core.schedule import Schedule, parse_schedule
 
 ENVIRONMENT_PREFIX = "AUTOTHROTTLE_"
 
@@ -85,6 +86,7 @@ class KafkaBackend(StrEnum):
     """Kafka's admin API, 2.4 to 4.x, whether it keeps its own state in ZooKeeper or in KRaft."""
 
 
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:[0-9]{2})", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9]+)?\]")
@@ -124,6 +126,17 @@ def _number(
     kind = "an integer" if whole else "a number"
     range = f"{kind}{' of' if unit else ''} {unit}".rstrip() + f", {low}{high}"
     return Option(name, parse, default, meaning, range)
+
+
+def _point_in_time(text: str) -> datetime | None:
+    if not text.strip():
+        return None
+    try:
+        if _TIME.fullmatch(text.strip()):
+            return datetime.fromisoformat(text.strip()).astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise Refused("is no time with its zone")
 
 
 def _seconds(
@@ -406,6 +419,22 @@ FAILURE_THRESHOLD = _count("failure-threshold", "1", "Cycles without metrics bef
 CLEANUP_AFTER = _count("cleanup-after", "60", "Idle intervals before throttles that were left over go", 1)
 PAUSE_OVER_CAPACITY = _boolean(
     "pause-over-capacity", "When clients need the link, throttle below min-rate, down to a full pause"
+)
+SCHEDULE: Option[Schedule] = Option(
+    "schedule",
+    parse_schedule,
+    "",
+    "Hours of the day in which replication gets another share of the headroom than max-rate, in both directions",
+    "a comma list of HH:MM-HH:MM=PERCENT, each > 0 and <= 100, no two over one another, then @ZONE; UTC without one",
+    example="09:00-17:00=50,22:00-06:00=95@Europe/Berlin",
+)
+FINISH_BY: Option[datetime | None] = Option(
+    "finish-by",
+    _point_in_time,
+    "",
+    "When moves shall be done: until then they take twice what that needs, and no more",
+    "a time with its zone, or empty: as soon as possible",
+    example="2030-01-31T06:00:00Z",
 )
 SHADOW = _boolean("shadow", "Decide and record, and change nothing in Kafka; give it a zk-config-prefix of its own")
 CLEANUP_FOREIGN = _boolean("cleanup-foreign", "Remove throttles that others left over, too")

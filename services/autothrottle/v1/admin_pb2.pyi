@@ -6,6 +6,7 @@ isort:skip_file
 from autothrottle.v1 import types_pb2 as _types_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -494,6 +495,7 @@ class GetClusterStateResponse(_message.Message):
     LEADER_SINCE_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
+    CATCH_UPS_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The newest term."""
     leader_address: _builtins.str
@@ -522,6 +524,10 @@ class GetClusterStateResponse(_message.Message):
     def failures(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """Broker id -> scheduled cycles in a row without usable metrics, of the leader."""
 
+    @_builtins.property
+    def catch_ups(self) -> _containers.RepeatedCompositeFieldContainer[Global___CatchUp]:
+        """The brokers that catch up under throttle, by id."""
+
     def __init__(
         self,
         *,
@@ -533,14 +539,293 @@ class GetClusterStateResponse(_message.Message):
         leader_since: _timestamp_pb2.Timestamp | None = ...,
         members: _abc.Iterable[Global___Member] | None = ...,
         failures: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        catch_ups: _abc.Iterable[Global___CatchUp] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_cycle", b"last_cycle", "leader_since", b"leader_since", "pause", b"pause"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "last_cycle", b"last_cycle", "leader_address", b"leader_address", "leader_since", b"leader_since", "members", b"members", "overrides", b"overrides", "pause", b"pause", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catch_ups", b"catch_ups", "failures", b"failures", "last_cycle", b"last_cycle", "leader_address", b"leader_address", "leader_since", b"leader_since", "members", b"members", "overrides", b"overrides", "pause", b"pause", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetClusterStateResponse: _TypeAlias = GetClusterStateResponse  # noqa: Y015
+
+@_typing.final
+class CatchUp(_message.Message):
+    """A broker that catches up under throttle."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    AUTHOR_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """The broker's id, > 0."""
+    author: _builtins.str
+    """Who asked for it."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        author: _builtins.str = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["author", b"author", "broker_id", b"broker_id", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CatchUp: _TypeAlias = CatchUp  # noqa: Y015
+
+@_typing.final
+class StartCatchUpRequest(_message.Message):
+    """Asks for a catch-up under throttle."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """The broker's id, > 0."""
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartCatchUpRequest: _TypeAlias = StartCatchUpRequest  # noqa: Y015
+
+@_typing.final
+class StartCatchUpResponse(_message.Message):
+    """It was asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CATCH_UP_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def catch_up(self) -> Global___CatchUp:
+        """As it stands now."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """For example that the broker is not registered, so that it acts when it appears."""
+
+    def __init__(
+        self,
+        *,
+        catch_up: Global___CatchUp | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["catch_up", b"catch_up"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catch_up", b"catch_up", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartCatchUpResponse: _TypeAlias = StartCatchUpResponse  # noqa: Y015
+
+@_typing.final
+class StopCatchUpRequest(_message.Message):
+    """Asks for the end of a catch-up under throttle."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """The broker's id, > 0."""
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopCatchUpRequest: _TypeAlias = StopCatchUpRequest  # noqa: Y015
+
+@_typing.final
+class StopCatchUpResponse(_message.Message):
+    """Its throttles go with the next cycle."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopCatchUpResponse: _TypeAlias = StopCatchUpResponse  # noqa: Y015
+
+@_typing.final
+class EstimateReassignmentRequest(_message.Message):
+    """What shall be estimated."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    MAX_RATIO_FIELD_NUMBER: _builtins.int
+    WITHIN_FIELD_NUMBER: _builtins.int
+    max_ratio: _builtins.float
+    """The share of every link's capacity that replication may take, in (0, 1]; 0: the present headrooms count. Not with
+    `within`.
+    """
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
+        """At most 100,000 partitions, each once."""
+
+    @_builtins.property
+    def within(self) -> _duration_pb2.Duration:
+        """When it is to be done, 1 s to 365 days; absent: the present headrooms count. Not with `max_ratio`."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_types_pb2.PartitionTarget] | None = ...,
+        max_ratio: _builtins.float = ...,
+        within: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["within", b"within"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_ratio", b"max_ratio", "partitions", b"partitions", "within", b"within"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EstimateReassignmentRequest: _TypeAlias = EstimateReassignmentRequest  # noqa: Y015
+
+@_typing.final
+class EstimateReassignmentResponse(_message.Message):
+    """What a reassignment would be."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    TOTAL_PARTITIONS_FIELD_NUMBER: _builtins.int
+    MOVE_RATIO_FIELD_NUMBER: _builtins.int
+    BYTES_TO_MOVE_FIELD_NUMBER: _builtins.int
+    UNKNOWN_PARTITIONS_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    PORTS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    partitions: _builtins.int
+    """How many of the partitions have anything to be copied."""
+    total_partitions: _builtins.int
+    """How many partitions the cluster has."""
+    move_ratio: _builtins.float
+    """KIP-73's MoveRatio: the one by the other, in [0, 1]."""
+    bytes_to_move: _builtins.int
+    """Bytes to be copied, each copy counted; of the partitions that are known."""
+    unknown_partitions: _builtins.int
+    """How many partitions more there are whose leader did not tell the sizes of its logs."""
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """How long it takes; absent: unknown, or it would never end."""
+
+    @_builtins.property
+    def ports(self) -> _containers.RepeatedCompositeFieldContainer[Global___PortEstimate]:
+        """The directions of links that take part, by broker and role."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What stands in its way, a sentence each."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _builtins.int = ...,
+        total_partitions: _builtins.int = ...,
+        move_ratio: _builtins.float = ...,
+        bytes_to_move: _builtins.int = ...,
+        unknown_partitions: _builtins.int = ...,
+        duration: _duration_pb2.Duration | None = ...,
+        ports: _abc.Iterable[Global___PortEstimate] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_to_move", b"bytes_to_move", "duration", b"duration", "move_ratio", b"move_ratio", "partitions", b"partitions", "ports", b"ports", "total_partitions", b"total_partitions", "unknown_partitions", b"unknown_partitions", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EstimateReassignmentResponse: _TypeAlias = EstimateReassignmentResponse  # noqa: Y015
+
+@_typing.final
+class PortEstimate(_message.Message):
+    """What one direction of one broker's link has to do."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    BYTES_TO_MOVE_FIELD_NUMBER: _builtins.int
+    GROWTH_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RATE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    HEADROOM_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    CAPACITY_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """The broker's id."""
+    role: _types_pb2.ReplicaRole.ValueType
+    """The side that the broker is on."""
+    bytes_to_move: _builtins.int
+    """Bytes to be copied."""
+    growth_bytes_per_second: _builtins.int
+    """What is produced meanwhile and counts against the throttle, bytes per second."""
+    rate_bytes_per_second: _builtins.int
+    """The throttle that the estimate counts on, bytes per second; absent: unknown, since the capacity is."""
+    headroom_bytes_per_second: _builtins.int
+    """What it would get now, bytes per second; absent without metrics."""
+    capacity_bytes_per_second: _builtins.int
+    """What the link carries, bytes per second; absent without metrics."""
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """How long it takes; absent: unknown, or it would never end."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        role: _types_pb2.ReplicaRole.ValueType = ...,
+        bytes_to_move: _builtins.int = ...,
+        growth_bytes_per_second: _builtins.int = ...,
+        rate_bytes_per_second: _builtins.int | None = ...,
+        headroom_bytes_per_second: _builtins.int | None = ...,
+        capacity_bytes_per_second: _builtins.int | None = ...,
+        duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_rate_bytes_per_second", b"_rate_bytes_per_second", "capacity_bytes_per_second", b"capacity_bytes_per_second", "duration", b"duration", "headroom_bytes_per_second", b"headroom_bytes_per_second", "rate_bytes_per_second", b"rate_bytes_per_second"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_rate_bytes_per_second", b"_rate_bytes_per_second", "broker_id", b"broker_id", "bytes_to_move", b"bytes_to_move", "capacity_bytes_per_second", b"capacity_bytes_per_second", "duration", b"duration", "growth_bytes_per_second", b"growth_bytes_per_second", "headroom_bytes_per_second", b"headroom_bytes_per_second", "rate_bytes_per_second", b"rate_bytes_per_second", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__capacity_bytes_per_second: _TypeAlias = _typing.Literal["capacity_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__capacity_bytes_per_second: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__headroom_bytes_per_second: _TypeAlias = _typing.Literal["headroom_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__headroom_bytes_per_second: _TypeAlias = _typing.Literal["_headroom_bytes_per_second", b"_headroom_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__rate_bytes_per_second: _TypeAlias = _typing.Literal["rate_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__rate_bytes_per_second: _TypeAlias = _typing.Literal["_rate_bytes_per_second", b"_rate_bytes_per_second"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__capacity_bytes_per_second) -> _WhichOneofReturnType__capacity_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__headroom_bytes_per_second) -> _WhichOneofReturnType__headroom_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rate_bytes_per_second) -> _WhichOneofReturnType__rate_bytes_per_second | None: ...
+
+Global___PortEstimate: _TypeAlias = PortEstimate  # noqa: Y015
 
 @_typing.final
 class Member(_message.Message):
@@ -617,6 +902,8 @@ class ListReassignmentsResponse(_message.Message):
 
     TOPICS_FIELD_NUMBER: _builtins.int
     ETA_FIELD_NUMBER: _builtins.int
+    ETA_LOW_FIELD_NUMBER: _builtins.int
+    ETA_HIGH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReassigningTopic]:
         """One for each topic, by name."""
@@ -625,15 +912,25 @@ class ListReassignmentsResponse(_message.Message):
     def eta(self) -> _timestamp_pb2.Timestamp:
         """When the last byte of all of them lands at the rate of the last minutes; absent: unknown."""
 
+    @_builtins.property
+    def eta_low(self) -> _timestamp_pb2.Timestamp:
+        """Not before this, as far as the rates of the last minutes tell; absent: unknown."""
+
+    @_builtins.property
+    def eta_high(self) -> _timestamp_pb2.Timestamp:
+        """Not after this, likewise."""
+
     def __init__(
         self,
         *,
         topics: _abc.Iterable[Global___ReassigningTopic] | None = ...,
         eta: _timestamp_pb2.Timestamp | None = ...,
+        eta_low: _timestamp_pb2.Timestamp | None = ...,
+        eta_high: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -652,6 +949,9 @@ class ReassigningTopic(_message.Message):
     PARTITIONS_TO_COPY_FIELD_NUMBER: _builtins.int
     BYTES_LANDED_FIELD_NUMBER: _builtins.int
     BYTES_LEFT_FIELD_NUMBER: _builtins.int
+    ETA_FIELD_NUMBER: _builtins.int
+    ETA_LOW_FIELD_NUMBER: _builtins.int
+    ETA_HIGH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
     partitions_to_copy: _builtins.int
@@ -672,6 +972,18 @@ class ReassigningTopic(_message.Message):
     def removing_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids of the brokers that partitions will leave, ascending."""
 
+    @_builtins.property
+    def eta(self) -> _timestamp_pb2.Timestamp:
+        """When its last byte lands at the rate of the last minutes; absent: unknown."""
+
+    @_builtins.property
+    def eta_low(self) -> _timestamp_pb2.Timestamp:
+        """Not before this, as far as the rates of the last minutes tell; absent: unknown."""
+
+    @_builtins.property
+    def eta_high(self) -> _timestamp_pb2.Timestamp:
+        """Not after this, likewise."""
+
     def __init__(
         self,
         *,
@@ -682,10 +994,13 @@ class ReassigningTopic(_message.Message):
         partitions_to_copy: _builtins.int = ...,
         bytes_landed: _builtins.int | None = ...,
         bytes_left: _builtins.int | None = ...,
+        eta: _timestamp_pb2.Timestamp | None = ...,
+        eta_low: _timestamp_pb2.Timestamp | None = ...,
+        eta_high: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_landed", b"_bytes_landed", "_bytes_left", b"_bytes_left", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_landed", b"_bytes_landed", "_bytes_left", b"_bytes_left", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_landed", b"_bytes_landed", "_bytes_left", b"_bytes_left", "adding_replicas", b"adding_replicas", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left", "partitions", b"partitions", "partitions_to_copy", b"partitions_to_copy", "removing_replicas", b"removing_replicas", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_landed", b"_bytes_landed", "_bytes_left", b"_bytes_left", "adding_replicas", b"adding_replicas", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "partitions", b"partitions", "partitions_to_copy", b"partitions_to_copy", "removing_replicas", b"removing_replicas", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes_landed: _TypeAlias = _typing.Literal["bytes_landed"]  # noqa: Y015
     _WhichOneofArgType__bytes_landed: _TypeAlias = _typing.Literal["_bytes_landed", b"_bytes_landed"]  # noqa: Y015

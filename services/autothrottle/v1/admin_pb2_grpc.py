@@ -86,6 +86,21 @@ class AdminServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentResponse.FromString,
                 _registered_method=True)
+        self.EstimateReassignment = channel.unary_unary(
+                '/autothrottle.v1.AdminService/EstimateReassignment',
+                request_serializer=autothrottle_dot_v1_dot_admin__pb2.EstimateReassignmentRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_admin__pb2.EstimateReassignmentResponse.FromString,
+                _registered_method=True)
+        self.StartCatchUp = channel.unary_unary(
+                '/autothrottle.v1.AdminService/StartCatchUp',
+                request_serializer=autothrottle_dot_v1_dot_admin__pb2.StartCatchUpRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_admin__pb2.StartCatchUpResponse.FromString,
+                _registered_method=True)
+        self.StopCatchUp = channel.unary_unary(
+                '/autothrottle.v1.AdminService/StopCatchUp',
+                request_serializer=autothrottle_dot_v1_dot_admin__pb2.StopCatchUpRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_admin__pb2.StopCatchUpResponse.FromString,
+                _registered_method=True)
         self.Pause = channel.unary_unary(
                 '/autothrottle.v1.AdminService/Pause',
                 request_serializer=autothrottle_dot_v1_dot_admin__pb2.PauseRequest.SerializeToString,
@@ -184,6 +199,34 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EstimateReassignment(self, request, context):
+        """Tells how long a reassignment would take, or which throttles it would need, and changes nothing. Takes some seconds.
+
+        Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere; UNAVAILABLE, also when
+        nobody tells the sizes of logs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartCatchUp(self, request, context):
+        """Lets a broker that was bootstrapped, or was away, catch up under throttle: its replicas that are not in sync are
+        listed, the rates come from the headroom, and all goes when the last one is in sync. Idempotent.
+
+        It may be called before the broker starts. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopCatchUp(self, request, context):
+        """Takes the throttles of a broker that catches up away; it goes on without. Errors: NOT_FOUND when it does not catch up
+        under throttle; INVALID_ARGUMENT; UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Pause(self, request, context):
         """Lets the planner decide nothing until Resume, whoever leads; in place of a pause that stands. Idempotent.
 
@@ -253,6 +296,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.CancelReassignment,
                     request_deserializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentResponse.SerializeToString,
+            ),
+            'EstimateReassignment': grpc.unary_unary_rpc_method_handler(
+                    servicer.EstimateReassignment,
+                    request_deserializer=autothrottle_dot_v1_dot_admin__pb2.EstimateReassignmentRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_admin__pb2.EstimateReassignmentResponse.SerializeToString,
+            ),
+            'StartCatchUp': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartCatchUp,
+                    request_deserializer=autothrottle_dot_v1_dot_admin__pb2.StartCatchUpRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_admin__pb2.StartCatchUpResponse.SerializeToString,
+            ),
+            'StopCatchUp': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopCatchUp,
+                    request_deserializer=autothrottle_dot_v1_dot_admin__pb2.StopCatchUpRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_admin__pb2.StopCatchUpResponse.SerializeToString,
             ),
             'Pause': grpc.unary_unary_rpc_method_handler(
                     servicer.Pause,
@@ -537,6 +595,87 @@ class AdminService:
             '/autothrottle.v1.AdminService/CancelReassignment',
             autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentRequest.SerializeToString,
             autothrottle_dot_v1_dot_admin__pb2.CancelReassignmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EstimateReassignment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.AdminService/EstimateReassignment',
+            autothrottle_dot_v1_dot_admin__pb2.EstimateReassignmentRequest.SerializeToString,
+            autothrottle_dot_v1_dot_admin__pb2.EstimateReassignmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartCatchUp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.AdminService/StartCatchUp',
+            autothrottle_dot_v1_dot_admin__pb2.StartCatchUpRequest.SerializeToString,
+            autothrottle_dot_v1_dot_admin__pb2.StartCatchUpResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopCatchUp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.AdminService/StopCatchUp',
+            autothrottle_dot_v1_dot_admin__pb2.StopCatchUpRequest.SerializeToString,
+            autothrottle_dot_v1_dot_admin__pb2.StopCatchUpResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -72,6 +72,22 @@ class AdminServiceStub:
     """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
     reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow; UNAVAILABLE.
     """
+    EstimateReassignment: _grpc.UnaryUnaryMultiCallable[_admin_pb2.EstimateReassignmentRequest, _admin_pb2.EstimateReassignmentResponse]
+    """Tells how long a reassignment would take, or which throttles it would need, and changes nothing. Takes some seconds.
+
+    Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere; UNAVAILABLE, also when
+    nobody tells the sizes of logs.
+    """
+    StartCatchUp: _grpc.UnaryUnaryMultiCallable[_admin_pb2.StartCatchUpRequest, _admin_pb2.StartCatchUpResponse]
+    """Lets a broker that was bootstrapped, or was away, catch up under throttle: its replicas that are not in sync are
+    listed, the rates come from the headroom, and all goes when the last one is in sync. Idempotent.
+
+    It may be called before the broker starts. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+    """
+    StopCatchUp: _grpc.UnaryUnaryMultiCallable[_admin_pb2.StopCatchUpRequest, _admin_pb2.StopCatchUpResponse]
+    """Takes the throttles of a broker that catches up away; it goes on without. Errors: NOT_FOUND when it does not catch up
+    under throttle; INVALID_ARGUMENT; UNAVAILABLE.
+    """
     Pause: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseRequest, _admin_pb2.PauseResponse]
     """Lets the planner decide nothing until Resume, whoever leads; in place of a pause that stands. Idempotent.
 
@@ -124,6 +140,22 @@ class AdminServiceAsyncStub(AdminServiceStub):
     CancelReassignment: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelReassignmentRequest, _admin_pb2.CancelReassignmentResponse]  # type: ignore[assignment]
     """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
     reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow; UNAVAILABLE.
+    """
+    EstimateReassignment: _aio.UnaryUnaryMultiCallable[_admin_pb2.EstimateReassignmentRequest, _admin_pb2.EstimateReassignmentResponse]  # type: ignore[assignment]
+    """Tells how long a reassignment would take, or which throttles it would need, and changes nothing. Takes some seconds.
+
+    Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere; UNAVAILABLE, also when
+    nobody tells the sizes of logs.
+    """
+    StartCatchUp: _aio.UnaryUnaryMultiCallable[_admin_pb2.StartCatchUpRequest, _admin_pb2.StartCatchUpResponse]  # type: ignore[assignment]
+    """Lets a broker that was bootstrapped, or was away, catch up under throttle: its replicas that are not in sync are
+    listed, the rates come from the headroom, and all goes when the last one is in sync. Idempotent.
+
+    It may be called before the broker starts. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+    """
+    StopCatchUp: _aio.UnaryUnaryMultiCallable[_admin_pb2.StopCatchUpRequest, _admin_pb2.StopCatchUpResponse]  # type: ignore[assignment]
+    """Takes the throttles of a broker that catches up away; it goes on without. Errors: NOT_FOUND when it does not catch up
+    under throttle; INVALID_ARGUMENT; UNAVAILABLE.
     """
     Pause: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseRequest, _admin_pb2.PauseResponse]  # type: ignore[assignment]
     """Lets the planner decide nothing until Resume, whoever leads; in place of a pause that stands. Idempotent.
@@ -234,6 +266,40 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.CancelReassignmentResponse, _abc.Awaitable[_admin_pb2.CancelReassignmentResponse]]:
         """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
         reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow; UNAVAILABLE.
+        """
+
+    @_abc_1.abstractmethod
+    def EstimateReassignment(
+        self,
+        request: _admin_pb2.EstimateReassignmentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.EstimateReassignmentResponse, _abc.Awaitable[_admin_pb2.EstimateReassignmentResponse]]:
+        """Tells how long a reassignment would take, or which throttles it would need, and changes nothing. Takes some seconds.
+
+        Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere; UNAVAILABLE, also when
+        nobody tells the sizes of logs.
+        """
+
+    @_abc_1.abstractmethod
+    def StartCatchUp(
+        self,
+        request: _admin_pb2.StartCatchUpRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.StartCatchUpResponse, _abc.Awaitable[_admin_pb2.StartCatchUpResponse]]:
+        """Lets a broker that was bootstrapped, or was away, catch up under throttle: its replicas that are not in sync are
+        listed, the rates come from the headroom, and all goes when the last one is in sync. Idempotent.
+
+        It may be called before the broker starts. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+        """
+
+    @_abc_1.abstractmethod
+    def StopCatchUp(
+        self,
+        request: _admin_pb2.StopCatchUpRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.StopCatchUpResponse, _abc.Awaitable[_admin_pb2.StopCatchUpResponse]]:
+        """Takes the throttles of a broker that catches up away; it goes on without. Errors: NOT_FOUND when it does not catch up
+        under throttle; INVALID_ARGUMENT; UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod

@@ -21,6 +21,240 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class GetLogSizesRequest(_message.Message):
+    """Asks for the sizes of logs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerPartitions]:
+        """At most 10,000, each once."""
+
+    def __init__(
+        self,
+        *,
+        brokers: _abc.Iterable[Global___BrokerPartitions] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLogSizesRequest: _TypeAlias = GetLogSizesRequest  # noqa: Y015
+
+@_typing.final
+class BrokerPartitions(_message.Message):
+    """Partitions whose logs on one broker are asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """The broker's id, >= 0."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]:
+        """At most 100,000 partitions of all brokers together are usual; the broker need not have a replica of each."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        partitions: _abc.Iterable[Global___TopicPartitions] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokerPartitions: _TypeAlias = BrokerPartitions  # noqa: Y015
+
+@_typing.final
+class GetLogSizesResponse(_message.Message):
+    """The sizes of logs on one broker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """The broker's id."""
+    problem: _builtins.str
+    """Why it did not answer, in one sentence; empty when it did."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When it answered; absent: it did not."""
+
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicLogSizes]:
+        """The logs that it has."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        problem: _builtins.str = ...,
+        topics: _abc.Iterable[Global___TopicLogSizes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "problem", b"problem", "time", b"time", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLogSizesResponse: _TypeAlias = GetLogSizesResponse  # noqa: Y015
+
+@_typing.final
+class TopicLogSizes(_message.Message):
+    """The sizes of the logs of one topic, as columns."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's name."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Partition numbers."""
+
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Bytes of each partition's log."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+        sizes: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "sizes", b"sizes", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicLogSizes: _TypeAlias = TopicLogSizes  # noqa: Y015
+
+@_typing.final
+class GetFetchSettingsRequest(_message.Message):
+    """Asks for settings."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_IDS_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def broker_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of the brokers, >= 0 each; at most 10,000."""
+
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the topics, at most 100,000."""
+
+    def __init__(
+        self,
+        *,
+        broker_ids: _abc.Iterable[_builtins.int] | None = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_ids", b"broker_ids", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetFetchSettingsRequest: _TypeAlias = GetFetchSettingsRequest  # noqa: Y015
+
+@_typing.final
+class GetFetchSettingsResponse(_message.Message):
+    """Settings; a broker or topic that did not tell its own is not here."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MinInSyncReplicasEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    BROKERS_FIELD_NUMBER: _builtins.int
+    MIN_IN_SYNC_REPLICAS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerFetchSettings]:
+        """Those of brokers."""
+
+    @_builtins.property
+    def min_in_sync_replicas(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Topic -> its `min.insync.replicas`, > 0."""
+
+    def __init__(
+        self,
+        *,
+        brokers: _abc.Iterable[Global___BrokerFetchSettings] | None = ...,
+        min_in_sync_replicas: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "min_in_sync_replicas", b"min_in_sync_replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetFetchSettingsResponse: _TypeAlias = GetFetchSettingsResponse  # noqa: Y015
+
+@_typing.final
+class BrokerFetchSettings(_message.Message):
+    """The settings of one broker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    RESPONSE_MAX_BYTES_FIELD_NUMBER: _builtins.int
+    WINDOW_SECONDS_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """The broker's id."""
+    response_max_bytes: _builtins.int
+    """`replica.fetch.response.max.bytes`, > 0."""
+    window_seconds: _builtins.int
+    """`replication.quota.window.num` times `replication.quota.window.size.seconds`, > 0."""
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        response_max_bytes: _builtins.int = ...,
+        window_seconds: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "response_max_bytes", b"response_max_bytes", "window_seconds", b"window_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokerFetchSettings: _TypeAlias = BrokerFetchSettings  # noqa: Y015
+
+@_typing.final
 class GetSnapshotRequest(_message.Message):
     """Asks for a snapshot."""
 
@@ -217,6 +451,11 @@ class Progress(_message.Message):
     RECENT_COUNTS_FIELD_NUMBER: _builtins.int
     RECENT_AGES_US_FIELD_NUMBER: _builtins.int
     RECENT_BYTES_BEFORE_FIELD_NUMBER: _builtins.int
+    ETA_LOW_FIELD_NUMBER: _builtins.int
+    ETA_HIGH_FIELD_NUMBER: _builtins.int
+    TOPIC_ETAS_US_FIELD_NUMBER: _builtins.int
+    TOPIC_ETA_LOWS_US_FIELD_NUMBER: _builtins.int
+    TOPIC_ETA_HIGHS_US_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def read_time(self) -> _timestamp_pb2.Timestamp:
         """When the reading was complete; absent: there was none yet. Only in the first chunk, as `eta`."""
@@ -277,6 +516,28 @@ class Progress(_message.Message):
     def recent_bytes_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """How much less than `bytes_landed` it was; where the oldest was 0 bytes nothing had landed before it."""
 
+    @_builtins.property
+    def eta_low(self) -> _timestamp_pb2.Timestamp:
+        """Not before this the last byte lands, as far as the rates of the last minutes tell; absent: unknown. Only in the first
+        chunk, as `eta_high`.
+        """
+
+    @_builtins.property
+    def eta_high(self) -> _timestamp_pb2.Timestamp:
+        """Not after this, likewise."""
+
+    @_builtins.property
+    def topic_etas_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """When the last byte of each topic lands, in microseconds since 1970; 0: unknown."""
+
+    @_builtins.property
+    def topic_eta_lows_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Not before this, likewise."""
+
+    @_builtins.property
+    def topic_eta_highs_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Not after this, likewise."""
+
     def __init__(
         self,
         *,
@@ -295,10 +556,15 @@ class Progress(_message.Message):
         recent_counts: _abc.Iterable[_builtins.int] | None = ...,
         recent_ages_us: _abc.Iterable[_builtins.int] | None = ...,
         recent_bytes_before: _abc.Iterable[_builtins.int] | None = ...,
+        eta_low: _timestamp_pb2.Timestamp | None = ...,
+        eta_high: _timestamp_pb2.Timestamp | None = ...,
+        topic_etas_us: _abc.Iterable[_builtins.int] | None = ...,
+        topic_eta_lows_us: _abc.Iterable[_builtins.int] | None = ...,
+        topic_eta_highs_us: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "read_time", b"read_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "read_time", b"read_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_grown", b"bytes_grown", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left", "eta", b"eta", "followers", b"followers", "leaders", b"leaders", "read_time", b"read_time", "recent_ages_us", b"recent_ages_us", "recent_bytes_before", b"recent_bytes_before", "recent_counts", b"recent_counts", "since_us", b"since_us", "times_us", b"times_us", "topic_bytes_landed", b"topic_bytes_landed", "topic_bytes_left", b"topic_bytes_left", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_grown", b"bytes_grown", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "followers", b"followers", "leaders", b"leaders", "read_time", b"read_time", "recent_ages_us", b"recent_ages_us", "recent_bytes_before", b"recent_bytes_before", "recent_counts", b"recent_counts", "since_us", b"since_us", "times_us", b"times_us", "topic_bytes_landed", b"topic_bytes_landed", "topic_bytes_left", b"topic_bytes_left", "topic_eta_highs_us", b"topic_eta_highs_us", "topic_eta_lows_us", b"topic_eta_lows_us", "topic_etas_us", b"topic_etas_us", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,6 +45,16 @@ class DiscoveryServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_discovery__pb2.WatchSnapshotsRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_discovery__pb2.WatchSnapshotsResponse.FromString,
                 _registered_method=True)
+        self.GetLogSizes = channel.unary_stream(
+                '/autothrottle.v1.DiscoveryService/GetLogSizes',
+                request_serializer=autothrottle_dot_v1_dot_discovery__pb2.GetLogSizesRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_discovery__pb2.GetLogSizesResponse.FromString,
+                _registered_method=True)
+        self.GetFetchSettings = channel.unary_unary(
+                '/autothrottle.v1.DiscoveryService/GetFetchSettings',
+                request_serializer=autothrottle_dot_v1_dot_discovery__pb2.GetFetchSettingsRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_discovery__pb2.GetFetchSettingsResponse.FromString,
+                _registered_method=True)
 
 
 class DiscoveryServiceServicer:
@@ -69,6 +79,22 @@ class DiscoveryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetLogSizes(self, request, context):
+        """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors: UNAVAILABLE when
+        nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetFetchSettings(self, request, context):
+        """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: UNAVAILABLE when
+        nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DiscoveryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -81,6 +107,16 @@ def add_DiscoveryServiceServicer_to_server(servicer, server):
                     servicer.WatchSnapshots,
                     request_deserializer=autothrottle_dot_v1_dot_discovery__pb2.WatchSnapshotsRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_discovery__pb2.WatchSnapshotsResponse.SerializeToString,
+            ),
+            'GetLogSizes': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetLogSizes,
+                    request_deserializer=autothrottle_dot_v1_dot_discovery__pb2.GetLogSizesRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_discovery__pb2.GetLogSizesResponse.SerializeToString,
+            ),
+            'GetFetchSettings': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetFetchSettings,
+                    request_deserializer=autothrottle_dot_v1_dot_discovery__pb2.GetFetchSettingsRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_discovery__pb2.GetFetchSettingsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -138,6 +174,60 @@ class DiscoveryService:
             '/autothrottle.v1.DiscoveryService/WatchSnapshots',
             autothrottle_dot_v1_dot_discovery__pb2.WatchSnapshotsRequest.SerializeToString,
             autothrottle_dot_v1_dot_discovery__pb2.WatchSnapshotsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLogSizes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/autothrottle.v1.DiscoveryService/GetLogSizes',
+            autothrottle_dot_v1_dot_discovery__pb2.GetLogSizesRequest.SerializeToString,
+            autothrottle_dot_v1_dot_discovery__pb2.GetLogSizesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetFetchSettings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.DiscoveryService/GetFetchSettings',
+            autothrottle_dot_v1_dot_discovery__pb2.GetFetchSettingsRequest.SerializeToString,
+            autothrottle_dot_v1_dot_discovery__pb2.GetFetchSettingsResponse.FromString,
             options,
             channel_credentials,
             insecure,

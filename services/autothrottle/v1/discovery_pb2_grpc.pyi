@@ -43,6 +43,14 @@ class DiscoveryServiceStub:
     """Sends an event whenever a cycle should run at once: a reassignment appeared, changed or ended, a replica joined
     the ISR, a leader changed. The first message says that the watch stands.
     """
+    GetLogSizes: _grpc.UnaryStreamMultiCallable[_discovery_pb2.GetLogSizesRequest, _discovery_pb2.GetLogSizesResponse]
+    """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors: UNAVAILABLE when
+    nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
+    """
+    GetFetchSettings: _grpc.UnaryUnaryMultiCallable[_discovery_pb2.GetFetchSettingsRequest, _discovery_pb2.GetFetchSettingsResponse]
+    """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: UNAVAILABLE when
+    nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
+    """
 
 @_typing.type_check_only
 class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
@@ -58,6 +66,14 @@ class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
     WatchSnapshots: _aio.UnaryStreamMultiCallable[_discovery_pb2.WatchSnapshotsRequest, _discovery_pb2.WatchSnapshotsResponse]  # type: ignore[assignment]
     """Sends an event whenever a cycle should run at once: a reassignment appeared, changed or ended, a replica joined
     the ISR, a leader changed. The first message says that the watch stands.
+    """
+    GetLogSizes: _aio.UnaryStreamMultiCallable[_discovery_pb2.GetLogSizesRequest, _discovery_pb2.GetLogSizesResponse]  # type: ignore[assignment]
+    """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors: UNAVAILABLE when
+    nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
+    """
+    GetFetchSettings: _aio.UnaryUnaryMultiCallable[_discovery_pb2.GetFetchSettingsRequest, _discovery_pb2.GetFetchSettingsResponse]  # type: ignore[assignment]
+    """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: UNAVAILABLE when
+    nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
     """
 
 class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -83,6 +99,26 @@ class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_discovery_pb2.WatchSnapshotsResponse], _abc.AsyncIterator[_discovery_pb2.WatchSnapshotsResponse]]:
         """Sends an event whenever a cycle should run at once: a reassignment appeared, changed or ended, a replica joined
         the ISR, a leader changed. The first message says that the watch stands.
+        """
+
+    @_abc_1.abstractmethod
+    def GetLogSizes(
+        self,
+        request: _discovery_pb2.GetLogSizesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_discovery_pb2.GetLogSizesResponse], _abc.AsyncIterator[_discovery_pb2.GetLogSizesResponse]]:
+        """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors: UNAVAILABLE when
+        nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
+        """
+
+    @_abc_1.abstractmethod
+    def GetFetchSettings(
+        self,
+        request: _discovery_pb2.GetFetchSettingsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_discovery_pb2.GetFetchSettingsResponse, _abc.Awaitable[_discovery_pb2.GetFetchSettingsResponse]]:
+        """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: UNAVAILABLE when
+        nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
         """
 
 def add_DiscoveryServiceServicer_to_server(servicer: DiscoveryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -185,6 +185,10 @@ class Decision(_message.Message):
         """An operator's rate for this broker."""
         REASON_OVER_CAPACITY: Decision._Reason.ValueType  # 7
         """Clients need the link: less than the minimum, down to 0, where that is allowed."""
+        REASON_STARVATION: Decision._Reason.ValueType  # 15
+        """More than the headroom gives: less would never let the move end, since more is produced to its partitions."""
+        REASON_FINISH_BY: Decision._Reason.ValueType  # 16
+        """Less than the headroom gives: it is enough to be done by the time that the operator has set."""
 
     class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
         """Why a rate is what it is."""
@@ -205,6 +209,10 @@ class Decision(_message.Message):
     """An operator's rate for this broker."""
     REASON_OVER_CAPACITY: Decision.Reason.ValueType  # 7
     """Clients need the link: less than the minimum, down to 0, where that is allowed."""
+    REASON_STARVATION: Decision.Reason.ValueType  # 15
+    """More than the headroom gives: less would never let the move end, since more is produced to its partitions."""
+    REASON_FINISH_BY: Decision.Reason.ValueType  # 16
+    """Less than the headroom gives: it is enough to be done by the time that the operator has set."""
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
@@ -491,6 +499,9 @@ class Cycle(_message.Message):
     PAUSE_FIELD_NUMBER: _builtins.int
     SHADOW_FIELD_NUMBER: _builtins.int
     FOREIGN_THROTTLES_FIELD_NUMBER: _builtins.int
+    ETA_LOW_FIELD_NUMBER: _builtins.int
+    ETA_HIGH_FIELD_NUMBER: _builtins.int
+    ETA_IS_STATIC_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The fence of the term that ran it."""
     number: _builtins.int
@@ -505,6 +516,8 @@ class Cycle(_message.Message):
     """Bytes that are left to be copied, >= 0; absent: nothing moves, or it is unknown."""
     shadow: _builtins.bool
     """Whether it ran in shadow: nothing was written, and the sentence says what would have been."""
+    eta_is_static: _builtins.bool
+    """Whether `eta` is no measurement yet: it is what is left by the throttles that stand (KIP-73's move time)."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it began."""
@@ -543,6 +556,14 @@ class Cycle(_message.Message):
         for `--cleanup-foreign`.
         """
 
+    @_builtins.property
+    def eta_low(self) -> _timestamp_pb2.Timestamp:
+        """Not before this the last byte lands, as far as the rates of the last minutes tell; absent: unknown."""
+
+    @_builtins.property
+    def eta_high(self) -> _timestamp_pb2.Timestamp:
+        """Not after this, likewise."""
+
     def __init__(
         self,
         *,
@@ -562,10 +583,13 @@ class Cycle(_message.Message):
         pause: Global___Pause | None = ...,
         shadow: _builtins.bool = ...,
         foreign_throttles: _abc.Iterable[Global___ForeignThrottle] | None = ...,
+        eta_low: _timestamp_pb2.Timestamp | None = ...,
+        eta_high: _timestamp_pb2.Timestamp | None = ...,
+        eta_is_static: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "end_time", b"end_time", "eta", b"eta", "pause", b"pause", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "end_time", b"end_time", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "pause", b"pause", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "decisions", b"decisions", "end_time", b"end_time", "error", b"error", "eta", b"eta", "findings", b"findings", "foreign_throttles", b"foreign_throttles", "number", b"number", "outcomes", b"outcomes", "pause", b"pause", "reason", b"reason", "sentence", b"sentence", "shadow", b"shadow", "start_time", b"start_time", "term", b"term", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "bytes_left", b"bytes_left", "decisions", b"decisions", "end_time", b"end_time", "error", b"error", "eta", b"eta", "eta_high", b"eta_high", "eta_is_static", b"eta_is_static", "eta_low", b"eta_low", "findings", b"findings", "foreign_throttles", b"foreign_throttles", "number", b"number", "outcomes", b"outcomes", "pause", b"pause", "reason", b"reason", "sentence", b"sentence", "shadow", b"shadow", "start_time", b"start_time", "term", b"term", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes_left: _TypeAlias = _typing.Literal["bytes_left"]  # noqa: Y015
     _WhichOneofArgType__bytes_left: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left"]  # noqa: Y015

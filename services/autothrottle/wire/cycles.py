@@ -29,8 +29,15 @@ _REASON = {
     Reason.CLUSTER_OVERRIDE: types_pb2.Decision.REASON_CLUSTER_OVERRIDE,
     Reason.BROKER_OVERRIDE: types_pb2.Decision.REASON_BROKER_OVERRIDE,
     Reason.OVER_CAPACITY: types_pb2.Decision.REASON_OVER_CAPACITY,
+    Reason.STARVATION: types_pb2.Decision.REASON_STARVATION,
+    Reason.FINISH_BY: types_pb2.Decision.REASON_FINISH_BY,
 }
 _REASON_BACK = {number: reason for reason, number in _REASON.items()}
+
+
+def role_to_number(role: ReplicaRole) -> types_pb2.ReplicaRole.ValueType:
+    """Return the number of a role."""
+    return _ROLE[role]
 
 
 def decision_to_message(decision: Decision) -> types_pb2.Decision:
@@ -94,6 +101,9 @@ def cycle_to_message(cycle: CycleRecord) -> types_pb2.Cycle:
         pause=None if cycle.pause is None else pause_to_message(cycle.pause),
         shadow=cycle.shadow,
         foreign_throttles=map(foreign_to_message, cycle.foreign),
+        eta_low=None if cycle.eta_low is None else time_to_message(cycle.eta_low),
+        eta_high=None if cycle.eta_high is None else time_to_message(cycle.eta_high),
+        eta_is_static=cycle.eta_is_static,
     )
 
 
@@ -120,6 +130,9 @@ def cycle_from_message(message: types_pb2.Cycle) -> CycleRecord:
         pause=pause_from_message(message.pause) if message.HasField("pause") else None,
         shadow=message.shadow,
         foreign=tuple(map(foreign_from_message, message.foreign_throttles)),
+        eta_low=time_from_message(message.eta_low) if message.HasField("eta_low") else None,
+        eta_high=time_from_message(message.eta_high) if message.HasField("eta_high") else None,
+        eta_is_static=message.eta_is_static,
     )
 
 

@@ -25,7 +25,14 @@ _FLOW_COLUMNS = (
     "recent_counts",
 )
 _RECENT_COLUMNS = ("recent_ages_us", "recent_bytes_before")
-_TOPIC_COLUMNS = ("topics", "topic_bytes_landed", "topic_bytes_left")
+_TOPIC_COLUMNS = (
+    "topics",
+    "topic_bytes_landed",
+    "topic_bytes_left",
+    "topic_etas_us",
+    "topic_eta_lows_us",
+    "topic_eta_highs_us",
+)
 
 
 def progress_to_messages(progress: Progress, rows_per_message: int) -> Iterator[discovery_pb2.Progress]:
@@ -40,6 +47,10 @@ def progress_to_messages(progress: Progress, rows_per_message: int) -> Iterator[
         header.read_time.CopyFrom(time_to_message(progress.at))
     if progress.eta is not None:
         header.eta.CopyFrom(time_to_message(progress.eta))
+    if progress.eta_low is not None:
+        header.eta_low.CopyFrom(time_to_message(progress.eta_low))
+    if progress.eta_high is not None:
+        header.eta_high.CopyFrom(time_to_message(progress.eta_high))
     yield header
     flows = iter(progress.flows.items())
     while rows := list(islice(flows, rows_per_message)):
@@ -61,6 +72,9 @@ def progress_to_messages(progress: Progress, rows_per_message: int) -> Iterator[
             topics=[topic for topic, _ in named],
             topic_bytes_landed=[count.bytes_landed for _, count in named],
             topic_bytes_left=[count.bytes_left for _, count in named],
+            topic_etas_us=[_microseconds(count.eta) for _, count in named],
+            topic_eta_lows_us=[_microseconds(count.eta_low) for _, count in named],
+            topic_eta_highs_us=[_microseconds(count.eta_high) for _, count in named],
         )
 
 
@@ -75,11 +89,15 @@ def progress_from_message(whole: discovery_pb2.Progress) -> Progress:
     return Progress(
         flows=dict(_flows(whole)),
         topics={
-            topic: TopicProgress(landed, left)
-            for topic, landed, left in zip(whole.topics, whole.topic_bytes_landed, whole.topic_bytes_left, strict=True)
+            topic: TopicProgress(landed, left, _maybe(eta), _maybe(low), _maybe(high))
+            for topic, landed, left, eta, low, high in zip(
+                *(getattr(whole, column) for column in _TOPIC_COLUMNS), strict=True
+            )
         },
         at=time_from_message(whole.read_time) if whole.HasField("read_time") else None,
         eta=time_from_message(whole.eta) if whole.HasField("eta") else None,
+        eta_low=time_from_message(whole.eta_low) if whole.HasField("eta_low") else None,
+        eta_high=time_from_message(whole.eta_high) if whole.HasField("eta_high") else None,
     )
 
 
@@ -102,6 +120,15 @@ def _flows(whole: discovery_pb2.Progress) -> Iterator[tuple[Flow, FlowProgress]]
 
 def _times(microseconds: Iterable[int]) -> Iterator[datetime]:
     return (_EPOCH + timedelta(microseconds=us) for us in microseconds)
+
+
+def _microseconds(time: datetime | None) -> int:
+    """Since 1970; 0: unknown."""
+    return 0 if time is None else (time - _EPOCH) // _MICROSECOND
+
+
+def _maybe(microseconds: int) -> datetime | None:
+    return _EPOCH + timedelta(microseconds=microseconds) if microseconds else None
 
 
 def _check(whole: discovery_pb2.Progress, columns: tuple[str, ...], rows: int | None = None) -> None:

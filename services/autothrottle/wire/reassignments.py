@@ -6,7 +6,10 @@ What comes in from elsewhere is checked here, as far as that needs no cluster.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from itertools import chain
+
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.flows import Progress, TopicProgress
@@ -99,7 +102,9 @@ def reassignments_to_list(snapshot: Snapshot) -> admin_pb2.ListReassignmentsResp
     left = remainder(snapshot)
     return admin_pb2.ListReassignmentsResponse(
         topics=[_topic_to_message(one, progress.topics.get(one.topic)) for one in snapshot.reassignments],
-        eta=time_to_message(left.eta) if left and left.eta else None,
+        eta=_time(left.eta if left else None),
+        eta_low=_time(left.eta_low if left else None),
+        eta_high=_time(left.eta_high if left else None),
     )
 
 
@@ -112,7 +117,14 @@ def _topic_to_message(reassignment: TopicReassignment, progress: TopicProgress |
         partitions_to_copy=sum(bool(pending) for _, _, _, pending in reassignment.rows()),
         bytes_landed=progress.bytes_landed if progress else None,
         bytes_left=progress.bytes_left if progress else None,
+        eta=_time(progress.eta if progress else None),
+        eta_low=_time(progress.eta_low if progress else None),
+        eta_high=_time(progress.eta_high if progress else None),
     )
+
+
+def _time(time: datetime | None) -> Timestamp | None:
+    return None if time is None else time_to_message(time)
 
 
 def _demand_few(count: int) -> None:

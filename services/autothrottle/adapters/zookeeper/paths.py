@@ -99,6 +99,11 @@ class OwnPaths:
         return f"{self.root}/pause"
 
     @property
+    def catch_ups(self) -> str:
+        """The brokers that catch up under throttle, with who asked for it and when. Persistent, like the pause."""
+        return f"{self.root}/catch_ups"
+
+    @property
     def ledger(self) -> str:
         """The parent of the ledger."""
         return f"{self.root}/ledger"

@@ -1,0 +1,51 @@
+"""Settings of brokers and topics by DescribeConfigs: what each has in force, whoever set it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+
+from autothrottle.adapters.kafka_admin.answers import ConfigValue
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.core.fetching import DEFAULT_RESPONSE_BYTES, ClusterSettings, FetchSettings
+
+_RESPONSE = "replica.fetch.response.max.bytes"
+_SAMPLES = "replication.quota.window.num"
+_SAMPLE_SECONDS = "replication.quota.window.size.seconds"
+_MIN_IN_SYNC = "min.insync.replicas"
+
+
+class KafkaFetchSettings:
+    """What the brokers themselves say of their configuration; a `FetchSettingsSource`. Thread-safe."""
+
+    def __init__(self, kafka: KafkaAdmin) -> None:
+        self._kafka = kafka
+
+    def fetch_settings(
+        self, broker_ids: Collection[int], topics: Collection[str], timeout: timedelta
+    ) -> ClusterSettings:
+        half = timeout / 2
+        brokers = self._kafka.broker_configs(broker_ids, [_RESPONSE, _SAMPLES, _SAMPLE_SECONDS], timeout=half)
+        described = self._kafka.topic_configs(topics, [_MIN_IN_SYNC], timeout=half) if topics else None
+        return ClusterSettings(
+            brokers={b: _settings(values) for b, values in brokers.values.items()},
+            min_in_sync_replicas={
+                topic: found
+                for topic, values in (described.values if described else {}).items()
+                if (found := _number(values, _MIN_IN_SYNC, 0))
+            },
+        )
+
+
+def _settings(values: Mapping[str, ConfigValue]) -> FetchSettings:
+    return FetchSettings(
+        response_max_bytes=_number(values, _RESPONSE, DEFAULT_RESPONSE_BYTES),
+        window_seconds=_number(values, _SAMPLES, 11) * _number(values, _SAMPLE_SECONDS, 1),
+    )
+
+
+def _number(values: Mapping[str, ConfigValue], key: str, default: int) -> int:
+    """A number > 0; the default where the broker has none."""
+    value = values.get(key)
+    text = value.value if value else None
+    return int(text) if text and text.isascii() and text.isdigit() and int(text) > 0 else default

@@ -1,0 +1,151 @@
+"""A broker that catches up under throttle: its lagging replicas are listed, and all is gone when it is in sync."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from autothrottle.core.catch_up import CatchUp
+from autothrottle.planner.loop import Planner
+from tests.builders import mb
+from tests.planner.bench import FOLLOWER, Bench
+
+CATCH_UP = CatchUp(1003, "an operator")
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with Bench() as made:
+        made.cluster.add_topic("t1", {0: (1001, 1003), 1: (1001, 1003), 2: (1001, 1002)})
+        made.cluster.add_topic("t2", {0: (1002, 1003)})
+        for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
+            made.cluster.leave_isr(topic, partition, 1003)
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="autothrottle.planner")
+
+
+def test_nothing_of_a_broker_that_lags_is_throttled_unasked(bench: Bench) -> None:
+    bench.cycle()
+    assert bench.is_clean()
+
+
+def test_what_it_lacks_is_listed_its_rates_come_from_the_headroom_and_all_goes_when_it_is_in_sync(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.cycle()
+    assert bench.lists("t1") == ("0:1001,1:1001", "0:1003,1:1003")
+    assert bench.lists("t2") == ("0:1002", "0:1003")
+    assert bench.rates() == {(1001, "leader"): 72, (1002, "leader"): 72, (1003, "follower"): 81}
+    bench.cluster.join_isr("t1", 0, 1003)
+    bench.cycle()
+    assert bench.lists("t1") == ("1:1001", "1:1003")
+    bench.cluster.join_isr("t1", 1, 1003)
+    bench.cycle()
+    assert bench.lists("t1") == (None, None) and bench.lists("t2") == ("0:1002", "0:1003")
+    assert bench.catch_ups.read_catch_ups() == {1003: CATCH_UP}
+    bench.cluster.join_isr("t2", 0, 1003)
+    bench.cycle()
+    assert bench.is_clean()
+    assert bench.catch_ups.read_catch_ups() == {}
+    said = [line for line in caplog.messages if line.startswith("Broker 1003")]
+    assert said == [
+        "Broker 1003 catches up under throttle: 3 replicas are not in sync",
+        "Broker 1003 catches up under throttle: 2 replicas are not in sync",
+        "Broker 1003 catches up under throttle: 1 replicas are not in sync",
+        "Broker 1003 is in sync: its catch-up under throttle is over",
+    ]
+
+
+def asked(bench: Bench, seconds: int) -> str:
+    """The reasons of all cycles that are due within so many seconds of virtual time."""
+    found = []
+    for _ in range(seconds * 10):
+        bench.seconds += 0.1
+        if (trigger := bench.planner._triggers.poll()) is not None:
+            found.append(trigger.reason)
+    return "; ".join(found)
+
+
+def test_a_cycle_comes_back_soon_while_a_broker_catches_up_and_not_afterwards(bench: Bench) -> None:
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.cycle()
+    assert "a broker catches up" in asked(bench, 5)
+    for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
+        bench.cluster.join_isr(topic, partition, 1003)
+    bench.cycle("a broker catches up")
+    bench.cycle("it is over")
+    asked(bench, 5)
+    assert "a broker catches up" not in asked(bench, 5)
+
+
+def test_a_broker_that_is_in_sync_already_is_done_at_once(bench: Bench) -> None:
+    bench.catch_ups.start_catch_up(CatchUp(1002))
+    bench.cycle()
+    assert bench.is_clean() and bench.catch_ups.read_catch_ups() == {}
+
+
+def test_a_broker_that_is_down_is_throttled_before_it_starts(bench: Bench) -> None:
+    bench.cluster.brokers.discard(1003)
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.cycle()
+    bench.cycle()
+    assert bench.rate(1003, FOLLOWER) == 81
+    assert bench.catch_ups.read_catch_ups() == {1003: CATCH_UP}
+
+
+def test_when_it_is_stopped_its_throttles_go(bench: Bench) -> None:
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.cycle()
+    bench.catch_ups.remove_catch_up(1003)
+    bench.cycle()
+    assert bench.is_clean()
+
+
+def test_a_new_leader_goes_on_with_it(bench: Bench) -> None:
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.cycle()
+    bench.planner.stop()
+    bench.planner, bench.term = bench.another_planner(), type(bench.term)(0)
+    writes = len(bench.cluster.writes)
+    bench.cycle()
+    edited = {edit.key for change in bench.cluster.writes[writes:] for edit in change.edits}
+    assert not {key for key in edited if key.endswith("replicas")}, "the lists that stand are right"
+    assert bench.lists("t2") == ("0:1002", "0:1003")
+
+
+def test_a_move_goes_on_beside_it_and_an_override_rules_it(bench: Bench) -> None:
+    bench.begin_move("moves")
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.overrides.set_override(1003, mb(5), False)
+    bench.cycle()
+    assert bench.lists("moves") == ("0:1001,0:1002", "0:1003")
+    assert bench.lists("t2") == ("0:1002", "0:1003")
+    assert bench.rate(1003, FOLLOWER) == 5
+    bench.cluster.finish("moves")
+    bench.cycle()
+    assert bench.lists("moves") == (None, None) and bench.lists("t2") == ("0:1002", "0:1003")
+
+
+def test_while_the_store_cannot_be_read_the_last_ones_hold(bench: Bench) -> None:
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.cycle()
+    bench.catch_ups.unavailable(True)
+    record = bench.cycle()
+    assert any("the catch-ups cannot be read, the last ones hold" in finding for finding in record.findings)
+    assert bench.lists("t2") == ("0:1002", "0:1003")
+
+
+def test_in_shadow_and_while_paused_nothing_is_forgotten() -> None:
+    with Bench(shadow=True, interval=timedelta(seconds=60)) as bench:
+        bench.catch_ups.start_catch_up(CATCH_UP)
+        bench.cycle()
+        assert bench.is_clean() and bench.catch_ups.read_catch_ups() == {1003: CATCH_UP}
+        assert isinstance(bench.planner, Planner)

@@ -13,12 +13,13 @@ from fractions import Fraction
 from functools import cache
 
 from autothrottle.core.configs import LEADER_REPLICAS, ConfigResource, ReplicaRole, limiting_rate
-from autothrottle.core.headroom import headroom
 from autothrottle.core.history import ThrottleHistory
-from autothrottle.core.loads import BytesPerSecond, Loads, Utilization
+from autothrottle.core.limits import Limits as Limits
+from autothrottle.core.loads import BrokerLoad, BytesPerSecond, Loads
 from autothrottle.core.overrides import Overrides
-from autothrottle.core.replication import LARGEST_TAIL, Replication
-from autothrottle.core.topology import Snapshot, TopicReassignment, flows, participants
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.interface import Policy, PortSight, Proposal, Sight
+from autothrottle.core.topology import Snapshot, TopicReassignment, participants
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 """Kafka's own topic: an override never slows it down."""
@@ -45,35 +46,6 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the operator allows."""
-
-    min_rate: BytesPerSecond
-    """The floor, and the rate while metrics are missing, bytes/s, > 0."""
-    max_tx_ratio: float
-    """Share of the outbound headroom given to replication, in (0, 1]."""
-    max_rx_ratio: float
-    """Share of the inbound headroom given to replication, in (0, 1]."""
-    change_threshold: float
-    """A measured rate is written when it deviates by at least this share of what stands, >= 0."""
-    failure_threshold: int
-    """Scheduled cycles in a row without metrics that a broker's rates are kept for, >= 0."""
-    keep_throttles: bool = False
-    """Whether throttles stay when the last reassignment is over (`--skip-auto-delete-throttles`)."""
-    pause_over_capacity: bool = False
-    """Whether a measured rate may fall below the minimum, down to 0, when clients need the link."""
-
-    @property
-    def floor(self) -> BytesPerSecond:
-        """The lowest rate that a measurement may give, bytes/s; without metrics it is the minimum all the same."""
-        return 0 if self.pause_over_capacity else self.min_rate
-
-    def max_ratio(self, role: ReplicaRole) -> float:
-        """The share for the direction that a role uses."""
-        return self.max_tx_ratio if role is ReplicaRole.LEADER else self.max_rx_ratio
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
     """The rate of one broker in one role, with what it was decided on."""
 
@@ -84,11 +56,15 @@ class Decision:
     standing: BytesPerSecond | None
     """What stands on the broker, bytes/s; None: nothing."""
     headroom: BytesPerSecond | None = None
-    """What the headroom alone would give, bytes/s; None without metrics."""
+    """What the policy would give, before the change threshold, bytes/s; None without metrics."""
     utilization: BytesPerSecond | None = None
     """Measured traffic of the direction, bytes/s; None without metrics."""
     capacity: BytesPerSecond | None = None
     """What the direction carries, bytes/s; None without metrics."""
+    client: BytesPerSecond | None = None
+    """The load of clients that the policy counts on, bytes/s; None without metrics, or where its formula says it."""
+    basis: str = ""
+    """What the policy worked the clients' load out from, in a few words; empty where its formula says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +117,7 @@ def plan(
     failures: Mapping[int, int] | None = None,
     history: ThrottleHistory | None = None,
     after_reassignment: bool = False,
+    policy: Policy = HeadroomPolicy(),  # noqa: B008 (frozen)
 ) -> Plan:
     """Return the desired throttles.
 
@@ -154,15 +131,21 @@ def plan(
             None: what stands now has always stood.
         after_reassignment: whether the last cycle saw a reassignment, or asked in vain for the purge of the
             override of one: an autoremove override that still waits for its reassignment stays.
+        policy: how much of a link replication may take, with what it has learned.
     """
     failures, history = failures or {}, history or ThrottleHistory()
     roles = participants(snapshot)
-    replication = _replication(snapshot)
-    decisions = [
-        _decide(snapshot, loads, limits, overrides, failures.get(broker_id, 0), history, replication, broker_id, role)
-        for broker_id, held in roles.items()
-        for role in held
-    ]
+    ports = [(broker_id, role) for broker_id, held in roles.items() for role in held]
+    fixed = {}
+    for broker_id, role in ports:
+        if overrides.of(broker_id) is not None:
+            fixed[broker_id, role] = _overridden(snapshot, overrides, broker_id, role)
+        elif broker_id not in loads.brokers:
+            fixed[broker_id, role] = _without_load(snapshot, limits, failures.get(broker_id, 0), broker_id, role)
+    sights = {port: _sight(snapshot, loads.brokers[port[0]], *port) for port in ports if port not in fixed}
+    rates = {port: decision.rate for port, decision in fixed.items()}
+    proposals = policy.propose(Sight(snapshot, sights, limits, history, rates))
+    decisions = [*fixed.values(), *(_proposed(one, proposals[port], limits) for port, one in sights.items())]
     standalone = _standalone_overrides(snapshot, overrides) - roles.keys()
     decisions += [_overridden(snapshot, overrides, b, role) for b in standalone for role in ReplicaRole]
     return Plan(
@@ -186,81 +169,36 @@ def _had_a_move(snapshot: Snapshot) -> bool:
     return any(LEADER_REPLICAS in entry.keys for entry in snapshot.ledger.values())
 
 
-def _decide(
-    snapshot: Snapshot,
-    loads: Loads,
-    limits: Limits,
-    overrides: Overrides,
-    failures: int,
-    history: ThrottleHistory,
-    replication: Replication | None,
-    broker_id: int,
-    role: ReplicaRole,
-) -> Decision:
-    if overrides.of(broker_id) is not None:
-        return _overridden(snapshot, overrides, broker_id, role)
-    standing = standing_rate(snapshot, broker_id, role)
-    load = loads.brokers.get(broker_id)
-    previous = previous_rate(snapshot, broker_id, role)
-    if load is None:
-        if previous is not None and failures <= limits.failure_threshold:
-            return Decision(broker_id, role, previous, Reason.KEPT, standing)
-        return Decision(broker_id, role, limits.min_rate, Reason.MINIMUM, standing)
-    used, capacity = load.of(role), load.capacity.of(role)
-    known = _known(history, replication, broker_id, role, used, standing)
-    measured = headroom(known.utilization, known.likely, capacity, limits.max_ratio(role), limits.floor)
-    if previous is not None and measured > previous:
-        # A raise counts on what is certain: one that takes slow replication for absent clients is a burst, and
-        # what the burst does to the next measurement sets the rates swinging.
-        sure = headroom(known.utilization, known.certain, capacity, limits.max_ratio(role), limits.floor)
-        measured = max(previous, sure)
-    if previous is not None and known.says_nothing:
-        measured = max(previous, measured)
-    small = is_small_change(previous, measured, limits.change_threshold)
-    reason = Reason.OVER_CAPACITY if measured < limits.min_rate else Reason.HEADROOM
-    rate, reason = (previous or 0, Reason.UNCHANGED) if small else (measured, reason)
-    return Decision(broker_id, role, rate, reason, standing, measured, used.rate, capacity)
+def _without_load(snapshot: Snapshot, limits: Limits, failures: int, broker_id: int, role: ReplicaRole) -> Decision:
+    """What stands is kept for a while, then the minimum is what is safe."""
+    standing, previous = standing_rate(snapshot, broker_id, role), previous_rate(snapshot, broker_id, role)
+    if previous is not None and failures <= limits.failure_threshold:
+        return Decision(broker_id, role, previous, Reason.KEPT, standing)
+    return Decision(broker_id, role, limits.min_rate, Reason.MINIMUM, standing)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What of a port's traffic is replication, in bytes/s."""
-
-    utilization: BytesPerSecond
-    likely: BytesPerSecond
-    """Its mean over the interval that was measured."""
-    certain: BytesPerSecond
-    """What it was at least."""
-    says_nothing: bool = False
-    """Whether any part of the traffic may have been replication: so clients may be fewer, and not more."""
+def _sight(snapshot: Snapshot, load: BrokerLoad, broker_id: int, role: ReplicaRole) -> PortSight:
+    standing, previous = standing_rate(snapshot, broker_id, role), previous_rate(snapshot, broker_id, role)
+    return PortSight(broker_id, role, load.of(role), load.capacity.of(role), standing, previous)
 
 
-def _known(
-    history: ThrottleHistory,
-    replication: Replication | None,
-    broker_id: int,
-    role: ReplicaRole,
-    used: Utilization,
-    standing: BytesPerSecond | None,
-) -> _Known:
-    """Tell replication from clients: by what landed, else by the throttle that stood, else by what was before."""
-    landed = replication and replication.landed(broker_id, role, used.start, used.end)
-    if landed and not history.was_unthrottled(broker_id, role, landed.until, used.end):
-        tail = used.end - landed.until
-        if tail <= LARGEST_TAIL * (used.end - used.start):
-            mean = round(landed.bytes / (used.end - used.start - tail).total_seconds())
-            return _Known(used.rate, mean, mean)
-    if history.was_unthrottled(broker_id, role, used.start, used.end):
-        # At link speed for a second: in the metrics that looks like clients.
-        idle = history.idle_loads.get((broker_id, role))
-        return _Known(min(idle, used.rate), 0, 0) if idle is not None else _Known(used.rate, 0, 0, True)
-    throttle = history.mean(broker_id, role, used.start, used.end, standing)
-    return _Known(used.rate, throttle, throttle - history.doubt(broker_id, role, used.start, used.end))
-
-
-def _replication(snapshot: Snapshot) -> Replication | None:
-    """What landed lately; None: nobody reads log sizes."""
-    return None if snapshot.progress is None else Replication(snapshot.progress, flows(snapshot))
+def _proposed(one: PortSight, proposal: Proposal, limits: Limits) -> Decision:
+    """A policy's rate, or what stands where they differ by little."""
+    small = is_small_change(one.previous, proposal.rate, limits.change_threshold)
+    reason = Reason.OVER_CAPACITY if proposal.rate < limits.min_rate else Reason.HEADROOM
+    rate, reason = (one.previous or 0, Reason.UNCHANGED) if small else (proposal.rate, reason)
+    return Decision(
+        broker_id=one.broker_id,
+        role=one.role,
+        rate=rate,
+        reason=reason,
+        standing=one.standing,
+        headroom=proposal.rate,
+        utilization=one.used.rate,
+        capacity=one.capacity,
+        client=proposal.client,
+        basis=proposal.basis,
+    )
 
 
 def _overridden(snapshot: Snapshot, overrides: Overrides, broker_id: int, role: ReplicaRole) -> Decision:

@@ -114,6 +114,17 @@ class TopicReassignment:
             yield partition, leader, isr, tuple([b for b in adding if b not in isr])
 
     @cached_property
+    def sending(self) -> Mapping[int, tuple[int, int]]:
+        """Leader -> (in-sync followers, replicas still to be copied) of the partitions that it sends, added up."""
+        found: dict[int, tuple[int, int]] = {}
+        for leader, isr, adding in zip(self.leaders, self.isr, self.adding_replicas, strict=True):
+            pending = sum(b not in isr for b in adding)
+            if pending and leader != NO_LEADER:
+                followers, copies = found.get(leader, (0, 0))
+                found[leader] = followers + max(len(isr) - 1, 0), copies + pending
+        return found
+
+    @cached_property
     def copying(self) -> Copying:
         """What is still to be copied."""
         leaders: set[int] = set()

@@ -1,0 +1,147 @@
+"""The policy that measures replication, brings the clients' load to now, and learns how wrong it may be.
+
+For each port, in bytes/s:
+
+1. `m = max(utilization - replication, 0)`, both over exactly the metric's interval: replication is counted from the
+   sizes of logs, whatever the throttle was.
+2. `c = m` brought to now by how much faster logs grow than in that interval, where somebody reads them all.
+3. `h = max(floor, min(ratio * (C - c), C - c - sigma * c))`, sigma being how far forecasts were off lately.
+4. `rate = max(floor, min(h, 2 * need))`: what the move needs of the port to end as soon as its narrowest place allows.
+5. A leader gets what its in-sync followers read of the partitions that move on top: its meter counts them.
+
+Where something of that cannot be seen it does without, port by port (`experience.Step`): without the growth of all logs
+`c = m`; while replication of the metric's interval was not counted the original's formula stands in for 1 to 3, and a
+planner that has just begun raises nothing; without the bytes that are left 4 is left out. What a rate achieved never
+lowers it: unmodelled limits would run away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from autothrottle.core.configs import ReplicaRole
+from autothrottle.core.flows import Flow
+from autothrottle.core.history import Port
+from autothrottle.core.limits import Limits
+from autothrottle.core.policy.experience import ClientLoad, Experience, Step
+from autothrottle.core.policy.headroom import headroom_rate
+from autothrottle.core.policy.interface import Observation, PortSight, Proposal, Sight
+from autothrottle.core.policy.pace import Work, needs
+from autothrottle.core.topology import Snapshot
+
+_OLD_SECONDS = 300.0
+"""A metric that ended longer ago is the less sure the older it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Numbers that a benchmark has chosen; not for operators."""
+
+    slack: float = 1.0
+    """What a port gets beyond its need, as a share of it, >= 0."""
+    patience: float = 1.0
+    """How much longer than its own ends a flow may take, >= 1."""
+    margin: float = 1.0
+    """How many spreads of the forecasts' errors stay free, >= 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What one port may carry."""
+
+    now: float
+    """Bytes/s, the floor included."""
+    long_view: float
+    """Bytes/s that the whole move may count on."""
+    load: ClientLoad | None
+    """None: not known; the original's formula stands in."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptivePolicy:
+    """Learns from every cycle; a value."""
+
+    experience: Experience = field(default_factory=Experience)
+    tuning: Tuning = field(default_factory=Tuning)
+
+    def observe(self, seen: Observation) -> AdaptivePolicy:
+        """Return the policy with one more cycle."""
+        return replace(self, experience=self.experience.observe(seen))
+
+    def propose(self, sight: Sight) -> Mapping[Port, Proposal]:
+        """The rate of each port."""
+        rooms = {port: self._room(one, sight) for port, one in sight.ports.items()}
+        needed = self._needs(sight, rooms)
+        in_sync = _in_sync_followers(sight.snapshot)
+        return {
+            port: self._proposal(sight.ports[port], room, needed.get(port), in_sync.get(port[0], 0.0), sight.limits)
+            for port, room in rooms.items()
+        }
+
+    def _room(self, one: PortSight, sight: Sight) -> _Room:
+        load = self.experience.load(one.port)
+        if load is None:
+            guess = float(headroom_rate(one, sight.limits, sight.history))
+            if self.experience.reading.at and one.previous is not None:
+                # It is being counted, and soon known: until then nothing is raised on a guess.
+                guess = min(guess, float(max(one.previous, sight.limits.floor)))
+            return _Room(guess, guess, None)
+        ratio, floor = sight.limits.max_ratio(one.role), float(sight.limits.floor)
+        spread = self.tuning.margin * self.experience.spread.sigma * max(load.age / _OLD_SECONDS, 1.0)
+        free = one.capacity - load.rate
+        room = max(floor, min(ratio * free, free - spread * load.rate))
+        return _Room(room, max(room, ratio * (one.capacity - load.long_view)), load)
+
+    def _needs(self, sight: Sight, rooms: Mapping[Port, _Room]) -> Mapping[Port, float]:
+        """What each port needs; one with a flow of which nobody knows what is left is not here."""
+        progress = sight.snapshot.progress
+        if progress is None:
+            return {}
+        left: list[tuple[Flow, float]] = []
+        work: dict[ReplicaRole, dict[int, float]] = {role: {} for role in ReplicaRole}
+        leaders, followers = work[ReplicaRole.LEADER], work[ReplicaRole.FOLLOWER]
+        for flow, count in progress.flows.items():
+            if count.bytes_left > 0:
+                left.append((flow, float(count.bytes_left)))
+                leaders[flow.leader] = leaders.get(flow.leader, 0.0) + count.bytes_left
+                followers[flow.follower] = followers.get(flow.follower, 0.0) + count.bytes_left
+        unknown = _ports_of_unknown(sight.snapshot)
+        ports = {
+            port: Work(work[port[1]].get(port[0], 0.0), room.long_view, self.experience.grown(port))
+            for port, room in rooms.items()
+        }
+        found = needs(left, ports, self.tuning.patience)
+        return {port: need for port, need in found.items() if port not in unknown}
+
+    def _proposal(self, one: PortSight, room: _Room, need: float | None, in_sync: float, limits: Limits) -> Proposal:
+        rate = room.now if need is None else min(room.now, (1 + self.tuning.slack) * need)
+        rate = max(rate, float(limits.floor))
+        if one.role is ReplicaRole.LEADER:
+            rate += in_sync * self.experience.grown(one.port)
+        basis = (room.load.step if room.load else Step.GUESSED).value
+        if room.load and room.load.age > _OLD_SECONDS:
+            basis = f"{basis}, {room.load.age:.0f}s old"
+        return Proposal(round(rate), round(room.load.rate) if room.load else None, basis)
+
+
+def _in_sync_followers(snapshot: Snapshot) -> dict[int, float]:
+    """Leader -> in-sync followers of its moving partitions for each replica that they are copied to."""
+    followers: dict[int, int] = {}
+    copies: dict[int, int] = {}
+    for reassignment in snapshot.reassignments:
+        for leader, (in_sync, pending) in reassignment.sending.items():
+            followers[leader] = followers.get(leader, 0) + in_sync
+            copies[leader] = copies.get(leader, 0) + pending
+    return {leader: count / copies[leader] for leader, count in followers.items()}
+
+
+def _ports_of_unknown(snapshot: Snapshot) -> set[Port]:
+    """Both ends of the flows of which nobody knows what is left."""
+    known = snapshot.progress.flows if snapshot.progress else {}
+    found: set[Port] = set()
+    for reassignment in snapshot.reassignments:
+        for flow in reassignment.flows:
+            if flow not in known:
+                found |= {(flow.leader, ReplicaRole.LEADER), (flow.follower, ReplicaRole.FOLLOWER)}
+    return found

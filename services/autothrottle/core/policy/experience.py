@@ -1,0 +1,309 @@
+"""What the adaptive policy has seen: replication, client load and growth of logs over the last minutes.
+
+The type to know is `Experience`: a value, worked out anew by every observation, so that a planner that takes over has
+it again after a few cycles. Everything in it is in bytes and seconds (of the Unix epoch), as floats.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from autothrottle.core.configs import ReplicaRole
+from autothrottle.core.flows import Flow, FlowProgress, Progress
+from autothrottle.core.growth import LogGrowth
+from autothrottle.core.history import Port
+from autothrottle.core.loads import Utilization
+from autothrottle.core.policy.interface import Observation
+from autothrottle.core.policy.margin import ErrorSpread
+from autothrottle.core.policy.series import KEPT_SECONDS, Series
+
+LATE_SECONDS = 15.0
+"""A metric may end so long after the last reading of log sizes and still count as covered."""
+
+LONG_VIEW_SECONDS = 1800.0
+"""Over which the load that a plan for the whole move counts on is averaged."""
+
+_SMALL_LOAD = 0.15
+"""Share of the capacity below which an error is not relative to the load: that of a new, empty broker is near 0."""
+
+_MOST_BYTES_OUT = 8.0
+"""Bytes out for a byte produced, replication and consumers together: what is more is no fan-out."""
+
+
+class Step(Enum):
+    """What a client load was worked out from, the best first."""
+
+    GROWTH = "now, by the growth of logs"
+    COUNTED = "of the metric's interval, replication counted"
+    GUESSED = "of the metric's interval, replication taken for the throttle"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLoad:
+    """What clients are believed to use of one port."""
+
+    rate: float
+    """Bytes/s now."""
+    long_view: float
+    """Mean of the last half hour, or of what was seen of it, bytes/s."""
+    step: Step
+    age: float
+    """Seconds from the end of the metric's interval until now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The client load of a metric's interval."""
+
+    rate: float
+    capacity: float
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class _PortMemory:
+    """What is remembered of one port."""
+
+    load: ClientLoad | None = None
+    since: float = 0.0
+    """When its first load was worked out."""
+    at: float = 0.0
+    forecasts: tuple[tuple[float, float], ...] = ()
+    """(when, client load that was believed then), ascending."""
+    compared: float = 0.0
+    """End of the last metric that forecasts were compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What has been counted of the flows."""
+
+    flows: Mapping[Flow, FlowProgress] = field(default_factory=dict)
+    landed: Mapping[Port, Series] = field(default_factory=dict)
+    """Replication through each port that was seen in a flow."""
+    grown: Mapping[Port, Series] = field(default_factory=dict)
+    """What was produced to the partitions of its flows."""
+    at: float = 0.0
+
+    def plus(self, progress: Progress | None) -> _Reading:
+        """What is counted after one more reading of log sizes."""
+        if progress is None or progress.at is None or progress.at.timestamp() <= self.at:
+            return self
+        gains, known = _gains(self.flows, progress.flows), len(self.flows)
+        old = {} if gains.matched == known else {f: c for f, c in self.flows.items() if f not in progress.flows}
+        at = progress.at.timestamp()
+        kept = {f: c for f, c in old.items() if c.at.timestamp() > at - KEPT_SECONDS}
+        return _Reading(
+            flows={**kept, **progress.flows} if kept else progress.flows,
+            landed=_extended(self.landed, gains.landed, gains.times, at),
+            grown=_extended(self.grown, gains.grown, gains.times, at),
+            at=at,
+        )
+
+
+@dataclass(slots=True)
+class _Gains:
+    """What came between two readings, by port."""
+
+    landed: dict[Port, int]
+    grown: dict[Port, int]
+    times: dict[Port, float]
+    matched: int = 0
+    """How many of the flows known before were read again."""
+
+
+def _gains(old: Mapping[Flow, FlowProgress], new: Mapping[Flow, FlowProgress]) -> _Gains:
+    # By role and broker id apart: with 100,000 flows, to hash pairs would be half of the work.
+    landed: dict[ReplicaRole, dict[int, int]] = {role: {} for role in ReplicaRole}
+    grown: dict[ReplicaRole, dict[int, int]] = {role: {} for role in ReplicaRole}
+    times: dict[int, float] = {}
+    latest: dict[int, float] = {}
+    matched = 0
+    out, into = landed[ReplicaRole.LEADER], landed[ReplicaRole.FOLLOWER]
+    grown_out, grown_into = grown[ReplicaRole.LEADER], grown[ReplicaRole.FOLLOWER]
+    for flow, count in new.items():
+        before, came, produced = old.get(flow), 0, 0
+        if before is not None:
+            matched += 1
+            if before.since == count.since:
+                came, produced = count.bytes_landed - before.bytes_landed, count.bytes_grown - before.bytes_grown
+        leader, follower = flow.leader, flow.follower
+        out[leader] = out.get(leader, 0) + came
+        into[follower] = into.get(follower, 0) + came
+        grown_out[leader] = grown_out.get(leader, 0) + produced
+        grown_into[follower] = grown_into.get(follower, 0) + produced
+        if follower not in times:  # one broker answers for all of its logs at once
+            times[follower] = count.at.timestamp()
+        if latest.get(leader, 0.0) < times[follower]:
+            latest[leader] = times[follower]
+    at = {(b, ReplicaRole.LEADER): t for b, t in latest.items()} | {
+        (b, ReplicaRole.FOLLOWER): t for b, t in times.items()
+    }
+    return _Gains(_by_port(landed), _by_port(grown), at, matched)
+
+
+def _by_port(found: Mapping[ReplicaRole, Mapping[int, int]]) -> dict[Port, int]:
+    return {(broker_id, role): amount for role, brokers in found.items() for broker_id, amount in brokers.items()}
+
+
+def _extended(
+    series: Mapping[Port, Series], gains: Mapping[Port, int], times: Mapping[Port, float], at: float
+) -> dict[Port, Series]:
+    """Every port with one more point; nothing comes through one that is in no flow any more."""
+    found = {port: old.plus(at, 0.0) for port, old in series.items() if port not in gains}
+    found = {port: one for port, one in found.items() if one.counts[0] != one.counts[-1]}
+    for port, gained in gains.items():
+        found[port] = series.get(port, Series()).plus(times[port], gained)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """The growth of one broker's logs over time."""
+
+    newest: LogGrowth
+    led: Series
+    received: Series
+
+    @staticmethod
+    def extended(old: _Growth | None, new: LogGrowth) -> _Growth:
+        """The growth with one more reading; whoever counts anew begins a new series."""
+        at = new.at.timestamp()
+        if old is None or old.newest.since != new.since:
+            return _Growth(new, Series().plus(at, 0.0), Series().plus(at, 0.0))
+        return _Growth(
+            new,
+            old.led.plus(at, new.led - old.newest.led),
+            old.received.plus(at, new.received - old.newest.received),
+        )
+
+
+def _now_and_then(series: Series, start: float, end: float, now: float) -> tuple[float, float] | None:
+    """The growth per second of the last interval, and that of a metric's interval; None: not known."""
+    if len(series.times) < 2 or not series.covers(start, end, LATE_SECONDS):
+        return None
+    last = series.times[-1]
+    begin = min(series.times[-2], last - 10)
+    if now - last > max(2 * (last - begin), 60.0):
+        return None
+    return series.rate(begin, last), series.rate(start, end)
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """What was seen in the last minutes."""
+
+    since: float | None = None
+    """When the first observation was made."""
+    reading: _Reading = field(default_factory=_Reading)
+    growth: Mapping[int, _Growth] = field(default_factory=dict)
+    ports: Mapping[Port, _PortMemory] = field(default_factory=dict)
+    spread: ErrorSpread = field(default_factory=ErrorSpread)
+    """How far forecasts were off."""
+
+    def observe(self, seen: Observation) -> Experience:
+        """Return the experience with one more cycle."""
+        now = seen.now.timestamp()
+        since = now if self.since is None else self.since
+        reading = self.reading.plus(seen.snapshot.progress)
+        growth = {b: _Growth.extended(self.growth.get(b), g) for b, g in seen.growth.items()}
+        counted = Experience(since, reading, growth, self.ports, self.spread)
+        measured = counted._measured(seen)
+        brought = counted._brought_to_now(measured, now)
+        errors = [e for port, one in measured.items() if one and (e := counted._error(port, one)) is not None]
+        ports = {
+            port: _remembered(self.ports.get(port, _PortMemory()), now, measured[port], brought.get(port))
+            for port in measured
+        }
+        return Experience(since, reading, growth, ports, self.spread.observe(errors))
+
+    def load(self, port: Port) -> ClientLoad | None:
+        """The client load of a port; None: replication cannot be told from clients, or there is no metric."""
+        memory = self.ports.get(port)
+        return memory.load if memory else None
+
+    def grown(self, port: Port, seconds: float = 300.0) -> float:
+        """What is produced to the partitions of a port's flows, bytes/s, mean of the last minutes; 0: unknown."""
+        series = self.reading.grown.get(port)
+        if series is None or len(series.times) < 2:
+            return 0.0
+        end = series.times[-1]
+        return series.rate(max(series.times[0], end - seconds), end)
+
+    def _measured(self, seen: Observation) -> dict[Port, _Measured | None]:
+        """The client load of each metric's interval; None: what was replication in it is unknown."""
+        found: dict[Port, _Measured | None] = {}
+        for broker_id, load in seen.loads.brokers.items():
+            for role in ReplicaRole:
+                port, used = (broker_id, role), load.of(role)
+                replication = self._replication(port, used)
+                found[port] = None
+                if replication is not None:
+                    start, end = used.start.timestamp(), used.end.timestamp()
+                    clients = max(used.rate - replication, 0.0)
+                    found[port] = _Measured(clients, float(load.capacity.of(role)), start, end)
+        return found
+
+    def _replication(self, port: Port, used: Utilization) -> float | None:
+        """What replication took of a port over exactly a metric's interval, bytes/s."""
+        start, end = used.start.timestamp(), used.end.timestamp()
+        series = self.reading.landed.get(port)
+        watched = self.since is not None and self.since <= start
+        if series is None or end <= start:
+            return 0.0 if watched else None
+        if end > series.times[-1] + LATE_SECONDS or not (watched or series.times[0] <= start):
+            return None
+        return series.rate(start, end)
+
+    def _brought_to_now(self, measured: Mapping[Port, _Measured | None], now: float) -> dict[Port, float]:
+        """The client loads of those ports whose change since the metric the growth of logs tells."""
+        found: dict[Port, float] = {}
+        outward: dict[int, tuple[float, float, float]] = {}
+        for (broker_id, role), one in measured.items():
+            growth = self.growth.get(broker_id)
+            if one is None or growth is None:
+                continue
+            series = growth.received if role is ReplicaRole.FOLLOWER else growth.led
+            rates = _now_and_then(series, one.start, one.end, now)
+            if rates is None:
+                continue
+            if role is ReplicaRole.FOLLOWER:
+                found[broker_id, role] = max(one.rate + rates[0] - rates[1], 0.0)
+            else:
+                outward[broker_id] = (one.rate, *rates)
+        ratios = [rate / then for rate, _, then in outward.values() if then > 0]
+        most = min(1.5 * statistics.median(ratios), _MOST_BYTES_OUT) if ratios else 0.0
+        for broker_id, (rate, latest, then) in outward.items():
+            ratio = min(rate / then, most) if then > 0 else 0.0
+            found[broker_id, ReplicaRole.LEADER] = max(rate + ratio * (latest - then), 0.0)
+        return found
+
+    def _error(self, port: Port, measured: _Measured) -> float | None:
+        """How far the forecasts of a metric's interval were off, relative; None: there were none, or it is known."""
+        memory = self.ports.get(port)
+        if memory is None or measured.end <= memory.compared:
+            return None
+        believed = [rate for when, rate in memory.forecasts if measured.start < when <= measured.end]
+        if not believed:
+            return None
+        forecast = sum(believed) / len(believed)
+        return (measured.rate - forecast) / max(forecast, _SMALL_LOAD * measured.capacity)
+
+
+def _remembered(old: _PortMemory, now: float, measured: _Measured | None, brought: float | None) -> _PortMemory:
+    """What is remembered of a port after a cycle."""
+    if measured is None:
+        return _PortMemory(None, old.since, old.at, old.forecasts, old.compared)
+    rate = measured.rate if brought is None else brought
+    since = old.since or now
+    mean = old.load.long_view if old.load else rate
+    horizon = min(max(now - since, 1.0), LONG_VIEW_SECONDS)
+    mean += (rate - mean) * min((now - old.at) / horizon, 1.0)
+    step = Step.COUNTED if brought is None else Step.GROWTH
+    forecasts = (*(f for f in old.forecasts if f[0] > now - KEPT_SECONDS), (now, rate))
+    load = ClientLoad(rate, mean, step, now - measured.end)
+    return _PortMemory(load, since, now, forecasts, max(old.compared, measured.end))

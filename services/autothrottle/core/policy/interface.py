@@ -1,0 +1,84 @@
+"""What a policy sees and what it answers. The type to know is `Policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from autothrottle.core.configs import ReplicaRole
+from autothrottle.core.growth import LogGrowth
+from autothrottle.core.history import Port, ThrottleHistory
+from autothrottle.core.limits import Limits
+from autothrottle.core.loads import BytesPerSecond, Loads, Utilization
+from autothrottle.core.topology import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What is known at the begin of a cycle, for a policy to learn from."""
+
+    now: datetime
+    """UTC; not before that of the last observation."""
+    snapshot: Snapshot
+    loads: Loads
+    growth: Mapping[int, LogGrowth] = field(default_factory=dict)
+    """Broker id -> growth of its logs; absent: nobody reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortSight:
+    """One port that a rate is wanted for."""
+
+    broker_id: int
+    role: ReplicaRole
+    used: Utilization
+    capacity: BytesPerSecond
+    """> 0."""
+    standing: BytesPerSecond | None
+    """What stands on the broker; None: nothing that limits."""
+    previous: BytesPerSecond | None
+    """What a new rate is compared with; None: there is none."""
+
+    @property
+    def port(self) -> Port:
+        """Its key."""
+        return self.broker_id, self.role
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a policy decides on."""
+
+    snapshot: Snapshot
+    ports: Mapping[Port, PortSight]
+    """The ports that take part in a move and have a load; those that an operator overrides are not among them."""
+    limits: Limits
+    history: ThrottleHistory
+    fixed: Mapping[Port, BytesPerSecond] = field(default_factory=dict)
+    """The ports that take part and whose rates are decided already: overrides, and rates without metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The rate that a policy would give a port, before the change threshold."""
+
+    rate: BytesPerSecond
+    """>= 0."""
+    client: BytesPerSecond | None = None
+    """The load of clients that it counts on; None: see the formula."""
+    basis: str = ""
+    """What the client load was worked out from, in a few words; empty: see the formula."""
+
+
+class Policy(Protocol):
+    """A way to say how much of each link replication may take; a value, with all that it has learned."""
+
+    def observe(self, seen: Observation) -> Policy:
+        """Return the policy with what a cycle saw; called once a cycle, before `propose`."""
+        ...
+
+    def propose(self, sight: Sight) -> Mapping[Port, Proposal]:
+        """Return the rate of each port of `sight.ports`; pure."""
+        ...

@@ -17,6 +17,7 @@ lowers it: unmodelled limits would run away.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -40,8 +41,8 @@ class Tuning:
 
     slack: float = 1.0
     """What a port gets beyond its need, as a share of it, >= 0."""
-    patience: float = 1.0
-    """How much longer than its own ends a flow may take, >= 1."""
+    least: float = 0.5
+    """Share of what is usual headroom in this move that a port counts with at least when others wait for it, >= 0."""
     margin: float = 1.0
     """How many spreads of the forecasts' errors stay free, >= 0."""
 
@@ -107,11 +108,18 @@ class AdaptivePolicy:
                 leaders[flow.leader] = leaders.get(flow.leader, 0.0) + count.bytes_left
                 followers[flow.follower] = followers.get(flow.follower, 0.0) + count.bytes_left
         unknown = _ports_of_unknown(sight.snapshot)
+        usual = [room.long_view / sight.ports[port].capacity for port, room in rooms.items()]
+        least = self.tuning.least * statistics.median(usual) if usual else 0.0
         ports = {
-            port: Work(work[port[1]].get(port[0], 0.0), room.long_view, self.experience.grown(port))
+            port: Work(
+                left=work[port[1]].get(port[0], 0.0),
+                headroom=room.long_view,
+                grown=self.experience.grown(port),
+                least=least * sight.ports[port].capacity,
+            )
             for port, room in rooms.items()
         }
-        found = needs(left, ports, self.tuning.patience)
+        found = needs(left, ports)
         return {port: need for port, need in found.items() if port not in unknown}
 
     def _proposal(self, one: PortSight, room: _Room, need: float | None, in_sync: float, limits: Limits) -> Proposal:

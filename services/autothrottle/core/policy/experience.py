@@ -23,6 +23,9 @@ from autothrottle.core.policy.series import KEPT_SECONDS, Series
 LATE_SECONDS = 15.0
 """A metric may end so long after the last reading of log sizes and still count as covered."""
 
+LATEST_SECONDS = 30.0
+"""What counts as now, at least: a few seconds of growth are noise."""
+
 LONG_VIEW_SECONDS = 1800.0
 """Over which the load that a plan for the whole move counts on is averaged."""
 
@@ -187,7 +190,7 @@ def _now_and_then(series: Series, start: float, end: float, now: float) -> tuple
     if len(series.times) < 2 or not series.covers(start, end, LATE_SECONDS):
         return None
     last = series.times[-1]
-    begin = min(series.times[-2], last - 10)
+    begin = max(min(series.times[-2], last - LATEST_SECONDS), series.times[0])
     if now - last > max(2 * (last - begin), 60.0):
         return None
     return series.rate(begin, last), series.rate(start, end)

@@ -26,6 +26,8 @@ class Work:
     """Bytes/s that replication may count on in the long run, >= 0."""
     grown: float = 0.0
     """Bytes/s that come on top while it moves."""
+    least: float = 0.0
+    """Bytes/s that the others do not wait for it beyond: see `needs`."""
 
     @property
     def seconds(self) -> float:
@@ -36,35 +38,35 @@ class Work:
         """
         return self.left / max(self.headroom - self.grown, _LEAST_SHARE * self.headroom, 1.0)
 
+    @property
+    def waited_for(self) -> float:
+        """How long the others wait for it, seconds; not longer with more headroom either."""
+        return self.left / max(self.headroom - self.grown, self.least, _LEAST_SHARE * self.headroom, 1.0)
+
 
 def makespan_seconds(ports: Iterable[Work]) -> float:
     """Return how long a move takes: as long as its slowest port."""
     return max((work.seconds for work in ports), default=0.0)
 
 
-def needs(flows: Iterable[tuple[Flow, float]], ports: Mapping[Port, Work], patience: float) -> dict[Port, float]:
+def needs(flows: Iterable[tuple[Flow, float]], ports: Mapping[Port, Work]) -> dict[Port, float]:
     """Return what each port needs, bytes/s, so that no flow is the reason for a late end.
 
-    A flow may take `patience` times as long as the slower one of its ends, and not longer than the whole move. So a
-    leader is not cut for the slowest of its destinations: what goes to the others still counts in full.
+    Every flow may take as long as the whole move: what is not narrow leaves the rest to clients. But one port whose
+    clients leave it next to nothing does not slow the others down: they wait for it only as long as if it had `least`.
+    What such a port cannot take its leaders do not need.
 
     Args:
         flows: each with the bytes that it has left.
         ports: those that take part; a flow with an end that is not among them counts by its other end.
-        patience: >= 1.
     """
-    out = {b: work.seconds * patience for (b, role), work in ports.items() if role is ReplicaRole.LEADER}
-    into = {b: work.seconds * patience for (b, role), work in ports.items() if role is ReplicaRole.FOLLOWER}
-    whole = makespan_seconds(ports.values())
-    leaving, coming = dict.fromkeys(out, 0.0), dict.fromkeys(into, 0.0)
-    for flow, left in flows:
-        seconds = min(max(out.get(flow.leader, 0.0), into.get(flow.follower, 0.0)), whole)
-        if seconds <= 0.0:
-            continue
-        if flow.leader in leaving:
-            leaving[flow.leader] += left / seconds
-        if flow.follower in coming:
-            coming[flow.follower] += left / seconds
-    found = {(b, ReplicaRole.LEADER): rate for b, rate in leaving.items()}
-    found |= {(b, ReplicaRole.FOLLOWER): rate for b, rate in coming.items()}
-    return {port: rate + ports[port].grown for port, rate in found.items()}
+    whole = max((work.waited_for for work in ports.values()), default=0.0)
+    slow = {port: work.seconds for port, work in ports.items() if work.seconds > whole}
+    wanted = {port: work.left / whole if whole else 0.0 for port, work in ports.items()}
+    for flow, left in flows if slow else ():
+        source, target = (flow.leader, ReplicaRole.LEADER), (flow.follower, ReplicaRole.FOLLOWER)
+        seconds = max(slow.get(source, 0.0), slow.get(target, 0.0))
+        for port in (source, target) if seconds else ():
+            if port in wanted and port not in slow:
+                wanted[port] -= left / whole - left / seconds
+    return {port: max(rate, 0.0) + ports[port].grown for port, rate in wanted.items()}

@@ -1,0 +1,133 @@
+"""The closed form of the bound, beside a linear program that knows every flow and every slot of time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from autothrottle.core.bound import PortDemand, bound_seconds, budget, port_seconds
+from autothrottle.core.loads import MEGABYTE
+from tests.benchmarks.control.scenarios import BEFORE, BLOCK, RATIO, scenario
+
+SLOT = 120.0
+"""Seconds."""
+
+
+def shipped_share(
+    flows: Sequence[tuple[int, int, float, float]], budgets: dict[int, Sequence[float]], seconds: float
+) -> float:
+    """The largest share of everything that can have gone after some seconds, by a linear program.
+
+    Variables are fractions of each flow's bytes per slot: in bytes, HiGHS returns wrong optima without an error.
+    """
+    slots = math.ceil(seconds / SLOT - 1e-9)
+    lengths = [min(SLOT, seconds - SLOT * slot) for slot in range(slots)]
+    wanted = [size + growth * seconds for _, _, size, growth in flows]
+    count = len(flows) * slots
+    rows, limits = [], []
+    for port, rates in budgets.items():
+        for slot in range(slots):
+            row = np.zeros(count + 1)
+            for f, (source, target, _, _) in enumerate(flows):
+                if port in (source, target):
+                    row[f * slots + slot] = wanted[f] / (rates[slot] * lengths[slot])
+            rows.append(row)
+            limits.append(1.0)
+    for f in range(len(flows)):
+        row = np.zeros(count + 1)
+        row[f * slots : (f + 1) * slots] = -1.0
+        row[-1] = 1.0
+        rows.append(row)
+        limits.append(0.0)
+    cost = np.zeros(count + 1)
+    cost[-1] = -1.0
+    found = linprog(cost, A_ub=np.array(rows), b_ub=np.array(limits), bounds=[(0, None)] * (count + 1), method="highs")
+    assert found.success
+    return float(found.x[-1])
+
+
+def demands(flows: Sequence[tuple[int, int, float, float]], budgets: dict[int, Sequence[float]]) -> list[PortDemand]:
+    return [
+        PortDemand(
+            size=sum(flow[2] for flow in flows if port in flow[:2]),
+            growth=sum(flow[3] for flow in flows if port in flow[:2]),
+            budget=[(SLOT, rate) for rate in rates],
+        )
+        for port, rates in budgets.items()
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_no_plan_ships_everything_before_the_bound(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    brokers = 4
+    pairs = [(i, brokers + j) for i in range(brokers) for j in range(brokers) if i != j and chance.random() < 0.6]
+    flows = [(s, t, float(chance.uniform(1e9, 2e10)), float(chance.uniform(0, 2e5))) for s, t in pairs or [(0, 5)]]
+    used = {flow[0] for flow in flows} | {flow[1] for flow in flows}
+    budgets = {port: [float(rate) for rate in chance.uniform(2e7, 2e8, 200)] for port in sorted(used)}
+    seconds = bound_seconds(demands(flows, budgets))
+    assert seconds < 199 * SLOT
+    assert shipped_share(flows, budgets, 0.98 * seconds) < 1.0
+
+
+@pytest.mark.parametrize("name", ["critical", "scaleup", "hotleader", "tiny"])
+def test_the_best_plan_of_a_benchmark_scenario_takes_as_long_as_the_bound(name: str) -> None:
+    chosen = scenario(name, seed=1)
+    flows = [
+        (int(source), int(target), float(size), float(growth))
+        for source, target, size, growth in zip(
+            chosen.source, chosen.target, chosen.size * MEGABYTE, chosen.growth * MEGABYTE, strict=True
+        )
+    ]
+    slots = int(chosen.bound // SLOT) + 2
+    clients = (
+        chosen.alone[BEFORE : BEFORE + int(slots * SLOT)].reshape(slots, int(SLOT) // BLOCK, BLOCK, -1).mean(axis=2)
+    )
+    means = np.maximum(RATIO * (chosen.capacity - clients), chosen.shape.min_rate).mean(axis=1) * MEGABYTE
+    budgets = {
+        port: [float(rate) for rate in means[:, port]] for port in sorted({f for flow in flows for f in flow[:2]})
+    }
+    seconds = bound_seconds(demands(flows, budgets))
+    assert seconds == pytest.approx(chosen.bound, abs=SLOT)
+    assert shipped_share(flows, budgets, seconds) >= 0.9998
+
+
+def test_the_slowest_port_decides() -> None:
+    quick, slow = PortDemand(100.0, [(1.0, 50.0)]), PortDemand(100.0, [(1.0, 10.0)])
+    assert bound_seconds([quick, slow, quick]) == port_seconds(slow) == 10.0
+
+
+def test_what_grows_as_fast_as_it_is_copied_never_ends() -> None:
+    assert bound_seconds([PortDemand(100.0, [(60.0, 10.0)], growth=10.0)]) == math.inf
+
+
+def test_a_gap_in_the_budget_is_waited_for() -> None:
+    pieces = [(10.0, 10.0), (100.0, 0.0), (10.0, 10.0)]
+    assert port_seconds(PortDemand(150.0, pieces)) == pytest.approx(115.0)
+
+
+def test_nothing_to_move_takes_no_time() -> None:
+    assert bound_seconds([]) == 0.0
+    assert bound_seconds([PortDemand(0.0, [(1.0, 0.0)])]) == 0.0
+
+
+@given(
+    capacity=st.floats(1, 1e9),
+    load=st.floats(0, 2e9),
+    ratio=st.floats(0.01, 1),
+    floor=st.floats(0, 1e6),
+)
+def test_a_budget_is_never_below_the_floor_and_else_never_above_the_headroom(
+    capacity: float, load: float, ratio: float, floor: float
+) -> None:
+    [(seconds, rate)] = budget(capacity, [(10.0, load)], ratio, floor)
+    assert seconds == 10.0
+    assert rate >= floor
+    assert rate <= max(floor, max(capacity - load, 0.0))

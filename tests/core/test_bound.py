@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ SLOT = 120.0
 
 
 def shipped_share(
-    flows: Sequence[tuple[int, int, float, float]], budgets: dict[int, Sequence[float]], seconds: float
+    flows: Sequence[tuple[int, int, float, float]], budgets: Mapping[int, Sequence[float]], seconds: float
 ) -> float:
     """The largest share of everything that can have gone after some seconds, by a linear program.
 
@@ -48,11 +48,11 @@ def shipped_share(
     cost = np.zeros(count + 1)
     cost[-1] = -1.0
     found = linprog(cost, A_ub=np.array(rows), b_ub=np.array(limits), bounds=[(0, None)] * (count + 1), method="highs")
-    assert found.success
+    assert found.success and found.x is not None
     return float(found.x[-1])
 
 
-def demands(flows: Sequence[tuple[int, int, float, float]], budgets: dict[int, Sequence[float]]) -> list[PortDemand]:
+def demands(flows: Sequence[tuple[int, int, float, float]], budgets: Mapping[int, Sequence[float]]) -> list[PortDemand]:
     return [
         PortDemand(
             size=sum(flow[2] for flow in flows if port in flow[:2]),

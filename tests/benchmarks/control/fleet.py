@@ -1,13 +1,13 @@
 """Many moves of one scenario side by side, each under its own policy and timing.
 
-What decides is the product: `plan` and the policies of `autothrottle.core`. It sees what its adapters would see: metrics
-that are means over a window and late, log sizes as of their last reading, and the throttles that stand.
+What decides is the product: `plan` and the policies of `autothrottle.core`. It sees what its adapters would see:
+metrics that are means over a window and late, log sizes as of their last reading, and the throttles that stand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -112,9 +112,8 @@ class Result:
     writes_per_gb: float
     """Rates that were changed (both of a broker count as one), for each GB moved."""
     writes_per_broker_hour: float
-    busiest_writes: int
-    """Most broker config writes within 15 minutes."""
-    ports: int
+    busiest_writes_per_broker: float
+    """Most broker config writes within 15 minutes, for each broker of the cluster; each is a notification, too."""
 
 
 class Planner:
@@ -479,10 +478,10 @@ class Fleet:
             over=100 * float(sums.over.sum()) / seconds,
             writes_per_gb=count / gigabytes,
             writes_per_broker_hour=count / entry.scenario.brokers / (end / 3600),
-            busiest_writes=max(
+            busiest_writes_per_broker=max(
                 (sum(n for t, n in writes if begin <= t < begin + 900) for begin, _ in writes), default=0
-            ),
-            ports=int(taken.sum()),
+            )
+            / entry.scenario.brokers,
         )
 
 
@@ -495,8 +494,3 @@ def _log_growth(scenario: Scenario) -> Array:
     chance = np.random.default_rng([scenario.seed, 77])
     read = sums * np.maximum(1 + READING_NOISE * chance.standard_normal(sums.shape), 0.0)
     return np.vstack([np.zeros(2 * brokers), np.cumsum(read, axis=0)])
-
-
-def shortened(entries: Sequence[Entry], **changes: object) -> list[Entry]:
-    """The same entries with something else about them."""
-    return [replace(entry, **changes) for entry in entries]  # type: ignore[arg-type]

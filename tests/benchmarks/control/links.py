@@ -1,8 +1,8 @@
 """The model of the network: links that clients and replication share, second by second, for many moves at once.
 
-A fluid one: shares between flows are max-min fair under throttles and links; where a link is asked for more than it has,
-clients and replication give way in proportion, and what clients did not get waits. The ports and flows of all moves
-stand in one row each: moves do not touch, so that a step costs hardly more for fifty than for one.
+A fluid one: shares between flows are max-min fair under throttles and links; where a link is asked for more than it
+has, clients and replication give way in proportion, and what clients did not get waits. The ports and flows of all
+moves stand in one row each: moves do not touch, so that a step costs hardly more for fifty than for one.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Flows(NamedTuple):
 def fair_shares(flows: Flows, limit: Array) -> Array:
     """Return the max-min fair rate of each flow: none can grow but by a smaller one's loss.
 
-    In every turn all ports fill up at once that have the smallest share among those that their flows go through; to fill
-    one port after the other takes as many turns as there are ports.
+    In every turn all ports fill up at once that have the smallest share among those that their flows go through; to
+    fill one port after the other takes as many turns as there are ports.
     """
     ports, count = len(limit), len(flows.want)
     rates, left, open_ = np.zeros(count), np.maximum(limit, 0.0), np.arange(count)
@@ -57,7 +57,8 @@ def fair_shares(flows: Flows, limit: Array) -> Array:
 
 def through(flows: Flows, rates: Array, ports: int) -> Array:
     """Return what goes through each port."""
-    return np.bincount(flows.source, rates, ports) + np.bincount(flows.target, rates, ports)
+    total: Array = np.bincount(flows.source, rates, ports).astype(float) + np.bincount(flows.target, rates, ports)
+    return total
 
 
 def contended_shares(flows: Flows, wished: Array, allowed: Array, capacity: Array, clients: Array) -> Array:

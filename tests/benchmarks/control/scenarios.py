@@ -139,7 +139,7 @@ def rack_loss(chance: Chance) -> Shape:
 
 
 def mixed_links(chance: Chance) -> Shape:
-    capacity = chance.permutation(np.r_[links(6, 5), links(6, 10), links(4, 25)])
+    capacity = np.asarray(chance.permutation(np.r_[links(6, 5), links(6, 10), links(4, 25)]), float)
     flows = [
         (i, int(j), chance.lognormal(0, 0.7) * np.sqrt(capacity[i] * capacity[j]) / 1000)
         for i in range(16)
@@ -184,7 +184,7 @@ def tiny(chance: Chance) -> Shape:
 
 
 def large(chance: Chance) -> Shape:
-    capacity = chance.permutation(np.r_[links(10, 10), links(20, 25)])
+    capacity = np.asarray(chance.permutation(np.r_[links(10, 10), links(20, 25)]), float)
     empty = (26, 27, 28, 29)
     flows = [
         (i, int(j), chance.lognormal(0, 0.8) * (3 if j in empty else 1))
@@ -335,7 +335,8 @@ def _budgets(alone: NDArray[np.float32], capacity: Array, min_rate: float) -> Ar
     load = alone[BEFORE:].astype(float)
     blocks = load.shape[0] // BLOCK
     means = load[: blocks * BLOCK].reshape(blocks, BLOCK, -1).mean(axis=1)
-    return np.maximum(RATIO * np.maximum(0, capacity - np.repeat(means, BLOCK, axis=0)), min_rate)
+    budgets: Array = np.maximum(RATIO * np.maximum(0, capacity - np.repeat(means, BLOCK, axis=0)), min_rate)
+    return budgets
 
 
 def _sized(

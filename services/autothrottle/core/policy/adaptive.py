@@ -43,6 +43,10 @@ class Tuning:
     """What a port gets beyond its need, as a share of it, >= 0."""
     least: float = 0.5
     """Share of what is usual headroom in this move that a port counts with at least when others wait for it, >= 0."""
+    crowded: float = 2.0
+    """Share of the link beyond which clients and the standing rate together are a reason to lower at once."""
+    step: float = 0.01
+    """Smallest share of what stands by which it is lowered then."""
     margin: float = 1.0
     """How many spreads of the forecasts' errors stay free, >= 0."""
 
@@ -130,7 +134,16 @@ class AdaptivePolicy:
         basis = (room.load.step if room.load else Step.GUESSED).value
         if room.load and room.load.age > _OLD_SECONDS:
             basis = f"{basis}, {room.load.age:.0f}s old"
-        return Proposal(round(rate), round(room.load.rate) if room.load else None, basis)
+        client = room.load.rate if room.load else None
+        return Proposal(
+            round(rate), None if client is None else round(client), basis, self._is_urgent(one, rate, client)
+        )
+
+    def _is_urgent(self, one: PortSight, rate: float, client: float | None) -> bool:
+        """Whether a small lowering is worth its write: what stands and clients together nearly fill the link."""
+        if client is None or one.previous is None or rate > (1 - self.tuning.step) * one.previous:
+            return False
+        return client + one.previous > self.tuning.crowded * one.capacity
 
 
 def _in_sync_followers(snapshot: Snapshot) -> dict[int, float]:

@@ -19,6 +19,7 @@ from autothrottle.core.loads import Utilization
 from autothrottle.core.policy.interface import Observation
 from autothrottle.core.policy.margin import ErrorSpread
 from autothrottle.core.policy.series import KEPT_SECONDS, Series
+from autothrottle.core.replication import Replication
 
 LATE_SECONDS = 15.0
 """A metric may end so long after the last reading of log sizes and still count as covered."""
@@ -240,10 +241,11 @@ class Experience:
     def _measured(self, seen: Observation) -> dict[Port, _Measured | None]:
         """The client load of each metric's interval; None: what was replication in it is unknown."""
         found: dict[Port, _Measured | None] = {}
+        landed = Replication(seen.snapshot.progress or Progress())
         for broker_id, load in seen.loads.brokers.items():
             for role in ReplicaRole:
                 port, used = (broker_id, role), load.of(role)
-                replication = self._replication(port, used)
+                replication = self._replication(port, used, landed)
                 found[port] = None
                 if replication is not None:
                     start, end = used.start.timestamp(), used.end.timestamp()
@@ -251,16 +253,26 @@ class Experience:
                     found[port] = _Measured(clients, float(load.capacity.of(role)), start, end)
         return found
 
-    def _replication(self, port: Port, used: Utilization) -> float | None:
-        """What replication took of a port over exactly a metric's interval, bytes/s."""
+    def _replication(self, port: Port, used: Utilization, landed: Replication) -> float | None:
+        """What replication took of a port over exactly a metric's interval, bytes/s; None: unknown.
+
+        What was counted before this planner looked is known by the earlier counts of each flow; to add these up for all
+        ports of a large cluster in every cycle would take seconds.
+        """
         start, end = used.start.timestamp(), used.end.timestamp()
         series = self.reading.landed.get(port)
-        watched = self.since is not None and self.since <= start
-        if series is None or end <= start:
-            return 0.0 if watched else None
-        if end > series.times[-1] + LATE_SECONDS or not (watched or series.times[0] <= start):
+        if end <= start:
             return None
-        return series.rate(start, end)
+        if series is not None and series.covers(start, end, LATE_SECONDS):
+            return series.rate(start, end)
+        earlier = landed.rate(*port, used.start, used.end)
+        if earlier is not None:
+            return float(earlier)
+        if self.since is None or self.since > start:
+            return None
+        if series is None:
+            return 0.0  # it was watched, and in no flow
+        return series.rate(start, end) if end <= series.times[-1] + LATE_SECONDS else None
 
     def _brought_to_now(self, measured: Mapping[Port, _Measured | None], now: float) -> dict[Port, float]:
         """The client loads of those ports whose change since the metric the growth of logs tells."""

@@ -1,0 +1,302 @@
+"""The contest: every policy in every scenario, as one table, with what it was to show beside.
+
+`make bench-control` runs it; `ARGS="--seeds 4,5"` tries other chances, `ARGS=--record` keeps the table in
+`../results/control.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import shlex
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autothrottle.core.loads import MEGABYTE
+from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.interface import Policy
+from autothrottle.core.policy.static import StaticPolicy
+from tests.benchmarks.control.contestants import OraclePolicy, OriginalPolicy
+from tests.benchmarks.control.fleet import FAST, MIX30, STD, Entry, Fleet, Foresight, Result, Senses, Timing
+from tests.benchmarks.control.scenarios import SHAPES, SURPRISES, Scenario, scenario
+
+RESULTS = Path(__file__).parents[1] / "results" / "control.json"
+TIMINGS = {timing.name: timing for timing in (STD, MIX30, FAST)}
+STATIC_SHARES = (0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8)
+"""Of the usual link: the rates among which the best static one is looked for, afterwards."""
+EQUAL_HARM_RATIOS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+HARMLESS = 0.1
+"""Percent of the clients' bytes that the best static rate may defer."""
+FALL_BACKS = {
+    "adaptive, growth of other logs unknown": Senses(growth=False),
+    "adaptive, no log sizes": Senses(growth=False, progress=False),
+    "adaptive, one broker without metrics": Senses(blind_brokers=1),
+    "adaptive, metrics 5 minutes late": Senses(stale=180),
+    "adaptive, no metrics in the first 3 minutes": Senses(metrics_from=180),
+    "adaptive, a failover every 15 minutes": Senses(failover_every=900),
+}
+_COST = {"diurnal": 6, "large": 5, "tiny": 3, "rackloss": 3, "scaledown": 2.5}
+"""Roughly, so that the longest scenarios begin first."""
+
+
+def entries(chosen: Scenario, timings: Iterable[Timing]) -> list[Entry]:
+    """All moves of one scenario and seed."""
+    found = [Entry(chosen, "none", MIX30, None)]
+    for timing in timings:
+        found += [
+            Entry(chosen, "original", timing, lambda _: OriginalPolicy(), on_events=False),
+            Entry(chosen, "headroom", timing, lambda _: HeadroomPolicy()),
+            Entry(chosen, "adaptive", timing, lambda _: AdaptivePolicy()),
+            Entry(chosen, "oracle", timing, oracle(chosen, timing), threshold=0.0),
+        ]
+    return found
+
+
+def oracle(chosen: Scenario, timing: Timing) -> Callable[[Foresight], Policy]:
+    in_sync = chosen.growth * chosen.shape.in_sync
+    return lambda foresight: OraclePolicy(foresight, timing.interval, chosen.brokers, in_sync)
+
+
+def searched(chosen: Scenario) -> list[Entry]:
+    """The moves among which the best static rate, and equal harm, are looked for; and the steps of falling back."""
+    link = float(np.median(chosen.capacity))
+    found = [Entry(chosen, f"static {share:g}", MIX30, static(link * share)) for share in STATIC_SHARES]
+    for ratio in EQUAL_HARM_RATIOS:
+        found.append(
+            Entry(chosen, f"original {ratio:g}", MIX30, lambda _: OriginalPolicy(), ratio=ratio, on_events=False)
+        )
+        found.append(Entry(chosen, f"headroom {ratio:g}", MIX30, lambda _: HeadroomPolicy(), ratio=ratio))
+    found += [
+        Entry(chosen, name, MIX30, lambda _: AdaptivePolicy(), senses=senses) for name, senses in FALL_BACKS.items()
+    ]
+    return found
+
+
+def static(megabytes: float) -> Callable[[Foresight], Policy]:
+    return lambda _: StaticPolicy(round(megabytes * MEGABYTE))
+
+
+def contest(name: str, seeds: Sequence[int], timings: Sequence[str], searches: bool) -> list[Result]:
+    """Run one scenario with all seeds."""
+    chosen = [scenario(name, seed) for seed in seeds]
+    moves = [entry for one in chosen for entry in entries(one, [TIMINGS[timing] for timing in timings])]
+    found = Fleet(moves).run()
+    if searches:
+        found += Fleet([entry for one in chosen for entry in searched(one)]).run()
+    return found
+
+
+class Table:
+    """All results, and what they say."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self._by: dict[tuple[str, str], list[Result]] = defaultdict(list)
+        for result in results:
+            self._by[result.policy, result.timing].append(result)
+
+    def of(self, policy: str, timing: str) -> list[Result]:
+        return sorted(self._by.get((policy, timing), []), key=lambda r: (r.scenario, r.seed))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each policy and timing; those that are only searched among are left out."""
+        found = []
+        for (policy, timing), results in self._by.items():
+            if not policy.split()[-1].replace(".", "").isdigit():
+                found.append({"policy": policy, "timing": timing, **summary(results)})
+        if best := self.best_static():
+            found.append({"policy": "static, best in hindsight", "timing": MIX30.name, **summary(best)})
+        return sorted(found, key=lambda row: (list(TIMINGS).index(row["timing"]), row["policy"]))
+
+    def best_static(self) -> list[Result]:
+        """Of each run the fastest static rate that defers no more than `HARMLESS`; runs without one are left out."""
+        runs: dict[tuple[str, int], list[Result]] = defaultdict(list)
+        for share in STATIC_SHARES:
+            for result in self.of(f"static {share:g}", MIX30.name):
+                if result.deferred <= HARMLESS and result.finished:
+                    runs[result.scenario, result.seed].append(result)
+        return [min(found, key=lambda r: r.makespan) for found in runs.values()]
+
+    def at_equal_harm(self, policy: str) -> float | None:
+        """The median makespan of a policy whose ratio is lowered until it defers as much as `adaptive` does."""
+        harm = mean(self.of("adaptive", MIX30.name), "deferred")
+        points = []
+        for ratio in (*EQUAL_HARM_RATIOS, None):
+            if found := self.of(policy if ratio is None else f"{policy} {ratio:g}", MIX30.name):
+                points.append((mean(found, "deferred"), statistics.median(r.makespan for r in found)))
+        points.sort()
+        if len(points) < 2 or not points[0][0] <= harm:
+            return None
+        deferred, makespans = zip(*points, strict=True)
+        return float(np.interp(harm, deferred, makespans))
+
+
+def mean(results: Sequence[Result], field: str) -> float:
+    return statistics.fmean(getattr(r, field) for r in results)
+
+
+def summary(results: Sequence[Result]) -> dict[str, Any]:
+    makespans, deferred = [r.makespan for r in results], [r.deferred for r in results]
+    scenarios: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        scenarios[result.scenario].append(result)
+    return {
+        "runs": len(results),
+        "unfinished": sum(not r.finished for r in results),
+        "makespan_median": round(statistics.median(makespans), 4),
+        "makespan_worst": round(max(makespans), 4),
+        "makespan_worst_scenario": round(max(mean(found, "makespan") for found in scenarios.values()), 4),
+        "deferred_median": round(statistics.median(deferred), 4),
+        "deferred_mean": round(statistics.fmean(deferred), 4),
+        "deferred_worst": round(max(deferred), 4),
+        "deferred_worst_scenario": round(max(mean(found, "deferred") for found in scenarios.values()), 4),
+        "worst_port_deferred_p90": round(float(np.quantile([r.worst_deferred for r in results], 0.9)), 4),
+        "saturated_mean": round(mean(results, "saturated"), 3),
+        "over_mean": round(mean(results, "over"), 3),
+        "decisions_per_gb_median": round(statistics.median(r.writes_per_gb for r in results), 4),
+        "writes_per_broker_hour": round(mean(results, "writes_per_broker_hour"), 2),
+        "writes_in_15_minutes_per_broker_worst": round(max(r.busiest_writes_per_broker for r in results), 2),
+    }
+
+
+def claims(table: Table, timings: Sequence[str]) -> list[dict[str, Any]]:
+    """What was to be shown, and what the table shows of it."""
+    found: list[dict[str, Any]] = []
+
+    def claim(what: str, value: float | None, most: float) -> None:
+        if value is not None:
+            found.append({"claim": what, "reached": round(value, 4), "wanted": most, "met": value <= most})
+
+    for timing in timings:
+        ours = table.of("adaptive", timing)
+        all_of_it = summary(ours)
+        wanted = {"mix30": (1.02, 0.04), "std": (1.03, 0.06), "fast": (1.02, 0.03)}[timing]
+        claim(f"{timing}: makespan / bound, median of all runs", all_of_it["makespan_median"], wanted[0])
+        claim(f"{timing}: makespan / bound, worst scenario", all_of_it["makespan_worst_scenario"], 1.15)
+        claim(f"{timing}: makespan / bound, worst run", all_of_it["makespan_worst"], 1.35)
+        known = [r.makespan for r in ours if r.scenario not in SURPRISES]
+        claim(f"{timing}: makespan / bound, worst run whose load can be foreseen", max(known, default=None), 1.15)
+        claim(f"{timing}: makespan / oracle, worst run", worst_ratio(ours, table.of("oracle", timing)), 1.10)
+        claim(f"{timing}: deferred %, mean of all runs", all_of_it["deferred_mean"], wanted[1])
+        claim(f"{timing}: deferred %, worst scenario", all_of_it["deferred_worst_scenario"], 0.15)
+        for other in ("original", "headroom"):
+            theirs = table.of(other, timing)
+            worse = sum(a.deferred > b.deferred for a, b in zip(ours, theirs, strict=True))
+            claim(f"{timing}: runs that defer more than {other}'s", float(worse), 0)
+            claim(f"{timing}: deferred in all / {other}'s", share(ours, theirs, "deferred"), 0.1)
+            claim(f"{timing}: saturated port-seconds / {other}'s", share(ours, theirs, "saturated"), 0.125)
+        claim(f"{timing}: decisions that change a rate, per GB, median", all_of_it["decisions_per_gb_median"], 0.05)
+    if MIX30.name in timings:
+        median = statistics.median(r.makespan for r in table.of("adaptive", MIX30.name))
+        for other in ("original", "headroom"):
+            if equal := table.at_equal_harm(other):
+                claim(f"mix30: makespan / {other}'s at equal harm", median / equal, 0.6)
+        if best := table.best_static():
+            fixed = statistics.median(r.makespan for r in best)
+            runs = {(r.scenario, r.seed) for r in best}
+            same = [r.makespan for r in table.of("adaptive", MIX30.name) if (r.scenario, r.seed) in runs]
+            claim("mix30: makespan / that of the best static rate, medians", statistics.median(same) / fixed, 0.9)
+    return found
+
+
+def worst_ratio(ours: Sequence[Result], theirs: Sequence[Result]) -> float | None:
+    return max((a.makespan / b.makespan for a, b in zip(ours, theirs, strict=True)), default=None)
+
+
+def share(ours: Sequence[Result], theirs: Sequence[Result], field: str) -> float | None:
+    total = sum(getattr(r, field) for r in theirs)
+    return sum(getattr(r, field) for r in ours) / total if total else None
+
+
+_SHOWN = {
+    "makespan_median": "makespan",
+    "makespan_worst": "worst",
+    "deferred_median": "deferred %",
+    "deferred_mean": "mean",
+    "deferred_worst": "worst",
+    "worst_port_deferred_p90": "port p90",
+    "saturated_mean": "saturated %",
+    "over_mean": "over %",
+    "decisions_per_gb_median": "changes/GB",
+    "writes_per_broker_hour": "per broker h",
+    "writes_in_15_minutes_per_broker_worst": "most in 15 min",
+}
+
+
+def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The table as text."""
+    cells = [["timing", "policy", "runs", *_SHOWN.values()]]
+    for row in rows:
+        cells.append([row["timing"], row["policy"], str(row["runs"]), *(f"{row[key]:.3f}" for key in _SHOWN)])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def by_scenario(table: Table, timings: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
+    """Scenario -> policy and timing -> makespan and deferral, means over the seeds."""
+    found: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
+    for timing in timings:
+        for policy in ("original", "headroom", "adaptive", "oracle"):
+            groups: dict[str, list[Result]] = defaultdict(list)
+            for result in table.of(policy, timing):
+                groups[result.scenario].append(result)
+            for name, results in groups.items():
+                found[name][f"{policy} {timing}"] = {
+                    field: round(mean(results, field), 4) for field in ("makespan", "deferred", "saturated")
+                }
+    return dict(found)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the contest and print it."""
+    parser = argparse.ArgumentParser(prog="make bench-control", description=__doc__)
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--scenarios", default=",".join(SHAPES))
+    parser.add_argument("--timings", default=",".join(TIMINGS))
+    parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 8))
+    parser.add_argument("--no-searches", action="store_true", help="without static rates, equal harm and fall-backs")
+    parser.add_argument("--record", action="store_true", help=f"keep the table in {RESULTS.name}")
+    given = parser.parse_args(arguments)
+    seeds, timings = [int(seed) for seed in given.seeds.split(",")], given.timings.split(",")
+    names = sorted(given.scenarios.split(","), key=lambda name: -_COST.get(name, 1))
+    begun, results = time.monotonic(), []
+    with ProcessPoolExecutor(given.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        running = {name: pool.submit(contest, name, seeds, timings, not given.no_searches) for name in names}
+        for name, future in running.items():
+            results += future.result()
+            print(f"{time.monotonic() - begun:6.0f} s  {name}", flush=True)
+    table = Table(results)
+    shown, wanted = table.rows(), claims(table, timings)
+    print("\n".join(["", *lines(shown), ""]))
+    for claim in wanted:
+        met = "met" if claim["met"] else "NOT MET"
+        print(f"{claim['claim']}: {claim['reached']:g} (wanted: at most {claim['wanted']:g}): {met}")
+    if given.record:
+        content = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": shlex.join(["make", "bench-control", f"ARGS={shlex.join(arguments)}"]),
+            "seconds": round(time.monotonic() - begun),
+            "seeds": seeds,
+            "rows": shown,
+            "claims": wanted,
+            "scenarios": by_scenario(table, timings),
+            "adaptive_runs": [asdict(r) for timing in timings for r in table.of("adaptive", timing)],
+        }
+        RESULTS.write_text(json.dumps(content, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -11,10 +11,10 @@ KAFKA ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test chaos check format proto bench lock clean java
+.PHONY: help install demo test chaos check format proto bench bench-control lock clean java
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-8s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-13s %s\n' "$$t" "$$d"; done
 
 install: $(STAMP) ## make .venv with everything that is pinned in requirements.txt
 
@@ -50,6 +50,9 @@ chaos: $(STAMP) java ## try to break it, 200 seeded runs; ARGS="--first 7 --coun
 
 bench: $(STAMP) java ## run the benchmarks in tests/benchmarks and print what they measured
 	$(BIN)/python -m pytest tests/benchmarks -s --timeout=0 $(ARGS)
+
+bench-control: $(STAMP) ## let policies compete in virtual time; ARGS="--searches --seeds 1,2,3 --record"
+	$(BIN)/python -m tests.benchmarks.control.contest $(ARGS)
 
 check: $(STAMP) ## lint, format, types, floors, protos, generated code
 	$(BIN)/ruff check .

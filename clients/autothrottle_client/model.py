@@ -155,11 +155,15 @@ class Decision:
     standing_bytes_per_second: int | None = None
     """What stood on the broker; None: nothing."""
     headroom_bytes_per_second: int | None = None
-    """What the headroom alone would give; None without metrics."""
+    """What the policy would give, before the change threshold; None without metrics."""
     utilization_bytes_per_second: int | None = None
     """The measured traffic of the direction; None without metrics."""
     capacity_bytes_per_second: int | None = None
     """What the direction carries; None without metrics."""
+    client_bytes_per_second: int | None = None
+    """The load of clients that the policy counts on; None without metrics, or where its formula says it."""
+    basis: str = ""
+    """What the policy worked the clients' load out from, in a few words; empty where its formula says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,6 +520,8 @@ def _decision_from_message(message: types_pb2.Decision) -> Decision:
         headroom_bytes_per_second=_present(message, "headroom_bytes_per_second"),
         utilization_bytes_per_second=_present(message, "utilization_bytes_per_second"),
         capacity_bytes_per_second=_present(message, "capacity_bytes_per_second"),
+        client_bytes_per_second=_present(message, "client_bytes_per_second"),
+        basis=message.basis,
     )
 
 

@@ -170,6 +170,7 @@ class Composition:
             ),
             PlannerSettings(
                 limits=configuration.limits,
+                policy=configuration.new_policy(),
                 interval=configuration.interval,
                 metrics_window=configuration.datadog.metrics_window,
                 cleanup_after=configuration.cleanup_after,

@@ -126,6 +126,8 @@ decisions = st.builds(
     st.none() | int64,
     st.none() | int64,
     st.none() | int64,
+    st.none() | int64,
+    text,
 )
 pauses = st.builds(Pause, st.sampled_from(PauseMode), text, st.none() | times, text)
 _texts = st.lists(text, max_size=3).map(tuple)

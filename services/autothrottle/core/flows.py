@@ -12,9 +12,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """The replication traffic from one leader to one destination."""
+class Flow(NamedTuple):
+    """The replication traffic from one leader to one destination: a tuple, since 100,000 are looked up at a time."""
 
     leader: int
     follower: int

@@ -185,8 +185,6 @@ def _sight(snapshot: Snapshot, load: BrokerLoad, broker_id: int, role: ReplicaRo
 def _proposed(one: PortSight, proposal: Proposal, limits: Limits) -> Decision:
     """A policy's rate, or what stands where they differ by little."""
     small = is_small_change(one.previous, proposal.rate, limits.change_threshold)
-    if proposal.urgent and one.previous is not None and proposal.rate < one.previous:
-        small = False
     reason = Reason.OVER_CAPACITY if proposal.rate < limits.min_rate else Reason.HEADROOM
     rate, reason = (one.previous or 0, Reason.UNCHANGED) if small else (proposal.rate, reason)
     return Decision(

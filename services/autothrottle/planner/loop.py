@@ -28,6 +28,8 @@ from autothrottle.core.loads import Loads
 from autothrottle.core.overrides import Overrides, whose
 from autothrottle.core.pause import Pause, PauseMode, stale_lists, taken_back
 from autothrottle.core.plan import Limits, plan, standing_rate
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.interface import Observation, Policy
 from autothrottle.core.progress import foreseen, remainder
 from autothrottle.core.reassignment import Submitted, Targets, proposal
 from autothrottle.core.schedule import NO_SCHEDULE, Schedule
@@ -81,6 +83,8 @@ class PlannerSettings:
     """What the operator configured."""
 
     limits: Limits
+    policy: Policy = HeadroomPolicy()  # noqa: RUF009 (frozen)
+    """How rates are decided, before it has learned anything."""
     interval: timedelta = timedelta(seconds=180)
     """Between two scheduled cycles, >= 1 s."""
     metrics_window: timedelta = timedelta(seconds=120)
@@ -476,6 +480,8 @@ class Planner:
             self._stand_still(cycle, cycle.pause)
             return
         memory, limits = self._memory, self._limits()
+        seen = Observation(self._now(), cycle.snapshot, cycle.loads)
+        memory.policy = (memory.policy or self._settings.policy).observe(seen)
         cycle.plan = plan(
             cycle.snapshot,
             cycle.loads,
@@ -484,6 +490,7 @@ class Planner:
             memory.failures,
             memory.history,
             memory.after_reassignment,
+            memory.policy,
         )
         if self._submissions.withdrawn or memory.withdrawn:
             # The lists of what was throttled in vain are no reassignment that an override has waited for.

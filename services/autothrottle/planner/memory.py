@@ -13,6 +13,7 @@ from autothrottle.core.loads import Loads
 from autothrottle.core.overrides import Override, Overrides
 from autothrottle.core.pause import Pause
 from autothrottle.core.plan import Plan
+from autothrottle.core.policy.interface import Policy
 from autothrottle.core.progress import Remainder
 from autothrottle.core.topology import Snapshot
 from autothrottle.planner import narration
@@ -35,6 +36,8 @@ class Memory:
     loads_error: str = ""
     failures: dict[int, int] = field(default_factory=dict)
     history: ThrottleHistory = field(default_factory=ThrottleHistory)
+    policy: Policy | None = None
+    """With what it has learned; None: nothing yet."""
     after_reassignment: bool = False
     withdrawn: bool = False
     foreign: tuple[ForeignThrottle, ...] = ()

@@ -145,7 +145,9 @@ def _basis(decision: Decision, limits: Limits) -> str:
             return "less would never end: more is produced to its partitions"
         case Reason.HEADROOM | Reason.UNCHANGED:
             percent = limits.max_ratio(decision.role) * 100
-            return f"based on a {percent:g}% max free capacity utilization"
+            if decision.client is None:
+                return decision.basis or f"based on a {percent:g}% max free capacity utilization"
+            return f"{percent:g}% max, clients {megabytes(decision.client)}MB/s {decision.basis}"
 
 
 def removal_lines(plan: Plan, applied: Applied) -> list[str]:

@@ -20,10 +20,15 @@ from urllib.parse import urlsplit
 
 from autothrottle.core.capacity import CapacityLimits
 from autothrottle.core.errors import Invalid
+from autothrottle.core.loads import BytesPerSecond
 from autothrottle.core.plan import Limits
+from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.interface import Policy
+from autothrottle.core.policy.static import StaticPolicy
 from autothrottle.core.schedule import Schedule
 from autothrottle.runtime import options
-from autothrottle.runtime.options import OPTIONS, KafkaBackend, Option, Refused
+from autothrottle.runtime.options import OPTIONS, KafkaBackend, Option, PolicyName, Refused
 from autothrottle.runtime.sources import Flags, Given, Rank, from_environment, from_file
 
 T = TypeVar("T")
@@ -146,6 +151,9 @@ class Configuration:
     """Hours in which replication gets another share of the headroom; empty: none."""
     finish_by: datetime | None
     """When moves shall be done, UTC; None: as soon as possible."""
+    policy: PolicyName
+    static_rate: BytesPerSecond
+    """For the static policy."""
     capacities: CapacityLimits
     interval: timedelta
     """Between two scheduled cycles, >= 1 s."""
@@ -164,6 +172,16 @@ class Configuration:
     """Whether only the help text is asked for; everything else is a default then."""
     warnings: tuple[str, ...] = ()
     """What is odd without being wrong, for the log."""
+
+    def new_policy(self) -> Policy:
+        """Return the policy that decides rates, before it has learned anything."""
+        match self.policy:
+            case PolicyName.HEADROOM:
+                return HeadroomPolicy()
+            case PolicyName.ADAPTIVE:
+                return AdaptivePolicy()
+            case PolicyName.STATIC:
+                return StaticPolicy(self.static_rate)
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str], required: Collection[str] = ()) -> Configuration:
@@ -276,6 +294,8 @@ def _configuration(reader: _Reader, warnings: list[str]) -> Configuration:
         limits=_limits(reader),
         schedule=reader.of(options.SCHEDULE),
         finish_by=reader.of(options.FINISH_BY),
+        policy=PolicyName(reader.of(options.POLICY)),
+        static_rate=reader.of(options.STATIC_RATE),
         capacities=_capacities(reader),
         interval=reader.of(options.INTERVAL),
         cleanup_after=reader.of(options.CLEANUP_AFTER),

@@ -222,6 +222,8 @@ class Decision(_message.Message):
     HEADROOM_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     UTILIZATION_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     CAPACITY_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    CLIENT_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    BASIS_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     """The broker's id, >= 0."""
     role: Global___ReplicaRole.ValueType
@@ -233,11 +235,15 @@ class Decision(_message.Message):
     standing_bytes_per_second: _builtins.int
     """What stood on the broker, bytes per second; absent: nothing."""
     headroom_bytes_per_second: _builtins.int
-    """What the headroom alone would give, bytes per second; absent without metrics."""
+    """What the policy would give, before the change threshold, bytes per second; absent without metrics."""
     utilization_bytes_per_second: _builtins.int
     """The measured traffic of the direction, bytes per second; absent without metrics."""
     capacity_bytes_per_second: _builtins.int
     """What the direction carries, bytes per second; absent without metrics."""
+    client_bytes_per_second: _builtins.int
+    """The load of clients that the policy counts on, bytes per second; absent without metrics, or where its formula says it."""
+    basis: _builtins.str
+    """What the policy worked the clients' load out from, in a few words; empty where its formula says it."""
     def __init__(
         self,
         *,
@@ -249,13 +255,17 @@ class Decision(_message.Message):
         headroom_bytes_per_second: _builtins.int | None = ...,
         utilization_bytes_per_second: _builtins.int | None = ...,
         capacity_bytes_per_second: _builtins.int | None = ...,
+        client_bytes_per_second: _builtins.int | None = ...,
+        basis: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_standing_bytes_per_second", b"_standing_bytes_per_second", "_utilization_bytes_per_second", b"_utilization_bytes_per_second", "capacity_bytes_per_second", b"capacity_bytes_per_second", "headroom_bytes_per_second", b"headroom_bytes_per_second", "standing_bytes_per_second", b"standing_bytes_per_second", "utilization_bytes_per_second", b"utilization_bytes_per_second"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_client_bytes_per_second", b"_client_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_standing_bytes_per_second", b"_standing_bytes_per_second", "_utilization_bytes_per_second", b"_utilization_bytes_per_second", "capacity_bytes_per_second", b"capacity_bytes_per_second", "client_bytes_per_second", b"client_bytes_per_second", "headroom_bytes_per_second", b"headroom_bytes_per_second", "standing_bytes_per_second", b"standing_bytes_per_second", "utilization_bytes_per_second", b"utilization_bytes_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_standing_bytes_per_second", b"_standing_bytes_per_second", "_utilization_bytes_per_second", b"_utilization_bytes_per_second", "broker_id", b"broker_id", "capacity_bytes_per_second", b"capacity_bytes_per_second", "headroom_bytes_per_second", b"headroom_bytes_per_second", "rate_bytes_per_second", b"rate_bytes_per_second", "reason", b"reason", "role", b"role", "standing_bytes_per_second", b"standing_bytes_per_second", "utilization_bytes_per_second", b"utilization_bytes_per_second"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_client_bytes_per_second", b"_client_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_standing_bytes_per_second", b"_standing_bytes_per_second", "_utilization_bytes_per_second", b"_utilization_bytes_per_second", "basis", b"basis", "broker_id", b"broker_id", "capacity_bytes_per_second", b"capacity_bytes_per_second", "client_bytes_per_second", b"client_bytes_per_second", "headroom_bytes_per_second", b"headroom_bytes_per_second", "rate_bytes_per_second", b"rate_bytes_per_second", "reason", b"reason", "role", b"role", "standing_bytes_per_second", b"standing_bytes_per_second", "utilization_bytes_per_second", b"utilization_bytes_per_second"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__capacity_bytes_per_second: _TypeAlias = _typing.Literal["capacity_bytes_per_second"]  # noqa: Y015
     _WhichOneofArgType__capacity_bytes_per_second: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__client_bytes_per_second: _TypeAlias = _typing.Literal["client_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__client_bytes_per_second: _TypeAlias = _typing.Literal["_client_bytes_per_second", b"_client_bytes_per_second"]  # noqa: Y015
     _WhichOneofReturnType__headroom_bytes_per_second: _TypeAlias = _typing.Literal["headroom_bytes_per_second"]  # noqa: Y015
     _WhichOneofArgType__headroom_bytes_per_second: _TypeAlias = _typing.Literal["_headroom_bytes_per_second", b"_headroom_bytes_per_second"]  # noqa: Y015
     _WhichOneofReturnType__standing_bytes_per_second: _TypeAlias = _typing.Literal["standing_bytes_per_second"]  # noqa: Y015
@@ -264,6 +274,8 @@ class Decision(_message.Message):
     _WhichOneofArgType__utilization_bytes_per_second: _TypeAlias = _typing.Literal["_utilization_bytes_per_second", b"_utilization_bytes_per_second"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__capacity_bytes_per_second) -> _WhichOneofReturnType__capacity_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__client_bytes_per_second) -> _WhichOneofReturnType__client_bytes_per_second | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__headroom_bytes_per_second) -> _WhichOneofReturnType__headroom_bytes_per_second | None: ...
     @_typing.overload

@@ -51,6 +51,8 @@ def decision_to_message(decision: Decision) -> types_pb2.Decision:
         headroom_bytes_per_second=decision.headroom,
         utilization_bytes_per_second=decision.utilization,
         capacity_bytes_per_second=decision.capacity,
+        client_bytes_per_second=decision.client,
+        basis=decision.basis,
     )
 
 
@@ -75,6 +77,8 @@ def decision_from_message(message: types_pb2.Decision) -> Decision:
         headroom=_present(message, "headroom_bytes_per_second"),
         utilization=_present(message, "utilization_bytes_per_second"),
         capacity=_present(message, "capacity_bytes_per_second"),
+        client=_present(message, "client_bytes_per_second"),
+        basis=message.basis,
     )
 
 

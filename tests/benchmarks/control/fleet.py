@@ -35,7 +35,7 @@ READING_NOISE = 0.035
 """Relative error of the growth of logs over 10 s; 2 % over 30 s."""
 _FOLLOWERS = 9_000
 """Ids of the brokers that only hold replicas which are in sync already."""
-TOO_LONG = 4.0
+TOO_LONG = 3.0
 """Times the bound after which a move is given up."""
 
 
@@ -62,8 +62,8 @@ class Senses:
     """How fast all logs grow."""
     metrics_from: int = -READ
     """From when on, in seconds, metrics can be read of each broker."""
-    blind_brokers: int = 0
-    """How many brokers have no metrics at all."""
+    blind: tuple[int, int] = (0, 0)
+    """From when to when, in seconds, the first broker has no metrics."""
     failover_every: int = 0
     """Seconds after which another planner leads, which has seen nothing; 0: never."""
     stale: int = 0
@@ -200,7 +200,8 @@ class Planner:
             throttles=self._throttles(),
             progress=self._progress,
         )
-        loads = self._loads(used, start, end)
+        blind_from, blind_until = senses.blind
+        loads = self._loads(used, start, end, hidden=int(blind_from <= second < blind_until))
         missing = {b for b in self._capacity if b not in loads.brokers}
         self._failures = {b: self._failures.get(b, 0) + 1 for b in missing}
         self._history = self._history.observe(now, self._standing)
@@ -228,7 +229,7 @@ class Planner:
             found.setdefault(ConfigResource.broker(broker_id), {})[role.rate_key] = str(rate)
         return found
 
-    def _loads(self, used: Array | None, start: int, end: int) -> Loads:
+    def _loads(self, used: Array | None, start: int, end: int, hidden: int) -> Loads:
         if used is None:
             return Loads()
         rates = (used * MEGABYTE).tolist()
@@ -237,7 +238,7 @@ class Planner:
         def mean(port: int) -> Utilization:
             return Utilization(round(rates[port]), begin, until)
 
-        seen = range(self.entry.senses.blind_brokers, self._n)
+        seen = range(hidden, self._n)
         return Loads({b: BrokerLoad(b, self._capacity[b], mean(b), mean(b + self._n)) for b in seen})
 
     def _growth(self, growth: Array | None, at: datetime) -> dict[int, LogGrowth]:

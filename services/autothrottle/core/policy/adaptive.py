@@ -5,8 +5,9 @@ For each port, in bytes/s:
 1. `m = max(utilization - replication, 0)`, both over exactly the metric's interval: replication is counted from the
    sizes of logs, whatever the throttle was.
 2. `c = m` brought to now by how much faster logs grow than in that interval, where somebody reads them all.
-3. `h = max(floor, min(ratio * (C - c), C - c - sigma * c))`, sigma being how far forecasts were off lately.
-4. `rate = max(floor, min(h, 2 * need))`: what the move needs of the port to end as soon as its narrowest place allows.
+3. `h = max(floor, min(ratio * (C - c), C - c - 1.5 * sigma * c))`, sigma being how far forecasts were off lately.
+4. `rate = max(floor, min(h, 1.5 * need))`, the need being what the move asks of the port to end as soon as its
+   narrowest place allows.
 5. A leader gets what its in-sync followers read of the partitions that move on top: its meter counts them.
 
 Where something of that cannot be seen it does without, port by port (`experience.Step`): without the growth of all logs
@@ -29,7 +30,7 @@ from autothrottle.core.policy.experience import ClientLoad, Experience, Step
 from autothrottle.core.policy.headroom import headroom_rate
 from autothrottle.core.policy.interface import Observation, PortSight, Proposal, Sight
 from autothrottle.core.policy.pace import Work, needs
-from autothrottle.core.topology import Snapshot
+from autothrottle.core.topology import Snapshot, flows
 
 _OLD_SECONDS = 300.0
 """A metric that ended longer ago is the less sure the older it is."""
@@ -39,15 +40,11 @@ _OLD_SECONDS = 300.0
 class Tuning:
     """Numbers that a benchmark has chosen; not for operators."""
 
-    slack: float = 1.0
+    slack: float = 0.5
     """What a port gets beyond its need, as a share of it, >= 0."""
-    least: float = 0.5
+    least: float = 0.65
     """Share of what is usual headroom in this move that a port counts with at least when others wait for it, >= 0."""
-    crowded: float = 2.0
-    """Share of the link beyond which clients and the standing rate together are a reason to lower at once."""
-    step: float = 0.01
-    """Smallest share of what stands by which it is lowered then."""
-    margin: float = 1.0
+    margin: float = 1.5
     """How many spreads of the forecasts' errors stay free, >= 0."""
 
 
@@ -76,7 +73,8 @@ class AdaptivePolicy:
 
     def propose(self, sight: Sight) -> Mapping[Port, Proposal]:
         """The rate of each port."""
-        rooms = {port: self._room(one, sight) for port, one in sight.ports.items()}
+        spread = self.tuning.margin * self.experience.spread.sigma
+        rooms = {port: self._room(one, sight, spread) for port, one in sight.ports.items()}
         needed = self._needs(sight, rooms)
         in_sync = _in_sync_followers(sight.snapshot)
         return {
@@ -84,7 +82,7 @@ class AdaptivePolicy:
             for port, room in rooms.items()
         }
 
-    def _room(self, one: PortSight, sight: Sight) -> _Room:
+    def _room(self, one: PortSight, sight: Sight, spread: float) -> _Room:
         load = self.experience.load(one.port)
         if load is None:
             guess = float(headroom_rate(one, sight.limits, sight.history))
@@ -93,7 +91,7 @@ class AdaptivePolicy:
                 guess = min(guess, float(max(one.previous, sight.limits.floor)))
             return _Room(guess, guess, None)
         ratio, floor = sight.limits.max_ratio(one.role), float(sight.limits.floor)
-        spread = self.tuning.margin * self.experience.spread.sigma * max(load.age / _OLD_SECONDS, 1.0)
+        spread *= max(load.age / _OLD_SECONDS, 1.0)
         free = one.capacity - load.rate
         room = max(floor, min(ratio * free, free - spread * load.rate))
         return _Room(room, max(room, ratio * (one.capacity - load.long_view)), load)
@@ -106,12 +104,15 @@ class AdaptivePolicy:
         left: list[tuple[Flow, float]] = []
         work: dict[ReplicaRole, dict[int, float]] = {role: {} for role in ReplicaRole}
         leaders, followers = work[ReplicaRole.LEADER], work[ReplicaRole.FOLLOWER]
-        for flow, count in progress.flows.items():
-            if count.bytes_left > 0:
+        unknown: set[Port] = set()
+        for flow in flows(sight.snapshot):
+            count = progress.flows.get(flow)
+            if count is None:
+                unknown |= {(flow.leader, ReplicaRole.LEADER), (flow.follower, ReplicaRole.FOLLOWER)}
+            elif count.bytes_left > 0:
                 left.append((flow, float(count.bytes_left)))
                 leaders[flow.leader] = leaders.get(flow.leader, 0.0) + count.bytes_left
                 followers[flow.follower] = followers.get(flow.follower, 0.0) + count.bytes_left
-        unknown = _ports_of_unknown(sight.snapshot)
         usual = [room.long_view / sight.ports[port].capacity for port, room in rooms.items()]
         least = self.tuning.least * statistics.median(usual) if usual else 0.0
         ports = {
@@ -134,16 +135,7 @@ class AdaptivePolicy:
         basis = (room.load.step if room.load else Step.GUESSED).value
         if room.load and room.load.age > _OLD_SECONDS:
             basis = f"{basis}, {room.load.age:.0f}s old"
-        client = room.load.rate if room.load else None
-        return Proposal(
-            round(rate), None if client is None else round(client), basis, self._is_urgent(one, rate, client)
-        )
-
-    def _is_urgent(self, one: PortSight, rate: float, client: float | None) -> bool:
-        """Whether a small lowering is worth its write: what stands and clients together nearly fill the link."""
-        if client is None or one.previous is None or rate > (1 - self.tuning.step) * one.previous:
-            return False
-        return client + one.previous > self.tuning.crowded * one.capacity
+        return Proposal(round(rate), round(room.load.rate) if room.load else None, basis)
 
 
 def _in_sync_followers(snapshot: Snapshot) -> dict[int, float]:
@@ -155,14 +147,3 @@ def _in_sync_followers(snapshot: Snapshot) -> dict[int, float]:
             followers[leader] = followers.get(leader, 0) + in_sync
             copies[leader] = copies.get(leader, 0) + pending
     return {leader: count / copies[leader] for leader, count in followers.items()}
-
-
-def _ports_of_unknown(snapshot: Snapshot) -> set[Port]:
-    """Both ends of the flows of which nobody knows what is left."""
-    known = snapshot.progress.flows if snapshot.progress else {}
-    found: set[Port] = set()
-    for reassignment in snapshot.reassignments:
-        for flow in reassignment.flows:
-            if flow not in known:
-                found |= {(flow.leader, ReplicaRole.LEADER), (flow.follower, ReplicaRole.FOLLOWER)}
-    return found

@@ -246,6 +246,8 @@ class Experience:
             for role in ReplicaRole:
                 port, used = (broker_id, role), load.of(role)
                 replication = self._replication(port, used, landed)
+                if not self.reading.at and seen.snapshot.reassignments:
+                    replication = None  # nobody has counted yet what moves
                 found[port] = None
                 if replication is not None:
                     start, end = used.start.timestamp(), used.end.timestamp()

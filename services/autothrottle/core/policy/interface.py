@@ -70,8 +70,6 @@ class Proposal:
     """The load of clients that it counts on; None: see the formula."""
     basis: str = ""
     """What the client load was worked out from, in a few words; empty: see the formula."""
-    urgent: bool = False
-    """Whether a lowering is written however small it is."""
 
 
 class Policy(Protocol):

@@ -62,8 +62,6 @@ def entries(chosen: Scenario, timings: Iterable[Timing]) -> list[Entry]:
             Entry(chosen, "adaptive", timing, lambda _: AdaptivePolicy()),
             Entry(chosen, "oracle", timing, oracle(chosen, timing), threshold=0.0),
         ]
-    for name, senses in FALL_BACKS.items():
-        found.append(Entry(chosen, name, MIX30, lambda _: AdaptivePolicy(), senses=senses))
     return found
 
 
@@ -73,7 +71,7 @@ def oracle(chosen: Scenario, timing: Timing) -> Callable[[Foresight], Policy]:
 
 
 def searched(chosen: Scenario) -> list[Entry]:
-    """The moves among which the best static rate, and equal harm, are looked for."""
+    """The moves among which the best static rate, and equal harm, are looked for; and the steps of falling back."""
     link = float(np.median(chosen.capacity))
     found = [Entry(chosen, f"static {share:g}", MIX30, static(link * share)) for share in STATIC_SHARES]
     for ratio in EQUAL_HARM_RATIOS:
@@ -81,6 +79,8 @@ def searched(chosen: Scenario) -> list[Entry]:
             Entry(chosen, f"original {ratio:g}", MIX30, lambda _: OriginalPolicy(), ratio=ratio, on_events=False)
         )
         found.append(Entry(chosen, f"headroom {ratio:g}", MIX30, lambda _: HeadroomPolicy(), ratio=ratio))
+    for name, senses in FALL_BACKS.items():
+        found.append(Entry(chosen, name, MIX30, lambda _: AdaptivePolicy(), senses=senses))
     return found
 
 
@@ -265,7 +265,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--scenarios", default=",".join(SHAPES))
     parser.add_argument("--timings", default=",".join(TIMINGS))
     parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 8))
-    parser.add_argument("--searches", action="store_true", help="look for the best static rate and equal harm, too")
+    parser.add_argument("--searches", action="store_true", help="static rates, equal harm and fall-backs, too")
     parser.add_argument("--record", action="store_true", help=f"keep the table in {RESULTS.name}")
     given = parser.parse_args(arguments)
     seeds, timings = [int(seed) for seed in given.seeds.split(",")], given.timings.split(",")

@@ -42,8 +42,8 @@ class Tuning:
 
     slack: float = 0.5
     """What a port gets beyond its need, as a share of it, >= 0."""
-    least: float = 0.65
-    """Share of what is usual headroom in this move that a port counts with at least when others wait for it, >= 0."""
+    least: float = 0.5
+    """Share of what is usual headroom in this move below which the others wait the less for a port, >= 0."""
     margin: float = 1.5
     """How many spreads of the forecasts' errors stay free, >= 0."""
 

@@ -302,8 +302,8 @@ class Experience:
     def _error(self, port: Port, measured: _Measured) -> float | None:
         """How far the forecasts of a metric's interval were off, relative; None: there were none, or it is known."""
         memory = self.ports.get(port)
-        if memory is None or measured.end <= memory.compared:
-            return None
+        if memory is None or measured.start < memory.compared:
+            return None  # each moment counts once: else one step of the load is many errors
         believed = [rate for when, rate in memory.forecasts if measured.start < when <= measured.end]
         if not believed:
             return None
@@ -323,4 +323,5 @@ def _remembered(old: _PortMemory, now: float, measured: _Measured | None, brough
     step = Step.COUNTED if brought is None else Step.GROWTH
     forecasts = (*(f for f in old.forecasts if f[0] > now - KEPT_SECONDS), (now, rate))
     load = ClientLoad(rate, mean, step, now - measured.end)
-    return _PortMemory(load, since, now, forecasts, max(old.compared, measured.end))
+    compared = measured.end if measured.start >= old.compared else old.compared
+    return _PortMemory(load, since, now, forecasts, compared)

@@ -11,10 +11,10 @@ _BUCKET = 0.005
 """Relative error that one bucket spans."""
 _BUCKETS = 81
 _MIDDLE = _BUCKETS // 2
-_DECAY = 0.975
-"""What a cycle leaves of the weight of older ones: about 40 cycles count."""
+_DECAY = 0.95
+"""What a metric's interval leaves of the weight of older ones: about 20 intervals count, 40 minutes by default."""
 _PRIOR_SPREAD, _PRIOR_WEIGHT = 0.04, 5.0
-"""What is believed before anything was learned, and how many cycles it is worth."""
+"""What is believed before anything was learned, and how many intervals it is worth."""
 _QUANTILE = 0.84
 """Of a normal error: one standard deviation. A quantile, since the square mean of few wild errors blows up."""
 LEAST, MOST = 0.01, 0.15
@@ -36,7 +36,7 @@ class ErrorSpread:
     weights: tuple[float, ...] = (0.0,) * _BUCKETS
 
     def observe(self, errors: Collection[float]) -> ErrorSpread:
-        """Return the spread with the errors of one more cycle: (measured - forecast) / forecast each."""
+        """Return the spread with the errors of one more interval: (measured - forecast) / forecast each."""
         if not errors:
             return self
         weights = [weight * _DECAY for weight in self.weights]

@@ -27,7 +27,7 @@ class Work:
     grown: float = 0.0
     """Bytes/s that come on top while it moves."""
     least: float = 0.0
-    """Bytes/s that the others do not wait for it beyond: see `needs`."""
+    """Bytes/s of headroom below which the others wait the less for it: see `needs`."""
 
     @property
     def seconds(self) -> float:
@@ -40,8 +40,8 @@ class Work:
 
     @property
     def waited_for(self) -> float:
-        """How long the others wait for it, seconds; not longer with more headroom either."""
-        return self.left / max(self.headroom - self.grown, self.least, _LEAST_SHARE * self.headroom, 1.0)
+        """How long the others wait for it, seconds: hardly at all where clients leave it next to nothing."""
+        return self.seconds * (min(self.headroom / self.least, 1.0) ** 2 if self.least > 0 else 1.0)
 
 
 def makespan_seconds(ports: Iterable[Work]) -> float:
@@ -53,8 +53,8 @@ def needs(flows: Iterable[tuple[Flow, float]], ports: Mapping[Port, Work]) -> di
     """Return what each port needs, bytes/s, so that no flow is the reason for a late end.
 
     Every flow may take as long as the whole move: what is not narrow leaves the rest to clients. But one port whose
-    clients leave it next to nothing does not slow the others down: they wait for it only as long as if it had `least`.
-    What such a port cannot take its leaders do not need.
+    clients leave it next to nothing does not slow the others down: below `least` they wait for it less and less. What
+    such a port cannot take its leaders do not need.
 
     Args:
         flows: each with the bytes that it has left.

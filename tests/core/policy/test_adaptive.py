@@ -1,0 +1,221 @@
+"""What the adaptive policy decides in a small cluster, step by step of what it can see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress
+from autothrottle.core.history import Port
+from autothrottle.core.plan import Decision, Reason, plan
+from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.experience import Step
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.interface import Observation, Policy
+from autothrottle.core.policy.static import StaticPolicy
+from tests import builders
+from tests.benchmarks.control.contestants import OriginalPolicy
+from tests.builders import NOON, mb
+from tests.core.policy.world import FOLLOWER, LEADER, Clients, World, steady
+
+ONE_FLOW = {Flow(1, 2): 1e12}
+IDEAL = 0.9 * (mb(100) - mb(40))
+"""The share of the headroom beside clients of 40 MB/s."""
+
+
+def rates(decisions: Mapping[Port, Decision]) -> dict[Port, int]:
+    return {port: decision.rate for port, decision in decisions.items()}
+
+
+def narrowest(decisions: Mapping[Port, Decision]) -> int:
+    """The rate that limits a single flow."""
+    return min(rates(decisions).values())
+
+
+def test_d24_a_rate_stays_right_while_the_metric_still_covers_older_throttles() -> None:
+    """D24: the original takes its newest throttle off an old utilization.
+
+    While a metric covers the time before a raise, clients seem to be fewer than they are; after a lowering, more. Its
+    rates swing for ever beside clients that never change.
+    """
+
+    def swing(policy: Policy) -> float:
+        begun = World(policy, steady(mb(40)), ONE_FLOW)
+        found = [narrowest(decisions) for decisions in begun.run(until=600 + 40 * 30)]
+        return (max(found[2:]) - min(found[2:])) / IDEAL
+
+    assert swing(OriginalPolicy()) > 0.3
+    assert swing(AdaptivePolicy()) < 0.05
+
+
+@pytest.mark.parametrize("has_growth", [True, False])
+def test_a_rate_is_within_ten_percent_of_the_ideal_two_cycles_after_it_can_know_of_a_step(has_growth: bool) -> None:
+    def doubled(port: Port, second: int) -> float:
+        return mb(30) if second < 1500 else mb(60)
+
+    # With the growth of logs it knows within a cycle; without it when the metric covers nothing from before the step.
+    knows = 1530 if has_growth else 1500 + 240
+    world = World(AdaptivePolicy(), doubled, ONE_FLOW, has_growth=has_growth)
+    world.run(until=knows + 60)
+    decided = world.run(until=knows + 91)[-1]
+    assert narrowest(decided) == pytest.approx(0.9 * mb(40), rel=0.1)
+
+
+def test_what_replication_achieves_never_lowers_a_rate() -> None:
+    """A slow disk or fetcher looks like congestion; a rate that follows it down never comes up again."""
+    quick = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW)
+    crawling = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW, efficiency=0.1)
+    for swift, slow in zip(quick.run(until=1800), crawling.run(until=1800), strict=True):
+        assert rates(slow) == rates(swift)
+
+
+def test_a_broker_near_saturation_does_not_slow_the_flows_to_the_others() -> None:
+    flows = {Flow(leader, follower): 5e10 for leader in (1, 2, 3) for follower in (4, 5, 6, 7)}
+
+    def one_is_full(port: Port, second: int) -> float:
+        return mb(95) if port == (4, FOLLOWER) else mb(45)
+
+    alike = World(AdaptivePolicy(), steady(mb(45)), flows)
+    unlike = World(AdaptivePolicy(), one_is_full, flows)
+    for every, some in zip(alike.run(until=1500), unlike.run(until=1500), strict=True):
+        for follower in (5, 6, 7):
+            assert some[follower, FOLLOWER].rate >= 0.95 * every[follower, FOLLOWER].rate
+        # What the full one cannot take its leaders do not need, and no more.
+        for leader in (1, 2, 3):
+            assert some[leader, LEADER].rate >= 0.95 * every[leader, LEADER].rate * 3 / 4
+        assert some[4, FOLLOWER].rate == mb(10)
+
+
+def test_what_is_not_the_narrowest_place_leaves_room_for_clients() -> None:
+    flows = {Flow(1, 3): 3e11, Flow(2, 3): 1e11}
+    decided = World(AdaptivePolicy(), steady(mb(40)), flows).run(until=900)[-1]
+    assert decided[3, FOLLOWER].rate == pytest.approx(IDEAL, rel=0.1)
+    assert decided[2, LEADER].rate == pytest.approx(1.5 * IDEAL / 4, rel=0.1)
+
+
+def test_the_first_cycle_counts_everything_from_before_the_move_as_clients() -> None:
+    first = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW).run(until=601)[0]
+    assert narrowest(first) == pytest.approx(IDEAL, rel=0.1)
+
+
+def test_it_says_what_it_knows_the_clients_from() -> None:
+    def basis(has_growth: bool, has_progress: bool) -> set[str]:
+        world = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW, has_growth=has_growth, has_progress=has_progress)
+        return {decision.basis for decision in world.run(until=1500)[-1].values()}
+
+    assert basis(has_growth=True, has_progress=True) == {Step.GROWTH.value}
+    assert basis(has_growth=False, has_progress=True) == {Step.COUNTED.value}
+    assert basis(has_growth=False, has_progress=False) == {Step.GUESSED.value}
+
+
+def test_without_log_sizes_it_decides_as_the_original_formula_does() -> None:
+    def clients(port: Port, second: int) -> float:
+        return mb(30) if second < 1000 else mb(50)
+
+    blind = World(AdaptivePolicy(), clients, ONE_FLOW, has_progress=False).run(until=1800)
+    plain = World(HeadroomPolicy(), clients, ONE_FLOW, has_progress=False).run(until=1800)
+    assert [rates(decisions) for decisions in blind] == [rates(decisions) for decisions in plain]
+
+
+def test_a_broker_without_metrics_keeps_its_rate_then_gets_the_minimum_and_the_others_are_decided_as_before() -> None:
+    world = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW)
+    before = world.run(until=1200)[-1]
+    world.blind = frozenset({2})
+    kept, least = world.run(until=1260)
+    assert (kept[2, FOLLOWER].reason, kept[2, FOLLOWER].rate) == (Reason.KEPT, before[2, FOLLOWER].rate)
+    assert (least[2, FOLLOWER].reason, least[2, FOLLOWER].rate) == (Reason.MINIMUM, mb(10))
+    assert least[1, LEADER].rate == before[1, LEADER].rate
+
+
+def test_old_metrics_make_it_careful_and_it_says_how_old_they_are() -> None:
+    fresh = World(AdaptivePolicy(), steady(mb(70)), ONE_FLOW).run(until=2400)[-1]
+    old = World(AdaptivePolicy(), steady(mb(70)), ONE_FLOW, delay=600, begin=1200).run(until=2400)[-1]
+    assert old[2, FOLLOWER].rate < fresh[2, FOLLOWER].rate
+    assert old[2, FOLLOWER].basis.endswith("600s old")
+
+
+def test_after_a_failover_nothing_is_raised_until_the_metric_is_covered_and_then_it_is_as_before() -> None:
+    def fewer(port: Port, second: int) -> float:
+        return mb(60) if second < 1100 else mb(20)
+
+    world = World(AdaptivePolicy(), fewer, ONE_FLOW)
+    before = world.run(until=1200)[-1]
+    world.policy, world.history = AdaptivePolicy(), type(world.history)()
+    for decisions in world.run(until=1200 + 240):
+        assert narrowest(decisions) <= narrowest(before)
+        assert {decision.basis for decision in decisions.values()} == {Step.GUESSED.value}
+    after = world.run(until=1200 + 240 + 120)[-1]
+    assert {decision.basis for decision in after.values()} == {Step.COUNTED.value}
+    assert narrowest(after) == pytest.approx(0.9 * mb(80), rel=0.1)
+
+
+def test_after_a_failover_the_earlier_counts_of_the_flows_tell_replication_at_once() -> None:
+    now, minute = NOON, timedelta(minutes=1)
+    marks = tuple(LandedMark(now - k * minute, (10 - k) * 60 * mb(30)) for k in range(10, 0, -1))
+    counts = {Flow(1, 2): FlowProgress(10 * 60 * mb(30), 0, 10**12, now, now - 60 * minute, marks)}
+    moving = builders.snapshot(
+        builders.reassignment("t", {0: (1, (1,), (2,), ())}), progress=Progress(counts, at=now), brokers=(1, 2)
+    )
+    found = builders.loads(
+        *(builders.load(b, mb(70), mb(70), end=now - 2 * minute, interval=2 * minute) for b in (1, 2))
+    )
+    policy = AdaptivePolicy().observe(Observation(now, moving, found))
+    decided = plan(moving, found, builders.limits(), policy=policy)
+    assert [decision.client for decision in decided.decisions] == [mb(40), mb(40)]
+    assert {decision.basis for decision in decided.decisions} == {Step.COUNTED.value}
+
+
+def test_a_leader_gets_on_top_what_its_in_sync_followers_read() -> None:
+    """Its meter counts what they read of the partitions that move, and does not hold it back."""
+    minute = timedelta(minutes=1)
+    rows = {0: (1, (1, 8, 9), (2,), ())}
+
+    def decided(grown_per_second: int) -> Mapping[Port, Decision]:
+        policy: Policy = AdaptivePolicy()
+        for k in range(5):
+            now = NOON + k * minute
+            count = FlowProgress(0, k * 60 * grown_per_second, 10**12, now, NOON)
+            moving = builders.snapshot(builders.reassignment("t", rows), progress=Progress({Flow(1, 2): count}, at=now))
+            found = builders.loads(*(builders.load(b, mb(40), mb(40), end=now, interval=minute / 2) for b in (1, 2)))
+            policy = policy.observe(Observation(now, moving, found))
+        made = plan(moving, found, builders.limits(change_threshold=0), policy=policy)
+        return {(d.broker_id, d.role): d for d in made.decisions}
+
+    quiet, busy = decided(0), decided(mb(4))
+    assert busy[1, LEADER].rate - quiet[1, LEADER].rate == pytest.approx(2 * mb(4), rel=0.01)
+
+
+def test_overrides_and_the_change_threshold_keep_their_meaning() -> None:
+    world = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW)
+    world.run(until=1200)
+    standing = dict(world.standing)
+
+    def slightly_more(port: Port, second: int) -> float:
+        return mb(42)
+
+    world.clients = slightly_more
+    decided = world.run(until=1800)[-1]
+    assert rates(decided) == standing
+    assert {decision.reason for decision in decided.values()} == {Reason.UNCHANGED}
+
+
+def test_static_gives_every_port_its_rate_whatever_clients_do() -> None:
+    def rising(port: Port, second: int) -> float:
+        return mb(20) + second * 10_000
+
+    clients: Clients = rising
+    for decisions in World(StaticPolicy(mb(33)), clients, ONE_FLOW).run(until=900):
+        assert set(rates(decisions).values()) == {mb(33)}
+
+
+def test_an_observation_leaves_the_policy_as_it_was() -> None:
+    world = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW)
+    world.run(until=900)
+    before = world.policy
+    kept = replace(before)  # type: ignore[type-var]
+    world.run(until=1200)
+    assert before == kept
+    assert world.policy != before

@@ -1,0 +1,157 @@
+"""A small cluster in virtual time that a policy decides on: what clients do is given, what replication does follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from autothrottle.core.configs import ConfigResource, ReplicaRole
+from autothrottle.core.flows import Flow, FlowProgress, Progress
+from autothrottle.core.growth import LogGrowth
+from autothrottle.core.history import Port, ThrottleHistory
+from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
+from autothrottle.core.plan import Decision, Plan, plan
+from autothrottle.core.policy.interface import Observation, Policy
+from autothrottle.core.topology import Snapshot
+from tests import builders
+from tests.builders import NOON, mb
+
+LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
+CAPACITY = mb(100)
+Clients = Callable[[Port, int], float]
+"""(port, second) -> bytes/s."""
+
+
+@dataclass
+class World:
+    """Links of 100 MB/s; metrics are means of `window` seconds that come `delay` seconds late."""
+
+    policy: Policy
+    clients: Clients
+    sizes: Mapping[Flow, float]
+    """Bytes to copy."""
+    window: int = 120
+    delay: int = 120
+    interval: int = 30
+    efficiency: float = 1.0
+    """What replication uses of the throttle."""
+    has_progress: bool = True
+    has_growth: bool = False
+    blind: frozenset[int] = frozenset()
+    """Brokers without metrics."""
+    begin: int = 600
+    """Second in which the move begins; the planner runs from the start."""
+    second: int = 0
+    standing: dict[Port, int] = field(default_factory=dict)
+    history: ThrottleHistory = field(default_factory=ThrottleHistory)
+    failures: dict[int, int] = field(default_factory=dict)
+    plan: Plan = field(default_factory=Plan)
+
+    def __post_init__(self) -> None:
+        self.left = dict(self.sizes)
+        self.landed = dict.fromkeys(self.sizes, 0.0)
+        self.brokers = sorted({b for flow in self.sizes for b in flow})
+        self.carried: dict[Port, list[float]] = {(b, role): [0.0] for b in self.brokers for role in ReplicaRole}
+        self.received: dict[int, float] = dict.fromkeys(self.brokers, 0.0)
+        self.led: dict[int, float] = dict.fromkeys(self.brokers, 0.0)
+
+    def run(self, until: int) -> list[Mapping[Port, Decision]]:
+        """Let time pass; return the decisions of each cycle of the move."""
+        found = []
+        while self.second < until:
+            if self.second % self.interval == 0:
+                decisions = self._cycle()
+                if self.second >= self.begin:
+                    found.append(decisions)
+            self._pass_second()
+        return found
+
+    def _pass_second(self) -> None:
+        rates = self._replication() if self.second >= self.begin else {}
+        for port, totals in self.carried.items():
+            clients = self.clients(port, self.second)
+            own = sum(rate for flow, rate in rates.items() if port in ends(flow))
+            totals.append(totals[-1] + clients + own)
+            (self.received if port[1] is FOLLOWER else self.led)[port[0]] += clients
+        for flow, rate in rates.items():
+            self.left[flow] -= rate
+            self.landed[flow] += rate
+        self.second += 1
+
+    def _replication(self) -> dict[Flow, float]:
+        moving = [flow for flow, left in self.left.items() if left > 0]
+        count = {port: sum(port in ends(flow) for flow in moving) for port in self.carried}
+        return {
+            flow: min(
+                self.left[flow],
+                *(self.efficiency * self.standing.get(port, CAPACITY) / count[port] for port in ends(flow)),
+            )
+            for flow in moving
+        }
+
+    def _cycle(self) -> Mapping[Port, Decision]:
+        now = self.at(self.second)
+        snapshot, loads = self._snapshot(now), self._loads()
+        self.failures = {b: self.failures.get(b, 0) + 1 for b in self.blind}
+        self.history = self.history.observe(now, self.standing)
+        self.policy = self.policy.observe(Observation(now, snapshot, loads, self._growth(now)))
+        self.plan = plan(
+            snapshot, loads, builders.limits(), failures=self.failures, history=self.history, policy=self.policy
+        )
+        decisions = {(d.broker_id, d.role): d for d in self.plan.decisions}
+        self.standing = {port: decision.rate for port, decision in decisions.items()}
+        self.history = self.history.observe(now, self.standing)
+        return decisions
+
+    @staticmethod
+    def at(second: int) -> datetime:
+        return NOON + timedelta(seconds=second)
+
+    def _snapshot(self, now: datetime) -> Snapshot:
+        moving = [flow for flow, left in self.left.items() if left > 0] if self.second >= self.begin else []
+        rows = {n: (flow.leader, (flow.leader,), (flow.follower,), ()) for n, flow in enumerate(moving)}
+        throttles: dict[str, dict[str, str]] = {}
+        for (broker_id, role), rate in self.standing.items():
+            throttles.setdefault(ConfigResource.broker(broker_id).path, {})[role.rate_key] = str(rate)
+        return builders.snapshot(
+            *([builders.reassignment("t", rows)] if rows else []),
+            brokers=self.brokers,
+            throttles=throttles,
+            progress=self._progress(now) if self.has_progress and moving else None,
+        )
+
+    def _progress(self, now: datetime) -> Progress:
+        since = self.at(self.begin)
+        counts = {f: FlowProgress(int(self.landed[f]), 0, int(left), now, since) for f, left in self.left.items()}
+        return Progress(flows=counts, at=now)
+
+    def _loads(self) -> Loads:
+        end = max(self.second - self.delay, 1)
+        start = max(end - self.window, 0)
+        begun, ended = self.at(start), self.at(end)
+
+        def used(port: Port) -> Utilization:
+            totals = self.carried[port]
+            return Utilization(round((totals[end] - totals[start]) / (end - start)), begun, ended)
+
+        if self.second < self.delay + self.window:
+            return Loads()
+        link = Capacity(CAPACITY, CAPACITY)
+        seen = [b for b in self.brokers if b not in self.blind]
+        return Loads({b: BrokerLoad(b, link, used((b, LEADER)), used((b, FOLLOWER))) for b in seen})
+
+    def _growth(self, now: datetime) -> dict[int, LogGrowth]:
+        if not self.has_growth:
+            return {}
+        return {b: LogGrowth(int(self.led[b]), int(self.received[b]), now, NOON) for b in self.brokers}
+
+
+def ends(flow: Flow) -> tuple[Port, Port]:
+    """Both ports of a flow."""
+    return (flow.leader, LEADER), (flow.follower, FOLLOWER)
+
+
+def steady(rate: float) -> Clients:
+    """The same load everywhere, for ever."""
+    return lambda port, second: rate

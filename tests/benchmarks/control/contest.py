@@ -258,6 +258,19 @@ def by_scenario(table: Table, timings: Sequence[str]) -> dict[str, dict[str, dic
     return dict(found)
 
 
+def record(table: Table, seeds: Sequence[int], timings: Sequence[str], command: str) -> dict[str, Any]:
+    """What is kept of a contest."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "seeds": list(seeds),
+        "rows": table.rows(),
+        "claims": claims(table, timings),
+        "scenarios": by_scenario(table, timings),
+        "adaptive_runs": [asdict(result) for timing in timings for result in table.of("adaptive", timing)],
+    }
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the contest and print it."""
     parser = argparse.ArgumentParser(prog="make bench-control", description=__doc__)
@@ -283,17 +296,8 @@ def main(arguments: Sequence[str]) -> int:
         met = "met" if claim["met"] else "NOT MET"
         print(f"{claim['claim']}: {claim['reached']:g} (wanted: at most {claim['wanted']:g}): {met}")
     if given.record:
-        content = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": shlex.join(["make", "bench-control", f"ARGS={shlex.join(arguments)}"]),
-            "seconds": round(time.monotonic() - begun),
-            "seeds": seeds,
-            "rows": shown,
-            "claims": wanted,
-            "scenarios": by_scenario(table, timings),
-            "adaptive_runs": [asdict(r) for timing in timings for r in table.of("adaptive", timing)],
-        }
-        RESULTS.write_text(json.dumps(content, indent=1) + "\n")
+        command = shlex.join(["make", "bench-control", f"ARGS={shlex.join(arguments)}"])
+        RESULTS.write_text(json.dumps(record(table, seeds, timings, command), indent=1) + "\n")
     return 0
 
 

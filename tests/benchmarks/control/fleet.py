@@ -466,6 +466,7 @@ class Fleet:
         writes = self._planners[k].writes
         count = sum(brokers for _, brokers in writes)
         deferred = np.maximum(sums.deferred, 0)
+        offered_at_least = 0.01 * entry.scenario.capacity[taken] * sums.seconds[taken]
         return Result(
             scenario=entry.scenario.name,
             seed=entry.scenario.seed,
@@ -474,7 +475,8 @@ class Fleet:
             makespan=end / entry.scenario.bound,
             finished=bool(np.isfinite(self._ends[k])),
             deferred=max(100 * float(sums.deferred.sum() / sums.offered.sum()), 0.0),
-            worst_deferred=100 * float((deferred[taken] / np.maximum(sums.offered[taken], 1.0)).max()),
+            # New brokers have no clients: a share of nothing says nothing.
+            worst_deferred=100 * float((deferred[taken] / np.maximum(sums.offered[taken], offered_at_least)).max()),
             saturated=100 * float(sums.saturated.sum()) / seconds,
             over=100 * float(sums.over.sum()) / seconds,
             writes_per_gb=count / gigabytes,

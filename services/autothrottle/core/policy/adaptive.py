@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from autothrottle.core.configs import ReplicaRole
-from autothrottle.core.flows import Flow
 from autothrottle.core.history import Port
 from autothrottle.core.limits import Limits
 from autothrottle.core.policy.experience import ClientLoad, Experience, Step
@@ -85,7 +84,7 @@ class AdaptivePolicy:
     def _room(self, one: PortSight, sight: Sight, spread: float) -> _Room:
         load = self.experience.load(one.port)
         if load is None:
-            guess = float(headroom_rate(one, sight.limits, sight.history))
+            guess = float(headroom_rate(one, sight.limits, sight.history, None))
             if self.experience.reading.at and one.previous is not None:
                 # It is being counted, and soon known: until then nothing is raised on a guess.
                 guess = min(guess, float(max(one.previous, sight.limits.floor)))
@@ -101,29 +100,21 @@ class AdaptivePolicy:
         progress = sight.snapshot.progress
         if progress is None:
             return {}
-        left: list[tuple[Flow, float]] = []
-        work: dict[ReplicaRole, dict[int, float]] = {role: {} for role in ReplicaRole}
-        leaders, followers = work[ReplicaRole.LEADER], work[ReplicaRole.FOLLOWER]
         unknown: set[Port] = set()
-        for flow in flows(sight.snapshot):
-            count = progress.flows.get(flow)
-            if count is None:
-                unknown |= {(flow.leader, ReplicaRole.LEADER), (flow.follower, ReplicaRole.FOLLOWER)}
-            elif count.bytes_left > 0:
-                left.append((flow, float(count.bytes_left)))
-                leaders[flow.leader] = leaders.get(flow.leader, 0.0) + count.bytes_left
-                followers[flow.follower] = followers.get(flow.follower, 0.0) + count.bytes_left
+        for leader, follower in flows(sight.snapshot).keys() - progress.flows.keys():
+            unknown |= {(leader, ReplicaRole.LEADER), (follower, ReplicaRole.FOLLOWER)}
         usual = [room.long_view / sight.ports[port].capacity for port, room in rooms.items()]
         least = self.tuning.least * statistics.median(usual) if usual else 0.0
         ports = {
             port: Work(
-                left=work[port[1]].get(port[0], 0.0),
+                left=float(self.experience.reading.left.get(port, 0)),
                 headroom=room.long_view,
                 grown=self.experience.grown(port),
                 least=least * sight.ports[port].capacity,
             )
             for port, room in rooms.items()
         }
+        left = ((flow, float(count.bytes_left)) for flow, count in progress.flows.items())
         found = needs(left, ports)
         return {port: need for port, need in found.items() if port not in unknown}
 

@@ -33,6 +33,9 @@ LONG_VIEW_SECONDS = 1800.0
 _SMALL_LOAD = 0.15
 """Share of the capacity below which an error is not relative to the load: that of a new, empty broker is near 0."""
 
+_FORECASTS_APART = 5.0
+"""Seconds: cycles that events start may follow one another closely."""
+
 _MOST_BYTES_OUT = 8.0
 """Bytes out for a byte produced, replication and consumers together: what is more is no fan-out."""
 
@@ -91,6 +94,8 @@ class _Reading:
     """Replication through each port that was seen in a flow."""
     grown: Mapping[Port, Series] = field(default_factory=dict)
     """What was produced to the partitions of its flows."""
+    left: Mapping[Port, int] = field(default_factory=dict)
+    """What its flows that are known have still to copy, bytes."""
     at: float = 0.0
 
     def plus(self, progress: Progress | None) -> _Reading:
@@ -105,6 +110,7 @@ class _Reading:
             flows={**kept, **progress.flows} if kept else progress.flows,
             landed=_extended(self.landed, gains.landed, gains.times, at),
             grown=_extended(self.grown, gains.grown, gains.times, at),
+            left=gains.left,
             at=at,
         )
 
@@ -115,6 +121,7 @@ class _Gains:
 
     landed: dict[Port, int]
     grown: dict[Port, int]
+    left: dict[Port, int]
     times: dict[Port, float]
     matched: int = 0
     """How many of the flows known before were read again."""
@@ -124,10 +131,12 @@ def _gains(old: Mapping[Flow, FlowProgress], new: Mapping[Flow, FlowProgress]) -
     # By role and broker id apart: with 100,000 flows, to hash pairs would be half of the work.
     landed: dict[ReplicaRole, dict[int, int]] = {role: {} for role in ReplicaRole}
     grown: dict[ReplicaRole, dict[int, int]] = {role: {} for role in ReplicaRole}
+    left: dict[ReplicaRole, dict[int, int]] = {role: {} for role in ReplicaRole}
     times: dict[int, float] = {}
     latest: dict[int, float] = {}
     matched = 0
     out, into = landed[ReplicaRole.LEADER], landed[ReplicaRole.FOLLOWER]
+    left_out, left_into = left[ReplicaRole.LEADER], left[ReplicaRole.FOLLOWER]
     grown_out, grown_into = grown[ReplicaRole.LEADER], grown[ReplicaRole.FOLLOWER]
     for flow, count in new.items():
         before, came, produced = old.get(flow), 0, 0
@@ -135,7 +144,9 @@ def _gains(old: Mapping[Flow, FlowProgress], new: Mapping[Flow, FlowProgress]) -
             matched += 1
             if before.since == count.since:
                 came, produced = count.bytes_landed - before.bytes_landed, count.bytes_grown - before.bytes_grown
-        leader, follower = flow.leader, flow.follower
+        leader, follower = flow
+        left_out[leader] = left_out.get(leader, 0) + count.bytes_left
+        left_into[follower] = left_into.get(follower, 0) + count.bytes_left
         out[leader] = out.get(leader, 0) + came
         into[follower] = into.get(follower, 0) + came
         grown_out[leader] = grown_out.get(leader, 0) + produced
@@ -147,7 +158,7 @@ def _gains(old: Mapping[Flow, FlowProgress], new: Mapping[Flow, FlowProgress]) -
     at = {(b, ReplicaRole.LEADER): t for b, t in latest.items()} | {
         (b, ReplicaRole.FOLLOWER): t for b, t in times.items()
     }
-    return _Gains(_by_port(landed), _by_port(grown), at, matched)
+    return _Gains(_by_port(landed), _by_port(grown), _by_port(left), at, matched)
 
 
 def _by_port(found: Mapping[ReplicaRole, Mapping[int, int]]) -> dict[Port, int]:
@@ -321,7 +332,9 @@ def _remembered(old: _PortMemory, now: float, measured: _Measured | None, brough
     horizon = min(max(now - since, 1.0), LONG_VIEW_SECONDS)
     mean += (rate - mean) * min((now - old.at) / horizon, 1.0)
     step = Step.COUNTED if brought is None else Step.GROWTH
-    forecasts = (*(f for f in old.forecasts if f[0] > now - KEPT_SECONDS), (now, rate))
+    forecasts = old.forecasts
+    if not forecasts or forecasts[-1][0] <= now - _FORECASTS_APART:
+        forecasts = (*(f for f in forecasts if f[0] > now - KEPT_SECONDS), (now, rate))
     load = ClientLoad(rate, mean, step, now - measured.end)
     compared = measured.end if measured.start >= old.compared else old.compared
     return _PortMemory(load, since, now, forecasts, compared)

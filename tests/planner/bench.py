@@ -19,6 +19,8 @@ from autothrottle.core.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.loads import Loads
 from autothrottle.core.plan import Limits
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.interface import Policy
 from autothrottle.core.schedule import Schedule
 from autothrottle.planner.loop import Planner, PlannerSettings, Ports
 from autothrottle.planner.triggers import Trigger
@@ -82,6 +84,7 @@ class Bench:
         shadow: bool = False,
         schedule: Schedule = Schedule(),  # noqa: B008 (frozen)
         finish_by: datetime | None = None,
+        policy: Policy = HeadroomPolicy(),  # noqa: B008 (frozen)
     ) -> None:
         self.seconds = 0.0
         self.real_time, self.tracer = real_time, tracer
@@ -95,6 +98,7 @@ class Bench:
         self.election = MemoryElection(self.electorate)
         self.settings = PlannerSettings(
             limits=limits or builders.limits(),
+            policy=policy,
             interval=interval,
             cleanup_after=cleanup_after,
             cleanup_foreign=cleanup_foreign,

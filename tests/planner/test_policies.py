@@ -1,0 +1,56 @@
+"""The planner under each policy."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from autothrottle.core.plan import Reason
+from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.experience import Step
+from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.runtime.configuration import parse
+from tests.builders import mb
+from tests.planner.bench import Bench
+
+
+def test_a_static_rate_stands_on_every_participant_and_goes_with_the_move() -> None:
+    with Bench(policy=StaticPolicy(mb(33))) as bench:
+        bench.begin_move()
+        bench.cycle()
+        assert bench.rates() == {(1001, "leader"): 33.0, (1003, "follower"): 33.0}
+        bench.cluster.finish("t1")
+        bench.cycle("the reassignment of [t1] ended")
+        assert bench.is_clean()
+
+
+def test_adaptive_without_log_sizes_decides_by_the_formula_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with Bench(policy=AdaptivePolicy()) as bench:
+        bench.cycle()
+        bench.begin_move()
+        began = bench.cycle("a reassignment of [t1] started")
+        assert bench.rates() == {(1001, "leader"): 72.0, (1003, "follower"): 81.0}
+        assert {decision.basis for decision in began.decisions} == {Step.GUESSED.value}
+        assert any(Step.GUESSED.value in message for message in caplog.messages)
+
+
+def test_adaptive_keeps_the_fail_safe_and_what_operators_override() -> None:
+    with Bench(policy=AdaptivePolicy()) as bench:
+        bench.begin_move()
+        bench.cycle()
+        bench.metrics.lose(1003, "no data")
+        kept, least = bench.cycle(), bench.cycle()
+        reasons = [
+            {decision.reason for decision in cycle.decisions if decision.broker_id == 1003} for cycle in (kept, least)
+        ]
+        assert reasons == [{Reason.KEPT}, {Reason.MINIMUM}]
+
+
+@pytest.mark.parametrize("name", ["headroom", "adaptive", "static"])
+def test_every_policy_can_be_chosen_by_its_name(name: str) -> None:
+    chosen = parse([f"--policy={name}", "--static-rate=33"], {}).new_policy()
+    assert type(chosen).__name__.lower() == f"{name}policy"
+    if isinstance(chosen, StaticPolicy):
+        assert chosen.rate == mb(33)

@@ -12,10 +12,13 @@ import pytest
 
 from autothrottle.core.changes import ChangeSet, changes
 from autothrottle.core.configs import ConfigResource
+from autothrottle.core.flows import FlowProgress, Progress
 from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.loads import MEGABYTE, BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.plan import Limits, Plan, plan
-from autothrottle.core.topology import Snapshot
+from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.interface import Observation
+from autothrottle.core.topology import Snapshot, flows
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.wire.snapshots import snapshot_from_chunks, snapshot_to_chunks
 from tests.benchmarks.big_cluster import CAPACITY, LARGE, MAX_RATIO
@@ -110,3 +113,28 @@ def test_a_snapshot_on_the_wire(figures: Figures, is_throttled: bool) -> None:
     figures.add("snapshot decoded", size, "CPU s", [run[0] for run in decoding])
     figures.add("snapshot on the wire", size, "MB", [sum(map(len, chunks)) / MEGABYTE])
     figures.add("largest chunk of a snapshot", size, "MB", [max(map(len, chunks)) / MEGABYTE])
+
+
+def test_plan_of_the_adaptive_policy(figures: Figures) -> None:
+    """95,000 flows whose log sizes are read anew before every cycle; observing is what a cycle does before its plan."""
+    history = ThrottleHistory().observe(NOW - timedelta(hours=1), {})
+    moves, policy = moving(), AdaptivePolicy()
+    pairs, since = list(flows(moves)), NOW - timedelta(hours=1)
+    observing, planning = [], []
+    for number in range(RUNS + 1):
+        now = NOW + timedelta(seconds=30 * number)
+        counts = {pair: FlowProgress(number * 10**8, number * 10**6, 10**11, now, since) for pair in pairs}
+        snapshot = replace(moves, progress=Progress(counts, at=now))
+        seen = Observation(now, snapshot, loads(300))
+        seconds, policy = timed(lambda policy=policy, seen=seen: policy.observe(seen))  # type: ignore[misc]
+        observing.append(seconds)
+        seconds, decided = timed(
+            lambda snapshot=snapshot, policy=policy: plan(  # type: ignore[misc]
+                snapshot, loads(300), LIMITS, history=history, policy=policy
+            )
+        )
+        planning.append(seconds)
+        assert len(decided.decisions) == 2 * LARGE.brokers
+    # The first one works out what follows from the partitions, which stays.
+    figures.add("plan(), adaptive", str(LARGE), "CPU s", planning[1:])
+    figures.add("adaptive policy, observing", str(LARGE), "CPU s", observing[1:])

@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from pathlib import Path
 from typing import TypeVar
 
 from kazoo.client import KazooClient
@@ -60,6 +61,7 @@ from autothrottle.planner.loop import Planner, PlannerSettings, Ports
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.cluster import BrokerRegistry, ConfigWriter, Reassigner, SnapshotSource
+from autothrottle.ports.decisions import DecisionSink
 from autothrottle.ports.leadership import Term
 from autothrottle.runtime.collector import collect_rarely
 from autothrottle.runtime.configuration import (
@@ -167,6 +169,7 @@ class Composition:
                 catch_ups=self._catch_ups,
                 settings=discovery,
                 tracer=self._tracing.tracer,
+                decisions=self._decisions(),
             ),
             PlannerSettings(
                 limits=configuration.limits,
@@ -178,6 +181,7 @@ class Composition:
                 schedule=configuration.schedule,
                 finish_by=configuration.finish_by,
                 shadow=configuration.shadow,
+                cluster=configuration.decisions.cluster_name,
             ),
         )
         self._stack.callback(planner.stop)
@@ -333,6 +337,20 @@ class Composition:
         catch_ups = ZooKeeperCatchUps(self._session(), self._own)
         self._stack.callback(catch_ups.close)
         return catch_ups
+
+    def _decisions(self) -> DecisionSink | None:
+        decisions = self.configuration.decisions
+        if not decisions.uri:
+            return None
+        try:
+            from autothrottle.adapters.decision_log import DecisionLog, LogLimits  # half a second, and an extra
+        except ImportError as error:
+            raise Invalid(
+                f"decisions is {decisions.uri!r}, and Arrow is not installed ({error}); "
+                "install autothrottle with the extra `decisions`"
+            ) from None
+        spool = Path(decisions.spool) if decisions.spool else None
+        return self._stack.enter_context(DecisionLog(decisions.uri, spool, LogLimits(retention=decisions.retention)))
 
     def private_directory(self) -> str:
         """A directory for sockets that nobody else may enter, gone with the stack."""

@@ -109,7 +109,9 @@ def loads(draw: st.DrawFn) -> Loads:
     """Readings with some brokers missing."""
     capacities = st.builds(Capacity, st.integers(1, 2**63 - 1), st.integers(1, 2**63 - 1))
     brokers = {
-        broker_id: BrokerLoad(broker_id, draw(capacities), draw(utilizations()), draw(utilizations()))
+        broker_id: BrokerLoad(
+            broker_id, draw(capacities), draw(utilizations()), draw(utilizations()), draw(st.sampled_from(["", "d2"]))
+        )
         for broker_id in draw(st.sets(broker_ids, max_size=4))
     }
     missing = draw(st.dictionaries(broker_ids, text, max_size=3))

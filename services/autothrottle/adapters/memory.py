@@ -874,6 +874,10 @@ class MemorySpan:
     def recording(self) -> bool:
         return not self.ended
 
+    @property
+    def trace_id(self) -> str:
+        return f"{id(self.parent or self):032x}"
+
     def describe(self, attributes: Mapping[str, Attribute]) -> None:
         self.attributes |= attributes
 

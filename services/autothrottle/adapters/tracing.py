@@ -112,6 +112,10 @@ class _Span:
     def recording(self) -> bool:
         return self._span.is_recording()
 
+    @property
+    def trace_id(self) -> str:
+        return trace.format_trace_id(self._span.get_span_context().trace_id)
+
     def describe(self, attributes: Mapping[str, Attribute]) -> None:
         self._span.set_attributes(attributes)
 

@@ -51,6 +51,8 @@ class BrokerLoad:
     capacity: Capacity
     tx: Utilization
     rx: Utilization
+    instance_type: str = ""
+    """Of its host; empty: unknown."""
 
     def of(self, role: ReplicaRole) -> Utilization:
         """The direction that a role uses: a leader sends, a follower receives."""

@@ -2,6 +2,6 @@
 
 Any number of planners run; the one that the election chose leads, the others wait. `loop` runs the cycles, `triggers`
 says when, `memory` is what one knows of the cycle in hand and of those before, `submissions` holds moves until they are
-throttled, `narration` puts into words what a cycle did, `events` posts it, `servicer` answers over gRPC. The type to
-know is `Planner`.
+throttled, `narration` puts into words what a cycle did, `events` posts it, `journal` logs what it decided, `servicer`
+answers over gRPC. The type to know is `Planner`.
 """

@@ -22,6 +22,7 @@ from autothrottle.core.changes import (
 )
 from autothrottle.core.configs import ReplicaRole, ResourceType
 from autothrottle.core.cycle import CycleRecord, PlannerState
+from autothrottle.core.decisions import CycleSeen, LogSettings
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.eta import SHORTEST_SPAN
 from autothrottle.core.loads import Loads
@@ -38,12 +39,14 @@ from autothrottle.planner import narration, traces
 from autothrottle.planner.catching_up import LOOKED_AFTER, CatchingUp
 from autothrottle.planner.events import EventPoster
 from autothrottle.planner.guards import Guards
+from autothrottle.planner.journal import Journal
 from autothrottle.planner.memory import CycleInHand, Memory
 from autothrottle.planner.ramps import Ramps
 from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.triggers import Trigger, Triggers
 from autothrottle.ports.catch_ups import CatchUpStore
 from autothrottle.ports.cluster import ConfigWriter, Reassigner, SnapshotEvent, SnapshotSource
+from autothrottle.ports.decisions import DecisionSink
 from autothrottle.ports.fetch_settings import FetchSettingsSource
 from autothrottle.ports.leadership import Election, Leader, Term
 from autothrottle.ports.metrics import Event, EventSink, LoadSource
@@ -98,6 +101,8 @@ class PlannerSettings:
     """When moves shall be done, UTC: until then they take no more than that needs; None: as soon as possible."""
     shadow: bool = False
     """Whether everything is decided and recorded, and nothing written, posted or submitted."""
+    cluster: str = "kafka"
+    """The cluster's name in the decision log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,8 @@ class Ports:
     catch_ups: CatchUpStore
     settings: FetchSettingsSource
     tracer: Tracer = UNTRACED
+    decisions: DecisionSink | None = None
+    """Where decisions are logged; None: nowhere."""
 
 
 class Planner:
@@ -135,6 +142,7 @@ class Planner:
         self._catching_up = CatchingUp(ports.catch_ups)
         free = partial(self._triggers.request, "partitions are below min.insync.replicas", urgent=True)
         self._guards = Guards(ports.settings, settings.schedule, settings.finish_by, free)
+        self._journal = Journal(ports.decisions, LogSettings(settings.cluster, settings.limits, settings.interval))
         self._fence = 0
         self._newest_event = 0
         self._leader: Leader | None = None
@@ -228,6 +236,7 @@ class Planner:
         if len(refused) == len(rows):
             raise Missing(f"nothing was cancelled: {'; '.join(list(refused.values())[:_PROBLEMS_SHOWN])}")
         self._submissions.forget(rows)
+        self._journal.note_cancelled()
         self._triggers.request("a reassignment was cancelled", urgent=True)
         log.info("Reassignment of %d partitions cancelled", len(rows) - len(refused))
         return refused
@@ -321,11 +330,11 @@ class Planner:
     def run_cycle(self, term: Term, trigger: Trigger) -> CycleRecord:
         """Run one cycle: all that is read is one moment's, and what is written is what the plan lacks."""
         with self._ports.tracer.span("cycle", trigger.origins) as span:
-            record = self._run_traced(term, trigger)
+            record = self._run_traced(term, trigger, span.trace_id)
             traces.describe_cycle(span, record, trigger.scheduled)
         return record
 
-    def _run_traced(self, term: Term, trigger: Trigger) -> CycleRecord:
+    def _run_traced(self, term: Term, trigger: Trigger, trace_id: str) -> CycleRecord:
         if term.fence != self._fence:
             log.info("Leading in term %d%s", term.fence, ", in shadow: nothing is written" * self._settings.shadow)
             self._fence, self._memory, self._newest_event = term.fence, Memory(), 0
@@ -365,6 +374,11 @@ class Planner:
             self._triggers.request("trying again", wait)
         record = cycle.record(start, self._now(), trigger.reason, self._settings.shadow)
         log.debug("cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
+        if cycle.is_read:
+            history = memory.history
+            self._journal.write(
+                CycleSeen(record, cycle.read, cycle.loads, history, cycle.applied.rates, trace_id=trace_id)
+            )
         return record
 
     # Read.
@@ -382,6 +396,7 @@ class Planner:
             cycle.read = self._fetch_snapshot(cycle)
             if self._catching_up.lacks(cycle.read):
                 cycle.read = self._fetch_snapshot(cycle)
+        cycle.is_read = True
         cycle.snapshot = self._catching_up.show(self._submissions.show(cycle.read))
         cycle.left = remainder(cycle.read)
         memory.version = cycle.snapshot.version

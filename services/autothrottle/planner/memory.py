@@ -55,6 +55,8 @@ class CycleInHand:
         self.term, self.number = term, number
         self.read = Snapshot.empty()
         """The cluster as it is."""
+        self.is_read = False
+        """Whether that is known."""
         self.snapshot = Snapshot.empty()
         """The same with what is to be throttled though it does not move yet: what is decided on."""
         self.left: Remainder | None = None

@@ -26,6 +26,11 @@ class Span(Protocol):
         """Whether anybody keeps what it is told; else it need not be told anything."""
         ...
 
+    @property
+    def trace_id(self) -> str:
+        """The trace that it is a part of, 32 hexadecimal digits; empty: none."""
+        ...
+
     def describe(self, attributes: Mapping[str, Attribute]) -> None:
         """Add what is known of it."""
         ...
@@ -66,6 +71,7 @@ class Untraced:
     """The tracer, and the span, that nobody keeps."""
 
     recording = False
+    trace_id = ""
 
     def span(self, name: str, origins: Sequence[Origin] = ()) -> Untraced:
         """Return itself."""

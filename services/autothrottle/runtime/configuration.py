@@ -139,6 +139,19 @@ class AddressConfiguration:
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionsConfiguration:
+    """Where decisions are logged."""
+
+    uri: str
+    """"" when they are not."""
+    spool: str
+    """A local directory; "" when none was given."""
+    retention: timedelta | None
+    """None: for ever."""
+    cluster_name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """What an operator wants, in our units."""
 
@@ -162,6 +175,7 @@ class Configuration:
     cleanup_foreign: bool
     shadow: bool
     """Whether nothing is changed in Kafka."""
+    decisions: DecisionsConfiguration
     log_format: str
     """text or json."""
     log_level: str
@@ -301,6 +315,7 @@ def _configuration(reader: _Reader, warnings: list[str]) -> Configuration:
         cleanup_after=reader.of(options.CLEANUP_AFTER),
         cleanup_foreign=reader.of(options.CLEANUP_FOREIGN),
         shadow=reader.of(options.SHADOW),
+        decisions=_decisions(reader),
         log_format=reader.of(options.LOG_FORMAT),
         log_level=reader.of(options.LOG_LEVEL),
         warnings=tuple(warnings),
@@ -449,6 +464,18 @@ def _limits(reader: _Reader) -> Limits:
         keep_throttles=reader.of(options.SKIP_AUTO_DELETE_THROTTLES),
         pause_over_capacity=reader.of(options.PAUSE_OVER_CAPACITY),
     )
+
+
+def _decisions(reader: _Reader) -> DecisionsConfiguration:
+    uri, spool = reader.of(options.DECISIONS), reader.of(options.DECISIONS_SPOOL)
+    if "://" in uri and not uri.startswith("file:") and not spool:
+        reader.problems.append(
+            f"decisions: {uri!r} ({reader.source(options.DECISIONS)}) is an object store; decisions wait in a local "
+            f"directory until they are a file. Fix: --decisions-spool={options.DECISIONS_SPOOL.example}"
+        )
+    days = reader.of(options.DECISIONS_RETENTION)
+    retention = timedelta(days=days) if days else None
+    return DecisionsConfiguration(uri, spool, retention, reader.of(options.CLUSTER_NAME))
 
 
 def _capacities(reader: _Reader) -> CapacityLimits:

@@ -340,6 +340,19 @@ def _tags(name: str, meaning: str) -> Option[tuple[str, ...]]:
     return Option(name, parse, "", meaning, "a comma list of tags", example="team:kafka,env:prod")
 
 
+def _location(text: str) -> str:
+    if not text.isprintable():
+        raise Refused("is not printable")
+    return text.strip()
+
+
+def _cluster_name(text: str) -> str:
+    # It is a part of the names of files and folders.
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text):
+        raise Refused("is no name of a cluster")
+    return text
+
+
 def _default_capacity(text: str) -> Capacity | None:
     return parse_capacity(text, "default-capacity") if text.strip() else None
 
@@ -452,6 +465,39 @@ FINISH_BY: Option[datetime | None] = Option(
 SHADOW = _boolean("shadow", "Decide and record, and change nothing in Kafka; give it a zk-config-prefix of its own")
 CLEANUP_FOREIGN = _boolean("cleanup-foreign", "Remove throttles that others left over, too")
 SKIP_AUTO_DELETE_THROTTLES = _boolean("skip-auto-delete-throttles", "Never remove throttles at the end of a move")
+
+DECISIONS = Option(
+    "decisions",
+    _location,
+    "",
+    "Where decisions are logged, for `autothrottle score`; nowhere if empty",
+    "a local path or a URI such as s3://bucket/path",
+    example="/var/lib/autothrottle/decisions",
+)
+DECISIONS_SPOOL = Option(
+    "decisions-spool",
+    _location,
+    "",
+    "Where decisions wait until they are a file; with a local path of decisions, below it if empty",
+    "a local path",
+    example="/var/lib/autothrottle/spool",
+)
+DECISIONS_RETENTION: Option[int] = _number(
+    "decisions-retention",
+    "0",
+    "Days after which logged decisions are removed; never if 0",
+    "days",
+    int,
+    at_most=100_000,
+    whole=True,
+)
+CLUSTER_NAME = Option(
+    "cluster-name",
+    _cluster_name,
+    "kafka",
+    "The cluster's name in the decision log",
+    "1 to 100 letters, digits, '.', '_' and '-', the first a letter or digit",
+)
 
 _CAPACITY = f'MB/s or {{"tx":MB/s,"rx":MB/s}}, each > 0 and <= {MAX_CAPACITY_MEGABYTES}'
 _CAPACITIES = f"a JSON object of {_CAPACITY}"

@@ -103,12 +103,15 @@ class BrokerLoad(_message.Message):
     RX_CAPACITY_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     TX_FIELD_NUMBER: _builtins.int
     RX_FIELD_NUMBER: _builtins.int
+    INSTANCE_TYPE_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     """The broker's id, >= 0."""
     tx_capacity_bytes_per_second: _builtins.int
     """What its link can send, bytes per second, > 0."""
     rx_capacity_bytes_per_second: _builtins.int
     """What its link can receive, bytes per second, > 0."""
+    instance_type: _builtins.str
+    """The instance type of its host; empty when it is unknown."""
     @_builtins.property
     def tx(self) -> Global___Utilization:
         """What it sends."""
@@ -125,10 +128,11 @@ class BrokerLoad(_message.Message):
         rx_capacity_bytes_per_second: _builtins.int = ...,
         tx: Global___Utilization | None = ...,
         rx: Global___Utilization | None = ...,
+        instance_type: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rx", b"rx", "tx", b"tx"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "rx", b"rx", "rx_capacity_bytes_per_second", b"rx_capacity_bytes_per_second", "tx", b"tx", "tx_capacity_bytes_per_second", b"tx_capacity_bytes_per_second"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "instance_type", b"instance_type", "rx", b"rx", "rx_capacity_bytes_per_second", b"rx_capacity_bytes_per_second", "tx", b"tx", "tx_capacity_bytes_per_second", b"tx_capacity_bytes_per_second"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -33,6 +33,7 @@ def _load_to_message(load: BrokerLoad) -> metrics_pb2.BrokerLoad:
         rx_capacity_bytes_per_second=load.capacity.rx,
         tx=_utilization_to_message(load.tx),
         rx=_utilization_to_message(load.rx),
+        instance_type=load.instance_type,
     )
 
 
@@ -42,6 +43,7 @@ def _load_from_message(message: metrics_pb2.BrokerLoad) -> BrokerLoad:
         capacity=Capacity(tx=message.tx_capacity_bytes_per_second, rx=message.rx_capacity_bytes_per_second),
         tx=_utilization_from_message(message.tx),
         rx=_utilization_from_message(message.rx),
+        instance_type=message.instance_type,
     )
 
 

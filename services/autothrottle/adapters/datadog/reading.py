@@ -78,7 +78,9 @@ class Reading:
         _only(tags.broker_ids, broker_id, host, tag)
         tx = self.tx.utilization(broker_id, host, self.window)
         rx = self.rx.utilization(broker_id, host, self.window)
-        return BrokerLoad(broker_id, self._capacity(broker_id, host, tags), tx, rx)
+        # For the decision log alone: where it decides on the capacity, `_capacity` demands that there is only one.
+        instance_type = tags.instance_types[0] if len(tags.instance_types) == 1 else ""
+        return BrokerLoad(broker_id, self._capacity(broker_id, host, tags), tx, rx, instance_type)
 
     def _capacity(self, broker_id: int, host: str, tags: HostTags) -> Capacity:
         own = self.limits.by_broker.get(broker_id)

@@ -1,0 +1,153 @@
+"""Reading the decision log: what cannot be read or used is left out and counted, and all else is kept.
+
+A file that is cut off or garbage, or whose columns changed their types, is skipped; a column that it lacks is null; one
+that it has too many (a newer version wrote it) is not looked at; what is there twice counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from autothrottle.core.decisions import SCHEMA_VERSION, ReassignmentStatus
+from autothrottle.scorer.schema import DECISIONS, REASSIGNMENTS
+
+KEY = ("cluster", "term", "cycle", "broker_id", "role", "time")
+"""Without one of these a row says nothing."""
+
+NEEDED = ("rate_decided", "reason", "min_rate", "schema_version", "interval_seconds")
+"""Without one of these a row is no decision that could be scored."""
+
+_FILE = r"([^/]+/cluster=[^/]+/date=[^/]+/[^/]+)$"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionLogReader:
+    """The log at one place."""
+
+    spark: SparkSession
+    uri: str
+    """As Hadoop knows it, without a trailing slash."""
+
+    def files(self) -> DataFrame:
+        """Return one row per file of decisions.
+
+        Columns: `file` (its path in the log), `cluster`, `date`, `length` (bytes), `modified` (timestamp).
+        """
+        reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", True)
+        found = reader.option("pathGlobFilter", "*.parquet").load(f"{self.uri}/decisions")
+        file = F.regexp_extract("path", _FILE, 1)
+        return found.select(
+            file.alias("file"),
+            F.regexp_extract(file, r"cluster=([^/]+)", 1).alias("cluster"),
+            F.regexp_extract(file, r"date=([^/]+)", 1).alias("date"),
+            "length",
+            F.col("modificationTime").alias("modified"),
+        )
+
+    def decisions(self, dates: Collection[str] | None = None) -> DataFrame:
+        """Return one row per record of a decision, copies included.
+
+        Columns: the fields of `DecisionRecord`, `date`, and `file`.
+
+        Args:
+            dates: `YYYY-MM-DD` of the folders to read; None: all.
+        """
+        found = self._read("decisions", DECISIONS)
+        if dates is not None:
+            found = found.where(F.col("date").isin(*sorted(dates)))
+        return found.withColumn("file", F.regexp_extract("_metadata.file_path", _FILE, 1))
+
+    def reassignments(self) -> DataFrame:
+        """Return one row per record of a reassignment, copies left out; columns: the fields of `ReassignmentRecord`."""
+        found = self._read("reassignments", REASSIGNMENTS).dropDuplicates(["cluster", "term", "cycle", "status"])
+        return found.where(_known(("cluster", "term", "cycle", "reassignment_id", "status", "start")))
+
+    def _read(self, kind: str, schema: StructType) -> DataFrame:
+        options = {"ignoreCorruptFiles": True, "ignoreMissingFiles": True, "pathGlobFilter": "*.parquet"}
+        return self.spark.read.schema(schema).options(**options).parquet(f"{self.uri}/{kind}")
+
+
+def usable(decisions: DataFrame) -> DataFrame:
+    """Return the rows that can be scored; grain and columns stay."""
+    return decisions.where(_known((*KEY, *NEEDED)))
+
+
+def quality(decisions: DataFrame, files: DataFrame) -> DataFrame:
+    """Return one row per cluster and date: what was read of it, and what was not.
+
+    Columns: `cluster`, `date`, `files`, `unreadable_files`, `rows`, `incomplete_rows` (a needed column is missing or
+    null), `newer_rows` (written by a newer version; they count as far as they are known).
+
+    Args:
+        decisions: as `DecisionLogReader.decisions` returns them.
+        files: as `DecisionLogReader.files` does, of the same dates.
+    """
+    by_file = decisions.groupBy("file").agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(~_known((*KEY, *NEEDED))).alias("incomplete_rows"),
+        F.count_if(F.col("schema_version") > SCHEMA_VERSION).alias("newer_rows"),
+    )
+    return (
+        files.join(by_file, "file", "left")
+        .groupBy("cluster", "date")
+        .agg(
+            F.count(F.lit(1)).alias("files"),
+            F.count_if(F.col("rows").isNull()).alias("unreadable_files"),
+            *(F.coalesce(F.sum(c), F.lit(0)).alias(c) for c in ("rows", "incomplete_rows", "newer_rows")),
+        )
+    )
+
+
+def recoveries(reassignments: DataFrame) -> DataFrame:
+    """Return one row per record of a reassignment, with the recovery that it belongs to.
+
+    A recovery goes on through changes of the leader: a term that found something moving has gone on with what the term
+    before it saw. Terms are ordered by their number, since the clocks of two planners may differ.
+
+    Columns: `cluster`, `reassignment_id`, `recovery_id` (the `reassignment_id` of its first record), `start`, `finish`
+    (null while it moves), `status`, `topics`, `partitions`, `bytes`, `bytes_left` and `paths` (null: unknown), `terms`
+    (how many saw it), `skew_seconds` (by which the clock of a later term is behind at least; 0: it is not).
+    """
+    in_order = Window.partitionBy("cluster").orderBy("term", "cycle", "status")
+    of_recovery = Window.partitionBy("recovery_id")
+    moving = F.col("status") == ReassignmentStatus.MOVING.value
+    went_on = (F.lag("status").over(in_order) == ReassignmentStatus.MOVING.value) & F.col("resumed")
+    opens = moving & ~F.coalesce(went_on, F.lit(False))
+    moments = F.coalesce("finish", "start")
+    behind = F.lag(moments).over(in_order).cast("double") - moments.cast("double")
+    newest = F.struct("term", "cycle")
+    return (
+        reassignments.withColumn("opening", F.when(opens, F.col("reassignment_id")))
+        .withColumn("recovery_id", F.last("opening", ignorenulls=True).over(in_order))
+        .withColumn("behind", F.when(F.col("opening").isNull(), F.greatest(behind, F.lit(0.0))).otherwise(F.lit(0.0)))
+        .where(F.col("recovery_id").isNotNull())
+        .select(
+            "cluster",
+            "reassignment_id",
+            "recovery_id",
+            F.min("start").over(of_recovery).alias("start"),
+            F.max_by("finish", newest).over(of_recovery).alias("finish"),
+            F.max_by("status", newest).over(of_recovery).alias("status"),
+            F.max_by("topics", newest).over(of_recovery).alias("topics"),
+            F.max("partitions").over(of_recovery).alias("partitions"),
+            F.max_by("bytes_landed", newest).over(of_recovery).alias("bytes"),
+            F.max_by("bytes_left", newest).over(of_recovery).alias("bytes_left"),
+            F.max_by("paths", newest).over(of_recovery).alias("paths"),
+            F.size(F.collect_set("term").over(of_recovery)).alias("terms"),
+            F.max("behind").over(of_recovery).alias("skew_seconds"),
+        )
+        .dropDuplicates(["reassignment_id"])
+    )
+
+
+def _known(columns: tuple[str, ...]) -> Column:
+    """Whether none of these is null."""
+    known = F.lit(True)
+    for column in columns:
+        known &= F.col(column).isNotNull()
+    return known

@@ -1,0 +1,182 @@
+"""From stretches to scores: of each port of a recovery, of the recovery, and of its decisions."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from autothrottle.core.score import Cause
+from autothrottle.scorer.expressions import beyond, reached
+from autothrottle.scorer.stretches import PORT, is_over_target, is_saturated
+
+CAUSES = tuple(cause.value for cause in Cause)
+
+LOST = tuple(f"lost_{cause}" for cause in CAUSES)
+"""What of a budget was not carried, by cause."""
+
+WORST = 10
+"""Decisions that a report names for each cluster."""
+
+
+def ports(found: DataFrame) -> DataFrame:
+    """Return one row per port of a recovery.
+
+    Columns: those of `PORT`, `cluster`, `date` (of the start), `instance_type`, `start`, `finish`, `status`, `seconds`
+    (of the recovery), `bound_seconds` (of this port alone; null: it was never measured), `amount` (bytes),
+    `budget_bytes`, `lost_<cause>` per cause (bytes of the budget that were not carried), `over_seconds` (over the target
+    utilization), `saturated_seconds`, `port_seconds` (that were measured), `decisions`, `writes`, `churn` (the sum of
+    all changes of the throttle, each as a share of what stood), `eta_error` (mean of |ETA - end| / what was left of the
+    time; null: no ETA), `is_estimated`.
+
+    Args:
+        found: stretches with causes and bound.
+    """
+    seconds = F.col("seconds")
+    here = reached(F.col("amount"), F.col("before"), F.col("at"), F.col("reach"), F.col("free"))
+    end, left = F.col("finish").cast("double"), F.col("finish").cast("double") - F.col("time").cast("double")
+    eta_error = F.when(left > 0, F.try_divide(F.abs(F.col("eta").cast("double") - end), left))
+    change = F.try_divide(F.abs(F.col("applied") - F.col("standing")), F.col("standing").cast("double"))
+    written = ~F.col("rate_applied").eqNullSafe(F.col("standing"))
+    newest = F.struct("term", "cycle")
+    return (
+        found.groupBy(*PORT)
+        .agg(
+            F.first("cluster").alias("cluster"),
+            F.max("instance_type").alias("instance_type"),
+            F.first("start").alias("start"),
+            F.first("finish").alias("finish"),
+            F.first("status").alias("status"),
+            F.first("amount").alias("amount"),
+            F.first("duration").alias("duration"),
+            F.min(here).alias("reached"),
+            F.sum(F.col("free") * F.col("reach")).alias("carried"),
+            F.max_by("free", newest).alias("last_free"),
+            F.sum("reach").alias("whole"),
+            F.sum(F.col("budget") * seconds).alias("budget_bytes"),
+            *(F.sum(F.col(lost) * seconds).alias(lost) for lost in LOST),
+            F.sum(F.when(is_over_target(), seconds).otherwise(F.lit(0.0))).alias("over_seconds"),
+            F.sum(F.when(is_saturated(), seconds).otherwise(F.lit(0.0))).alias("saturated_seconds"),
+            F.sum(seconds).alias("port_seconds"),
+            F.count(F.lit(1)).alias("decisions"),
+            F.count_if(written).alias("writes"),
+            F.coalesce(F.sum(change), F.lit(0.0)).alias("churn"),
+            F.avg(eta_error).alias("eta_error"),
+            F.bool_or("is_estimated").alias("is_estimated"),
+        )
+        .withColumn("after", beyond(F.col("amount"), F.col("carried"), F.col("whole"), F.col("last_free")))
+        .withColumn("bound_seconds", F.when(F.col("budget_bytes").isNotNull(), F.coalesce("reached", "after")))
+        .withColumn("date", F.date_format("start", "yyyy-MM-dd"))
+        .withColumnRenamed("duration", "seconds")
+        .drop("reached", "carried", "last_free", "whole", "after")
+    )
+
+
+def recovery_scores(found: DataFrame, recoveries: DataFrame) -> DataFrame:
+    """Return one row per recovery that is over.
+
+    Columns: `cluster`, `date`, `recovery_id`, `start`, `finish`, `status`, `topics`, `partitions`, `bytes`, `terms`,
+    `skew_seconds`, `seconds`, `bound_seconds` (of the slowest port; null: nothing was measured), `efficiency`
+    (`bound_seconds / seconds`: 1 is the best that keeps the share, more has broken it), `regret_seconds` (`seconds -
+    bound_seconds`), `bottleneck_broker`, `bottleneck_role`, a column `regret_<cause>` per cause (seconds; with
+    `regret_other` they sum up to the regret), `over_seconds`, `saturated_seconds` and `port_seconds` (of all ports),
+    `decisions`, `writes`, `writes_per_gb`, `churn`, `eta_error`, `is_estimated`.
+
+    Args:
+        found: as `ports` returns them.
+        recoveries: as `log.recoveries` returns them.
+    """
+    slowest = F.struct("bound_seconds", "budget_bytes", "broker_id", "role", *LOST)
+    sums = ("over_seconds", "saturated_seconds", "port_seconds", "decisions", "writes", "churn")
+    mean_budget = F.try_divide(F.col("slowest.budget_bytes"), F.col("seconds"))
+    regrets = {
+        f"regret_{cause}": F.coalesce(F.try_divide(F.col(f"slowest.lost_{cause}"), mean_budget), F.lit(0.0))
+        for cause in CAUSES
+    }
+    known = recoveries.dropDuplicates(["recovery_id"])
+    described = known.select("recovery_id", "topics", "partitions", "bytes", "terms", "skew_seconds")
+    by_recovery = found.groupBy("recovery_id").agg(
+        *(F.first(c).alias(c) for c in ("cluster", "date", "start", "finish", "status", "seconds")),
+        F.max_by(slowest, F.col("bound_seconds")).alias("slowest"),
+        *(F.sum(c).alias(c) for c in sums),
+        F.avg("eta_error").alias("eta_error"),
+        F.bool_or("is_estimated").alias("is_estimated"),
+    )
+    regret = F.col("regret_seconds") - sum((F.col(name) for name in regrets), F.lit(0.0))
+    return (
+        by_recovery.join(described, "recovery_id")
+        .withColumn("bound_seconds", F.col("slowest.bound_seconds"))
+        .withColumn("bottleneck_broker", F.col("slowest.broker_id"))
+        .withColumn("bottleneck_role", F.col("slowest.role"))
+        .withColumn("efficiency", F.try_divide(F.col("bound_seconds"), F.col("seconds")))
+        .withColumn("regret_seconds", F.col("seconds") - F.col("bound_seconds"))
+        .withColumns(regrets)
+        .withColumn("regret_other", regret)
+        .withColumn("writes_per_gb", F.try_divide(F.col("writes").cast("double"), F.col("bytes") / F.lit(1e9)))
+        .drop("slowest")
+    )
+
+
+def of_bottlenecks(decisions: DataFrame, scores: DataFrame) -> DataFrame:
+    """Return the decisions for the slowest port of each recovery; grain and columns stay."""
+    slowest = scores.select(
+        "recovery_id", F.col("bottleneck_broker").alias("broker_id"), F.col("bottleneck_role").alias("role")
+    )
+    return decisions.join(F.broadcast(slowest), list(PORT), "left_semi")
+
+
+def worst_decisions(found: DataFrame) -> DataFrame:
+    """Return one row per decision, the ten of each cluster that cost the most seconds.
+
+    Columns: `cluster`, `rank` (1 is the worst), `cycle_id`, `trace_id`, `time`, `broker_id`, `role`, `instance_type`,
+    `reason`, `decided`, `budget` and `achieved` (bytes/s), `seconds`, `lost_seconds`, `cause` (the largest).
+
+    Args:
+        found: stretches of slowest ports, with causes and bound.
+    """
+    lost = (F.col("budget") - F.col("achieved")) * F.col("seconds")
+    largest = F.greatest(*(F.col(name) for name in LOST))
+    cause = F.coalesce(*(F.when(F.col(f"lost_{cause}") == largest, F.lit(cause)) for cause in CAUSES))
+    rank = F.row_number().over(Window.partitionBy("cluster").orderBy(F.desc("lost_seconds"), "cycle_id", "broker_id"))
+    return (
+        found.withColumn("lost_seconds", F.try_divide(lost, F.col("budget")))
+        .where(F.col("lost_seconds") > 0)
+        .withColumn("cause", cause)
+        .withColumn("rank", rank)
+        .where(F.col("rank") <= WORST)
+        .select(
+            "cluster",
+            "rank",
+            *("cycle_id", "trace_id", "time", "broker_id", "role", "instance_type", "reason", "decided", "budget"),
+            *("achieved", "seconds", "lost_seconds", "cause"),
+        )
+    )
+
+
+def by_group(scores: DataFrame, key: str) -> DataFrame:
+    """Return one row per cluster and value of a key, with how the efficiency is distributed.
+
+    Columns: `cluster`, the key, `count`, `efficiency_p10`, `efficiency_p50`, `efficiency_p90`, `efficiency_worst`,
+    `over_share` and `saturated_share` (of all measured seconds), `writes`, `churn`.
+
+    Args:
+        scores: of recoveries or of ports; with `bound_seconds` and `seconds`.
+        key: a column; `date` gives the trend.
+    """
+    efficiency = F.try_divide(F.col("bound_seconds"), F.col("seconds"))
+    percentiles = F.percentile("efficiency", F.array(F.lit(0.1), F.lit(0.5), F.lit(0.9)))
+    keys = list(dict.fromkeys(["cluster", key]))
+    return (
+        scores.withColumn("efficiency", efficiency)
+        .groupBy(*keys)
+        .agg(
+            F.count(F.lit(1)).alias("count"),
+            percentiles.alias("p"),
+            F.min("efficiency").alias("efficiency_worst"),
+            F.try_divide(F.sum("over_seconds"), F.sum("port_seconds")).alias("over_share"),
+            F.try_divide(F.sum("saturated_seconds"), F.sum("port_seconds")).alias("saturated_share"),
+            F.sum("writes").alias("writes"),
+            F.sum("churn").alias("churn"),
+        )
+        .withColumns({f"efficiency_p{name}": F.col("p")[i] for i, name in enumerate(("10", "50", "90"))})
+        .drop("p")
+    )

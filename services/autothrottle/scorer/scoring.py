@@ -1,0 +1,172 @@
+"""One run of the scorer: from the decision log to tables of scores, reading only what is new since the last run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.utils import AnalysisException
+
+from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.score import REFERENCE_RATIO
+from autothrottle.scorer import scores
+from autothrottle.scorer.log import DecisionLogReader, quality, recoveries, usable
+from autothrottle.scorer.stretches import in_recoveries, once, port_bytes, stretches, with_bound, with_causes
+
+TABLES = ("recoveries", "ports", "worst", "timeline", "quality")
+"""What a run writes, as Parquet partitioned by cluster and date."""
+
+_NO_DATE = "1970-01-01"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreSettings:
+    """What a run is asked for."""
+
+    decisions: str
+    """Where the log is."""
+    out: str
+    """Where the results go."""
+    ratio: float = REFERENCE_RATIO
+    """The share of what clients leave that the bound gives to replication, in (0, 1]."""
+    anew: bool = False
+    """Whether everything is scored again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run did."""
+
+    dates_read: tuple[str, ...] = ()
+    """Dates of decisions that were read: the new ones, and those that their recoveries began on."""
+    copies: int = 0
+    """Records that were there twice."""
+    tables: dict[str, DataFrame] = field(default_factory=dict)
+    """Name -> the whole table, of all runs."""
+
+
+def score(
+    spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], None] = lambda line: None
+) -> Run:
+    """Score what is new in a decision log, and return the tables of all runs.
+
+    Args:
+        spark: the session.
+        settings: what is asked for, both places as Hadoop knows them.
+        tell: is told what is being done, a sentence each.
+
+    Raises:
+        Missing: there is no decision log.
+        Invalid: the ratio is out of its range.
+    """
+    if not 0 < settings.ratio <= 1:
+        raise Invalid(f"reference ratio is {settings.ratio}; it must be > 0 and <= 1; give 0.9, for example")
+    reader = DecisionLogReader(spark, settings.decisions)
+    files = _files(reader)
+    known = None if settings.anew else _table(spark, settings.out, "quality")
+    new = _new_dates(files, known)
+    if not new:
+        tell("nothing is new since the last run")
+        return Run(tables=_tables(spark, settings.out))
+    tell(f"{len(new)} dates are new: {new[0]} to {new[-1]}")
+    log = recoveries(reader.reassignments()).cache()
+    dates, touched = _concerned(log, new)
+    tell(f"reading {len(dates)} dates of decisions")
+    quality(reader.decisions(new), files.where(F.col("date").isin(*new))).transform(
+        lambda found: _write(found, settings.out, "quality")
+    )
+    copies = Observation("copies")
+    decisions = reader.decisions(sorted(dates)).transform(usable).transform(in_recoveries, touched)
+    tell("scoring ports and recoveries")
+    found = _stretches(decisions, touched, settings.ratio, copies).transform(scores.ports)
+    _write(found, settings.out, "ports")
+    written = _table(spark, settings.out, "ports")
+    assert written is not None
+    ids = touched.select("recovery_id").distinct()
+    fresh = written.join(F.broadcast(ids), "recovery_id", "left_semi")
+    scored = fresh.transform(scores.recovery_scores, touched).cache()
+    _write(scored, settings.out, "recoveries")
+    tell("looking for the worst decisions")
+    slowest = decisions.transform(scores.of_bottlenecks, scored)
+    by_bottleneck = _stretches(slowest, touched, settings.ratio, Observation("again"))
+    _write(by_bottleneck.transform(_timeline), settings.out, "timeline")
+    counted = copies.get["copies"] if found.take(1) else 0
+    log.unpersist()
+    scored.unpersist()
+    return Run(tuple(sorted(dates)), int(counted), _tables(spark, settings.out))
+
+
+def _stretches(decisions: DataFrame, log: DataFrame, ratio: float, copies: Observation) -> DataFrame:
+    """Decisions of recoveries as stretches with causes and bound."""
+    return (
+        decisions.transform(once, copies)
+        .transform(stretches, ratio)
+        .transform(with_causes, ratio)
+        .transform(with_bound, port_bytes(log))
+    )
+
+
+def _timeline(found: DataFrame) -> DataFrame:
+    """Return one row per decision for the slowest port of a recovery, with what reports and counterfactuals need."""
+    return found.withColumn("date", F.date_format("start", "yyyy-MM-dd")).select(
+        *("cluster", "date", "recovery_id", "cycle_id", "trace_id", "time", "term", "cycle", "broker_id", "role"),
+        *("instance_type", "reason", "seconds", "capacity", "client", "forecast", "headroom", "standing", "decided"),
+        *("applied", "achieved", "budget", "used", "min_rate", "max_ratio", "change_threshold", "growth", "free"),
+        *("amount", "at", "reach", "before", "duration", "policy", *scores.LOST),
+    )
+
+
+def _files(reader: DecisionLogReader) -> DataFrame:
+    try:
+        files = reader.files().cache()
+        if files.take(1):
+            return files
+    except AnalysisException:
+        pass
+    raise Missing(f"there is no decision log in {reader.uri}; start a planner with --decisions, or name another place")
+
+
+def _new_dates(files: DataFrame, known: DataFrame | None) -> list[str]:
+    """The dates whose files are not those of the last run."""
+    counted = {(row["cluster"], row["date"], row["files"]) for row in known.collect()} if known is not None else set()
+    now = files.groupBy("cluster", "date").agg(F.count(F.lit(1)).alias("files")).collect()
+    return sorted({row["date"] for row in now if (row["cluster"], row["date"], row["files"]) not in counted})
+
+
+def _concerned(log: DataFrame, new: Collection[str]) -> tuple[set[str], DataFrame]:
+    """The dates to read, and the recoveries to score: those of new dates, and whatever began on the same dates."""
+    spans = [
+        (row["recovery_id"], row["start"].date(), (row["finish"] or row["start"]).date())
+        for row in log.select("recovery_id", "start", "finish").distinct().collect()
+    ]
+    fresh = {date.fromisoformat(day) for day in new}
+    begun = {start for _, start, finish in spans if any(start <= day <= finish for day in fresh)}
+    chosen = [(name, start, finish) for name, start, finish in spans if start in begun]
+    dates = set(new).union(*(_days(start, finish) for _, start, finish in chosen))
+    names = [name for name, _, _ in chosen]
+    return dates, log.where(F.col("recovery_id").isin(*names))
+
+
+def _days(start: date, finish: date) -> set[str]:
+    return {(start + timedelta(days=n)).isoformat() for n in range((finish - start).days + 1)}
+
+
+def _write(found: DataFrame, out: str, table: str) -> DataFrame:
+    """Write a part of a table, in place of what was there of the same clusters and dates."""
+    found.write.mode("overwrite").partitionBy("cluster", "date").parquet(f"{out}/{table}")
+    return found
+
+
+def _table(spark: SparkSession, out: str, table: str) -> DataFrame | None:
+    try:
+        return spark.read.parquet(f"{out}/{table}")
+    except AnalysisException:
+        return None
+
+
+def _tables(spark: SparkSession, out: str) -> dict[str, DataFrame]:
+    found = {name: _table(spark, out, name) for name in TABLES}
+    return {name: table for name, table in found.items() if table is not None}

@@ -482,6 +482,7 @@ Commands:
   admin       what operators call: overrides, state
   gateway     the same over HTTP: JSON, the original's text routes, a page
   demo        a broker replacement on a simulated cluster, with real ZooKeeper (needs the extra `lab`)
+  score       was each logged decision good, and what should change: with Spark (needs the extra `score`)
   uninstall   take back everything that was written, and remove autothrottle's own tree
 
 `autothrottle COMMAND --help` lists the options. Version {__version__}.
@@ -502,6 +503,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from autothrottle.lab.demo import main as demo  # the extra `lab` is not everywhere
 
         return demo(arguments)
+    if command == "score":
+        from autothrottle.scorer.command import main as score  # the extra `score` is not everywhere
+
+        return score(arguments)
     if command not in (*_SERVICES, "uninstall"):
         print(f"unknown command {command!r}\n\n{_USAGE}", end="", file=sys.stderr)
         return EXIT_USAGE

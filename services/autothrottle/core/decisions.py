@@ -16,10 +16,11 @@ from enum import StrEnum
 from autothrottle.core.changes import Outcome
 from autothrottle.core.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cycle import CycleRecord
-from autothrottle.core.flows import Flow, FlowProgress
+from autothrottle.core.flows import Flow, FlowProgress, Progress
 from autothrottle.core.history import Port, ThrottleHistory
 from autothrottle.core.loads import BytesPerSecond, Loads
 from autothrottle.core.plan import Decision, Limits
+from autothrottle.core.replication import Replication
 from autothrottle.core.topology import Snapshot, flows
 
 SCHEMA_VERSION = 1
@@ -166,8 +167,6 @@ class CycleSeen:
     """What stood when, as it was before this cycle wrote anything."""
     written: Mapping[Port, BytesPerSecond | None] = field(default_factory=dict)
     """(broker id, role) -> the rate that was written; None: it was removed."""
-    replicated: Mapping[Port, BytesPerSecond] = field(default_factory=dict)
-    """(broker id, role) -> what replication carried while its load was measured; absent: unknown."""
     trace_id: str = ""
 
 
@@ -185,9 +184,9 @@ def decision_records(seen: CycleSeen, settings: LogSettings, reassignment_id: st
         reassignment_id: of what moves; "" when nothing does.
     """
     outcomes = {outcome.resource: outcome for outcome in seen.record.outcomes}
-    passing = _passing(seen.snapshot)
+    passing, replicated = _passing(seen.snapshot), _replicated(seen)
     return tuple(
-        _decision_record(seen, settings, reassignment_id, decision, outcomes, passing)
+        _decision_record(seen, settings, reassignment_id, decision, outcomes, passing, replicated)
         for decision in seen.record.decisions
     )
 
@@ -199,6 +198,7 @@ def _decision_record(
     decision: Decision,
     outcomes: Mapping[ConfigResource, Outcome],
     passing: Mapping[Port, tuple[int, int]],
+    replicated: Mapping[Port, BytesPerSecond],
 ) -> DecisionRecord:
     record, limits = seen.record, settings.limits
     port = (decision.broker_id, decision.role)
@@ -222,7 +222,7 @@ def _decision_record(
         utilization=used.rate if used else None,
         measured_from=used.start if used else None,
         measured_to=used.end if used else None,
-        replication=seen.replicated.get(port),
+        replication=replicated.get(port),
         mean_throttle=seen.history.mean(*port, used.start, used.end, decision.standing) if used else None,
         standing=decision.standing,
         headroom=decision.headroom,
@@ -241,6 +241,21 @@ def _decision_record(
         interval_seconds=settings.interval.total_seconds(),
         shadow=record.shadow,
     )
+
+
+def _replicated(seen: CycleSeen) -> Mapping[Port, BytesPerSecond]:
+    """Port -> what replication carried while its load was measured; absent: unknown."""
+    replication = Replication(seen.snapshot.progress or Progress())
+    if not replication.knows(list(flows(seen.snapshot))):
+        return {}
+    found: dict[Port, BytesPerSecond] = {}
+    for decision in seen.record.decisions:
+        if (load := seen.loads.brokers.get(decision.broker_id)) is not None:
+            used = load.of(decision.role)
+            rate = replication.rate(decision.broker_id, decision.role, used.start, used.end)
+            if rate is not None:
+                found[decision.broker_id, decision.role] = rate
+    return found
 
 
 def _passing(snapshot: Snapshot) -> Mapping[Port, tuple[int, int]]:

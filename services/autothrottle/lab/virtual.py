@@ -33,6 +33,7 @@ from autothrottle.ports.leadership import Term
 TOPIC = "moving"
 BEGIN = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
 STEP = timedelta(seconds=0.1)
+SIZES_EVERY = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class VirtualRecovery:
         )
         self.planner = Planner(ports, settings, self.now, lambda: self._seconds)
         self._counters: dict[int, deque[tuple[float, int, int]]] = {b: deque() for b in brokers}
-        self._configs = -1
+        self._read_sizes_at = 0.0
 
     def now(self) -> datetime:
         """Virtual time."""
@@ -150,6 +151,10 @@ class VirtualRecovery:
                 kept.popleft()
         for key in before - set(self.brokers.moving()):
             self._finish(key)
+        if self.brokers.moving() and self._seconds >= self._read_sizes_at:
+            self._read_sizes_at = self._seconds + SIZES_EVERY.total_seconds()
+            self._tell_sizes()
+            self.kafka.fetch_snapshot(timeout=STEP)
 
     def _finish(self, key: TopicPartition) -> None:
         self._tell_sizes()

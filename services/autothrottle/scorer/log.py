@@ -68,8 +68,8 @@ class DecisionLogReader:
         return found.where(_known(("cluster", "term", "cycle", "reassignment_id", "status", "start")))
 
     def _read(self, kind: str, schema: StructType) -> DataFrame:
-        options = {"ignoreCorruptFiles": True, "ignoreMissingFiles": True, "pathGlobFilter": "*.parquet"}
-        return self.spark.read.schema(schema).options(**options).parquet(f"{self.uri}/{kind}")
+        reader = self.spark.read.schema(schema).option("ignoreCorruptFiles", True).option("ignoreMissingFiles", True)
+        return reader.option("pathGlobFilter", "*.parquet").parquet(f"{self.uri}/{kind}")
 
 
 def usable(decisions: DataFrame) -> DataFrame:

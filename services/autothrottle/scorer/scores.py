@@ -23,10 +23,10 @@ def ports(found: DataFrame) -> DataFrame:
 
     Columns: those of `PORT`, `cluster`, `date` (of the start), `instance_type`, `start`, `finish`, `status`, `seconds`
     (of the recovery), `bound_seconds` (of this port alone; null: it was never measured), `amount` (bytes),
-    `budget_bytes`, `lost_<cause>` per cause (bytes of the budget that were not carried), `over_seconds` (over the target
-    utilization), `saturated_seconds`, `port_seconds` (that were measured), `decisions`, `writes`, `churn` (the sum of
-    all changes of the throttle, each as a share of what stood), `eta_error` (mean of |ETA - end| / what was left of the
-    time; null: no ETA), `is_estimated`.
+    `budget_bytes`, `lost_<cause>` per cause (bytes of the budget that were not carried), `over_seconds` (over the
+    target utilization), `saturated_seconds`, `port_seconds` (that were measured), `decisions`, `writes`, `churn` (the
+    sum of all changes of the throttle, each as a share of what stood), `eta_error` (mean of |ETA - end| / what was left
+    of the time; null: no ETA), `is_estimated`.
 
     Args:
         found: stretches with causes and bound.

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.utils import AnalysisException
 
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.score import REFERENCE_RATIO
@@ -16,10 +16,8 @@ from autothrottle.scorer import scores
 from autothrottle.scorer.log import DecisionLogReader, quality, recoveries, usable
 from autothrottle.scorer.stretches import in_recoveries, once, port_bytes, stretches, with_bound, with_causes
 
-TABLES = ("recoveries", "ports", "worst", "timeline", "quality")
+TABLES = ("recoveries", "ports", "timeline", "quality")
 """What a run writes, as Parquet partitioned by cluster and date."""
-
-_NO_DATE = "1970-01-01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +46,7 @@ class Run:
     """Name -> the whole table, of all runs."""
 
 
-def score(
-    spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], None] = lambda line: None
-) -> Run:
+def score(spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], None] = lambda line: None) -> Run:
     """Score what is new in a decision log, and return the tables of all runs.
 
     Args:
@@ -93,7 +89,7 @@ def score(
     slowest = decisions.transform(scores.of_bottlenecks, scored)
     by_bottleneck = _stretches(slowest, touched, settings.ratio, Observation("again"))
     _write(by_bottleneck.transform(_timeline), settings.out, "timeline")
-    counted = copies.get["copies"] if found.take(1) else 0
+    counted = copies.get["copies"]
     log.unpersist()
     scored.unpersist()
     return Run(tuple(sorted(dates)), int(counted), _tables(spark, settings.out))

@@ -37,7 +37,7 @@ def open_session(master: str = "", **settings: str) -> SparkSession:
         settings: further ones; `_` in a name stands for a dot.
     """
     configuration = SparkConf()
-    where = master or configuration.get("spark.master", "local[*]") or "local[*]"
+    where = master or str(configuration.get("spark.master", "local[*]"))
     wanted = {"spark.master": where, **_SETTINGS, **{k.replace("_", "."): v for k, v in settings.items()}}
     if where.startswith("local"):
         cores = os.cpu_count() or 1
@@ -54,5 +54,5 @@ def location(uri: str, spark: SparkSession) -> str:
     """Return a place as Hadoop knows it: a path without scheme is a local one where Spark runs locally."""
     if "://" in uri or uri.startswith("file:"):
         return uri.rstrip("/")
-    is_local = spark.sparkContext.master.startswith(("local", "spark://127.0.0.1", "spark://localhost"))
+    is_local = str(spark.sparkContext.master).startswith(("local", "spark://127.0.0.1", "spark://localhost"))
     return Path(uri).absolute().as_uri() if is_local else uri.rstrip("/")

@@ -65,7 +65,7 @@ def stretches(decisions: DataFrame, ratio: float) -> DataFrame:
 
     Adds the fields of `core.score.Stretch`: `seconds`, `capacity`, `client`, `forecast`, `headroom`, `decided`,
     `applied`, `achieved`, `min_rate` (bytes/s but for the first); `budget` (bytes/s); `used` (bytes/s that the link
-    carried in all; null: unknown); `is_estimated` (what was achieved is the throttle, for no sizes of logs are known).
+    carried in all; null: unknown). Where no sizes of logs are known, the throttle counts as achieved.
 
     What clients used in a stretch is what the next cycle measured; where there were no metrics, what was last known.
 
@@ -92,9 +92,9 @@ def stretches(decisions: DataFrame, ratio: float) -> DataFrame:
         .withColumn("min_rate", F.col("min_rate").cast("double"))
         .withColumn("budget", budget(F.col("capacity"), F.col("client"), ratio, F.col("min_rate")))
         .withColumn("carried", F.lead("bytes_landed").over(_in_order()) - F.col("bytes_landed"))
-        .withColumn("is_estimated", F.coalesce(F.col("carried") < 0, F.lit(True)))
         .withColumn("measured", F.try_divide(F.col("carried").cast("double"), F.col("seconds")))
-        .withColumn("measured", F.when(~F.col("is_estimated"), F.col("measured")))
+        # Discovery that was restarted counts anew.
+        .withColumn("measured", F.when(F.col("carried") >= 0, F.col("measured")))
         # The last stretch ends with the last byte: what came is not counted any more.
         .withColumn("achieved", F.coalesce("measured", F.least(F.coalesce("applied", "decided"), "budget"), "decided"))
         .drop("carried", "measured")
@@ -111,7 +111,8 @@ def with_bound(found: DataFrame, port_bytes: DataFrame) -> DataFrame:
 
     Adds `amount` (bytes that were to pass the port, growth left out), `growth` (bytes/s), `free` (budget less growth),
     `at` (seconds of all stretches before; the first one reaches back to the recovery's start), `reach` (seconds of this
-    stretch), `before` (bytes that `free` makes of these).
+    stretch), `before` (bytes that `free` makes of these), `is_estimated` (no sizes of logs are known: `amount` is what
+    was achieved).
 
     Args:
         found: stretches.
@@ -124,6 +125,7 @@ def with_bound(found: DataFrame, port_bytes: DataFrame) -> DataFrame:
         found.join(F.broadcast(port_bytes), list(PORT), "left")
         .withColumn("estimate", F.sum(F.col("achieved") * F.col("seconds")).over(_whole()))
         .withColumn("amount", F.coalesce(F.col("landed") - F.col("grown"), F.col("estimate")))
+        .withColumn("is_estimated", F.col("landed").isNull())
         .withColumn("duration", F.col("finish").cast("double") - F.col("start").cast("double"))
         .withColumn("growth", F.coalesce(F.try_divide(F.col("grown"), F.col("duration")), F.lit(0.0)))
         .withColumn("free", F.col("budget") - F.col("growth"))

@@ -1,0 +1,223 @@
+"""The report: one HTML page that needs nothing else, and the same as CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from html import escape
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from autothrottle.core.loads import MEGABYTE
+from autothrottle.scorer import counterfactuals, scores, svg
+
+Row = Mapping[str, Any]
+
+_MOST_RECOVERIES = 1000
+"""That the page lists, the worst first; the tables have all."""
+
+_MOST_POINTS = 2000
+"""Of one timeline."""
+
+_STYLE = """
+body{font:15px/1.45 system-ui,sans-serif;color:#1b2430;max-width:1080px;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem;border-bottom:1px solid #d8dde3}
+table{border-collapse:collapse;font-size:13px;margin:.6rem 0;display:block;overflow-x:auto}
+td,th{padding:.2rem .6rem;text-align:right;border-bottom:1px solid #e6e9ed;white-space:nowrap}
+th{background:#f3f5f7}td:first-child,th:first-child{text-align:left}
+figure{margin:1rem 0}figcaption{font-weight:600}svg text{font:11px system-ui,sans-serif;fill:#3b4654}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What a report shows, as rows of plain values."""
+
+    recoveries: Sequence[Row] = ()
+    clusters: Sequence[Row] = ()
+    instance_types: Sequence[Row] = ()
+    trends: Sequence[Row] = ()
+    worst: Sequence[Row] = ()
+    quality: Sequence[Row] = ()
+    surface: Sequence[Row] = ()
+    recommendations: Sequence[Row] = ()
+    timelines: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    """Cluster -> the decisions for the slowest port of its worst recovery, in order."""
+    copies: int = 0
+
+
+def gather(tables: Mapping[str, DataFrame], copies: int) -> Results:
+    """Return what a report shows of the tables of all runs; they are small, but for the timeline."""
+    recoveries, ports, timeline = tables["recoveries"], tables["ports"], tables["timeline"]
+    cells = (
+        timeline.transform(counterfactuals.sequences)
+        .transform(counterfactuals.on_grid)
+        .transform(counterfactuals.surface)
+        .cache()
+    )
+    regret_first = recoveries.orderBy(F.desc_nulls_last("regret_seconds")).limit(_MOST_RECOVERIES)
+    shown = _rows(regret_first)
+    results = Results(
+        recoveries=shown,
+        clusters=_rows(recoveries.transform(scores.by_group, "cluster").orderBy("cluster")),
+        instance_types=_rows(ports.transform(scores.by_group, "instance_type").orderBy("cluster", "instance_type")),
+        trends=_rows(recoveries.transform(scores.by_group, "date").orderBy("cluster", "date")),
+        worst=_rows(timeline.transform(scores.worst_decisions).orderBy("cluster", "rank")),
+        quality=_rows(tables["quality"].orderBy("cluster", "date")),
+        surface=_rows(cells.orderBy("cluster", "threshold", "ratio")),
+        recommendations=_rows(cells.transform(counterfactuals.recommended).orderBy("cluster")),
+        timelines=_timelines(timeline, shown),
+        copies=copies,
+    )
+    cells.unpersist()
+    return results
+
+
+def _timelines(timeline: DataFrame, recoveries: Sequence[Row]) -> dict[str, list[Row]]:
+    worst = {row["cluster"]: row["recovery_id"] for row in reversed(recoveries)}
+    chosen = timeline.where(F.col("recovery_id").isin(*worst.values()))
+    found: dict[str, list[Row]] = {}
+    for row in _rows(chosen.orderBy("cluster", "term", "cycle").limit(_MOST_POINTS * max(len(worst), 1))):
+        found.setdefault(row["cluster"], []).append(row)
+    return found
+
+
+def _rows(found: DataFrame) -> list[Row]:
+    return [row.asDict(recursive=True) for row in found.collect()]
+
+
+def as_json(results: Results) -> str:
+    """Return the results, timelines left out, as one JSON object."""
+    names = ("clusters", "instance_types", "trends", "recoveries", "worst", "recommendations", "surface", "quality")
+    found = {name: list(getattr(results, name)) for name in names} | {"copies": results.copies}
+    return json.dumps(found, default=_plain, indent=1)
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Return rows as CSV with a header; lists are joined by blanks."""
+    file = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(
+            {k: " ".join(map(str, v)) if isinstance(v, list) else v for k, v in row.items()} for row in rows
+        )
+    return file.getvalue()
+
+
+def as_html(results: Results) -> str:
+    """Return the page."""
+    parts = [
+        "<h1>Was each decision good, and what should change</h1>",
+        _summary(results),
+        *(_cluster(results, str(row["cluster"])) for row in results.clusters),
+        "<h2>By instance type of the broker's host</h2>",
+        _table(results.instance_types),
+        "<h2>What was read</h2>",
+        f"<p>{results.copies:,} records were there twice and count once.</p>",
+        _table(results.quality),
+    ]
+    head = f'<meta charset="utf-8"><title>autothrottle: scores</title><style>{_STYLE}</style>'
+    return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>'
+
+
+def _summary(results: Results) -> str:
+    efficiencies = [row["efficiency"] for row in results.recoveries if row["efficiency"] is not None]
+    if not efficiencies:
+        return "<p>No recovery has ended yet.</p>"
+    mean = sum(efficiencies) / len(efficiencies)
+    return (
+        f"<p>{len(efficiencies):,} recoveries. Efficiency (the time at best, which leaves clients their share, by the "
+        f"time it took): mean {mean:.2f}, worst {min(efficiencies):.2f}. Above 1 the share was not kept.</p>"
+    )
+
+
+def _cluster(results: Results, cluster: str) -> str:
+    def of(rows: Sequence[Row]) -> list[Row]:
+        return [row for row in rows if row["cluster"] == cluster]
+
+    mine = of(results.recoveries)
+    parts = [f"<h2>{escape(cluster)}</h2>", _table(of(results.clusters)), _recommendation(of(results.recommendations))]
+    if timeline := results.timelines.get(cluster):
+        parts += _plots_of(timeline)
+    regrets = [(cause, sum(row[f"regret_{cause}"] or 0.0 for row in mine)) for cause in (*scores.CAUSES, "other")]
+    parts.append(svg.waterfall("Regret: seconds beyond the bound, by cause", regrets, "all", "s"))
+    parts.append(_surface(of(results.surface), of(results.recommendations)))
+    parts += ["<h3>Trend by date</h3>", _table(of(results.trends))]
+    parts += ["<h3>Worst decisions</h3>", _table(of(results.worst))]
+    parts += ["<h3>Recoveries, the worst first</h3>", _table(mine[:50])]
+    return "".join(parts)
+
+
+def _plots_of(timeline: Sequence[Row]) -> list[str]:
+    begin = timeline[0]["time"]
+    minutes = [(row["time"] - begin).total_seconds() / 60 for row in timeline]
+
+    def line(name: str) -> list[tuple[float, float]]:
+        rates = zip(minutes, (row[name] for row in timeline), strict=True)
+        return [(at, rate / MEGABYTE) for at, rate in rates if rate is not None]
+
+    left, done = [], 0.0
+    for at, row in zip(minutes, timeline, strict=True):
+        left.append((at, max(row["amount"] - done, 0.0) / 1e9))
+        done += (row["achieved"] - row["growth"]) * row["seconds"]
+    port = f"broker {timeline[0]['broker_id']} [{timeline[0]['role']}]"
+    rates = {"throttle": line("applied"), "headroom": line("headroom"), "budget": line("budget")}
+    return [
+        svg.lines(f"Recovery timeline: what {port} had left", {"left": left}, "minutes", "GB"),
+        svg.lines(
+            f"Throttle and headroom of {port}",
+            rates | {"achieved": line("achieved"), "clients": line("client")},
+            "minutes",
+            "MB/s",
+        ),
+    ]
+
+
+def _surface(cells: Sequence[Row], chosen: Sequence[Row]) -> str:
+    grid = {(row["ratio"], row["threshold"]): row["estimated_seconds"] for row in cells if not row["is_logged"]}
+    finite = {cell: seconds for cell, seconds in grid.items() if seconds is not None and seconds < float("inf")}
+    marked = (chosen[0]["ratio"], chosen[0]["threshold"]) if chosen else None
+    title = "Estimated seconds of all recoveries, by max-rate and change-threshold"
+    return svg.surface(title, finite, "max-rate (share)", "change-threshold (share)", marked)
+
+
+def _recommendation(found: Sequence[Row]) -> str:
+    if not found:
+        return "<p>No other settings can be recommended.</p>"
+    best = found[0]
+    settings = f"--max-rate {best['ratio'] * 100:g} --change-threshold {best['threshold'] * 100:g}"
+    return (
+        f"<p>Recommended: <code>{settings}</code>. Estimated for the {best['recoveries']} recoveries that were logged: "
+        f"{best['estimated_seconds']:,.0f} s instead of {best['today_seconds']:,.0f} s, {best['writes']} writes of the "
+        f"slowest ports' throttles instead of {best['today_writes']}, and {best['harmed_share']:.3%} of clients' bytes "
+        f"left without room instead of {best['today_harmed_share']:.3%}.</p>"
+    )
+
+
+def _table(rows: Sequence[Row]) -> str:
+    if not rows:
+        return "<p>Nothing.</p>"
+    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in rows[0])
+    body = "".join("<tr>" + "".join(f"<td>{escape(_shown(v))}</td>" for v in row.values()) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    if isinstance(value, list):
+        return " ".join(map(str, value[:5])) + (" ..." if len(value) > 5 else "")
+    return "" if value is None else str(value)

@@ -24,6 +24,7 @@ from autothrottle.core.policy.interface import Policy
 from autothrottle.core.schedule import Schedule
 from autothrottle.planner.loop import Planner, PlannerSettings, Ports
 from autothrottle.planner.triggers import Trigger
+from autothrottle.ports.decisions import DecisionSink
 from autothrottle.ports.leadership import Term
 from autothrottle.ports.metrics import Event
 from autothrottle.ports.tracing import UNTRACED, Tracer
@@ -85,9 +86,10 @@ class Bench:
         schedule: Schedule = Schedule(),  # noqa: B008 (frozen)
         finish_by: datetime | None = None,
         policy: Policy = HeadroomPolicy(),  # noqa: B008 (frozen)
+        decisions: DecisionSink | None = None,
     ) -> None:
         self.seconds = 0.0
-        self.real_time, self.tracer = real_time, tracer
+        self.real_time, self.tracer, self.decisions = real_time, tracer, decisions
         self._begin = datetime.now(UTC) if real_time else NOON
         self.electorate = MemoryElectorate()
         self.cluster = MemoryCluster(self.electorate, BROKERS)
@@ -132,6 +134,7 @@ class Bench:
             catch_ups=self.catch_ups,
             settings=self.cluster,
             tracer=self.tracer,
+            decisions=self.decisions,
         )
 
     def __enter__(self) -> Bench:

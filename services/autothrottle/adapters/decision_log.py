@@ -91,6 +91,8 @@ class DecisionLog:
         self._sequence = 0
         self.dropped = 0
         """Cycles that were not written, since too many waited or the disk refused them."""
+        self.written = 0
+        """Cycles that are on the disk, in a spool or a file."""
         self._thread = threading.Thread(target=self._run, name="decision-log", daemon=True)
         self._thread.start()
 
@@ -136,6 +138,7 @@ class DecisionLog:
             try:
                 self._take("decisions", item[0])
                 self._take("reassignments", item[1])
+                self.written += 1
             except OSError as error:
                 self._drop(f"the spool in {self._directory} cannot be written: {error}")
         for kind in list(self._spools):

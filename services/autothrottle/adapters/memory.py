@@ -18,6 +18,7 @@ from autothrottle.core.audit import MAX_AUDIT_RECORDS, AuditAction, AuditRecord
 from autothrottle.core.catch_up import CatchUp
 from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
 from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource
+from autothrottle.core.decisions import DecisionRecord, ReassignmentRecord
 from autothrottle.core.errors import Conflict, Incomplete, NotLeader, Unavailable
 from autothrottle.core.fetching import ClusterSettings
 from autothrottle.core.flows import Progress
@@ -594,6 +595,18 @@ def _put(config: dict[str, str], key: str, value: str | None) -> None:
         config.pop(key, None)
     else:
         config[key] = value
+
+
+class MemoryDecisions:
+    """A decision log that holds what it is given (a `DecisionSink`)."""
+
+    def __init__(self) -> None:
+        self.decisions: list[DecisionRecord] = []
+        self.reassignments: list[ReassignmentRecord] = []
+
+    def append(self, decisions: Sequence[DecisionRecord], reassignments: Sequence[ReassignmentRecord]) -> None:
+        self.decisions += decisions
+        self.reassignments += reassignments
 
 
 class MemoryMetrics:

@@ -27,6 +27,10 @@ SCHEMA_VERSION = 1
 """Of both kinds of records; grows when a field is added."""
 
 
+_LARGEST_LOSS = 0.1
+"""The share of what was left that may be missing at the end: retention shortens logs while they are copied."""
+
+
 class ReassignmentStatus(StrEnum):
     """How far a reassignment has come."""
 
@@ -141,7 +145,7 @@ class ReassignmentRecord:
     bytes_landed: int | None
     """Of all paths; None: no sizes of logs are known, as `bytes_left`."""
     bytes_left: int | None
-    """What had not landed when it was last looked at."""
+    """What had not landed when it was last seen to move."""
     paths: list[PathRecord]
     """One for each flow; empty while nothing is known."""
 
@@ -284,6 +288,8 @@ class ReassignmentSeen:
     """The counts of flows when each was first seen to move."""
     counts: Mapping[Flow, FlowProgress] = field(default_factory=dict)
     """The newest counts of the same flows."""
+    moving: Mapping[Flow, FlowProgress] = field(default_factory=dict)
+    """The counts of each flow when it was last seen to move."""
     topics: frozenset[str] = frozenset()
 
     @property
@@ -341,8 +347,13 @@ class ReassignmentSeen:
             # One that moves from nothing began with all that has landed: counts begin when a flow does.
             if flow not in begun or begun[flow].since != count.since:
                 begun[flow] = replace(count, bytes_landed=0, bytes_grown=0) if count.since >= self._since else count
-        topics = self.topics | frozenset(seen.snapshot.topics)
-        return replace(self, begun=begun, counts={**self.counts, **of_it}, topics=topics)
+        return replace(
+            self,
+            begun=begun,
+            counts={**self.counts, **of_it},
+            moving={**self.moving, **{flow: count for flow, count in of_it.items() if flow in moving}},
+            topics=self.topics | frozenset(seen.snapshot.topics),
+        )
 
     @property
     def _since(self) -> datetime:
@@ -364,7 +375,7 @@ class ReassignmentSeen:
             )
             for flow, count in sorted(self.counts.items(), key=lambda item: (item[0].leader, item[0].follower))
         ]
-        left = sum(count.bytes_left for count in self.counts.values())
+        left = sum(count.bytes_left for count in self.moving.values())
         return replace(
             self.opening,
             term=seen.record.term,
@@ -378,10 +389,17 @@ class ReassignmentSeen:
         )
 
     def _was_cut_short(self, seen: CycleSeen) -> bool:
-        """Whether it ended though more was left than the links have carried since."""
-        for flow, count in self.counts.items():
+        """Whether it ended though a good part of what was left has not landed."""
+        return any(
+            self._missing(last, self.counts[flow], flow, seen) > _LARGEST_LOSS * last.bytes_left
+            for flow, last in self.moving.items()
+        )
+
+    def _missing(self, last: FlowProgress, newest: FlowProgress, flow: Flow, seen: CycleSeen) -> float:
+        """What of a flow's last remainder cannot have landed, bytes."""
+        if newest is last:
+            # Nothing was read since; what the link carries may have come.
             load = seen.loads.brokers.get(flow.follower)
-            elapsed = max((seen.record.start - count.at).total_seconds(), 0.0)
-            if load is not None and count.bytes_left > load.capacity.rx * (elapsed + 1):
-                return True
-        return False
+            elapsed = max((seen.record.start - last.at).total_seconds(), 0.0) + 1
+            return last.bytes_left - load.capacity.rx * elapsed if load else 0.0
+        return last.bytes_landed + last.bytes_left - newest.bytes_landed

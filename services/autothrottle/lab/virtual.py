@@ -53,6 +53,8 @@ class VirtualScenario:
     metrics_window: timedelta = timedelta(seconds=60)
     blind: tuple[timedelta, timedelta] | None = None
     """From when to when after the start there are no metrics."""
+    failover: tuple[timedelta, timedelta] | None = None
+    """How long after the start another planner leads, and by how much its clock is ahead."""
     begin: datetime = BEGIN
     instance_type: str = "lab"
 
@@ -60,9 +62,14 @@ class VirtualScenario:
 class VirtualRecovery:
     """One recovery; `run` plays it to its end."""
 
-    def __init__(
-        self, scenario: VirtualScenario, sink: DecisionSink, cluster_name: str = "lab", electorate_term: int = 1
-    ) -> None:
+    def __init__(self, scenario: VirtualScenario, sink: DecisionSink, cluster_name: str = "lab") -> None:
+        """Begin with brokers that have carried nothing yet.
+
+        Args:
+            scenario: what is played.
+            sink: takes the decisions.
+            cluster_name: in the decision log.
+        """
         self._scenario, self._seconds = scenario, 0.0
         brokers = sorted(scenario.traffic)
         self.new, others = brokers[-1], brokers[:-1]
@@ -79,14 +86,13 @@ class VirtualRecovery:
         ]
         link = Capacity(scenario.capacity, scenario.capacity)
         self.brokers = Cluster([SimulatedBroker(b, link, scenario.traffic[b]) for b in brokers], partitions)
-        electorate = MemoryElectorate()
-        for _ in range(electorate_term):
-            electorate.begin_term("127.0.0.1:4003")
+        self._electorate = electorate = MemoryElectorate()
         self.kafka = MemoryCluster(electorate, brokers)
         self.metrics, self.overrides = MemoryMetrics(), MemoryOverrides(electorate)
-        self._term = Term(electorate_term)
-        settings = PlannerSettings(scenario.limits, scenario.interval, scenario.metrics_window, cluster=cluster_name)
-        ports = Ports(
+        self._settings = PlannerSettings(
+            scenario.limits, scenario.interval, scenario.metrics_window, cluster=cluster_name
+        )
+        self._ports = Ports(
             election=MemoryElection(electorate),
             snapshots=self.kafka,
             loads=self.metrics,
@@ -98,13 +104,20 @@ class VirtualRecovery:
             tracer=MemoryTracer(),
             decisions=sink,
         )
-        self.planner = Planner(ports, settings, self.now, lambda: self._seconds)
+        self._skew = timedelta(0)
+        self._take_over()
         self._counters: dict[int, deque[tuple[float, int, int]]] = {b: deque() for b in brokers}
         self._read_sizes_at = 0.0
 
     def now(self) -> datetime:
         """Virtual time."""
         return self._scenario.begin + timedelta(seconds=self._seconds)
+
+    def _take_over(self) -> None:
+        """Let another planner lead, which remembers nothing."""
+        skew = self._skew
+        self._term = Term(self._electorate.begin_term("127.0.0.1:4003"))
+        self.planner = Planner(self._ports, self._settings, lambda: self.now() + skew, lambda: self._seconds)
 
     def run(self, longest: timedelta = timedelta(hours=12)) -> float:
         """Play it until nothing moves any more; return how many seconds the reassignment took.
@@ -118,8 +131,14 @@ class VirtualRecovery:
         start = self._begin()
         self._cycle("a reassignment started")
         due = self._seconds + self._scenario.interval.total_seconds()
+        failover = self._scenario.failover
         while self.brokers.moving():
             self._step()
+            if failover and self._seconds - start >= failover[0].total_seconds():
+                self._skew, failover = failover[1], None
+                self.planner.stop()
+                self._take_over()
+                self._cycle("interval")
             if self._seconds >= due and self.brokers.moving():
                 self._cycle("interval")
                 due += self._scenario.interval.total_seconds()

@@ -1,0 +1,296 @@
+"""How fast the scorer is: `make bench-score`, by millions of decision rows, beside the obvious pandas script.
+
+Run as `python -m tests.benchmarks.scorer_bench --millions 1,10`. The generator writes many small files (20,000 rows
+each) of which one reassignment holds half of the rows. Both scripts run in processes of their own, so that each has
+its own peak of memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from autothrottle.adapters.decision_schema import DECISIONS, REASSIGNMENTS
+from autothrottle.core.score import REFERENCE_RATIO
+
+RESULTS = Path(__file__).parent / "results" / "scorer.json"
+FILE_ROWS = 20_000
+PORTS = 100
+"""Of every reassignment: 50 leaders, 50 followers."""
+
+CAPACITY, CLIENT, INTERVAL = 1.25e9, 5e8, 30
+BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
+_LARGEST_FOR_PANDAS = 20
+"""Millions of rows; it holds all of them in memory, twice."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """One reassignment of the generated log."""
+
+    number: int
+    cycles: int
+
+    @property
+    def cluster(self) -> str:
+        """It belongs to one of three."""
+        return f"cluster-{self.number % 3}"
+
+    @property
+    def start(self) -> datetime:
+        """Each begins on a date of its own, as far as there are dates."""
+        return BEGIN + timedelta(days=self.number % 60, seconds=self.number)
+
+    @property
+    def name(self) -> str:
+        """Its id."""
+        return f"{self.cluster}/{self.number + 1}/1"
+
+
+def moves(rows: int) -> list[Move]:
+    """One with half of the rows, the other half in moves of 200 cycles."""
+    half = rows // 2 // PORTS
+    return [Move(0, half), *(Move(n + 1, 200) for n in range(max(half // 200, 1)))]
+
+
+def columns(move: Move, first: int, last: int, chance: np.random.Generator) -> Mapping[str, Any]:
+    """The columns of some cycles of a move."""
+    cycles = np.repeat(np.arange(first, last), PORTS)
+    port = np.tile(np.arange(PORTS), last - first)
+    count = len(cycles)
+    start = np.datetime64(move.start.replace(tzinfo=None), "us")
+    at = start + (cycles * INTERVAL * 1_000_000).astype("timedelta64[us]")
+    client = CLIENT * (1 + 0.3 * np.sin(cycles / 50 + move.number)) * (1 + port / (4 * PORTS))
+    headroom = (REFERENCE_RATIO * (CAPACITY - client)).astype(np.int64)
+    rate = (headroom * chance.uniform(0.7, 1.0, count)).astype(np.int64)
+    landed = (cycles * INTERVAL * 0.8 * REFERENCE_RATIO * (CAPACITY - CLIENT)).astype(np.int64)
+    same = {
+        "schema_version": 1,
+        "cluster": move.cluster,
+        "term": move.number + 1,
+        "reassignment_id": move.name,
+        "instance_type": "d2.4xlarge",
+        "capacity": int(CAPACITY),
+        "policy": "headroom",
+        "max_ratio": REFERENCE_RATIO,
+        "min_rate": 10_000_000,
+        "change_threshold": 0.1,
+        "failure_threshold": 1,
+        "interval_seconds": float(INTERVAL),
+        "shadow": False,
+        "outcome": "applied",
+        "trace_id": "0" * 32,
+    }
+    reasons = np.array(["headroom", "unchanged", "minimum", "broker-override"])
+    drawn = chance.choice(4, count, p=[0.6, 0.3, 0.05, 0.05])
+    blind = drawn >= 2
+    replication = (0.8 * rate).astype(np.int64)
+    varying = {
+        "cycle": cycles + 1,
+        "cycle_id": np.char.add(f"{move.cluster}/{move.number + 1}/", (cycles + 1).astype(str)),
+        "time": at,
+        "broker_id": 1000 + port // 2,
+        "role": np.where(port % 2 == 0, "leader", "follower"),
+        "utilization": pa.array(client.astype(np.int64) + replication, mask=drawn == 2),
+        "measured_from": at - np.timedelta64(120, "s"),
+        "measured_to": at,
+        "replication": replication,
+        "mean_throttle": rate,
+        "standing": np.roll(rate, PORTS),
+        "headroom": pa.array(headroom, mask=blind),
+        "rate_decided": rate,
+        "rate_applied": rate,
+        "reason": reasons[drawn],
+        "bytes_landed": landed,
+        "bytes_left": np.zeros(count, np.int64),
+        "eta": at + np.timedelta64(3600, "s"),
+    }
+    return {name: pa.array(np.full(count, value)) for name, value in same.items()} | varying
+
+
+def generate(directory: Path, rows: int) -> int:
+    """Write a log; return how many rows it has."""
+    chance, written = np.random.default_rng(1), 0
+    for move in moves(rows):
+        for number, (first, last) in enumerate(_slices(move.cycles)):
+            day = (move.start + timedelta(seconds=first * INTERVAL)).date()
+            found = columns(move, first, last, chance)
+            table = pa.table([pa.array(found[f.name]).cast(f.type) for f in DECISIONS], schema=DECISIONS)
+            pq.write_table(table, _place(directory, "decisions", move, day, number), compression="zstd")
+            written += len(table)
+        _write_reassignment(directory, move)
+    return written
+
+
+def _slices(cycles: int) -> Iterator[tuple[int, int]]:
+    step = FILE_ROWS // PORTS
+    for first in range(0, cycles, step):
+        yield first, min(first + step, cycles)
+
+
+def _place(directory: Path, kind: str, move: Move, day: date, number: int) -> Path:
+    folder = directory / kind / f"cluster={move.cluster}" / f"date={day}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{move.cluster}-{move.number + 1:010d}-{number}.parquet"
+
+
+def _write_reassignment(directory: Path, move: Move) -> None:
+    finish = move.start + timedelta(seconds=move.cycles * INTERVAL)
+    carried = int(move.cycles * INTERVAL * 0.8 * REFERENCE_RATIO * (CAPACITY - CLIENT))
+    paths = [
+        {"leader": 1000 + n, "follower": 1000 + (n + 1) % (PORTS // 2), "bytes_landed": carried, "bytes_grown": 0}
+        for n in range(PORTS // 2)
+    ]
+    same = {"schema_version": 1, "cluster": move.cluster, "term": move.number + 1, "reassignment_id": move.name}
+    same |= {"resumed": False, "start": move.start, "topics": ["t"], "partitions": 100, "bytes_left": 0}
+    rows = [
+        {**same, "cycle": 1, "status": "moving", "finish": None, "bytes_landed": None, "paths": []},
+        {**same, "cycle": move.cycles + 1, "status": "done", "finish": finish, "bytes_landed": carried, "paths": paths},
+    ]
+    table = pa.Table.from_pylist(rows, schema=REASSIGNMENTS)
+    pq.write_table(table, _place(directory, "reassignments", move, move.start.date(), 0))
+
+
+def by_spark(log: Path, out: Path) -> Mapping[str, Any]:
+    """Score a log as `autothrottle score --master local[2]` does, the report aside."""
+    from autothrottle.scorer.scoring import ScoreSettings, score
+    from autothrottle.scorer.session import open_session
+
+    begun = time.monotonic()
+    spark = open_session("local[2]")
+    started = time.monotonic()
+    run = score(spark, ScoreSettings(log.as_uri(), out.as_uri()), lambda line: print(line, file=sys.stderr))
+    found = {row["recovery_id"]: row["efficiency"] for row in run.tables["recoveries"].collect()}
+    ended = time.monotonic()
+    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    peak = int(Path(f"/proc/{jvm}/status").read_text().split("VmHWM:")[1].split()[0]) / 1e6
+    spark.stop()
+    return {"seconds": ended - started, "start_seconds": started - begun, "peak_gb": peak, "efficiency": found}
+
+
+def by_pandas(log: Path) -> Mapping[str, Any]:
+    """Do the same with pandas, as one would write it down: all rows at once, sorted and shifted by port."""
+    import pandas as pd
+
+    begun = time.monotonic()
+    used = ["cluster", "term", "cycle", "time", "reassignment_id", "broker_id", "role", "capacity", "utilization"]
+    used += ["replication", "mean_throttle", "headroom", "rate_decided", "rate_applied", "reason", "min_rate"]
+    used += ["bytes_landed", "standing", "eta"]
+    rows = pd.concat(
+        [pq.ParquetFile(path).read(used).to_pandas() for path in sorted((log / "decisions").rglob("*.parquet"))]
+    )
+    moved = pd.concat(
+        [pq.ParquetFile(path).read().to_pandas() for path in sorted((log / "reassignments").rglob("*.parquet"))]
+    )
+    done = moved[moved.status == "done"].set_index("reassignment_id")
+    ports = ["reassignment_id", "broker_id", "role"]
+    rows = rows.drop_duplicates([*ports, "term", "cycle"]).sort_values([*ports, "term", "cycle"])
+    rows = rows.join(done[["start", "finish"]], on="reassignment_id")
+    by_port = rows.groupby(ports, sort=False)
+    until = by_port["time"].shift(-1).fillna(rows.finish)
+    rows["seconds"] = (until - rows.time).dt.total_seconds()
+    rows["forecast"] = (rows.utilization - rows.replication.fillna(rows.mean_throttle)).clip(lower=0)
+    rows["client"] = by_port["forecast"].shift(-1).fillna(rows.forecast)
+    rows["client"] = by_port["client"].ffill()
+    rows["budget"] = (REFERENCE_RATIO * (rows.capacity - rows.client).clip(lower=0)).clip(lower=rows.min_rate)
+    rows["achieved"] = ((by_port["bytes_landed"].shift(-1) - rows.bytes_landed) / rows.seconds).fillna(
+        rows.rate_applied
+    )
+    rows["unused"] = (rows.budget - rows.achieved) * rows.seconds
+    rows["carried"] = rows.budget * rows.seconds
+    rows["after"] = by_port["carried"].cumsum()
+    rows["at"] = by_port["seconds"].cumsum() - rows.seconds
+    amounts = {
+        (name, path["leader" if role == "leader" else "follower"], role): path["bytes_landed"]
+        for name, paths in done.paths.items()
+        for path in paths
+        for role in ("leader", "follower")
+    }
+    keys = pd.MultiIndex.from_frame(rows[ports])
+    rows["amount"] = pd.Series(amounts).reindex(keys).to_numpy()
+    before = rows.after - rows.carried
+    here = rows[(before < rows.amount) & (rows.after >= rows.amount)]
+    times = here["at"] + (here.amount - (here.after - here.carried)) / here.budget
+    bound = times.groupby([here[c] for c in ports]).min()
+    last = rows.groupby(ports, sort=False).tail(1).set_index(ports)
+    beyond = last["at"] + last.seconds + (last.amount - last.after) / last.budget
+    bound = bound.reindex(beyond.index).fillna(beyond)
+    seconds = (done.finish - done.start).dt.total_seconds()
+    found = bound.groupby("reassignment_id").max() / seconds
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    return {"seconds": time.monotonic() - begun, "peak_gb": peak, "efficiency": found.to_dict()}
+
+
+def measure(millions: float, directory: Path) -> Mapping[str, Any]:
+    """Generate a log, score it both ways, and compare what they say."""
+    log = directory / "log"
+    begun = time.monotonic()
+    rows = generate(log, round(millions * 1e6))
+    generated = time.monotonic() - begun
+    count = sum(1 for _ in (log / "decisions").rglob("*.parquet"))
+    size = sum(path.stat().st_size for path in log.rglob("*.parquet")) / 1e6
+    print(f"{rows:,} rows in {count:,} files, {size:,.0f} MB: generated in {generated:.0f} s", flush=True)
+    result: dict[str, Any] = {"rows": rows, "files": count, "megabytes": round(size), "generate_seconds": generated}
+    spark = _apart("spark", log, directory / "out")
+    result["spark"] = {k: v for k, v in spark.items() if k != "efficiency"}
+    print(f"  spark   {spark['seconds']:7.1f} s  {rows / spark['seconds']:9,.0f} rows/s  {spark['peak_gb']:.1f} GB")
+    if millions <= _LARGEST_FOR_PANDAS:
+        pandas = _apart("pandas", log, directory / "out")
+        result["pandas"] = {k: v for k, v in pandas.items() if k != "efficiency"}
+        print(
+            f"  pandas  {pandas['seconds']:7.1f} s  {rows / pandas['seconds']:9,.0f} rows/s  {pandas['peak_gb']:.1f} GB"
+        )
+        result["largest_difference"] = max(
+            abs(spark["efficiency"][name] - value) for name, value in pandas["efficiency"].items()
+        )
+        print(f"  largest difference of an efficiency: {result['largest_difference']:.1e}", flush=True)
+    return result
+
+
+def _apart(which: str, log: Path, out: Path) -> Mapping[str, Any]:
+    command = [sys.executable, "-m", "tests.benchmarks.scorer_bench", "--only", which, "--log", str(log)]
+    ran = subprocess.run([*command, "--out", str(out)], stdout=subprocess.PIPE, text=True, check=True)
+    found: Mapping[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Measure, print and, if asked, record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--millions", default="1,10", help="of rows, a comma list")
+    parser.add_argument("--record", action="store_true", help=f"keep the figures in {RESULTS.name}")
+    parser.add_argument("--only", choices=("spark", "pandas"), help=argparse.SUPPRESS)
+    parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.only:
+        both = {"spark": lambda: by_spark(arguments.log, arguments.out), "pandas": lambda: by_pandas(arguments.log)}
+        print(json.dumps(both[arguments.only]()))
+        return
+    results = []
+    for millions in map(float, arguments.millions.split(",")):
+        with tempfile.TemporaryDirectory() as directory:
+            results.append(measure(millions, Path(directory)))
+    if arguments.record:
+        today = f"{datetime.now(UTC):%Y-%m-%d}"
+        RESULTS.write_text(
+            json.dumps({"date": today, "command": "make bench-score", "results": results}, indent=1) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

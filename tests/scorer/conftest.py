@@ -1,0 +1,65 @@
+"""One Spark session and one scoring of the golden logs for all tests of the scorer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from autothrottle.scorer import report
+from autothrottle.scorer.scoring import Run, ScoreSettings, score
+from autothrottle.scorer.session import open_session
+from tests.scorer import golden
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The golden logs, and what the scorer says of them."""
+
+    directory: Path
+    took: Mapping[str, float]
+    """Cluster -> seconds."""
+    run: Run
+    results: report.Results
+
+    @property
+    def log(self) -> str:
+        """Where the decisions are."""
+        return (self.directory / "log").as_uri()
+
+    @property
+    def out(self) -> str:
+        """Where the results are."""
+        return (self.directory / "out").as_uri()
+
+    def recovery(self, cluster: str) -> Mapping[str, Any]:
+        """The one recovery of a cluster."""
+        (found,) = [row for row in self.results.recoveries if row["cluster"] == cluster]
+        return found
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session of two threads; its JVM ends with the tests."""
+    session = open_session("local[2]", spark_sql_shuffle_partitions="2", spark_driver_memory="1g")
+    yield session
+    gateway = session.sparkContext._gateway
+    session.stop()
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(60)
+
+
+@pytest.fixture(scope="session")
+def scored(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    """The golden logs, scored once."""
+    directory = tmp_path_factory.mktemp("golden")
+    took = golden.write(directory / "log")
+    settings = ScoreSettings((directory / "log").as_uri(), (directory / "out").as_uri())
+    run = score(spark, settings)
+    return Scored(directory, took, run, report.gather(run.tables, run.copies))

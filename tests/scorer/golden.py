@@ -1,0 +1,71 @@
+"""Golden logs: what the real planner decided in simulated clusters, with answers that are known beforehand.
+
+Every cluster has a new broker whose inbound link is the slowest port: 100 MB/s, of which clients use 10, so that 0.9 of
+what they leave is 81 MB/s. Each played on a date of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from autothrottle.adapters.decision_log import DecisionLog
+from autothrottle.core.plan import Limits
+from autothrottle.core.simulation import ClientTraffic, TrafficStep
+from autothrottle.lab.virtual import BEGIN, VirtualRecovery, VirtualScenario
+from tests.builders import limits, mb
+
+LEADERS = (1001, 1002, 1003)
+NEW = 1006
+BUDGET = mb(81)
+SECONDS = 900
+"""What a move takes at best."""
+
+CLIENTS = ClientTraffic.constant(mb(20), mb(10))
+QUIET = {**dict.fromkeys(LEADERS, CLIENTS), NEW: ClientTraffic.constant(0, mb(10))}
+FALLING = ClientTraffic(tuple(TrafficStep(180.0 * n, 0, mb(70 - 6 * n)) for n in range(11)))
+"""Clients that leave: every three minutes 6 MB/s less."""
+
+
+def ratio(share: float) -> Limits:
+    """Limits with this share of the headroom."""
+    return limits(max_tx_ratio=share, max_rx_ratio=share)
+
+
+def scenario(day: int, amount: float = BUDGET * SECONDS, **changes: object) -> VirtualScenario:
+    """A move of so many bytes on a day of November."""
+    plain = VirtualScenario(QUIET, [amount / 12] * 12, limits=ratio(0.9), begin=BEGIN.replace(day=day))
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+HOUR = (timedelta(minutes=5), timedelta(minutes=65))
+BACK = timedelta(seconds=-90)
+
+SCENARIOS = {
+    "perfect": scenario(1),
+    "seventy": scenario(2, limits=ratio(0.7)),
+    "halved": scenario(3, limits=ratio(0.45)),
+    "overridden": scenario(4),
+    "blind": scenario(5, BUDGET * SECONDS * 2, blind=HOUR),
+    "sensitive": scenario(6, traffic={**QUIET, NEW: FALLING}),
+    "dull": scenario(6, traffic={**QUIET, NEW: FALLING}, limits=limits(change_threshold=0.6)),
+    "handed-over": scenario(7, failover=(timedelta(minutes=7), BACK)),
+}
+
+
+def write(directory: Path) -> dict[str, float]:
+    """Play all scenarios and log them; return cluster -> the seconds that its move took."""
+    took = {}
+    for name, of_cluster in SCENARIOS.items():
+        took[name] = play(directory, name, of_cluster)
+    return took
+
+
+def play(directory: Path, name: str, of_cluster: VirtualScenario) -> float:
+    """Play one scenario and log it; return the seconds that the move took."""
+    with DecisionLog(str(directory)) as log:
+        recovery = VirtualRecovery(of_cluster, log, name)
+        if name == "overridden":
+            recovery.overrides.set_override(None, BUDGET // 2, autoremove=False)
+        return recovery.run()

@@ -1,0 +1,135 @@
+"""A log that is damaged in every way that happens: what is good is kept, what is not is counted."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from autothrottle.core.errors import Invalid, Missing
+from autothrottle.scorer.scoring import Run, ScoreSettings, score
+from tests.scorer.conftest import Scored
+
+
+def files(log: Path, cluster: str) -> list[Path]:
+    """The files of decisions of a cluster."""
+    return sorted((log / "decisions" / f"cluster={cluster}").rglob("*.parquet"))
+
+
+def rewrite(path: Path, table: pa.Table) -> None:
+    """Put a table in the place of a file's."""
+    pq.write_table(table, path)
+
+
+def read(path: Path) -> pa.Table:
+    """A file's table, without columns from the names of its folders."""
+    return pq.ParquetFile(path).read()
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A damaged copy of the golden logs, and what the scorer makes of it."""
+
+    spark: SparkSession
+    log: Path
+    out: Path
+    run: Run
+    quality: dict[str, dict[str, Any]]
+    """Cluster -> what was read of it."""
+    efficiency: dict[str, float]
+
+    def again(self) -> Run:
+        """Score what is new."""
+        return score(self.spark, ScoreSettings(self.log.as_uri(), self.out.as_uri()))
+
+
+@pytest.fixture(scope="module")
+def damaged(spark: SparkSession, scored: Scored, tmp_path_factory: pytest.TempPathFactory) -> Damaged:
+    """Every cluster has a damage of its own."""
+    log, out = (tmp_path_factory.mktemp("damaged") / name for name in ("log", "out"))
+    shutil.copytree(scored.directory / "log", log)
+    for cluster in ("blind", "dull", "sensitive"):  # of which nothing is told here
+        shutil.rmtree(log / "decisions" / f"cluster={cluster}")
+        shutil.rmtree(log / "reassignments" / f"cluster={cluster}")
+    (perfect,), (seventy,), (halved,), (overridden,) = (
+        files(log, cluster) for cluster in ("perfect", "seventy", "halved", "overridden")
+    )
+    # Beside a good file one that was cut off and one that is garbage, and a day without any.
+    perfect.with_name("perfect-0000000001-1.parquet").write_bytes(perfect.read_bytes()[:-100])
+    perfect.with_name("perfect-0000000001-2.parquet").write_bytes(b"PAR1 not really")
+    (perfect.parent.parent / "date=2026-11-30").mkdir()
+    # Columns that the scorer can do without, of an older version, and one that it cannot.
+    rewrite(seventy, read(seventy).drop_columns(["instance_type", "trace_id", "replication"]))
+    rewrite(seventy.with_name("seventy-0000000001-1.parquet"), read(seventy).drop_columns(["rate_decided"]))
+    # A newer version, which has a column more, and one more file in which a column has another type.
+    table = read(halved)
+    newer = table.set_column(0, "schema_version", pa.array([99] * len(table), pa.int64()))
+    rewrite(halved, newer.append_column("what_is_to_come", pa.array(["?"] * len(table))))
+    rates = [str(rate) for rate in table["rate_decided"].to_pylist()]
+    odd = table.set_column(table.schema.get_field_index("rate_decided"), "rate_decided", pa.array(rates))
+    rewrite(halved.with_name("halved-0000000001-1.parquet"), odd)
+    # The same records in a second file, as after a spool was recovered twice.
+    shutil.copy(overridden, overridden.with_name("overridden-0000000001-1.parquet"))
+    run = score(spark, ScoreSettings(log.as_uri(), out.as_uri()))
+    quality = {row["cluster"]: row.asDict() for row in run.tables["quality"].collect()}
+    efficiency = {row["cluster"]: row["efficiency"] for row in run.tables["recoveries"].collect()}
+    return Damaged(spark, log, out, run, quality, efficiency)
+
+
+@pytest.mark.timeout(600)
+def test_good_rows_are_kept_beside_whatever_is_damaged(damaged: Damaged, scored: Scored) -> None:
+    assert damaged.efficiency.keys() == {"perfect", "seventy", "halved", "overridden", "handed-over"}
+    for cluster in ("perfect", "halved", "overridden", "handed-over"):
+        assert damaged.efficiency[cluster] == pytest.approx(scored.recovery(cluster)["efficiency"], rel=1e-9)
+
+
+def test_files_that_are_cut_off_or_garbage_are_counted(damaged: Damaged) -> None:
+    assert (damaged.quality["perfect"]["files"], damaged.quality["perfect"]["unreadable_files"]) == (3, 2)
+
+
+def test_without_a_column_that_can_be_done_without_a_log_is_scored(damaged: Damaged, scored: Scored) -> None:
+    # Without the replication that was measured, the throttle that stood is taken for it.
+    assert damaged.efficiency["seventy"] == pytest.approx(scored.recovery("seventy")["efficiency"], rel=0.03)
+
+
+def test_rows_without_a_column_that_is_needed_are_counted(damaged: Damaged) -> None:
+    quality = damaged.quality["seventy"]
+    assert quality["unreadable_files"] == 0
+    assert 0 < quality["incomplete_rows"] == quality["rows"] / 2
+
+
+def test_rows_of_a_newer_version_are_used_and_counted(damaged: Damaged) -> None:
+    quality = damaged.quality["halved"]
+    # A file whose column has another type is left out as a whole; where its key alone is read, its rows are seen.
+    assert quality["newer_rows"] == len(read(files(damaged.log, "halved")[1]))
+
+
+def test_records_that_are_there_twice_count_once_and_are_counted(damaged: Damaged) -> None:
+    assert damaged.run.copies == len(read(files(damaged.log, "overridden")[0]))
+
+
+def test_a_second_run_reads_only_the_new_date(damaged: Damaged, scored: Scored) -> None:
+    assert damaged.again().dates_read == ()
+    for kind in ("decisions", "reassignments"):
+        part = Path(kind, "cluster=blind")
+        shutil.copytree(scored.directory / "log" / part, damaged.log / part)
+    run = damaged.again()
+    assert run.dates_read == ("2026-11-05",)
+    efficiency = {row["cluster"]: row["efficiency"] for row in run.tables["recoveries"].collect()}
+    assert efficiency == pytest.approx(
+        {**damaged.efficiency, "blind": scored.recovery("blind")["efficiency"]}, rel=1e-9
+    )
+
+
+def test_no_log_and_a_ratio_out_of_range_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    place = tmp_path.as_uri()
+    with pytest.raises(Missing, match="there is no decision log"):
+        score(spark, ScoreSettings(f"{place}/nowhere", f"{place}/out"))
+    with pytest.raises(Invalid, match="> 0 and <= 1"):
+        score(spark, ScoreSettings(place, place, ratio=1.5))

@@ -7,11 +7,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 ARGS ?=
+DECISIONS ?= build/decisions
+SCORES ?= build/scores
 KAFKA ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test chaos check format proto bench bench-control lock clean java
+.PHONY: help install demo score test chaos check format proto bench bench-control bench-score lock clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-13s %s\n' "$$t" "$$d"; done
@@ -40,7 +42,11 @@ java:
 	  echo "Fix: install a newer one (Debian: openjdk-17-jre-headless) or set JAVA_HOME to it." >&2; exit 1; }
 
 demo: $(STAMP) java ## watch a broker replacement being throttled; KAFKA=4: on real brokers; ARGS="--json FILE" writes the summary
-	$(BIN)/autothrottle demo $(if $(KAFKA),--kafka $(KAFKA)) $(ARGS)
+	$(BIN)/autothrottle demo $(if $(KAFKA),--kafka $(KAFKA)) --decisions $(DECISIONS) $(ARGS)
+
+score: $(STAMP) java ## score what was decided (DECISIONS=place, of the demo if not given), and open the report
+	$(BIN)/autothrottle score --decisions $(DECISIONS) --out $(SCORES) $(ARGS)
+	@test -z "$$DISPLAY$$WAYLAND_DISPLAY" || ! test -f $(SCORES)/report.html || $(BIN)/python -m webbrowser $(SCORES)/report.html
 
 test: $(STAMP) java ## run all tests; ARGS="-k name" chooses
 	$(BIN)/python -m pytest tests $(ARGS)
@@ -53,6 +59,9 @@ bench: $(STAMP) java ## run the benchmarks in tests/benchmarks and print what th
 
 bench-control: $(STAMP) ## let policies compete in virtual time; ARGS="--searches --seeds 1,2,3 --record"
 	$(BIN)/python -m tests.benchmarks.control.contest $(ARGS)
+
+bench-score: $(STAMP) java ## measure the scorer at 1 and 10 million rows beside pandas; ARGS="--millions 1,10,50"
+	$(BIN)/python -m tests.benchmarks.scorer_bench $(ARGS)
 
 check: $(STAMP) ## lint, format, types, floors, protos, generated code
 	$(BIN)/ruff check .

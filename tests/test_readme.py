@@ -15,6 +15,7 @@ from autothrottle.__main__ import main
 from autothrottle.lab.jars import REPOSITORY_VARIABLE
 from autothrottle.runtime.configuration import parse
 from autothrottle.runtime.options import OPTIONS
+from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.v1 import admin_pb2, planner_pb2
 from autothrottle_client import AdminClient, Cycle
 from autothrottle_client.throttlectl import make_parser
@@ -44,8 +45,13 @@ FOREIGN_FLAGS = {
     "first",
     "count",
     "stories",
+    "out",
+    "master",
+    "ratio",
+    "anew",
+    "deploy-mode",
 }
-"""Of the demo, of Kafka's own tool, of throttlectl, and of the chaos runs."""
+"""Of the demo, the scorer, spark-submit, Kafka's own tool, throttlectl, and the chaos runs."""
 
 
 def section(title: str) -> str:
@@ -130,8 +136,11 @@ def test_the_commands_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     variables = KEYS | {"AUTOTHROTTLE_CONFIG": "autothrottle.toml"}
     found = [words[1:] for words in commands() if words and words[0] == ".venv/bin/autothrottle"]
-    assert len(found) == 9
+    assert len(found) == 10
     for command, *flags in found:
+        if command == "score":
+            assert make_score_parser().parse_args(flags).out
+            continue
         assert main([command, "--help"]) == 0
         assert parse([flag for flag in flags if flag != "&"], variables).addresses.listen
 
@@ -175,7 +184,8 @@ def test_what_grpcurl_sends_fits_the_protos() -> None:
 
 def test_the_copied_files_exist_and_the_unit_uses_them() -> None:
     sources = [words[1] for words in commands() if words and words[0] == "cp"]
-    assert {ROOT / source for source in sources} == set((ROOT / "deploy").iterdir())
+    named = {ROOT / path for path in re.findall(r"`(deploy/[\w.-]+)`", README)}
+    assert {ROOT / source for source in sources} | named == set((ROOT / "deploy").iterdir())
     unit = (ROOT / "deploy" / "autothrottle.service").read_text()
     assert "/opt/autothrottle/bin/autothrottle run --config /etc/autothrottle/autothrottle.toml" in unit
     assert "EnvironmentFile=/etc/autothrottle/keys" in unit

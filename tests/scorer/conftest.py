@@ -45,7 +45,10 @@ class Scored:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session of two threads; its JVM ends with the tests."""
-    session = open_session("local[2]", spark_sql_shuffle_partitions="2", spark_driver_memory="1g")
+    # Of so little data most of the time would go to compiling; the test on a cluster compiles as usual.
+    settings = {"spark_sql_codegen_wholeStage": "false", "spark_sql_codegen_factoryMode": "NO_CODEGEN"}
+    settings |= {"spark_driver_extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    session = open_session("local[2]", spark_sql_shuffle_partitions="2", spark_driver_memory="1g", **settings)
     yield session
     gateway = session.sparkContext._gateway
     session.stop()

@@ -19,7 +19,7 @@ from tests.builders import limits, mb
 LEADERS = (1001, 1002, 1003)
 NEW = 1006
 BUDGET = mb(81)
-SECONDS = 900
+SECONDS = 600
 """What a move takes at best."""
 
 CLIENTS = ClientTraffic.constant(mb(20), mb(10))

@@ -3,8 +3,8 @@
 A cycle hands its records over through a bounded queue. A thread of its own appends them to a spool, one Arrow record
 batch for each cycle, which is on the disk before the next one comes; when a spool is old or long enough, its date is
 over, or another term begins, it becomes a Parquet file: written whole, synced, then renamed. What a process that was
-killed leaves behind is made a file at the next start: of a spool that was cut off all whole batches count. A file has
-the name of its spool, so that one that was made twice is there once.
+killed leaves behind is made a file by the next one that starts, or runs: of a spool that was cut off all whole batches
+count. A file has the name of its spool, so that one that was made twice is there once.
 
     <URI>/decisions/cluster=<name>/date=<YYYY-MM-DD>/<name>-<term>-<sequence>.parquet
     <URI>/reassignments/cluster=<name>/date=<YYYY-MM-DD>/<name>-<term>-<sequence>.parquet
@@ -22,6 +22,7 @@ import re
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -86,7 +87,7 @@ class DecisionLog:
         self._waiting = queue.Queue(waiting)
         self._spools: dict[str, _Spool] = {}
         self._stale: list[Path] = []
-        self._retry_at = 0.0
+        self._retry_at = self._look_at = 0.0
         self._swept = ""
         self._sequence = 0
         self.dropped = 0
@@ -126,7 +127,6 @@ class DecisionLog:
             log.warning("The decision log lacks %d cycles: %s", self.dropped, why)
 
     def _run(self) -> None:
-        self._stale = _abandoned(self._directory)
         while True:
             self._roll_what_is_due()
             try:
@@ -143,8 +143,8 @@ class DecisionLog:
                 self._drop(f"the spool in {self._directory} cannot be written: {error}")
         for kind in list(self._spools):
             self._end(kind)
-        self._retry_at = 0.0
-        self._roll_stale()
+        self._retry_at = self._look_at = 0.0
+        self._roll_what_is_due()
 
     def _take(self, kind: str, records: Sequence[DecisionRecord] | Sequence[ReassignmentRecord]) -> None:
         if not records:
@@ -167,6 +167,10 @@ class DecisionLog:
             is_old = time.monotonic() - spool.opened >= self._limits.age.total_seconds()
             if is_old or spool.rows >= self._limits.rows:
                 self._end(kind)
+        # Those of other planners that were killed, too.
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + self._limits.age.total_seconds()
+            self._stale += [path for path in _abandoned(self._directory) if path not in self._stale]
         self._roll_stale()
         if self._limits.retention is not None and self._swept != today:
             self._swept = today
@@ -196,6 +200,8 @@ class DecisionLog:
         if found is None or found[1] not in _SCHEMAS:
             return
         kind, cluster, date, term, sequence = found.groups()
+        if not path.exists():
+            return
         table = read_spool(path, _SCHEMAS[kind])
         if table.num_rows:
             folder = f"{self._root}/{kind}/cluster={cluster}/date={date}"
@@ -285,12 +291,10 @@ def _abandoned(directory: Path) -> list[Path]:
     """The spools whose process has ended."""
     found = []
     for path in sorted(directory.glob("*.arrows")):
-        with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-        found.append(path)
+        # One that is locked has a process that lives; one that is gone was made a file by another one.
+        with suppress(BlockingIOError, FileNotFoundError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            found.append(path)
     return found
 
 

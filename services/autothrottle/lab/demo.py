@@ -208,8 +208,8 @@ class Play:
     """Makes what it is played on, with ZooKeeper running and nothing else."""
 
 
-def simulated_play() -> Play:
-    """Return the play with simulated brokers."""
+def simulated_play(options: Mapping[str, str] = OPTIONS) -> Play:
+    """Return the play with simulated brokers; `options` are the services'."""
     scenario = demo_scenario()
     moving = {(entry["topic"], entry["partition"]) for entry in scenario["reassignment"]["partitions"]}
     return Play(
@@ -217,19 +217,19 @@ def simulated_play() -> Play:
         partitions=len(moving),
         total_bytes=sum(p["size"] for p in scenario["partitions"] if (p["topic"], p["partition"]) in moving),
         run_seconds=RUN_SECONDS,
-        stage=lambda interruption, stack, say: SimulatedStage(interruption, stack, say, scenario, OPTIONS),
+        stage=lambda interruption, stack, say: SimulatedStage(interruption, stack, say, scenario, options),
     )
 
 
-def play_on_kafka(version: str) -> Play:
-    """Return the play with real brokers of a release."""
+def play_on_kafka(version: str, options: Mapping[str, str] = OPTIONS) -> Play:
+    """Return the play with real brokers of a release; `options` are the services'."""
     return Play(
         opening=f"starting ZooKeeper, a controller and 5 brokers of Kafka {version}, a Datadog, "
         "2 planners and the other services",
         partitions=len(moves()),
         total_bytes=moved_bytes(),
         run_seconds=RUN_SECONDS_ON_KAFKA,
-        stage=lambda interruption, stack, say: KafkaStage(interruption, stack, say, version, OPTIONS),
+        stage=lambda interruption, stack, say: KafkaStage(interruption, stack, say, version, options),
     )
 
 
@@ -350,8 +350,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     interruption = Interruption()
     _prepare_environment()
     try:
-        report = _run(interruption, VERSIONS[arguments.kafka] if arguments.kafka else None)
+        logged = _logged(arguments.decisions) if arguments.decisions else {}
+        report = _run(interruption, VERSIONS[arguments.kafka] if arguments.kafka else None, {**OPTIONS, **logged})
         print(table(report), flush=True)
+        if logged:
+            print(f"Was each decision good? make score (the log is in {arguments.decisions})", flush=True)
     except BrokenPipeError:
         # What is still buffered must not fail a second time when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -368,12 +371,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(interruption: Interruption, version: str | None) -> Report:
+def _logged(directory: Path) -> Mapping[str, str]:
+    """The options by which decisions are logged: every demo is a cluster of its own."""
+    return {"decisions": str(directory.absolute()), "cluster-name": f"demo-{datetime.now(UTC):%m%d-%H%M%S}"}
+
+
+def _run(interruption: Interruption, version: str | None, options: Mapping[str, str]) -> Report:
     if version and not has_kafka_jars(version):
         print(_stamped(f"fetching the jars of Kafka {version}: 1 to 2 minutes, once"), flush=True)
         kafka_jars(version)
         interruption.check()
-    play = play_on_kafka(version) if version else simulated_play()
+    play = play_on_kafka(version, options) if version else simulated_play(options)
     deadline = time.monotonic() + play.run_seconds
     with ExitStack() as stack:
         screen = stack.enter_context(_screen(play.total_bytes))
@@ -409,6 +417,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         choices=sorted(VERSIONS),
         help="a real cluster without ZooKeeper instead of a simulated one: 5 brokers, 1.2 GB of disk, 3 GB of memory",
     )
+    parser.add_argument("--decisions", type=Path, metavar="DIR", help="log what is decided there, for make score")
     parser.add_argument("--json", type=_writable, metavar="FILE", help="write the summary there, as one JSON object")
     return parser.parse_args(argv)
 

@@ -111,20 +111,17 @@ def recoveries(reassignments: DataFrame) -> DataFrame:
 
     Columns: `cluster`, `reassignment_id`, `recovery_id` (the `reassignment_id` of its first record), `start`, `finish`
     (null while it moves), `status`, `topics`, `partitions`, `bytes`, `bytes_left` and `paths` (null: unknown), `terms`
-    (how many saw it), `skew_seconds` (by which the clock of a later term is behind at least; 0: it is not).
+    (how many saw it).
     """
     in_order = Window.partitionBy("cluster").orderBy("term", "cycle", "status")
     of_recovery = Window.partitionBy("recovery_id")
     moving = F.col("status") == ReassignmentStatus.MOVING.value
     went_on = (F.lag("status").over(in_order) == ReassignmentStatus.MOVING.value) & F.col("resumed")
     opens = moving & ~F.coalesce(went_on, F.lit(False))
-    moments = F.coalesce("finish", "start")
-    behind = F.lag(moments).over(in_order).cast("double") - moments.cast("double")
     newest = F.struct("term", "cycle")
     return (
         reassignments.withColumn("opening", F.when(opens, F.col("reassignment_id")))
         .withColumn("recovery_id", F.last("opening", ignorenulls=True).over(in_order))
-        .withColumn("behind", F.when(F.col("opening").isNull(), F.greatest(behind, F.lit(0.0))).otherwise(F.lit(0.0)))
         .where(F.col("recovery_id").isNotNull())
         .select(
             "cluster",
@@ -139,7 +136,6 @@ def recoveries(reassignments: DataFrame) -> DataFrame:
             F.max_by("bytes_left", newest).over(of_recovery).alias("bytes_left"),
             F.max_by("paths", newest).over(of_recovery).alias("paths"),
             F.size(F.collect_set("term").over(of_recovery)).alias("terms"),
-            F.max("behind").over(of_recovery).alias("skew_seconds"),
         )
         .dropDuplicates(["reassignment_id"])
     )

@@ -26,7 +26,8 @@ def ports(found: DataFrame) -> DataFrame:
     `budget_bytes`, `lost_<cause>` per cause (bytes of the budget that were not carried), `over_seconds` (over the
     target utilization), `saturated_seconds`, `port_seconds` (that were measured), `decisions`, `writes`, `churn` (the
     sum of all changes of the throttle, each as a share of what stood), `eta_error` (mean of |ETA - end| / what was left
-    of the time; null: no ETA), `is_estimated`.
+    of the time; null: no ETA),
+    `skew_seconds` (by which a later term's clock is behind at least), `is_estimated`.
 
     Args:
         found: stretches with causes and bound.
@@ -61,6 +62,7 @@ def ports(found: DataFrame) -> DataFrame:
             F.count_if(written).alias("writes"),
             F.coalesce(F.sum(change), F.lit(0.0)).alias("churn"),
             F.avg(eta_error).alias("eta_error"),
+            F.max("behind").alias("skew_seconds"),
             F.bool_or("is_estimated").alias("is_estimated"),
         )
         .withColumn("after", beyond(F.col("amount"), F.col("carried"), F.col("whole"), F.col("last_free")))
@@ -93,12 +95,13 @@ def recovery_scores(found: DataFrame, recoveries: DataFrame) -> DataFrame:
         for cause in CAUSES
     }
     known = recoveries.dropDuplicates(["recovery_id"])
-    described = known.select("recovery_id", "topics", "partitions", "bytes", "terms", "skew_seconds")
+    described = known.select("recovery_id", "topics", "partitions", "bytes", "terms")
     by_recovery = found.groupBy("recovery_id").agg(
         *(F.first(c).alias(c) for c in ("cluster", "date", "start", "finish", "status", "seconds")),
         F.max_by(slowest, F.col("bound_seconds")).alias("slowest"),
         *(F.sum(c).alias(c) for c in sums),
         F.avg("eta_error").alias("eta_error"),
+        F.max("skew_seconds").alias("skew_seconds"),
         F.bool_or("is_estimated").alias("is_estimated"),
     )
     regret = F.col("regret_seconds") - sum((F.col(name) for name in regrets), F.lit(0.0))

@@ -64,7 +64,8 @@ def stretches(decisions: DataFrame, ratio: float) -> DataFrame:
     """Return one row per decision, as a stretch to the next one of the same port.
 
     Adds the fields of `core.score.Stretch`: `seconds`, `capacity`, `client`, `forecast`, `headroom`, `decided`,
-    `applied`, `achieved`, `min_rate` (bytes/s but for the first); `budget` (bytes/s); `used` (bytes/s that the link
+    `applied`, `achieved`, `min_rate` (bytes/s but for the first); `behind` (seconds by which the next decision is
+    earlier: the clocks of two leaders differ); `budget` (bytes/s); `used` (bytes/s that the link
     carried in all; null: unknown). Where no sizes of logs are known, the throttle counts as achieved.
 
     What clients used in a stretch is what the next cycle measured; where there were no metrics, what was last known.
@@ -75,8 +76,11 @@ def stretches(decisions: DataFrame, ratio: float) -> DataFrame:
     """
     replication = F.coalesce("replication", "mean_throttle").cast("double")
     until = F.coalesce(F.lead("time").over(_in_order()), F.col("finish"))
+    passed = until.cast("double") - F.col("time").cast("double")
     return (
-        decisions.withColumn("seconds", F.greatest(until.cast("double") - F.col("time").cast("double"), F.lit(0.0)))
+        decisions.withColumn("seconds", F.greatest(passed, F.lit(0.0)))
+        # The next leader's clock is behind by so much at least.
+        .withColumn("behind", F.greatest(-passed, F.lit(0.0)))
         .withColumn("forecast", F.greatest(F.col("utilization").cast("double") - replication, F.lit(0.0)))
         # Greatest leaves nulls out: without metrics nothing is forecast.
         .withColumn("forecast", F.when(F.col("utilization").isNotNull(), F.col("forecast")))

@@ -22,6 +22,7 @@ from tests.planner.bench import Bench
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 8
+PATIENT = LogLimits(patience=timedelta(minutes=3))
 
 
 def logged(cycles: int = 3) -> MemoryDecisions:
@@ -41,9 +42,14 @@ def of_cycle(log: MemoryDecisions, number: int) -> tuple[list[DecisionRecord], l
     return [d for d in log.decisions if d.cycle == number], [r for r in log.reassignments if r.cycle == number]
 
 
-def write(directory: Path, log: MemoryDecisions, limits: LogLimits | None = None) -> None:
+def opened(directory: Path, limits: LogLimits = PATIENT, waiting: int = 256) -> DecisionLog:
+    """A log that is given all the time it needs to end."""
+    return DecisionLog(str(directory), limits=replace(limits, patience=PATIENT.patience), waiting=waiting)
+
+
+def write(directory: Path, log: MemoryDecisions) -> None:
     """Write all that was logged, a cycle at a time."""
-    with DecisionLog(str(directory), limits=limits) as sink:
+    with opened(directory) as sink:
         for number in range(1, max(r.cycle for r in log.reassignments) + 1):
             sink.append(*of_cycle(log, number))
 
@@ -78,7 +84,7 @@ def test_what_was_appended_is_in_files_that_name_cluster_date_term_and_sequence(
 def test_a_date_and_a_term_have_files_of_their_own(tmp_path: Path) -> None:
     first, second = of_cycle(logged(), 1)[0], of_cycle(logged(), 2)[0]
     tomorrow = [replace(record, time=record.time + timedelta(days=1)) for record in second]
-    with DecisionLog(str(tmp_path)) as log:
+    with opened(tmp_path) as log:
         log.append(first, [])
         log.append(tomorrow, [])
         log.append([replace(record, term=2) for record in tomorrow], [])
@@ -91,14 +97,14 @@ def test_a_date_and_a_term_have_files_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_spool_becomes_a_file_when_it_is_long_enough(tmp_path: Path) -> None:
-    with DecisionLog(str(tmp_path), limits=LogLimits(rows=2)) as log:
+    with opened(tmp_path, limits=LogLimits(rows=2)) as log:
         log.append(*of_cycle(logged(), 1))
         eventually(lambda: files(tmp_path))
 
 
 def test_of_a_spool_that_was_cut_off_all_whole_batches_count(tmp_path: Path) -> None:
     source = logged(4)
-    log = DecisionLog(str(tmp_path))
+    log = opened(tmp_path)
     for number in (1, 2, 3):
         log.append(*of_cycle(source, number))
     eventually(lambda: log.written == 3)
@@ -114,7 +120,7 @@ def test_of_a_spool_that_was_cut_off_all_whole_batches_count(tmp_path: Path) -> 
 
 def test_a_spool_that_was_left_behind_becomes_a_file_at_the_next_start_and_only_once(tmp_path: Path) -> None:
     source = logged(4)
-    log = DecisionLog(str(tmp_path))
+    log = opened(tmp_path)
     log.append(*of_cycle(source, 1))
     eventually(lambda: log.written == 1)
     (spool,) = (tmp_path / "_spool").glob("decisions~*.arrows")
@@ -122,17 +128,17 @@ def test_a_spool_that_was_left_behind_becomes_a_file_at_the_next_start_and_only_
     log.close()
     before = files(tmp_path)
     spool.write_bytes(kept)  # as if the process had been killed between the file's rename and the spool's removal
-    DecisionLog(str(tmp_path)).close()
+    opened(tmp_path).close()
     assert files(tmp_path) == before
     assert len(rows(before)) == 2
     assert not spool.exists()
 
 
 def test_the_spool_of_a_process_that_lives_is_left_alone(tmp_path: Path) -> None:
-    living = DecisionLog(str(tmp_path))
+    living = opened(tmp_path)
     living.append(*of_cycle(logged(), 1))
     eventually(lambda: living.written == 1)
-    DecisionLog(str(tmp_path)).close()
+    opened(tmp_path).close()
     assert files(tmp_path) == []
     living.close()
     assert len(rows(files(tmp_path))) == 2
@@ -142,7 +148,7 @@ def test_what_is_too_much_is_dropped_and_counted_and_nobody_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    log = DecisionLog(str(tmp_path), waiting=2)
+    log = opened(tmp_path, waiting=2)
     take = log._take
     monkeypatch.setattr(log, "_take", lambda kind, records: (gate.wait(60), take(kind, records)))
     cycle = of_cycle(logged(), 1)
@@ -158,22 +164,22 @@ def test_what_is_too_much_is_dropped_and_counted_and_nobody_waits(
 
 def test_what_cannot_be_written_now_waits_in_the_spool_for_the_next_start(tmp_path: Path) -> None:
     (tmp_path / "decisions").write_text("a file where a directory should be")
-    with DecisionLog(str(tmp_path)) as log:
+    with opened(tmp_path) as log:
         log.append(of_cycle(logged(), 1)[0], [])
     assert files(tmp_path) == []
     (tmp_path / "decisions").unlink()
-    DecisionLog(str(tmp_path)).close()
+    opened(tmp_path).close()
     assert len(rows(files(tmp_path))) == 2
 
 
 def test_dates_that_are_long_over_are_removed(tmp_path: Path) -> None:
     today = datetime.now(UTC)
     record = of_cycle(logged(), 1)[0][0]
-    with DecisionLog(str(tmp_path)) as log:
+    with opened(tmp_path) as log:
         for days in (0, 5, 40):
             log.append([replace(record, time=today - timedelta(days=days))], [])
     assert len(files(tmp_path)) == 3
-    DecisionLog(str(tmp_path), limits=LogLimits(retention=timedelta(days=30))).close()
+    opened(tmp_path, limits=LogLimits(retention=timedelta(days=30))).close()
     assert len(files(tmp_path)) == 2
 
 
@@ -187,7 +193,7 @@ def test_after_kills_at_any_moment_at_most_the_last_cycle_is_missing_and_nothing
     chance = random.Random(8)
     for term in range(1, KILLS + 1):
         cycles = killed(tmp_path, term, chance.randint(1, 25), chance.random() * 0.01)
-        DecisionLog(str(tmp_path)).close()
+        opened(tmp_path).close()
         found = Counter((row["cycle_id"], row["broker_id"], row["role"]) for row in rows(files(tmp_path)))
         assert set(found.values()) == {1}
         there = {cycle_id for cycle_id, _, _ in found}

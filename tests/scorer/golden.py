@@ -6,11 +6,12 @@ what they leave is 81 MB/s. Each played on a date of its own.
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from autothrottle.adapters.decision_log import DecisionLog
+from autothrottle.adapters.decision_log import DecisionLog, LogLimits
 from autothrottle.core.plan import Limits
 from autothrottle.core.simulation import ClientTraffic, TrafficStep
 from autothrottle.lab.virtual import BEGIN, VirtualRecovery, VirtualScenario
@@ -28,6 +29,12 @@ FALLING = ClientTraffic(tuple(TrafficStep(180.0 * n, 0, mb(70 - 6 * n)) for n in
 """Clients that leave: every three minutes 6 MB/s less."""
 
 
+def restless(seed: int) -> ClientTraffic:
+    """Clients that use another 10 to 45 MB/s every two minutes."""
+    chance = random.Random(seed)
+    return ClientTraffic(tuple(TrafficStep(120.0 * n, 0, mb(chance.randint(10, 45))) for n in range(30)))
+
+
 def ratio(share: float) -> Limits:
     """Limits with this share of the headroom."""
     return limits(max_tx_ratio=share, max_rx_ratio=share)
@@ -39,6 +46,7 @@ def scenario(day: int, amount: float = BUDGET * SECONDS, **changes: object) -> V
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
+DULL = limits(max_tx_ratio=0.5, max_rx_ratio=0.5, change_threshold=0.3)
 HOUR = (timedelta(minutes=5), timedelta(minutes=65))
 BACK = timedelta(seconds=-90)
 
@@ -50,6 +58,7 @@ SCENARIOS = {
     "blind": scenario(5, BUDGET * SECONDS * 2, blind=HOUR),
     "sensitive": scenario(6, traffic={**QUIET, NEW: FALLING}),
     "dull": scenario(6, traffic={**QUIET, NEW: FALLING}, limits=limits(change_threshold=0.6)),
+    "restless": scenario(6, traffic={**QUIET, NEW: restless(1)}, limits=DULL),
     "handed-over": scenario(7, failover=(timedelta(minutes=7), BACK)),
 }
 
@@ -64,7 +73,7 @@ def write(directory: Path) -> dict[str, float]:
 
 def play(directory: Path, name: str, of_cluster: VirtualScenario) -> float:
     """Play one scenario and log it; return the seconds that the move took."""
-    with DecisionLog(str(directory)) as log:
+    with DecisionLog(str(directory), limits=LogLimits(patience=timedelta(minutes=3))) as log:
         recovery = VirtualRecovery(of_cluster, log, name)
         if name == "overridden":
             recovery.overrides.set_override(None, BUDGET // 2, autoremove=False)

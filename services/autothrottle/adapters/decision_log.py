@@ -47,6 +47,9 @@ _MOST_WAITING = 256
 _RETRY = timedelta(seconds=30)
 """After a file could not be written: the spool is kept meanwhile."""
 
+_SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss")
+"""Those that pyarrow knows."""
+
 _SPOOL_NAME = re.compile(r"(\w+)~(.+)~(\d{4}-\d\d-\d\d)~(\d+)~(\d+)\.arrows")
 
 
@@ -60,6 +63,8 @@ class LogLimits:
     """So old a spool becomes a file."""
     retention: timedelta | None = None
     """Files of dates that are so long over are removed; None: they stay."""
+    patience: timedelta = timedelta(seconds=15)
+    """For the last files, at the end; what is not done by then the next start does."""
 
 
 class DecisionLog:
@@ -79,12 +84,14 @@ class DecisionLog:
         Raises:
             Invalid: the address is none, or the directory cannot be written.
         """
-        self._files, self._root = _file_system(uri)
-        self._is_local = isinstance(self._files, fs.LocalFileSystem)
-        self._directory = _spool_directory(spool, Path(self._root) if self._is_local else None)
+        self._uri = _demand_known(uri)
+        local = Path(self._uri.removeprefix("file://")).absolute() if self._is_local else None
+        self._directory = _spool_directory(spool, local)
         self._limits = limits or LogLimits()
         self._waiting: queue.Queue[tuple[Sequence[DecisionRecord], Sequence[ReassignmentRecord]] | None]
         self._waiting = queue.Queue(waiting)
+        self._files: fs.FileSystem | None = None
+        self._root = ""
         self._spools: dict[str, _Spool] = {}
         self._stale: list[Path] = []
         self._retry_at = self._look_at = 0.0
@@ -113,13 +120,14 @@ class DecisionLog:
         except queue.Full:
             self._drop("too many cycles wait for the disk")
 
-    def close(self, patience: timedelta = timedelta(seconds=15)) -> None:
+    def close(self) -> None:
         """Make files of all spools, then end; what is not done in time is done at the next start."""
+        patience = self._limits.patience.total_seconds()
         try:
-            self._waiting.put(None, timeout=patience.total_seconds())
+            self._waiting.put(None, timeout=patience)
         except queue.Full:
             return
-        self._thread.join(patience.total_seconds())
+        self._thread.join(patience)
 
     def _drop(self, why: str) -> None:
         self.dropped += 1
@@ -139,8 +147,9 @@ class DecisionLog:
                 self._take("decisions", item[0])
                 self._take("reassignments", item[1])
                 self.written += 1
-            except OSError as error:
+            except (OSError, pa.ArrowException) as error:
                 self._drop(f"the spool in {self._directory} cannot be written: {error}")
+                self._begin_anew()
         for kind in list(self._spools):
             self._end(kind)
         self._retry_at = self._look_at = 0.0
@@ -176,10 +185,16 @@ class DecisionLog:
             self._swept = today
             self._sweep(self._limits.retention)
 
+    def _begin_anew(self) -> None:
+        """Leave the spools as they are: what stands behind half a batch could not be read."""
+        for kind in list(self._spools):
+            with suppress(OSError, pa.ArrowException):
+                self._end(kind)
+
     def _end(self, kind: str) -> None:
         spool = self._spools.pop(kind)
-        spool.close()
         self._stale.append(spool.path)
+        spool.close()
 
     def _roll_stale(self) -> None:
         if not self._stale or time.monotonic() < self._retry_at:
@@ -189,7 +204,7 @@ class DecisionLog:
             try:
                 self._roll(path)
             except (OSError, pa.ArrowException) as error:
-                log.warning("The decision log cannot be written to %s: %s; trying again", self._root, error)
+                log.warning("The decision log cannot be written to %s: %s; trying again", self._uri, error)
                 self._stale = waiting[index:]
                 self._retry_at = time.monotonic() + _RETRY.total_seconds()
                 return
@@ -200,6 +215,7 @@ class DecisionLog:
         if found is None or found[1] not in _SCHEMAS:
             return
         kind, cluster, date, term, sequence = found.groups()
+        self._open()
         if not path.exists():
             return
         table = read_spool(path, _SCHEMAS[kind])
@@ -208,10 +224,22 @@ class DecisionLog:
             self._write(table, folder, f"{cluster}-{term}-{sequence}.parquet")
         path.unlink(missing_ok=True)
 
+    @property
+    def _is_local(self) -> bool:
+        return "://" not in self._uri or self._uri.startswith("file://")
+
+    def _open(self) -> fs.FileSystem:
+        """The file system; an object store is asked over the network, by the thread that writes."""
+        if self._files is None:
+            place = self._uri if "://" in self._uri else str(Path(self._uri).absolute())
+            self._files, root = fs.FileSystem.from_uri(place)
+            self._root = root.rstrip("/")
+        return self._files
+
     def _write(self, table: pa.Table, folder: str, name: str) -> None:
         if not self._is_local:
             # An object comes to be when it is closed.
-            with self._files.open_output_stream(f"{folder}/{name}") as stream:
+            with self._open().open_output_stream(f"{folder}/{name}") as stream:
                 pq.write_table(table, stream, compression="zstd")
             return
         directory = Path(folder)
@@ -228,13 +256,14 @@ class DecisionLog:
         """Remove the dates that are long over."""
         oldest = f"{datetime.now(UTC) - retention:%Y-%m-%d}"
         for kind in _SCHEMAS:
-            selector = fs.FileSelector(f"{self._root}/{kind}", allow_not_found=True, recursive=True)
             try:
-                folders = [f.path for f in self._files.get_file_info(selector) if f.type is fs.FileType.Directory]
+                files = self._open()
+                selector = fs.FileSelector(f"{self._root}/{kind}", allow_not_found=True, recursive=True)
+                folders = [f.path for f in files.get_file_info(selector) if f.type is fs.FileType.Directory]
                 for folder in folders:
                     date = re.search(r"/date=(\d{4}-\d\d-\d\d)$", folder)
                     if date and date[1] < oldest:
-                        self._files.delete_dir(folder)
+                        files.delete_dir(folder)
             except OSError as error:
                 log.warning("Old dates of the decision log cannot be removed: %s", error)
 
@@ -298,12 +327,14 @@ def _abandoned(directory: Path) -> list[Path]:
     return found
 
 
-def _file_system(uri: str) -> tuple[fs.FileSystem, str]:
-    try:
-        files, root = fs.FileSystem.from_uri(uri if "://" in uri else str(Path(uri).absolute()))
-    except (pa.ArrowException, ValueError) as error:
-        raise Invalid(f"decisions: {uri!r} is neither a path nor the address of an object store ({error})") from None
-    return files, root.rstrip("/")
+def _demand_known(uri: str) -> str:
+    scheme = uri.partition("://")[0] if "://" in uri else "file"
+    if scheme not in _SCHEMES:
+        raise Invalid(
+            f"decisions: {uri!r} is neither a path nor the address of an object store; it must begin with one of "
+            f"{', '.join(f'{known}://' for known in _SCHEMES)}; give /var/lib/autothrottle/decisions, for example"
+        )
+    return uri.rstrip("/")
 
 
 def _spool_directory(spool: Path | None, root: Path | None) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -176,10 +177,19 @@ def by_spark(log: Path, out: Path) -> Mapping[str, Any]:
     run = score(spark, ScoreSettings(log.as_uri(), out.as_uri()), lambda line: print(line, file=sys.stderr))
     found = {row["recovery_id"]: row["efficiency"] for row in run.tables["recoveries"].collect()}
     ended = time.monotonic()
-    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    peak = int(Path(f"/proc/{jvm}/status").read_text().split("VmHWM:")[1].split()[0]) / 1e6
+    jvm = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}")  # type: ignore[union-attr]
+    peak = int((jvm / "status").read_text().split("VmHWM:")[1].split()[0]) / 1e6
+    # Fields 14 and 15, counted behind the name of the process, which may hold anything.
+    ticks = (jvm / "stat").read_text().rpartition(")")[2].split()[11:13]
+    cpu = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") + time.process_time()
     spark.stop()
-    return {"seconds": ended - started, "start_seconds": started - begun, "peak_gb": peak, "efficiency": found}
+    return {
+        "seconds": ended - started,
+        "start_seconds": started - begun,
+        "cpu_seconds": cpu,
+        "peak_gb": peak,
+        "efficiency": found,
+    }
 
 
 def by_pandas(log: Path) -> Mapping[str, Any]:
@@ -232,7 +242,8 @@ def by_pandas(log: Path) -> Mapping[str, Any]:
     seconds = (done.finish - done.start).dt.total_seconds()
     found = bound.groupby("reassignment_id").max() / seconds
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    return {"seconds": time.monotonic() - begun, "peak_gb": peak, "efficiency": found.to_dict()}
+    seconds = time.monotonic() - begun
+    return {"seconds": seconds, "cpu_seconds": time.process_time(), "peak_gb": peak, "efficiency": found.to_dict()}
 
 
 def measure(millions: float, directory: Path) -> Mapping[str, Any]:
@@ -247,18 +258,23 @@ def measure(millions: float, directory: Path) -> Mapping[str, Any]:
     result: dict[str, Any] = {"rows": rows, "files": count, "megabytes": round(size), "generate_seconds": generated}
     spark = _apart("spark", log, directory / "out")
     result["spark"] = {k: v for k, v in spark.items() if k != "efficiency"}
-    print(f"  spark   {spark['seconds']:7.1f} s  {rows / spark['seconds']:9,.0f} rows/s  {spark['peak_gb']:.1f} GB")
+    print(_line("spark", rows, spark), flush=True)
     if millions <= _LARGEST_FOR_PANDAS:
         pandas = _apart("pandas", log, directory / "out")
         result["pandas"] = {k: v for k, v in pandas.items() if k != "efficiency"}
-        print(
-            f"  pandas  {pandas['seconds']:7.1f} s  {rows / pandas['seconds']:9,.0f} rows/s  {pandas['peak_gb']:.1f} GB"
-        )
+        print(_line("pandas", rows, pandas), flush=True)
         result["largest_difference"] = max(
             abs(spark["efficiency"][name] - value) for name, value in pandas["efficiency"].items()
         )
         print(f"  largest difference of an efficiency: {result['largest_difference']:.1e}", flush=True)
     return result
+
+
+def _line(name: str, rows: int, found: Mapping[str, Any]) -> str:
+    return (
+        f"  {name:<7}{found['seconds']:7.1f} s  {rows / found['seconds']:9,.0f} rows/s  "
+        f"{found['cpu_seconds']:7.1f} CPU s  peak {found['peak_gb']:.1f} GB"
+    )
 
 
 def _apart(which: str, log: Path, out: Path) -> Mapping[str, Any]:

@@ -15,6 +15,16 @@ from autothrottle.scorer.scoring import Run, ScoreSettings, score
 from autothrottle.scorer.session import open_session
 from tests.scorer import golden
 
+HERE = Path(__file__).parent
+LONGEST_SECONDS = 1800
+"""The first test waits for the golden logs to be played and scored; a busy machine takes its time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(LONGEST_SECONDS))
+
 
 @dataclass(frozen=True)
 class Scored:

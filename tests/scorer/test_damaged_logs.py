@@ -82,7 +82,6 @@ def damaged(spark: SparkSession, scored: Scored, tmp_path_factory: pytest.TempPa
     return Damaged(spark, log, out, run, quality, efficiency)
 
 
-@pytest.mark.timeout(600)
 def test_good_rows_are_kept_beside_whatever_is_damaged(damaged: Damaged, scored: Scored) -> None:
     assert damaged.efficiency.keys() == {"perfect", "seventy", "halved", "overridden", "handed-over"}
     for cluster in ("perfect", "halved", "overridden", "handed-over"):

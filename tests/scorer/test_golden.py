@@ -7,7 +7,6 @@ from tests.scorer import golden
 from tests.scorer.conftest import Scored
 
 
-@pytest.mark.timeout(600)
 def test_a_perfect_controller_scores_one(scored: Scored) -> None:
     recovery = scored.recovery("perfect")
     assert recovery["efficiency"] == pytest.approx(1.0, abs=0.02)

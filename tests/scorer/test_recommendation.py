@@ -24,7 +24,6 @@ def play(seed: int, of_planner: Limits) -> tuple[float, float]:
     return seconds, port.client_deferred / port.client_offered
 
 
-@pytest.mark.timeout(600)
 def test_recommended_settings_score_better_on_seeds_that_they_were_not_made_for(scored: Scored) -> None:
     (best,) = [row for row in scored.results.recommendations if row["cluster"] == "restless"]
     assert best["estimated_seconds"] < 0.8 * best["today_seconds"]

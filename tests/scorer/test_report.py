@@ -41,7 +41,6 @@ def out(scored: Scored) -> Path:
     return scored.directory / "out"
 
 
-@pytest.mark.timeout(600)
 def test_the_page_has_all_plots_and_fetches_nothing(out: Path) -> None:
     text = (out / "report.html").read_text()
     page = Page(text)

@@ -60,7 +60,6 @@ def table(out: Path, name: str) -> list[Mapping[str, Any]]:
     return sorted(rows, key=lambda row: (row["recovery_id"], row.get("broker_id", 0), row.get("role", "")))
 
 
-@pytest.mark.timeout(900)
 def test_the_same_command_on_two_workers_gives_the_same_results(scored: Scored, master: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "autothrottle", "score", "--decisions", str(scored.directory / "log")]

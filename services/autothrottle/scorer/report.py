@@ -31,7 +31,7 @@ h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem;border-bottom:1px sol
 table{border-collapse:collapse;font-size:13px;margin:.6rem 0;display:block;overflow-x:auto}
 td,th{padding:.2rem .6rem;text-align:right;border-bottom:1px solid #e6e9ed;white-space:nowrap}
 th{background:#f3f5f7}td:first-child,th:first-child{text-align:left}
-figure{margin:1rem 0}figcaption{font-weight:600}svg text{font:11px system-ui,sans-serif;fill:#3b4654}
+figure{margin:1rem 0}figcaption{font-weight:600}svg text{font:11px system-ui,sans-serif}
 """
 
 
@@ -163,9 +163,9 @@ def _plots_of(timeline: Sequence[Row]) -> list[str]:
     begin = timeline[0]["time"]
     minutes = [(row["time"] - begin).total_seconds() / 60 for row in timeline]
 
-    def line(name: str) -> list[tuple[float, float]]:
+    def line(name: str) -> list[tuple[float, float | None]]:
         rates = zip(minutes, (row[name] for row in timeline), strict=True)
-        return [(at, rate / MEGABYTE) for at, rate in rates if rate is not None]
+        return [(at, None if rate is None else rate / MEGABYTE) for at, rate in rates]
 
     left, done = [], 0.0
     for at, row in zip(minutes, timeline, strict=True):

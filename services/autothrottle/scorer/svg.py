@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 
 WIDTH, HEIGHT = 720, 260
 _LEFT, _TOP, _RIGHT, _BOTTOM = 70, 20, 150, 34
@@ -25,16 +26,18 @@ class _Scale:
         return round(self.begin + (value - self.low) / span * (self.end - self.begin), 1)
 
 
-def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], x_unit: str, y_unit: str) -> str:
-    """Return a plot of several lines: name -> (x, y) in ascending x."""
-    points = [point for line in series.values() for point in line] or [(0.0, 0.0)]
+def lines(title: str, series: Mapping[str, Sequence[tuple[float, float | None]]], x_unit: str, y_unit: str) -> str:
+    """Return a plot of several lines: name -> (x, y) in ascending x; a line is broken where y is None."""
+    points = [(x, y) for line in series.values() for x, y in line if y is not None] or [(0.0, 0.0)]
     x = _Scale(min(p[0] for p in points), max(p[0] for p in points), _LEFT, WIDTH - _RIGHT)
     y = _Scale(0.0, max(p[1] for p in points) * 1.05 or 1.0, HEIGHT - _BOTTOM, _TOP)
     body = [_axes(x, y, x_unit, y_unit)]
     for index, (name, line) in enumerate(series.items()):
         colour = _COLOURS[index % len(_COLOURS)]
-        path = " ".join(f"{x.of(a)},{y.of(b)}" for a, b in line)
-        body.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.8" points="{path}"/>')
+        for known, piece in groupby(line, lambda point: point[1] is not None):
+            if known:
+                path = " ".join(f"{x.of(a)},{y.of(b or 0.0)}" for a, b in piece)
+                body.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.8" points="{path}"/>')
         body.append(_legend(index, name, colour))
     return _picture(title, body)
 
@@ -77,7 +80,8 @@ def surface(
             f'<rect x="{left:.1f}" y="{top:.1f}" width="{width - 2:.1f}" height="{height - 2:.1f}" '
             f'fill="hsl(212,60%,{35 + 55 * share:.0f}%)"{frame}/>'
         )
-        body.append(_text(left + width / 2, top + height / 2 + 4, f"{value:,.0f}", "middle"))
+        shade = "#1b2430" if share > 0.5 else "#ffffff"
+        body.append(_text(left + width / 2, top + height / 2 + 4, f"{value:,.0f}", "middle", shade))
     body += [_text(_LEFT + (i + 0.5) * width, HEIGHT - 18, f"{x:g}", "middle") for i, x in enumerate(columns)]
     body += [_text(_LEFT - 8, _TOP + (i + 0.5) * height + 4, f"{y:g}", "end") for i, y in enumerate(rows)]
     body += [_text((WIDTH + _LEFT) / 2, HEIGHT - 4, x_name, "middle"), _text(4, 12, y_name, "start")]
@@ -105,8 +109,8 @@ def _legend(index: int, name: str, colour: str) -> str:
     return line + _text(WIDTH - _RIGHT + 30, top - 3, name, "start")
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str, colour: str = "#3b4654") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
 
 
 def _picture(title: str, body: Sequence[str]) -> str:

@@ -42,7 +42,7 @@ def ratio(share: float) -> Limits:
 
 def scenario(day: int, amount: float = BUDGET * SECONDS, **changes: object) -> VirtualScenario:
     """A move of so many bytes on a day of November."""
-    plain = VirtualScenario(QUIET, [amount / 12] * 12, limits=ratio(0.9), begin=BEGIN.replace(day=day))
+    plain = VirtualScenario(QUIET, [amount / 3] * 3, limits=ratio(0.9), begin=BEGIN.replace(day=day))
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 

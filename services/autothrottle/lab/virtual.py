@@ -34,6 +34,7 @@ TOPIC = "moving"
 BEGIN = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
 STEP = timedelta(seconds=0.1)
 SIZES_EVERY = timedelta(seconds=10)
+COUNTED_EVERY = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class VirtualRecovery:
         self._skew = timedelta(0)
         self._take_over()
         self._counters: dict[int, deque[tuple[float, int, int]]] = {b: deque() for b in brokers}
-        self._read_sizes_at = 0.0
+        self._read_sizes_at = self._count_at = 0.0
 
     def now(self) -> datetime:
         """Virtual time."""
@@ -162,18 +163,25 @@ class VirtualRecovery:
         before = set(self.brokers.moving())
         self.brokers.step(STEP.total_seconds())
         self._seconds = self.brokers.now
+        if self._seconds >= self._count_at:
+            self._count_at = self._seconds + COUNTED_EVERY.total_seconds()
+            self._count()
+        moving = set(self.brokers.moving())
+        for key in before - moving:
+            self._finish(key)
+        if moving and self._seconds >= self._read_sizes_at:
+            self._read_sizes_at = self._seconds + SIZES_EVERY.total_seconds()
+            self._tell_sizes()
+            self.kafka.fetch_snapshot(timeout=STEP)
+
+    def _count(self) -> None:
+        """Read the counters of all links, and forget those that no metric needs any more."""
         for broker_id, broker in self.brokers.brokers.items():
             counts = broker.counters()
             kept = self._counters[broker_id]
             kept.append((self._seconds, counts.tx, counts.rx))
             while kept[0][0] < self._seconds - self._scenario.metrics_window.total_seconds():
                 kept.popleft()
-        for key in before - set(self.brokers.moving()):
-            self._finish(key)
-        if self.brokers.moving() and self._seconds >= self._read_sizes_at:
-            self._read_sizes_at = self._seconds + SIZES_EVERY.total_seconds()
-            self._tell_sizes()
-            self.kafka.fetch_snapshot(timeout=STEP)
 
     def _finish(self, key: TopicPartition) -> None:
         self._tell_sizes()

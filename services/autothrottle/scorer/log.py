@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -34,19 +35,18 @@ class DecisionLogReader:
     """As Hadoop knows it, without a trailing slash."""
 
     def files(self) -> DataFrame:
-        """Return one row per file of decisions.
+        """Return one row per file.
 
-        Columns: `file` (its path in the log), `cluster`, `date`, `length` (bytes), `modified` (timestamp).
+        Columns: `file` (its path in the log), `kind` (`decisions` or `reassignments`), `cluster`, `date`.
         """
         reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", True)
-        found = reader.option("pathGlobFilter", "*.parquet").load(f"{self.uri}/decisions")
+        found = reader.option("pathGlobFilter", "*.parquet").load(self.uri)
         file = F.regexp_extract("path", _FILE, 1)
-        return found.select(
+        return found.where(file != "").select(
             file.alias("file"),
+            F.split_part(file, F.lit("/"), F.lit(1)).alias("kind"),
             F.regexp_extract(file, r"cluster=([^/]+)", 1).alias("cluster"),
             F.regexp_extract(file, r"date=([^/]+)", 1).alias("date"),
-            "length",
-            F.col("modificationTime").alias("modified"),
         )
 
     def decisions(self, dates: Collection[str] | None = None) -> DataFrame:
@@ -69,7 +69,10 @@ class DecisionLogReader:
 
     def _read(self, kind: str, schema: StructType) -> DataFrame:
         reader = self.spark.read.schema(schema).option("ignoreCorruptFiles", True).option("ignoreMissingFiles", True)
-        return reader.option("pathGlobFilter", "*.parquet").parquet(f"{self.uri}/{kind}")
+        try:
+            return reader.option("pathGlobFilter", "*.parquet").parquet(f"{self.uri}/{kind}")
+        except AnalysisException:  # there is none yet
+            return self.spark.createDataFrame([], schema)
 
 
 def usable(decisions: DataFrame) -> DataFrame:
@@ -80,8 +83,9 @@ def usable(decisions: DataFrame) -> DataFrame:
 def quality(decisions: DataFrame, files: DataFrame) -> DataFrame:
     """Return one row per cluster and date: what was read of it, and what was not.
 
-    Columns: `cluster`, `date`, `files`, `unreadable_files`, `rows`, `incomplete_rows` (a needed column is missing or
-    null), `newer_rows` (written by a newer version; they count as far as they are known).
+    Columns: `cluster`, `date`, `files` and `unreadable_files` (of decisions), `reassignment_files`, `rows`,
+    `incomplete_rows` (a needed column is missing or null), `newer_rows` (written by a newer version; they count as far
+    as they are known).
 
     Args:
         decisions: as `DecisionLogReader.decisions` returns them.
@@ -92,12 +96,14 @@ def quality(decisions: DataFrame, files: DataFrame) -> DataFrame:
         F.count_if(~_known((*KEY, *NEEDED))).alias("incomplete_rows"),
         F.count_if(F.col("schema_version") > SCHEMA_VERSION).alias("newer_rows"),
     )
+    of_decisions = F.col("kind") == "decisions"
     return (
         files.join(by_file, "file", "left")
         .groupBy("cluster", "date")
         .agg(
-            F.count(F.lit(1)).alias("files"),
-            F.count_if(F.col("rows").isNull()).alias("unreadable_files"),
+            F.count_if(of_decisions).alias("files"),
+            F.count_if(of_decisions & F.col("rows").isNull()).alias("unreadable_files"),
+            F.count_if(~of_decisions).alias("reassignment_files"),
             *(F.coalesce(F.sum(c), F.lit(0)).alias(c) for c in ("rows", "incomplete_rows", "newer_rows")),
         )
     )

@@ -126,10 +126,13 @@ def _files(reader: DecisionLogReader) -> DataFrame:
 
 
 def _new_dates(files: DataFrame, known: DataFrame | None) -> list[str]:
-    """The dates whose files are not those of the last run."""
-    counted = {(row["cluster"], row["date"], row["files"]) for row in known.collect()} if known is not None else set()
-    now = files.groupBy("cluster", "date").agg(F.count(F.lit(1)).alias("files")).collect()
-    return sorted({row["date"] for row in now if (row["cluster"], row["date"], row["files"]) not in counted})
+    """The dates with other files than at the last run; a reassignment's end may be there later than its decisions."""
+    columns = ("cluster", "date", "files", "reassignment_files")
+    counted = {tuple(row) for row in known.select(*columns).collect()} if known is not None else set()
+    of_decisions = F.col("kind") == "decisions"
+    counts = (F.count_if(of_decisions).alias("files"), F.count_if(~of_decisions).alias("reassignment_files"))
+    now = files.groupBy("cluster", "date").agg(*counts).select(*columns).collect()
+    return sorted({row["date"] for row in now if tuple(row) not in counted})
 
 
 def _concerned(log: DataFrame, new: Collection[str]) -> tuple[set[str], DataFrame]:

@@ -489,8 +489,8 @@ def test_what_moved_before_the_first_throttle_is_not_taken_for_clients() -> None
     assert rate_of(receiving(FIRST_SECONDS), used, BEGUN) == 90 * MB
     assert rate_of(receiving(None), used, BEGUN) == 90 * MB  # nothing is known, so nothing is lowered
     # An older history knows what clients used before.
-    used_then = Utilization(clients, START, START)
-    idle = Loads({2: BrokerLoad(2, Capacity(120 * MB, 120 * MB), used_then, used_then)})
+    before = Utilization(clients, START, START)
+    idle = Loads({2: BrokerLoad(2, Capacity(120 * MB, 120 * MB), before, before)})
     known = BEGUN.measured(idle, ())
     assert known.idle_loads[2, FOLLOWER] == clients
     assert rate_of(receiving(None), used, known) == 90 * MB

@@ -249,9 +249,7 @@ def _decision_record(
 
 def _replicated(seen: CycleSeen) -> Mapping[Port, BytesPerSecond]:
     """Port -> what replication carried while its load was measured; absent: unknown."""
-    replication = Replication(seen.snapshot.progress or Progress())
-    if not replication.knows(list(flows(seen.snapshot))):
-        return {}
+    replication = Replication(seen.snapshot.progress or Progress(), flows(seen.snapshot))
     found: dict[Port, BytesPerSecond] = {}
     for decision in seen.record.decisions:
         if (load := seen.loads.brokers.get(decision.broker_id)) is not None:

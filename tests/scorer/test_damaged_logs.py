@@ -54,7 +54,7 @@ def damaged(spark: SparkSession, scored: Scored, tmp_path_factory: pytest.TempPa
     """Every cluster has a damage of its own."""
     log, out = (tmp_path_factory.mktemp("damaged") / name for name in ("log", "out"))
     shutil.copytree(scored.directory / "log", log)
-    for cluster in ("blind", "dull", "sensitive"):  # of which nothing is told here
+    for cluster in ("blind", "dull", "sensitive", "restless"):  # of which nothing is told here
         shutil.rmtree(log / "decisions" / f"cluster={cluster}")
         shutil.rmtree(log / "reassignments" / f"cluster={cluster}")
     (perfect,), (seventy,), (halved,), (overridden,) = (

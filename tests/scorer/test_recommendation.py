@@ -34,7 +34,8 @@ def test_recommended_settings_score_better_on_seeds_that_they_were_not_made_for(
         before, _ = play(seed, golden.DULL)
         after, deferred = play(seed, chosen)
         assert after < 0.85 * before
-        assert deferred < 10 * TOLERATED_HARM
+        # It is an estimate: of loads that change within a metric's window clients lose more than it says.
+        assert deferred < 0.05
 
 
 def test_the_surface_has_every_cell_and_the_settings_in_force(scored: Scored) -> None:

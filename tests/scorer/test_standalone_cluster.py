@@ -19,7 +19,12 @@ import pytest
 from tests.scorer.conftest import Scored
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-ENVIRONMENT = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": ""}
+ENVIRONMENT = {
+    **os.environ,
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    # Of so little data 200 tasks for each stage, as is Spark's default, do nothing but begin and end.
+    "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.shuffle.partitions=8 pyspark-shell",
+}
 PATIENCE_SECONDS = 240
 
 

@@ -27,6 +27,8 @@ SCHEMA_VERSION = 1
 """Of both kinds of records; grows when a field is added."""
 
 
+_AHEAD = timedelta(minutes=1)
+
 _LARGEST_LOSS = 0.1
 """The share of what was left that may be missing at the end: retention shortens logs while they are copied."""
 
@@ -344,7 +346,7 @@ class ReassignmentSeen:
         for flow, count in of_it.items():
             # One that moves from nothing began with all that has landed: counts begin when a flow does.
             if flow not in begun or begun[flow].since != count.since:
-                begun[flow] = replace(count, bytes_landed=0, bytes_grown=0) if count.since >= self._since else count
+                begun[flow] = self._beginning(count)
         return replace(
             self,
             begun=begun,
@@ -353,11 +355,12 @@ class ReassignmentSeen:
             topics=self.topics | frozenset(seen.snapshot.topics),
         )
 
-    @property
-    def _since(self) -> datetime:
+    def _beginning(self, count: FlowProgress) -> FlowProgress:
+        """What had landed of a flow when it began to move, of the count by which it is first seen."""
         assert self.opening is not None
-        # Discovery sees a move, and begins to count, a little before the planner's first cycle.
-        return self.opening.start - timedelta(minutes=1)
+        # What an earlier term saw counts, too. Discovery begins to count a little before the planner's first cycle.
+        is_whole = (self.opening.resumed and not self.begun) or count.since >= self.opening.start - _AHEAD
+        return replace(count, bytes_landed=0, bytes_grown=0) if is_whole else count
 
     def _closed(self, seen: CycleSeen, cancelled: bool) -> ReassignmentRecord:
         assert self.opening is not None

@@ -65,6 +65,7 @@ def score(spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], No
     known = None if settings.anew else _table(spark, settings.out, "quality")
     new = _new_dates(files, known)
     if not new:
+        files.unpersist()
         tell("nothing is new since the last run")
         return Run(tables=_tables(spark, settings.out))
     tell(f"{len(new)} dates are new: {new[0]} to {new[-1]}")
@@ -90,6 +91,7 @@ def score(spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], No
     by_bottleneck = _stretches(slowest, touched, settings.ratio, Observation("again"))
     _write(by_bottleneck.transform(_timeline), settings.out, "timeline")
     counted = copies.get["copies"]
+    files.unpersist()
     log.unpersist()
     scored.unpersist()
     return Run(tuple(sorted(dates)), int(counted), _tables(spark, settings.out))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.memory import (
+    MemoryCatchUps,
     MemoryCluster,
     MemoryElection,
     MemoryElectorate,
@@ -35,6 +36,7 @@ BEGIN = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
 STEP = timedelta(seconds=0.1)
 SIZES_EVERY = timedelta(seconds=10)
 COUNTED_EVERY = timedelta(seconds=1)
+RAISED_EVERY = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,10 @@ class VirtualRecovery:
         self.kafka = MemoryCluster(electorate, brokers)
         self.metrics, self.overrides = MemoryMetrics(), MemoryOverrides(electorate)
         self._settings = PlannerSettings(
-            scenario.limits, scenario.interval, scenario.metrics_window, cluster=cluster_name
+            scenario.limits,
+            interval=scenario.interval,
+            metrics_window=scenario.metrics_window,
+            cluster=cluster_name,
         )
         self._ports = Ports(
             election=MemoryElection(electorate),
@@ -102,13 +107,15 @@ class VirtualRecovery:
             reassigner=self.kafka,
             overrides=self.overrides,
             pauses=MemoryPauses(),
+            catch_ups=MemoryCatchUps(electorate),
+            settings=self.kafka,
             tracer=MemoryTracer(),
             decisions=sink,
         )
         self._skew = timedelta(0)
         self._take_over()
         self._counters: dict[int, deque[tuple[float, int, int]]] = {b: deque() for b in brokers}
-        self._read_sizes_at = self._count_at = 0.0
+        self._read_sizes_at = self._count_at = self._raise_at = 0.0
 
     def now(self) -> datetime:
         """Virtual time."""
@@ -135,6 +142,9 @@ class VirtualRecovery:
         failover = self._scenario.failover
         while self.brokers.moving():
             self._step()
+            if self._seconds >= self._raise_at:
+                self._raise_at = self._seconds + RAISED_EVERY.total_seconds()
+                self.planner.run_step(self._term)
             if failover and self._seconds - start >= failover[0].total_seconds():
                 self._skew, failover = failover[1], None
                 self.planner.stop()

@@ -22,8 +22,10 @@ SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 ENVIRONMENT = {
     **os.environ,
     "SPARK_LOCAL_IP": "127.0.0.1",
-    # Of so little data 200 tasks for each stage, as is Spark's default, do nothing but begin and end.
-    "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.shuffle.partitions=8 pyspark-shell",
+    # Of so little data most of the time would go to tasks that do nothing, 200 for each stage, and to compiling.
+    "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.shuffle.partitions=4 --conf spark.sql.codegen.wholeStage=false "
+    "--conf spark.sql.codegen.factoryMode=NO_CODEGEN --driver-java-options -XX:TieredStopAtLevel=1 "
+    "--conf spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1 pyspark-shell",
 }
 PATIENCE_SECONDS = 240
 

@@ -48,8 +48,14 @@ score: $(STAMP) java ## score what was decided (DECISIONS=place, of the demo if 
 	$(BIN)/autothrottle score --decisions $(DECISIONS) --out $(SCORES) $(ARGS)
 	@test -z "$$DISPLAY$$WAYLAND_DISPLAY" || ! test -f $(SCORES)/report.html || $(BIN)/python -m webbrowser $(SCORES)/report.html
 
-test: $(STAMP) java ## run all tests; ARGS="-k name" chooses
-	$(BIN)/python -m pytest tests $(ARGS)
+# On a shared machine a stalled second fails a limit that holds. A few that failed have a second trial, alone, and both
+# are printed; what fails twice, and more than a few, has failed.
+test: $(STAMP) java ## run all tests; ARGS="-k name" chooses; up to 5 that failed run once more, alone
+	@$(BIN)/python -m pytest tests $(ARGS) || { status=$$?; test $$status -eq 1 || exit $$status; \
+	  failed=$$($(BIN)/python -c 'import json; print(len(json.load(open(".pytest_cache/v/cache/lastfailed"))))'); \
+	  test $$failed -le 5 || exit $$status; \
+	  echo "$$failed failed: a second trial, alone"; \
+	  $(BIN)/python -m pytest tests $(ARGS) --last-failed; }
 
 chaos: $(STAMP) java ## try to break it, 200 seeded runs; ARGS="--first 7 --count 1 --stories" plays one of them
 	$(BIN)/python -m autothrottle.lab.chaos $(ARGS)

@@ -127,7 +127,40 @@ def test_nothing_to_move_takes_no_time() -> None:
 def test_a_budget_is_never_below_the_floor_and_else_never_above_the_headroom(
     capacity: float, load: float, ratio: float, floor: float
 ) -> None:
-    [(seconds, rate)] = budget(capacity, [(10.0, load)], ratio, floor)
-    assert seconds == 10.0
+    rate = budget(capacity, load, ratio, floor)
     assert rate >= floor
     assert rate <= max(floor, max(capacity - load, 0.0))
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 100), st.just(0.0) | st.floats(0.001, 100)), min_size=1, max_size=20),
+    st.floats(0, 1e5),
+)
+def test_by_the_time_of_a_port_it_has_carried_everything_and_not_before(
+    pieces: list[tuple[float, float]], amount: float
+) -> None:
+    end = port_seconds(PortDemand(amount, pieces))
+
+    def carried(until: float) -> float:
+        total, at = 0.0, 0.0
+        for index, (seconds, rate) in enumerate(pieces):
+            last = index == len(pieces) - 1
+            here = until - at if last else min(max(until - at, 0.0), seconds)
+            total += rate * max(here, 0.0)
+            at += seconds
+        return total
+
+    if math.isinf(end):
+        assert pieces[-1][1] == 0
+        assert carried(1e6) < amount or amount == 0
+    else:
+        assert carried(end) == pytest.approx(amount, rel=1e-6, abs=1e-6)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 100), st.just(0.0) | st.floats(0.001, 100)), min_size=1, max_size=20),
+    st.floats(0, 1e5),
+)
+def test_more_budget_never_takes_longer(pieces: list[tuple[float, float]], amount: float) -> None:
+    more = [(seconds, rate + 1) for seconds, rate in pieces]
+    assert port_seconds(PortDemand(amount, more)) <= port_seconds(PortDemand(amount, pieces)) * (1 + 1e-9)

@@ -1,12 +1,10 @@
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.counterfactual import Setting, estimate
+from autothrottle.core.bound import budget
 from autothrottle.core.plan import Reason
-from autothrottle.core.score import REFERENCE_RATIO, Cause, Stretch, bound_seconds, budget, port_seconds, unused
+from autothrottle.core.score import REFERENCE_RATIO, Cause, Stretch, unused
 
 RATES = st.floats(0, 1e9)
 PIECES = st.lists(
@@ -60,56 +58,3 @@ def test_causes_sum_up_to_what_of_the_budget_was_not_carried(stretch: Stretch, r
 def test_one_fault_has_one_cause(stretch: Stretch, cause: Cause, lost: float) -> None:
     found = {name: amount for name, amount in unused(stretch, REFERENCE_RATIO).items() if abs(amount) > 1e-9}
     assert found == {cause: pytest.approx(lost)}
-
-
-@given(
-    st.lists(st.tuples(st.floats(0.1, 100), st.just(0.0) | st.floats(0.001, 100)), min_size=1, max_size=20),
-    st.floats(0, 1e5),
-)
-def test_by_the_time_of_a_port_it_has_carried_everything_and_not_before(
-    pieces: list[tuple[float, float]], amount: float
-) -> None:
-    end = port_seconds(pieces, amount)
-
-    def carried(until: float) -> float:
-        total, at = 0.0, 0.0
-        for index, (seconds, rate) in enumerate(pieces):
-            last = index == len(pieces) - 1
-            here = until - at if last else min(max(until - at, 0.0), seconds)
-            total += rate * max(here, 0.0)
-            at += seconds
-        return total
-
-    if math.isinf(end):
-        assert pieces[-1][1] == 0
-        assert carried(1e6) < amount or amount == 0
-    else:
-        assert carried(end) == pytest.approx(amount, rel=1e-6, abs=1e-6)
-
-
-@given(
-    st.lists(st.tuples(st.floats(0.1, 100), st.just(0.0) | st.floats(0.001, 100)), min_size=1, max_size=20),
-    st.floats(0, 1e5),
-)
-def test_more_budget_never_takes_longer(pieces: list[tuple[float, float]], amount: float) -> None:
-    more = [(seconds, rate + 1) for seconds, rate in pieces]
-    assert port_seconds(more, amount) <= port_seconds(pieces, amount) * (1 + 1e-9)
-
-
-def test_the_bound_is_that_of_the_slowest_port() -> None:
-    assert bound_seconds([([(10, 10)], 50), ([(10, 10)], 80)]) == 8.0
-    assert bound_seconds([]) == 0.0
-
-
-def test_an_estimate_of_the_settings_in_force_is_what_happened() -> None:
-    found = estimate([steady(Reason.HEADROOM, 72)] * 3, 2160, 0.0, Setting(0.9, 0.1))
-    assert (found.seconds, found.harmed_bytes, found.client_bytes, found.writes) == (30.0, 0.0, 600.0, 1)
-
-
-@given(st.lists(stretches(0.1), min_size=1, max_size=10), st.floats(1, 1e9))
-def test_a_larger_share_is_never_estimated_to_be_slower_without_a_threshold(
-    logged: list[Stretch], amount: float
-) -> None:
-    small, large = (estimate(logged, amount, 0.0, Setting(ratio, 0.0)) for ratio in (0.5, 0.9))
-    assert large.seconds <= small.seconds * (1 + 1e-9)
-    assert large.harmed_bytes >= small.harmed_bytes - 1e-3

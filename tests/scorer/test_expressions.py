@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from autothrottle.core.bound import PortDemand, bound_seconds, port_seconds
 from autothrottle.core.counterfactual import Setting, estimate
-from autothrottle.core.score import Cause, Stretch, bound_seconds, port_seconds, unused
+from autothrottle.core.score import Cause, Stretch, unused
 from autothrottle.scorer.counterfactuals import on_grid, sequences
 from autothrottle.scorer.expressions import beyond, reached
 from autothrottle.scorer.schema import schema_of
@@ -65,10 +66,11 @@ def test_the_time_of_a_port_in_spark_is_that_of_core(
         .withColumn("after", beyond(F.col("amount"), F.col("carried"), F.col("at"), F.col("rate")))
     )
     found = {row["id"]: row["after"] if row["here"] is None else row["here"] for row in by_port.collect()}
-    expected = {index: port_seconds(pieces, amount) for index, (pieces, amount) in enumerate(cases)}
+    ports = [PortDemand(amount, pieces) for pieces, amount in cases]
+    expected = dict(enumerate(map(port_seconds, ports)))
     assert found == pytest.approx(expected, rel=1e-6)
     finite = [seconds for seconds in expected.values() if math.isfinite(seconds)]
-    assert bound_seconds(cases) >= max(finite, default=0.0)
+    assert bound_seconds(ports) >= max(finite, default=0.0)
 
 
 @settings(max_examples=EXAMPLES)

@@ -21,24 +21,24 @@ class PortDemand:
     size: float
     """Bytes to be copied through it, >= 0."""
     budget: Pieces
-    """What replication may take, bytes/s; not empty: see `budget`."""
+    """What replication may take, see `budget`; empty: nothing, ever."""
     growth: float = 0.0
     """What is produced to its moving partitions meanwhile, bytes/s: it is to be copied, too."""
 
 
-def budget(capacity: float, clients: Pieces, ratio: float, min_rate: float) -> list[tuple[float, float]]:
-    """Return what replication may take of a port: `max(ratio * max(capacity - clients, 0), min_rate)`.
+def budget(capacity: float, client: float, ratio: float, min_rate: float) -> float:
+    """Return what replication may take of a port, bytes/s: `max(ratio * max(capacity - client, 0), min_rate)`.
 
     Args:
         capacity: bytes/s, > 0.
-        clients: what clients get without the move, means of about the quota window (10 s).
+        client: what clients get without the move, a mean of about the quota window (10 s), bytes/s.
         ratio: share of the headroom, in (0, 1].
         min_rate: the floor, bytes/s.
 
-    >>> budget(100.0, [(10.0, 50.0), (10.0, 120.0)], 0.5, 10.0)
-    [(10.0, 25.0), (10.0, 10.0)]
+    >>> budget(100, 20, 0.9, 10), budget(100, 120, 0.9, 10)
+    (72.0, 10)
     """
-    return [(seconds, max(ratio * max(capacity - load, 0.0), min_rate)) for seconds, load in clients]
+    return max(ratio * max(capacity - client, 0.0), min_rate)
 
 
 def port_seconds(port: PortDemand) -> float:
@@ -55,7 +55,7 @@ def port_seconds(port: PortDemand) -> float:
         if net > 0 and left <= net * seconds:
             return begun + left / net
         left, begun = left - net * seconds, begun + seconds
-    net = port.budget[-1][1] - port.growth
+    net = port.budget[-1][1] - port.growth if port.budget else 0.0
     return begun + left / net if net > 0 else math.inf
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autothrottle.core.bound import PortDemand, budget, port_seconds
 from autothrottle.core.plan import Reason
-from autothrottle.core.score import OVERRIDES, Stretch, budget, port_seconds
+from autothrottle.core.score import OVERRIDES, Stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,8 @@ def estimate(stretches: Sequence[Stretch], amount: float, growth: float, setting
     for stretch in stretches:
         rate = decided_again(stretch, previous, setting)
         writes += rate != previous
-        pieces.append((stretch.seconds, min(rate, stretch.capacity) - growth))
+        pieces.append((stretch.seconds, min(rate, stretch.capacity)))
         harmed += max(min(stretch.client + rate - stretch.capacity, stretch.client), 0.0) * stretch.seconds
         clients += stretch.client * stretch.seconds
         previous = rate
-    return Estimate(port_seconds(pieces, amount), harmed, clients, writes)
+    return Estimate(port_seconds(PortDemand(amount, pieces, growth)), harmed, clients, writes)

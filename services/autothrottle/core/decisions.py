@@ -159,7 +159,8 @@ class LogSettings:
     cluster: str
     limits: Limits
     interval: timedelta
-    policy: str = "headroom"
+    policy: str
+    """Its name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,16 @@
 Here live the rules for one port (one direction of one broker's link, in one role); the scorer says the same in Spark's
 expressions, and a test holds the two together. A port's time is cut into stretches, one from each decision to the next.
 
-The bound is that of the slowest port: `B = max over ports of the first T with integral_0^T budget >= bytes`, where the
-budget is the share of what clients leave of the link that the operator wants replication to have. It needs no linear
-program: no set of flows can be faster than its slowest port, and all of them together can be as fast.
+The bound is that of the slowest port, see `core.bound`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from autothrottle.core.bound import budget
 from autothrottle.core.plan import Reason
 
 REFERENCE_RATIO = 0.9
@@ -65,44 +63,6 @@ class Stretch:
     reason: str
     """A `Reason`."""
     min_rate: float = 0.0
-
-
-def budget(capacity: float, client: float, ratio: float, min_rate: float) -> float:
-    """Return what replication may have of a link, bytes/s.
-
-    `max(ratio * max(capacity - client, 0), min_rate)`
-
-    >>> budget(100, 20, 0.9, 10), budget(100, 120, 0.9, 10)
-    (72.0, 10)
-    """
-    return max(ratio * max(capacity - client, 0.0), min_rate)
-
-
-def port_seconds(pieces: Sequence[tuple[float, float]], amount: float) -> float:
-    """Return the first T by which a port can have carried `amount` bytes.
-
-    Args:
-        pieces: (seconds, budget less growth in bytes/s) of each stretch, in order; the last one goes on for ever.
-        amount: bytes, without what the logs grow meanwhile.
-
-    >>> port_seconds([(10, 5), (10, 10)], 100), port_seconds([(10, 5), (10, 10)], 250), port_seconds([(1, 0)], 1)
-    (15.0, 30.0, inf)
-    """
-    if amount <= 0:
-        return 0.0
-    carried = at = 0.0
-    for seconds, rate in pieces:
-        if rate > 0 and carried + rate * seconds >= amount:
-            return at + (amount - carried) / rate
-        carried += rate * seconds
-        at += seconds
-    rate = pieces[-1][1] if pieces else 0.0
-    return at + (amount - carried) / rate if rate > 0 else math.inf
-
-
-def bound_seconds(ports: Iterable[tuple[Sequence[tuple[float, float]], float]]) -> float:
-    """Return the time of the slowest port: of each (pieces, amount), as `port_seconds` takes them."""
-    return max((port_seconds(pieces, amount) for pieces, amount in ports), default=0.0)
 
 
 def unused(stretch: Stretch, ratio: float) -> Mapping[Cause, float]:

@@ -142,7 +142,8 @@ class Planner:
         self._catching_up = CatchingUp(ports.catch_ups)
         free = partial(self._triggers.request, "partitions are below min.insync.replicas", urgent=True)
         self._guards = Guards(ports.settings, settings.schedule, settings.finish_by, free)
-        self._journal = Journal(ports.decisions, LogSettings(settings.cluster, settings.limits, settings.interval))
+        alike = LogSettings(settings.cluster, settings.limits, settings.interval, settings.policy.name)
+        self._journal = Journal(ports.decisions, alike)
         self._fence = 0
         self._newest_event = 0
         self._leader: Leader | None = None

@@ -18,6 +18,8 @@ from tests.benchmarks.control.links import Array
 class OriginalPolicy:
     """The original program: it subtracts the newest throttle from an old utilization (defect D24)."""
 
+    name = "original"
+
     def observe(self, seen: Observation) -> OriginalPolicy:
         return self
 
@@ -44,6 +46,8 @@ class OraclePolicy:
     second: int = 0
     open_leaders: Mapping[int, float] = field(default_factory=dict)
     """Leader -> MB/s that its in-sync followers read of what moves."""
+
+    name = "oracle"
 
     def observe(self, seen: Observation) -> OraclePolicy:
         leaders: dict[int, float] = {}

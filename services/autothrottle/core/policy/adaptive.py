@@ -66,6 +66,11 @@ class AdaptivePolicy:
     experience: Experience = field(default_factory=Experience)
     tuning: Tuning = field(default_factory=Tuning)
 
+    @property
+    def name(self) -> str:
+        """As `--policy` has it."""
+        return "adaptive"
+
     def observe(self, seen: Observation) -> AdaptivePolicy:
         """Return the policy with one more cycle."""
         return replace(self, experience=self.experience.observe(seen))

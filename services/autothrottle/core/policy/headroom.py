@@ -19,6 +19,11 @@ from autothrottle.core.topology import Snapshot, flows
 class HeadroomPolicy:
     """A share of what clients leave free, where clients are the utilization without the replication of its interval."""
 
+    @property
+    def name(self) -> str:
+        """As `--policy` has it."""
+        return "headroom"
+
     def observe(self, seen: Observation) -> HeadroomPolicy:
         """It learns nothing."""
         return self

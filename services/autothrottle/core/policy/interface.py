@@ -75,6 +75,11 @@ class Proposal:
 class Policy(Protocol):
     """A way to say how much of each link replication may take; a value, with all that it has learned."""
 
+    @property
+    def name(self) -> str:
+        """As `--policy` has it."""
+        ...
+
     def observe(self, seen: Observation) -> Policy:
         """Return the policy with what a cycle saw; called once a cycle, before `propose`."""
         ...

@@ -17,6 +17,11 @@ class StaticPolicy:
     rate: BytesPerSecond
     """> 0."""
 
+    @property
+    def name(self) -> str:
+        """As `--policy` has it."""
+        return "static"
+
     def observe(self, seen: Observation) -> StaticPolicy:
         """It learns nothing."""
         return self

@@ -57,8 +57,9 @@ from autothrottle.core.errors import AutothrottleError, Conflict, Invalid
 from autothrottle.core.members import Member
 from autothrottle.discovery.servicer import DiscoveryServicer
 from autothrottle.metrics.servicer import MetricsServicer
-from autothrottle.planner.loop import Planner, PlannerSettings, Ports
+from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
+from autothrottle.planner.settings import PlannerSettings, Ports
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.cluster import BrokerRegistry, ConfigWriter, Reassigner, SnapshotSource
 from autothrottle.ports.decisions import DecisionSink

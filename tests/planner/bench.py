@@ -22,7 +22,8 @@ from autothrottle.core.plan import Limits
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.schedule import Schedule
-from autothrottle.planner.loop import Planner, PlannerSettings, Ports
+from autothrottle.planner.loop import Planner
+from autothrottle.planner.settings import PlannerSettings, Ports
 from autothrottle.planner.triggers import Trigger
 from autothrottle.ports.decisions import DecisionSink
 from autothrottle.ports.leadership import Term

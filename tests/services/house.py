@@ -26,8 +26,9 @@ from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier.servicer import ApplierServicer
 from autothrottle.discovery.servicer import DiscoveryServicer
 from autothrottle.metrics.servicer import MetricsServicer
-from autothrottle.planner.loop import Planner, PlannerSettings, Ports
+from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
+from autothrottle.planner.settings import PlannerSettings, Ports
 from autothrottle.ports.metrics import EventSink, LoadSource
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.runtime.tracing import Tracing

@@ -26,7 +26,8 @@ from autothrottle.core.configs import ConfigResource, ReplicaRole
 from autothrottle.core.loads import BrokerLoad, Capacity, Utilization
 from autothrottle.core.plan import Limits
 from autothrottle.core.simulation import ClientTraffic, Cluster, SimulatedBroker, SimulatedPartition, TopicPartition
-from autothrottle.planner.loop import Planner, PlannerSettings, Ports
+from autothrottle.planner.loop import Planner
+from autothrottle.planner.settings import PlannerSettings, Ports
 from autothrottle.planner.triggers import Trigger
 from autothrottle.ports.decisions import DecisionSink
 from autothrottle.ports.leadership import Term

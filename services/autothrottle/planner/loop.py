@@ -7,9 +7,9 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -20,51 +20,31 @@ from autothrottle.core.changes import (
     removal_of_foreign,
     shown_foreign,
 )
-from autothrottle.core.configs import ReplicaRole, ResourceType
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.decisions import CycleSeen, LogSettings
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
-from autothrottle.core.eta import SHORTEST_SPAN
-from autothrottle.core.loads import Loads
-from autothrottle.core.overrides import Overrides, whose
+from autothrottle.core.overrides import whose
 from autothrottle.core.pause import Pause, PauseMode, stale_lists, taken_back
-from autothrottle.core.plan import Limits, plan, standing_rate
-from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import Observation, Policy
-from autothrottle.core.progress import foreseen, remainder
+from autothrottle.core.plan import Limits, plan
+from autothrottle.core.policy.interface import Observation
+from autothrottle.core.progress import foreseen
 from autothrottle.core.reassignment import Submitted, Targets, proposal
-from autothrottle.core.schedule import NO_SCHEDULE, Schedule
-from autothrottle.core.topology import Snapshot, TopicPartition, participants
+from autothrottle.core.topology import Snapshot, TopicPartition
 from autothrottle.planner import narration, traces
 from autothrottle.planner.catching_up import LOOKED_AFTER, CatchingUp
-from autothrottle.planner.events import EventPoster
 from autothrottle.planner.guards import Guards
 from autothrottle.planner.journal import Journal
 from autothrottle.planner.memory import CycleInHand, Memory
 from autothrottle.planner.ramps import Ramps
+from autothrottle.planner.reading import Reading, moving, obstacle_to_submissions, standing
+from autothrottle.planner.settings import CLUSTER_TIMEOUT, IN_SHADOW, PlannerSettings, Ports
 from autothrottle.planner.submissions import Submissions
+from autothrottle.planner.telling import Telling
 from autothrottle.planner.triggers import Trigger, Triggers
-from autothrottle.ports.catch_ups import CatchUpStore
-from autothrottle.ports.cluster import ConfigWriter, Reassigner, SnapshotEvent, SnapshotSource
-from autothrottle.ports.decisions import DecisionSink
-from autothrottle.ports.fetch_settings import FetchSettingsSource
-from autothrottle.ports.leadership import Election, Leader, Term
-from autothrottle.ports.metrics import Event, EventSink, LoadSource
-from autothrottle.ports.overrides import OverrideStore
-from autothrottle.ports.pauses import PauseStore
-from autothrottle.ports.tracing import UNTRACED, Tracer
+from autothrottle.ports.cluster import SnapshotEvent
+from autothrottle.ports.leadership import Leader, Term
 
 log = logging.getLogger(__name__)
-
-_CLUSTER_TIMEOUT = timedelta(seconds=20)
-"""For reading the cluster and for writing to it: enough for 100,000 partitions read anew."""
-
-_LONGEST_METRICS_WAIT = timedelta(seconds=15)
-_METRICS_SHARE = 2 / 5
-"""Of the interval, for a reading: with all the rest a cycle takes less than half of it."""
-
-_METRICS_PAUSE = timedelta(seconds=15)
-"""After a reading that failed: so long no event cycle reads again, lest a source that hangs holds each of them."""
 
 _NOTHING_LEFT, _MARKED, _EXPIRED = "no reassignment is left", "it was marked for removal", "its time is over"
 """Why an override is purged."""
@@ -72,56 +52,8 @@ _NOTHING_LEFT, _MARKED, _EXPIRED = "no reassignment is left", "it was marked for
 _PROBLEMS_SHOWN = 5
 """How many an error names."""
 
-_FIRST_PROGRESS = SHORTEST_SPAN + timedelta(seconds=10)
-"""So long after the start of a move its ETA is known."""
-
-_IN_SHADOW = "the planner runs in shadow and changes nothing in Kafka; start it without --shadow"
-
 _CYCLES_KEPT = 100
 """For whoever watches them and is slower than they come."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannerSettings:
-    """What the operator configured."""
-
-    limits: Limits
-    policy: Policy = HeadroomPolicy()  # noqa: RUF009 (frozen)
-    """How rates are decided, before it has learned anything."""
-    interval: timedelta = timedelta(seconds=180)
-    """Between two scheduled cycles, >= 1 s."""
-    metrics_window: timedelta = timedelta(seconds=120)
-    """How long loads that were read may be used by cycles that an event starts."""
-    cleanup_after: int = 60
-    """Idle intervals after which foreign throttles are removed, >= 1; only with `cleanup_foreign`."""
-    cleanup_foreign: bool = False
-    schedule: Schedule = NO_SCHEDULE
-    """Hours in which replication gets another share of the headroom."""
-    finish_by: datetime | None = None
-    """When moves shall be done, UTC: until then they take no more than that needs; None: as soon as possible."""
-    shadow: bool = False
-    """Whether everything is decided and recorded, and nothing written, posted or submitted."""
-    cluster: str = "kafka"
-    """The cluster's name in the decision log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Everything of the outside that a planner talks to."""
-
-    election: Election
-    snapshots: SnapshotSource
-    loads: LoadSource
-    events: EventSink
-    writer: ConfigWriter
-    reassigner: Reassigner
-    overrides: OverrideStore
-    pauses: PauseStore
-    catch_ups: CatchUpStore
-    settings: FetchSettingsSource
-    tracer: Tracer = UNTRACED
-    decisions: DecisionSink | None = None
-    """Where decisions are logged; None: nowhere."""
 
 
 class Planner:
@@ -150,7 +82,8 @@ class Planner:
         self._cycles: deque[CycleRecord] = deque(maxlen=_CYCLES_KEPT)
         self._ended = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
-        self._poster = EventPoster(ports.events, min(settings.interval / 2, _LONGEST_METRICS_WAIT))
+        self._reading = Reading(ports, settings, self._triggers, self._submissions, self._catching_up, now, clock)
+        self._telling = Telling(ports.events, settings, self._triggers, self._guards, now)
         self._ramps = Ramps(ports.writer, self._triggers, self._note_standing, clock)
         self._watches = [
             ports.snapshots.watch_snapshots(self._happened),
@@ -173,7 +106,7 @@ class Planner:
         if self._thread.is_alive():  # not when what was to come before `start` has failed
             self._thread.join()
         self._ports.election.leave()
-        self._poster.stop()
+        self._telling.stop()
         self._guards.close()
         with self._ended:
             self._ended.notify_all()
@@ -210,7 +143,7 @@ class Planner:
         found = proposal(snapshot, wanted)
         if validate_only or not found.start:
             return Submitted(len(found.start), len(found.moving), len(found.there))
-        if obstacle := self._obstacle(self._ports.pauses.read_pause()):
+        if obstacle := obstacle_to_submissions(self._settings, self._ports.pauses.read_pause()):
             raise obstacle
         submission = self._submissions.propose(term.fence, wanted)
         self._triggers.request("a reassignment is to be submitted", urgent=True)
@@ -232,7 +165,7 @@ class Planner:
         """
         term = self._demand_term()
         if self._settings.shadow:
-            raise Conflict(_IN_SHADOW)
+            raise Conflict(IN_SHADOW)
         refused = self._ports.reassigner.alter_reassignments(term.fence, dict.fromkeys(rows), timeout)
         if len(refused) == len(rows):
             raise Missing(f"nothing was cancelled: {'; '.join(list(refused.values())[:_PROBLEMS_SHOWN])}")
@@ -241,14 +174,6 @@ class Planner:
         self._triggers.request("a reassignment was cancelled", urgent=True)
         log.info("Reassignment of %d partitions cancelled", len(rows) - len(refused))
         return refused
-
-    def _obstacle(self, pause: Pause | None) -> Conflict | None:
-        """Why no reassignment can be throttled and submitted now; None: it can."""
-        if self._settings.shadow:
-            return Conflict(_IN_SHADOW)
-        if pause is not None:
-            return Conflict(f"nothing was submitted, since autothrottle is paused ({pause}); resume it first")
-        return None
 
     def _demand_term(self) -> Term:
         if (term := self._ports.election.term) is None:
@@ -346,13 +271,13 @@ class Planner:
         memory.cycles += 1
         cycle = CycleInHand(term, memory.cycles)
         try:
-            self._read(cycle, trigger)
+            self._reading.read(cycle, trigger, memory, self._newest_event)
             with self._ports.tracer.span("plan"):
                 self._decide(cycle)
             with traces.applying(self._ports.tracer, cycle.changes, cycle.outcomes):
                 self._write(cycle, trigger)
             self._advance(cycle)
-            self._tell(cycle, trigger)
+            self._telling.tell(cycle, trigger, memory)
             self._purge_overrides(cycle)
             self._look_after_catch_ups(cycle)
             memory.troubles = memory.troubles + 1 if cycle.refused else 0
@@ -381,113 +306,6 @@ class Planner:
                 CycleSeen(record, cycle.read, cycle.loads, history, cycle.applied.rates, trace_id=trace_id)
             )
         return record
-
-    # Read.
-
-    def _read(self, cycle: CycleInHand, trigger: Trigger) -> None:
-        memory, ports = self._memory, self._ports
-        cycle.pause = self._pause(cycle)
-        if obstacle := self._obstacle(cycle.pause):
-            self._submissions.fail(obstacle)
-        memory.overrides = self._overrides()
-        self._await_expiry(cycle, memory.overrides)
-        cycle.findings += dict.fromkeys([*cycle.overrides.warnings, *cycle.overrides.unreadable.values()])
-        cycle.findings += self._catching_up.read()
-        with ports.tracer.span("discovery"):
-            cycle.read = self._fetch_snapshot(cycle)
-            if self._catching_up.lacks(cycle.read):
-                cycle.read = self._fetch_snapshot(cycle)
-        cycle.is_read = True
-        cycle.snapshot = self._catching_up.show(self._submissions.show(cycle.read))
-        cycle.left = remainder(cycle.read)
-        memory.version = cycle.snapshot.version
-        cycle.findings += [f"{problem.path}: {problem.reason}" for problem in cycle.snapshot.problems]
-        memory.history = memory.history.observe(self._now(), _standing(cycle.snapshot), _moving(cycle.read))
-        if cycle.pause is not None:
-            return  # Nothing is decided on them, and no failure counts.
-        with ports.tracer.span("metrics") as span:
-            cycle.loads = self._loads(cycle, trigger)
-            if memory.loads_error:
-                span.fail(memory.loads_error)
-
-    def _fetch_snapshot(self, cycle: CycleInHand) -> Snapshot:
-        return self._ports.snapshots.fetch_snapshot(
-            min_version=max(self._memory.version, self._newest_event),
-            replicas_of=sorted(cycle.overrides.active_brokers.union(self._catching_up.brokers)),
-            partitions=sorted({*self._submissions.take(), *self._catching_up.partitions}),
-            timeout=_CLUSTER_TIMEOUT,
-        )
-
-    def _pause(self, cycle: CycleInHand) -> Pause | None:
-        """The pause; the one last read when it cannot be read. Whatever changed is logged once."""
-        memory = self._memory
-        try:
-            pause = self._ports.pauses.read_pause()
-        except Unavailable as error:
-            if not memory.pause_is_known:
-                raise
-            cycle.findings.append(f"the pause cannot be read, what was last read of it holds: {error}")
-            return memory.pause
-        if pause != memory.pause:
-            log.warning("%s", "Resumed" if pause is None else f"Paused: {pause}")
-        memory.pause, memory.pause_is_known = pause, True
-        return pause
-
-    def _overrides(self) -> Overrides:
-        """The overrides, those that cannot be read as they were last read."""
-        last = self._memory.overrides
-        try:
-            read = self._ports.overrides.read_overrides()
-        except Unavailable as error:
-            if last is None:
-                raise
-            reason = f"no override can be read, the last ones stay: {error}"
-            read = Overrides(unreadable={None: reason, **{b: reason for b in last.brokers}})
-        return read.keeping_unreadable(last or Overrides())
-
-    def _await_expiry(self, cycle: CycleInHand, overrides: Overrides) -> None:
-        """Leave out the overrides whose time has come, and let a cycle run when the next one's comes."""
-        now = self._now()
-        cycle.overrides, cycle.expired = overrides.acting(now), overrides.expired(now)
-        if (end := overrides.next_expiry(now)) is not None:
-            self._triggers.request("an override ends", end - now)
-
-    def _loads(self, cycle: CycleInHand, trigger: Trigger) -> Loads:
-        """The loads to decide on; read anew by scheduled cycles, and when those last read are too old."""
-        memory = self._memory
-        if trigger.scheduled or self._loads_are_due():
-            self._fetch_loads()
-            memory.history = memory.history.measured(memory.loads, _moving(cycle.read))
-        missing = participants(cycle.snapshot).keys() - memory.loads.brokers.keys()
-        if trigger.scheduled:
-            memory.failures = {b: memory.failures.get(b, 0) + 1 for b in missing}
-        if memory.loads_error:
-            cycle.findings.append(memory.loads_error)
-            return memory.loads
-        cycle.findings += memory.loads.warnings
-        cycle.findings += [
-            f"broker {b}: {memory.loads.problems.get(b, 'the metrics source does not know it')}"
-            for b in sorted(missing)
-        ]
-        return memory.loads
-
-    def _loads_are_due(self) -> bool:
-        memory = self._memory
-        lifetime = _METRICS_PAUSE if memory.loads_error else self._settings.metrics_window
-        return memory.loads_read is None or self._clock() - memory.loads_read >= lifetime.total_seconds()
-
-    @property
-    def _metrics_wait(self) -> timedelta:
-        return min(self._settings.interval * _METRICS_SHARE, _LONGEST_METRICS_WAIT)
-
-    def _fetch_loads(self) -> None:
-        memory = self._memory
-        try:
-            memory.loads = self._ports.loads.fetch_loads(self._metrics_wait)
-            memory.loads_error = ""
-        except AutothrottleError as error:
-            memory.loads, memory.loads_error = Loads(), f"metrics cannot be read: {error}"
-        memory.loads_read = self._clock()
 
     # Decide.
 
@@ -551,23 +369,23 @@ class Planner:
             cycle.changes.clear()
         if cycle.changes:
             fence, wanted = cycle.term.fence, cycle.changes
-            cycle.outcomes += self._ports.writer.apply(fence, wanted, _CLUSTER_TIMEOUT)
+            cycle.outcomes += self._ports.writer.apply(fence, wanted, CLUSTER_TIMEOUT)
         cycle.applied = narration.Applied.of(cycle.changes, cycle.outcomes, cycle.snapshot.ledger)
-        standing = _standing(cycle.snapshot) | {port: rate or 0 for port, rate in cycle.applied.rates.items()}
-        self._memory.history = self._memory.history.observe(self._now(), standing, _moving(cycle.read))
+        stands = standing(cycle.snapshot) | {port: rate or 0 for port, rate in cycle.applied.rates.items()}
+        self._memory.history = self._memory.history.observe(self._now(), stands, moving(cycle.read))
         if not self._settings.shadow:
             self._ramps.took(cycle.plan, cycle.snapshot, cycle.changes, cycle.outcomes)
 
     def _note_standing(self, snapshot: Snapshot) -> None:
         """Remember what stands after a step."""
-        self._memory.history = self._memory.history.observe(self._now(), _standing(snapshot), _moving(snapshot))
+        self._memory.history = self._memory.history.observe(self._now(), standing(snapshot), moving(snapshot))
 
     def _advance(self, cycle: CycleInHand) -> None:
         """Submit the reassignment whose throttles stand."""
         fence, reassigner = cycle.term.fence, self._ports.reassigner
         with self._ports.tracer.span("submit") if self._submissions.pending else nullcontext():
             after = self._submissions.advance(
-                cycle.read, cycle.refused, lambda start: reassigner.alter_reassignments(fence, start, _CLUSTER_TIMEOUT)
+                cycle.read, cycle.refused, lambda start: reassigner.alter_reassignments(fence, start, CLUSTER_TIMEOUT)
             )
         if after is not None:
             self._triggers.request("a submitted reassignment is looked after", after, urgent=True)
@@ -624,85 +442,6 @@ class Planner:
             self._memory.after_reassignment = True
         elif not (purge_is_left or cycle.snapshot.problems or None in cycle.overrides.unreadable):
             self._memory.after_reassignment = False
-
-    # Tell.
-
-    def _tell(self, cycle: CycleInHand, trigger: Trigger) -> None:
-        memory, snapshot = self._memory, cycle.snapshot
-        topics = frozenset(cycle.read.topics)
-        done = sorted(memory.topics - topics)
-        if done:
-            log.info("%s", narration.done_line(done))
-        lines = tuple(narration.topic_lines(snapshot))
-        if lines != memory.announced or trigger.scheduled:
-            for line in (*lines, *narration.progress_lines(cycle.left)):
-                log.info("%s", line)
-        if topics and not memory.topics:
-            self._announce_progress(cycle.read.progress is not None)
-        limits = self._guards.limits(self._settings.limits, self._now())
-        for line in narration.rate_lines(cycle.plan, cycle.applied, limits):
-            log.info("%s", line)
-        for line in narration.removal_lines(cycle.plan, cycle.applied):
-            log.info("%s", line)
-        if self._settings.shadow:
-            self._tell_what_would_be(cycle)
-        defaults = snapshot.default_throttles
-        cycle.findings += narration.default_lines(memory.defaults, defaults)
-        cycle.findings += narration.default_in_force_lines(defaults, cycle.changes, cycle.outcomes)
-        said, seen = self._guards.look(cycle.plan, snapshot, trigger.scheduled)
-        cycle.findings += said
-        self._tell_findings(cycle)
-        if not self._settings.shadow:
-            self._post_events(cycle, done, seen)
-        memory.topics, memory.announced, memory.defaults = topics, lines, defaults
-        memory.foreign = cycle.foreign
-
-    def _post_events(self, cycle: CycleInHand, done: Sequence[str], seen: Sequence[Event]) -> None:
-        """Post what the cycle changed, and what others left: that when it appears or becomes another."""
-        found = [*narration.events(cycle.plan, cycle.snapshot, cycle.applied, done), *seen]
-        if cycle.foreign and cycle.foreign != self._memory.foreign:
-            found.append(narration.foreign_event(cycle.foreign, self._settings.cleanup_foreign))
-        for event in found:
-            self._poster.post(event)
-
-    def _announce_progress(self, is_read: bool) -> None:
-        """At the start of a move: let a cycle tell its ETA once there is one, or say that there will be none."""
-        if is_read:
-            self._triggers.request("how far the move has come", _FIRST_PROGRESS)
-        else:
-            log.info("%s", narration.UNKNOWN_PROGRESS)
-
-    def _tell_what_would_be(self, cycle: CycleInHand) -> None:
-        """Log what is not written, when it becomes another thing: it is worked out anew by each cycle."""
-        lines = tuple(narration.would_lines(cycle.plan, cycle.would, self._settings.limits))
-        for line in lines if lines != self._memory.would else ():
-            log.info("%s", line)
-        self._memory.would = lines
-
-    def _tell_findings(self, cycle: CycleInHand) -> None:
-        """Log what was found, each thing when it appears and not again while it stays."""
-        refused = [f"{o.resource}: not written: {o.reason}" for o in cycle.refused]
-        findings = [*cycle.findings, *refused]
-        for finding in findings:
-            if finding not in self._memory.findings:
-                log.warning("%s", finding)
-        self._memory.findings = frozenset(findings)
-
-
-def _standing(snapshot: Snapshot) -> dict[tuple[int, ReplicaRole], int]:
-    """The rates that stand in the cluster, by broker and role."""
-    return {
-        (resource.broker_id, role): rate
-        for resource in snapshot.throttles
-        if resource.type is ResourceType.BROKER
-        for role in ReplicaRole
-        if (rate := standing_rate(snapshot, resource.broker_id, role)) is not None
-    }
-
-
-def _moving(snapshot: Snapshot) -> frozenset[tuple[int, ReplicaRole]]:
-    """The ports that take part in a move."""
-    return frozenset((broker_id, role) for broker_id, roles in participants(snapshot).items() for role in roles)
 
 
 def back_off(troubles: int, interval: timedelta, chance: float) -> timedelta:

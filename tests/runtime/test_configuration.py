@@ -67,6 +67,10 @@ GOOD: Mapping[str, Sequence[str]] = {
     "planner-addr": ["a:1", "a:1,b:2", "unix:/tmp/s"],
     "applier-addr": ["a:1", "a:1,b:2", "unix:/tmp/s"],
     "admin-addr": ["a:1", "a:1,b:2", "unix:/tmp/s"],
+    "decisions": ["/var/lib/decisions", "decisions", "file:///var/lib/decisions"],
+    "decisions-spool": ["/var/lib/spool", "spool"],
+    "decisions-retention": ["0", "1", "365"],
+    "cluster-name": ["kafka", "main-2", "eu.west_1"],
     "log-format": ["text", "json"],
     "log-level": ["debug", "warning", "error"],
 }
@@ -113,6 +117,10 @@ BAD: Mapping[str, Sequence[str]] = {
     "api-listen": ["8080", "localhost", "localhost:65536"],
     "listen": ["unix:"],
     "planner-addr": ["a:0", "a"],
+    "decisions": ["a\x00b"],
+    "decisions-spool": ["a\x00b"],
+    "decisions-retention": ["-1", "1.5", "100001"],
+    "cluster-name": ["a/b", "-a", "x" * 101],
     "log-format": ["xml"],
     "log-level": ["INFO"],
 }
@@ -246,6 +254,14 @@ def test_all_problems_are_listed_at_once_with_option_source_range_and_fix(data: 
 def test_a_text_outside_of_the_range_is_refused(name: str, text: str) -> None:
     (problem,) = problems(f"--{name}={text}")
     assert problem.startswith(name)
+
+
+def test_decisions_in_an_object_store_need_a_local_spool() -> None:
+    (problem,) = problems("--decisions=s3://bucket/decisions")
+    assert problem.startswith("decisions: 's3://bucket/decisions' (flag --decisions) is an object store")
+    assert "Fix: --decisions-spool=" in problem
+    there = parse(["--decisions=s3://bucket/decisions", "--decisions-spool=/var/lib/spool"], {}).decisions
+    assert (there.uri, there.spool) == ("s3://bucket/decisions", "/var/lib/spool")
 
 
 def test_a_bad_configuration_is_an_error_of_core() -> None:

@@ -119,21 +119,22 @@ def test_a_planner_that_wakes_after_its_session_writes_nothing_and_what_was_bein
 ) -> None:
     first, second = candidates
     before = kraft_cluster.stored_configs()
-    for rate in range(11, 16):
+    # Each is lower than the one before, or hardly higher: a raise would be written in steps.
+    for rate in range(60, 55, -1):
         put(kraft_cluster, first, rate * MB)
 
-    offset = woken_with_a_stale_write(kraft_cluster, first, second, "checked", 21 * MB)
+    offset = woken_with_a_stale_write(kraft_cluster, first, second, "checked", 50 * MB)
     eventually(lambda: f"brokers/{BROKER}: not written" in first.log(), LONG)
-    put(kraft_cluster, second, 25 * MB)
-    assert written(kraft_cluster, offset, 21 * MB) == [], "it was too late, and nothing was sent"
+    put(kraft_cluster, second, 45 * MB)
+    assert written(kraft_cluster, offset, 50 * MB) == [], "it was too late, and nothing was sent"
 
-    offset = woken_with_a_stale_write(kraft_cluster, second, first, "sending", 31 * MB)
+    offset = woken_with_a_stale_write(kraft_cluster, second, first, "sending", 40 * MB)
     woken = time.time()
-    eventually(lambda: written(kraft_cluster, offset, 31 * MB) != [], LONG)
-    landed = written(kraft_cluster, offset, 31 * MB)[0]
-    eventually(lambda: rates(kraft_cluster) == {str(31 * MB + 1)}, LONG)
-    repaired = written(kraft_cluster, landed.offset, 31 * MB + 1)[0]
-    eventually(lambda: f"somebody set a rate of {31 * MB} in place of {31 * MB + 1}; repaired" in first.log(), LONG)
+    eventually(lambda: written(kraft_cluster, offset, 40 * MB) != [], LONG)
+    landed = written(kraft_cluster, offset, 40 * MB)[0]
+    eventually(lambda: rates(kraft_cluster) == {str(40 * MB + 1)}, LONG)
+    repaired = written(kraft_cluster, landed.offset, 40 * MB + 1)[0]
+    eventually(lambda: f"somebody set a rate of {40 * MB} in place of {40 * MB + 1}; repaired" in first.log(), LONG)
 
     first.admin.remove_override(BROKER)
     eventually(lambda: kraft_cluster.stored_configs() == before, LONG)

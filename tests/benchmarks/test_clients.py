@@ -106,7 +106,7 @@ def test_whole_cycles_while_100_brokers_read_every_notification(house: House, fi
 
     with house.installation() as services, readers(house, tmp_path) as reading:
         for _ in range(RUNS):
-            services.measure(LIGHT)
+            services.measure_before_a_move(LIGHT)
             starts.append(seen(reading, services, house.cluster.start_move, LIGHT))
             services.measure(HEAVY)
             changed.append(seen(reading, services, services.run_cycle, HEAVY))
@@ -179,7 +179,7 @@ def test_an_override_is_posted_during_cycles(house: House, figures: Figures, tmp
     changing: list[float] = []
     with house.installation() as services, gateway(house, services, tmp_path) as address:
         for _ in range(RUNS):
-            services.measure(LIGHT)
+            services.measure_before_a_move(LIGHT)
             for cause, load, found in (
                 (house.cluster.start_move, LIGHT, starting),
                 (services.run_cycle, HEAVY, changing),
@@ -261,7 +261,7 @@ def test_cycles_with_and_without_100_that_watch_and_50_that_call(
 
     with house.installation() as services:
         for run in range(2 * RUNS):  # by turns, so that a noisy minute hits both
-            services.measure(LIGHT)
+            services.measure_before_a_move(LIGHT)
             services.observe(house.cluster.start_move, house.is_throttled(LIGHT))
             if run % 2:
                 among_clients(services, run)

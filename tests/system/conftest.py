@@ -1,10 +1,11 @@
 """Real servers for the tests in this directory. A missing Java or jar is an error here, never a skip."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
+from autothrottle.core.configs import THROTTLE_KEYS
 from autothrottle.lab.kafka import KafkaCluster
 from autothrottle.lab.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle.lab.kraft import KraftCluster
@@ -46,8 +47,49 @@ With the default of 10 MB a response is a second of such a throttle, and every f
 BROKERS = (1001, 1002, 1003, 1004, 1005)
 
 
+_RAN = pytest.StashKey[pytest.TestReport]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[_RAN] = report
+    return report
+
+
 @pytest.fixture(scope="session")
-def kafka_cluster(zookeeper: ZooKeeperServer) -> Iterator[ZooKeeperModeCluster]:
+def shared_clusters() -> list[KafkaCluster]:
+    """The clusters below that run by now."""
+    return []
+
+
+@pytest.fixture(autouse=True)
+def no_failure_leaves_a_throttle(request: pytest.FixtureRequest, shared_clusters: list[KafkaCluster]) -> Iterator[None]:
+    """A test that fails in the middle has not taken its throttles back: else each one after it would fail too."""
+    yield
+    ran = request.node.stash.get(_RAN, None)
+    if ran is not None and ran.failed:
+        for cluster in shared_clusters:
+            remove_throttles(cluster)
+
+
+def remove_throttles(cluster: KafkaCluster) -> None:
+    """Remove every throttle of a cluster, whoever set it."""
+    for entity, config in cluster.stored_configs().items():
+        kind, _, name = entity.partition("/")
+        if not (left := {key: None for key in config if key in THROTTLE_KEYS}):
+            continue
+        if kind == "topics":
+            cluster.set_configs_as_a_user(left, topic=name)
+        elif name == "<default>":
+            cluster.set_configs_as_a_user(left, default=True)
+        elif kind == "brokers":
+            cluster.set_configs_as_a_user(left, broker_id=int(name))
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(zookeeper: ZooKeeperServer, shared_clusters: list[KafkaCluster]) -> Iterator[ZooKeeperModeCluster]:
     """Five brokers of Kafka 3.9 that keep their metadata in ZooKeeper.
 
     A test uses topics of its own and takes back what it sets.
@@ -56,17 +98,21 @@ def kafka_cluster(zookeeper: ZooKeeperServer) -> Iterator[ZooKeeperModeCluster]:
         scratch_directory() as directory,
         ZooKeeperModeCluster(zookeeper.connect, directory, BROKERS, broker_properties=SCALED_FETCHES) as cluster,
     ):
+        shared_clusters.append(cluster)
         yield cluster
+        shared_clusters.remove(cluster)
 
 
 @pytest.fixture(scope="session")
-def kraft_cluster() -> Iterator[KraftCluster]:
+def kraft_cluster(shared_clusters: list[KafkaCluster]) -> Iterator[KraftCluster]:
     """Five brokers of Kafka 4 and their controller; a test uses topics of its own and takes back what it sets."""
     with (
         scratch_directory() as directory,
         KraftCluster(directory, BROKERS, broker_properties=SCALED_FETCHES) as cluster,
     ):
+        shared_clusters.append(cluster)
         yield cluster
+        shared_clusters.remove(cluster)
 
 
 @pytest.fixture(scope="session", params=["kafka_cluster", "kraft_cluster"], ids=["zookeeper", "kraft"])

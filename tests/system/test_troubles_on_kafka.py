@@ -79,8 +79,10 @@ def moving(cluster: KraftCluster, services: ServiceProcesses, topic: str, megaby
         admin = admin_pb2_grpc.AdminServiceStub(channel)
         hurry = admin_pb2.Override(rate_bytes_per_second=500 * MB)
         admin.SetOverride(admin_pb2.SetOverrideRequest(override=hurry), timeout=10)
-        watch.wait_until(lambda s: not s.moving, 200, "the move is over")
-        admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(), timeout=10)
+        try:
+            watch.wait_until(lambda s: not s.moving, 200, "the move is over")
+        finally:
+            admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(), timeout=10)
         watch.wait_until(lambda s: not s.rates and not any(s.lists), 60, "nothing is left")
     after = cluster.stored_configs()
     assert without_defaults(after) == without_defaults(before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 from typing import Any
 
 from datadog_api_client import ApiClient, Configuration
@@ -31,8 +33,20 @@ class Client(ApiClient):
         return _Rest(self.configuration, maxsize=CONCURRENT_READS + CONCURRENT_POSTS)
 
     def drop_idle_connections(self) -> None:
-        """Forget connections that wait for a next call; until then a firewall would have forgotten them."""
+        """Close connections that wait for a next call; until then a firewall would have forgotten them."""
+        pools = self.rest_client.pool_manager.pools
+        waiting = [pool.pool for pool in map(pools.get, pools.keys()) if pool]
         self.rest_client.pool_manager.clear()
+        # A call that failed holds its pool until the next garbage collection, and so the connections of all others.
+        for connections in waiting:
+            _close_all(connections)
+
+
+def _close_all(connections: queue.LifoQueue[Any]) -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            if connection := connections.get(block=False):
+                connection.close()
 
 
 class _Rest(RESTClientObject):

@@ -1,0 +1,61 @@
+"""Brokers that catch up, in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from autothrottle.adapters.memory.election import MemoryElectorate
+from autothrottle.adapters.subscriptions import Subscriptions
+from autothrottle.core.catch_up import CatchUp
+from autothrottle.core.errors import Unavailable
+from autothrottle.ports.cluster import Watch
+
+
+class MemoryCatchUps:
+    """The catch-ups in memory (a `CatchUpStore`)."""
+
+    def __init__(self, electorate: MemoryElectorate | None = None) -> None:
+        """Make an empty store.
+
+        Args:
+            electorate: whose terms fence the purging; None: one of its own.
+        """
+        self._electorate = electorate or MemoryElectorate()
+        self._catch_ups: dict[int, CatchUp] = {}
+        self._lock = threading.Lock()
+        self._watches: Subscriptions[None] = Subscriptions()
+        self._down = False
+
+    def unavailable(self, down: bool) -> None:
+        """Whether the store answers nobody."""
+        self._down = down
+
+    def read_catch_ups(self) -> Mapping[int, CatchUp]:
+        self._answer()
+        return dict(self._catch_ups)
+
+    def start_catch_up(self, wanted: CatchUp) -> None:
+        self._answer()
+        with self._lock:
+            self._catch_ups[wanted.broker_id] = wanted
+        self._watches.publish(None)
+
+    def remove_catch_up(self, broker_id: int) -> bool:
+        self._answer()
+        with self._lock:
+            found = self._catch_ups.pop(broker_id, None)
+        if found is not None:
+            self._watches.publish(None)
+        return found is not None
+
+    def purge_catch_up(self, fence: int, ended: CatchUp) -> bool:
+        self._electorate.check(fence)
+        return self._catch_ups.get(ended.broker_id) == ended and self.remove_catch_up(ended.broker_id)
+
+    def watch_catch_ups(self, notify: Callable[[], None]) -> Watch:
+        return self._watches.add(lambda _: notify())
+
+    def _answer(self) -> None:
+        if self._down:
+            raise Unavailable("the catch-ups cannot be read or written; try again")

@@ -1,0 +1,114 @@
+"""Who leads, in memory: the twin of the election, and the fence that all writes are checked against."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from autothrottle.core.errors import NotLeader, Unavailable
+from autothrottle.ports.leadership import Leader, Term
+
+
+class MemoryElectorate:
+    """What all candidates share: who stands, who leads, and the fence that every write is checked against."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._candidates: list[MemoryElection] = []
+        self._leader: Leader | None = None
+        self._down = False
+
+    @property
+    def fence(self) -> int:
+        """The newest term; 0 before the first."""
+        return self._leader.fence if self._leader else 0
+
+    def check(self, fence: int) -> None:
+        """Return while a term is the newest one.
+
+        Raises:
+            NotLeader: when it is over.
+        """
+        if fence != self.fence:
+            address = self._leader.address if self._leader else ""
+            raise NotLeader(f"term {fence} is over, the newest is {self.fence}; do not write any more", address)
+
+    def begin_term(self, address: str = "") -> int:
+        """Let a term begin that no candidate holds, as if another planner led; returns its fence."""
+        with self._lock:
+            losers = [c for c in self._candidates if c.term]
+            self._leader = Leader(self.fence + 1, address, datetime.now(UTC))
+            for loser in losers:
+                loser.term = None
+        _tell(losers)
+        return self.fence
+
+    def depose(self) -> None:
+        """End the leader's session: it stands again behind all others, and the next one leads."""
+        with self._lock:
+            leaders = [c for c in self._candidates if c.term]
+            for leader in leaders:
+                leader.term = None
+                self._candidates.remove(leader)
+                self._candidates.append(leader)
+        _tell(leaders)
+        self._elect()
+
+    def unavailable(self, down: bool) -> None:
+        """Whether the election answers nobody; terms go on meanwhile."""
+        self._down = down
+
+    def _read(self) -> Leader | None:
+        if self._down:
+            raise Unavailable("the election does not answer; try again")
+        return self._leader
+
+    def _elect(self) -> None:
+        with self._lock:
+            if not self._candidates or any(c.term for c in self._candidates):
+                return
+            winner = self._candidates[0]
+            self._leader = Leader(self.fence + 1, winner.address, datetime.now(UTC))
+            winner.term = Term(self.fence)
+        _tell([winner])
+
+    def _add(self, candidate: MemoryElection) -> None:
+        with self._lock:
+            if candidate not in self._candidates:
+                self._candidates.append(candidate)
+        self._elect()
+
+    def _remove(self, candidate: MemoryElection) -> None:
+        with self._lock:
+            if candidate in self._candidates:
+                self._candidates.remove(candidate)
+            led, candidate.term = candidate.term is not None, None
+        if led:
+            _tell([candidate])
+        self._elect()
+
+
+def _tell(candidates: Iterable[MemoryElection]) -> None:
+    for candidate in candidates:
+        candidate.on_change()
+
+
+class MemoryElection:
+    """One candidate's part in an electorate (an `Election`); the first that joined leads."""
+
+    def __init__(self, electorate: MemoryElectorate) -> None:
+        self._electorate = electorate
+        self.term: Term | None = None
+        self.address = ""
+        self.on_change: Callable[[], None] = lambda: None
+
+    def leader(self) -> Leader | None:
+        return self._electorate._read()
+
+    def join(self, address: str, on_change: Callable[[], None]) -> None:
+        self.address, self.on_change = address, on_change
+        self._electorate._add(self)
+
+    def leave(self) -> None:
+        self._electorate._remove(self)

@@ -1,0 +1,57 @@
+"""The pause, in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
+from autothrottle.adapters.subscriptions import Subscriptions
+from autothrottle.core.audit import AuditAction, AuditRecord
+from autothrottle.core.errors import Unavailable
+from autothrottle.core.pause import Pause
+from autothrottle.ports.cluster import Watch
+
+
+class MemoryPauses:
+    """The pause in memory (a `PauseStore`)."""
+
+    def __init__(self, audit: MemoryAudit | None = None) -> None:
+        """Make a store that is not paused; changes are recorded in `audit`, or in a record of its own."""
+        self.audit = audit or MemoryAudit()
+        self._pause: Pause | None = None
+        self._lock = threading.Lock()
+        self._watches: Subscriptions[None] = Subscriptions()
+        self._down = False
+
+    def unavailable(self, down: bool) -> None:
+        """Whether the store answers nobody."""
+        self._down = down
+
+    def read_pause(self) -> Pause | None:
+        self._answer()
+        return self._pause
+
+    def set_pause(self, pause: Pause) -> None:
+        self._swap(pause, AuditRecord(0, NO_TIME, pause.author, AuditAction.PAUSE, pause=pause))
+
+    def remove_pause(self, who: str = "") -> bool:
+        return self._swap(None, AuditRecord(0, NO_TIME, who, AuditAction.RESUME)) is not None
+
+    def watch_pause(self, notify: Callable[[], None]) -> Watch:
+        return self._watches.add(lambda _: notify())
+
+    def _swap(self, pause: Pause | None, record: AuditRecord) -> Pause | None:
+        self._answer()
+        with self._lock:
+            before, self._pause = self._pause, pause
+            if pause or before:
+                self.audit.add(replace(record, pause=pause or before))
+        if before != pause:
+            self._watches.publish(None)
+        return before
+
+    def _answer(self) -> None:
+        if self._down:
+            raise Unavailable("the pause cannot be read or written; try again")

@@ -18,7 +18,7 @@ from autothrottle.runtime.options import OPTIONS
 from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.v1 import admin_pb2, planner_pb2
 from autothrottle_client import AdminClient, Cycle
-from autothrottle_client.throttlectl import make_parser
+from autothrottle_client.command_line import make_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")

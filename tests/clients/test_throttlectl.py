@@ -22,10 +22,11 @@ from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.configs import FOLLOWER_REPLICAS, LEADER_RATE, ConfigResource
 from autothrottle.lab.processes import free_ports
 from autothrottle_client import ClusterState, Cycle, Decision, Invalid, Member, Reason, ReplicaRole, tables
+from autothrottle_client.command_line import make_parser
 from autothrottle_client.completion import SHELLS, Grammar
 from autothrottle_client.expiry import parse_expiry
 from autothrottle_client.rates import format_rate, parse_rate
-from autothrottle_client.throttlectl import main, make_parser
+from autothrottle_client.throttlectl import main
 from tests import builders
 from tests.builders import NOON, eventually, mb
 from tests.services.house import House

@@ -1,0 +1,282 @@
+"""The command line of `throttlectl`: its commands and options, and what is accepted as their values."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from autothrottle_client.commands import Call
+from autothrottle_client.completion import SHELLS
+from autothrottle_client.errors import Invalid
+from autothrottle_client.estimates import parse_ratio, parse_span
+from autothrottle_client.expiry import parse_expiry
+from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_BROKER_ID
+from autothrottle_client.rates import parse_rate
+from autothrottle_client.replicas import parse_addresses
+
+ADDRESS_VARIABLE = "AUTOTHROTTLE_ADMIN_ADDR"
+DEFAULT_ADDRESS = "127.0.0.1:8090"
+DEFAULT_TIMEOUT = "5"
+
+_DESCRIPTION = "Overrides, reassignments, state and cycles of a running autothrottle."
+_EPILOG = """exit status: 0 done, 1 failed, 2 used wrongly, 3 not found, 4 unavailable, 130 interrupted
+
+JSON has one object, of watch and reassign one in each line; rates are whole numbers of bytes per second (1 MB/s is
+1000000)."""
+
+_T = TypeVar("_T")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser; it serves one command line, as it remembers which options it has seen."""
+    common = _common_options()
+    parser = argparse.ArgumentParser(
+        prog="throttlectl",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[common],
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, meaning: str, **options: Any) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name, help=meaning, description=meaning[0].upper() + meaning[1:] + ".", allow_abbrev=False, **options
+        )
+
+    _add_get(command("get", "show the overrides, or a broker's", parents=[common]))
+    _add_set(command("set", "set an override, in place of one that stands", parents=[common]))
+    _add_remove(command("remove", "remove an override", parents=[common]))
+    _add_audit(command("audit", "show who changed which override or the pause, the newest first", parents=[common]))
+    _add_estimate(command("estimate", "tell how long a reassignment would take, before it starts", parents=[common]))
+    _add_reassign(command("reassign", "throttle a reassignment, then submit it, and follow it", parents=[common]))
+    _add_file(command("cancel", "cancel the reassignment of a file's partitions", parents=[common]))
+    command("reassignments", "show what is being reassigned", parents=[common])
+    _add_catchup(command("catchup", "throttle what a bootstrapped broker lacks, until it is in sync", parents=[common]))
+    _add_pause(command("pause", "decide nothing until resumed: throttles stay as they stand", parents=[common]))
+    command("resume", "decide again", parents=[common])
+    command("state", "show who leads, the last cycle and the overrides", parents=[common])
+    _add_watch(command("watch", "print every cycle as it ends, whoever leads, until interrupted", parents=[common]))
+    completion = command("completion", "print a shell's completion script")
+    completion.add_argument("shell", choices=SHELLS, help="the shell that loads it")
+    return parser
+
+
+def _common_options() -> argparse.ArgumentParser:
+    """Options that may stand in front of the command and behind it."""
+    common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    _option(
+        common,
+        "--addr",
+        type=_accepted(parse_addresses),
+        metavar="ADDR[,ADDR]",
+        help=f"where admin answers, host:port or unix:path (${ADDRESS_VARIABLE}; default {DEFAULT_ADDRESS})",
+    )
+    _option(common, "--output", choices=("table", "json"), help="how to print (default table)")
+    _option(
+        common,
+        "--timeout",
+        type=_accepted(_seconds),
+        metavar="SECONDS",
+        help=f"for a call with all its attempts, above 0 and at most 3600 (default {DEFAULT_TIMEOUT})",
+    )
+    return common
+
+
+def _add_get(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("broker", nargs="?", type=_accepted(_broker_id), metavar="BROKER", help="id of a broker")
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rate", type=_accepted(parse_rate), metavar="RATE", help="like 200MB/s, 200 (MB/s), 1500000B/s")
+    _add_broker(parser)
+    parser.add_argument(
+        "--autoremove", action="store_true", help="let the cluster's override end when no reassignment is left"
+    )
+    _option(
+        parser,
+        "--expires",
+        default=None,
+        type=_accepted(lambda text: parse_expiry(text, datetime.now(UTC))),
+        metavar="WHEN",
+        help="when it ends by itself: in 30m, 2h, 1d ..., or at a time like 2030-01-31T18:00:00Z (default never)",
+    )
+    _add_etag(parser)
+
+
+def _add_remove(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    _add_broker(which)
+    which.add_argument("--all", action="store_true", help="every override: the cluster's and all brokers'")
+    _add_etag(parser)
+
+
+def _add_etag(parser: argparse.ArgumentParser) -> None:
+    _option(
+        parser,
+        "--etag",
+        default=None,
+        type=_accepted(_etag),
+        metavar="ETAG",
+        help="of the version to change, and no other, as get shows it; without it any",
+    )
+
+
+def _add_audit(parser: argparse.ArgumentParser) -> None:
+    _option(
+        parser,
+        "--limit",
+        default=20,
+        type=_accepted(_limit),
+        metavar="N",
+        help=f"how many, 1 to {MAX_AUDIT_RECORDS} (default 20)",
+    )
+
+
+def _add_estimate(parser: argparse.ArgumentParser) -> None:
+    _add_file(parser)
+    goal = parser.add_mutually_exclusive_group()
+    _option(
+        goal,
+        "--max-ratio",
+        default=None,
+        type=_accepted(parse_ratio),
+        metavar="PERCENT",
+        help="with throttles of so much of every link's capacity, above 0 and at most 100 (default: present headrooms)",
+    )
+    _option(
+        goal,
+        "--within",
+        default=None,
+        type=_accepted(parse_span),
+        metavar="TIME",
+        help="with the throttles that it needs to be done in 30m, 2h, 1d ...",
+    )
+
+
+def _add_reassign(parser: argparse.ArgumentParser) -> None:
+    _add_file(parser)
+    parser.add_argument("--no-wait", action="store_true", help="return when Kafka has taken it, and do not follow it")
+    parser.add_argument("--dry-run", action="store_true", help="only look at it, and change nothing")
+
+
+def _add_catchup(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("broker", type=_accepted(_broker_id), metavar="BROKER", help="id of the broker; it may be down")
+    parser.add_argument("--stop", action="store_true", help="take its throttles away: it catches up without")
+
+
+def _add_pause(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--clear", action="store_true", help="give all throttles back: what moves goes on without throttles"
+    )
+    _option(parser, "--reason", default="", metavar="TEXT", help="why, for the log and for whoever looks at the state")
+
+
+def _add_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="as kafka-reassign-partitions.sh reads it; - is standard input")
+
+
+def _add_broker(parser: argparse._ActionsContainer) -> None:
+    _option(
+        parser,
+        "--broker",
+        default=None,
+        type=_accepted(_broker_id),
+        metavar="ID",
+        help="the broker's; without it the cluster's, which rules every broker that takes part in a reassignment",
+    )
+
+
+def _add_watch(parser: argparse.ArgumentParser) -> None:
+    _option(
+        parser,
+        "--planner-addr",
+        type=_accepted(parse_addresses),
+        metavar="ADDR[,ADDR]",
+        help="where planners answer (default: the leader's address as admin knows it)",
+    )
+
+
+class _Once(argparse.Action):
+    """Stores a value, and refuses a second one: the last would win unseen."""
+
+    seen = False
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if self.seen:
+            raise argparse.ArgumentError(self, "is given twice; give it once")
+        self.seen = True
+        setattr(namespace, self.dest, values)
+
+
+def _option(parser: argparse._ActionsContainer, name: str, **options: Any) -> None:
+    # Without a default a subcommand's namespace does not overwrite what stood in front of the command.
+    parser.add_argument(name, action=_Once, **{"default": argparse.SUPPRESS, **options})
+
+
+def _accepted(read: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Return the reader with its errors as argparse shows them."""
+
+    def accept(text: str) -> _T:
+        try:
+            return read(text)
+        except Invalid as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return accept
+
+
+def _broker_id(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,9}", text) or int(text) > MAX_BROKER_ID:
+        raise Invalid(
+            f"{text[:60]!r} is no broker id: it must be an integer, 1 to {MAX_BROKER_ID}; give for example 1001"
+        )
+    return int(text)
+
+
+def _etag(text: str) -> str:
+    # An empty one would change any version: a script's variable that was never set.
+    if not re.fullmatch(r"[1-9a-f][0-9a-f]{0,15}", text):
+        raise Invalid(f"{text[:60]!r} is no etag: give it as get shows it, or none to change any version")
+    return text
+
+
+def _limit(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,3}", text) or int(text) > MAX_AUDIT_RECORDS:
+        raise Invalid(f"{text[:60]!r} is no number of records: it must be 1 to {MAX_AUDIT_RECORDS}; give one")
+    return int(text)
+
+
+def _seconds(text: str) -> timedelta:
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", text) or not 0 < float(text) <= 3600:
+        raise Invalid(f"{text[:60]!r} is no time-out: it must be seconds, above 0 and at most 3600; give for example 5")
+    return timedelta(seconds=float(text))
+
+
+def call_of(read: argparse.Namespace) -> Call:
+    """Return a command line that was read, with what stands in the environment."""
+    return Call(
+        arguments=read,
+        addresses=getattr(read, "addr", None) or _default_addresses(),
+        planners=getattr(read, "planner_addr", ()),
+        timeout=getattr(read, "timeout", None) or _seconds(DEFAULT_TIMEOUT),
+        json=getattr(read, "output", "table") == "json",
+    )
+
+
+def _default_addresses() -> tuple[str, ...]:
+    try:
+        return parse_addresses(os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS)
+    except Invalid as error:
+        raise Invalid(f"{ADDRESS_VARIABLE}: {error}") from None

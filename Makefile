@@ -50,7 +50,7 @@ score: $(STAMP) java ## score what was decided (DECISIONS=place, of the demo if 
 
 # On a shared machine a stalled second fails a limit that holds. A few that failed have a second trial, alone, and both
 # are printed; what fails twice, and more than a few, has failed.
-test: $(STAMP) java ## run all tests; ARGS="-k name" chooses; up to 5 that failed run once more, alone
+test: $(STAMP) java ## run all tests; ARGS="-k name" chooses, --whole adds what repeats; up to 5 that failed run once more, alone
 	@$(BIN)/python -m pytest tests $(ARGS) || { status=$$?; test $$status -eq 1 || exit $$status; \
 	  failed=$$($(BIN)/python -c 'import json; print(len(json.load(open(".pytest_cache/v/cache/lastfailed"))))'); \
 	  test $$failed -le 5 || exit $$status; \

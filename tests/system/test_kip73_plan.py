@@ -80,7 +80,16 @@ def admin(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", MOVES)
-@pytest.mark.parametrize("produced", [0.0, PRODUCED], ids=["quiet", "produced-to"])
+@pytest.mark.parametrize(
+    ("each_cluster", "produced"),
+    [
+        pytest.param("kafka_cluster", 0.0, id="zookeeper-quiet"),
+        pytest.param("kafka_cluster", PRODUCED, id="zookeeper-produced-to", marks=pytest.mark.whole),
+        pytest.param("kraft_cluster", 0.0, id="kraft-quiet", marks=pytest.mark.whole),
+        pytest.param("kraft_cluster", PRODUCED, id="kraft-produced-to"),
+    ],
+    indirect=["each_cluster"],
+)
 def test_replicas_move_at_the_rate_that_the_throttle_dictates(
     name: str, produced: float, each_cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub
 ) -> None:

@@ -91,7 +91,11 @@ def services(
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     ("each_cluster", "form", "capacity_mb"),
-    [("kafka_cluster", "znode", 12), ("kafka_cluster", "bootstrap", 20), ("kraft_cluster", "bootstrap", 12)],
+    [
+        ("kafka_cluster", "znode", 12),
+        pytest.param("kafka_cluster", "bootstrap", 20, marks=pytest.mark.whole),
+        ("kraft_cluster", "bootstrap", 12),
+    ],
     indirect=["each_cluster"],
 )
 def test_a_recovery_follows_the_load_with_exact_lists_and_leaves_the_cluster_as_it_was(

@@ -118,10 +118,12 @@ class Composition:
     def discovery(self) -> Servicer:
         """What moves, and what stands."""
         kafka = self._kafka_admin
+        source = self._snapshots(self._session(), self._progress())
         servicer = DiscoveryServicer(
-            self._snapshots(self._session(), self._progress()),
+            source,
             KafkaLogSizes(kafka) if kafka else None,
             KafkaFetchSettings(kafka) if kafka else None,
+            source if isinstance(source, ZooKeeperSnapshots) else None,
         )
         add = discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server
         return add, servicer, "autothrottle.v1.DiscoveryService"

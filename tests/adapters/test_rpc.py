@@ -6,9 +6,10 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, NotLeader, Unavailable
 from autothrottle.core.ledger import LedgerEntry
 from autothrottle.core.reassignment import Submitted, Targets
-from autothrottle.core.topology import TopicPartition
+from autothrottle.core.topology import TopicPartition, TopicReassignment
+from autothrottle.discovery.servicer import DiscoveryServicer
 from autothrottle.ports.cluster import ConfigWriter, SnapshotEvent, SnapshotSource
 from autothrottle.ports.metrics import Event, EventSink, LoadSource
 from autothrottle.v1 import (
@@ -200,7 +202,7 @@ class Planner(planner_pb2_grpc.PlannerServiceServicer):
 
 
 ADD: dict[type, Callable[..., None]] = {
-    Discovery: discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server,
+    discovery_pb2_grpc.DiscoveryServiceServicer: discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server,
     Metrics: metrics_pb2_grpc.add_MetricsServiceServicer_to_server,
     Applier: applier_pb2_grpc.add_ApplierServiceServicer_to_server,
     Planner: planner_pb2_grpc.add_PlannerServiceServicer_to_server,
@@ -316,6 +318,32 @@ class TestRemoteConfigWriter(ConfigWriterContract):
 def test_a_replica_that_is_not_there_is_passed_over(serve: Serve, cluster: MemoryCluster) -> None:
     with discovery(NOBODY, serve(Discovery(cluster)).address) as client:
         assert client.fetch_snapshot(timeout=TIMEOUT).brokers == set(BROKERS)
+
+
+class Halfway:
+    """A reading under way: each look sees one move more."""
+
+    def __init__(self, *moves: TopicReassignment) -> None:
+        self._moves = moves
+        self.looks = 0
+
+    def moves_so_far(self, timeout: timedelta) -> Iterator[Collection[TopicReassignment]]:
+        for count in range(len(self._moves) + 1):
+            self.looks += 1
+            yield self._moves[:count]
+
+
+def test_what_is_known_early_becomes_part_of_the_snapshot_as_it_is_at_the_end(
+    serve: Serve, cluster: MemoryCluster
+) -> None:
+    moving(cluster)
+    whole = cluster.fetch_snapshot(timeout=TIMEOUT)
+    (move,) = whole.reassignments
+    halfway = Halfway(replace(move, topic="ended"), replace(move, leaders=(1002, 1002, 1002)))
+    with discovery(serve(DiscoveryServicer(cluster, moves=halfway)).address) as client:
+        for looks in (3, 6):  # the second time the snapshot of the first is known
+            assert client.fetch_snapshot(timeout=TIMEOUT) == whole
+            assert halfway.looks == looks
 
 
 def test_the_replica_that_answered_last_is_asked_first(serve: Serve, cluster: MemoryCluster) -> None:

@@ -41,9 +41,9 @@ class Subject:
         self.stack, self.server = stack, server
         self.source = self.another()
 
-    def another(self, session_seconds: float = 10.0) -> ZooKeeperSnapshots:
+    def another(self, session_seconds: float = 10.0, many_states: int = 10_000) -> ZooKeeperSnapshots:
         client = self.stack.enter_context(session(self.server, session_seconds))
-        source = ZooKeeperSnapshots(client, self.cluster.kafka, self.cluster.own)
+        source = ZooKeeperSnapshots(client, self.cluster.kafka, self.cluster.own, many_states=many_states)
         self.stack.callback(source.close)
         return source
 
@@ -147,6 +147,28 @@ def test_whatever_a_cycle_should_see_is_told_at_once(subject: Subject) -> None:
     )
     assert statistics.median(took) < 0.3, took
     assert max(took) < 2.0, took
+
+
+def test_a_start_that_is_told_before_its_states_are_read_is_told_once(subject: Subject) -> None:
+    source, cluster = subject.another(many_states=2), subject.cluster
+    heard = Heard(source)
+    for topic in ("t1", "t2"):
+        cluster.add_topic(topic, {0: [1001, 1002], 1: [1002, 1001]})
+    source.fetch_snapshot(timeout=TIMEOUT)
+    reasons = []
+    for topic in ("t1", "t2"):
+        target = {0: [1003, 1002], 1: [1003, 1001]}
+        heard.seconds_until(f"reassignment started: [{topic}]", partial(cluster.start_reassignment, topic, target))
+        source.fetch_snapshot(timeout=TIMEOUT)  # comes after the reading that the start was told in
+        reasons += heard.reasons
+        heard.seconds_until(f"ISR of {topic} changed", partial(cluster.join_isr, topic, 0, 1003))
+        reasons += heard.reasons
+    assert [r for r in dict.fromkeys(reasons) if "started" in r] == [
+        "reassignment started: [t1]",
+        "reassignment started: [t2]",
+    ]
+    assert sum("reassignment started: [t1]" in r for r in reasons) == 1
+    assert content(source) == content(subject.source)
 
 
 def test_what_moves_already_at_the_first_look_is_told_too(subject: Subject) -> None:

@@ -14,6 +14,7 @@ from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.wire.snapshots import (
     UNKNOWN,
     NamedSnapshot,
+    Told,
     named_snapshot_from_chunks,
     snapshot_from_chunks,
     snapshot_to_chunks,
@@ -185,6 +186,31 @@ def test_nothing_changed_is_one_chunk_of_a_few_bytes() -> None:
     (chunk,) = sent(replace(known.snapshot, version=8), name="b", base=known)
     assert chunk.ByteSize() < 100
     assert named_snapshot_from_chunks([chunk], known).snapshot == replace(known.snapshot, version=8)
+
+
+@settings(max_examples=20)
+@given(data=st.data(), base=snapshots(), read=snapshots(), partitions_per_chunk=st.integers(1, 12))
+def test_what_was_told_early_is_not_told_again_and_what_became_of_it_is(
+    data: st.DataObject, base: Snapshot, read: Snapshot, partitions_per_chunk: int
+) -> None:
+    known, snapshot = data.draw(st.sampled_from([UNKNOWN, NamedSnapshot("a", base)])), data.draw(later(read))
+    told, chunks = Told(known), []
+    for moves in (read.reassignments[:1], read.reassignments):
+        chunks += [
+            GetSnapshotResponse.FromString(c.SerializeToString()) for c in told.early(moves, partitions_per_chunk)
+        ]
+    early = [message.topic for chunk in chunks for message in chunk.early]
+    assert early == [r.topic for r in read.reassignments if len(r.partitions) <= partitions_per_chunk]
+    rest = sent(snapshot, partitions_per_chunk, "b", told.base)
+    assert named_snapshot_from_chunks([*chunks, *rest], known) == NamedSnapshot("b", snapshot)
+    unchanged = {r.topic for r in snapshot.reassignments if r in read.reassignments and r.topic in early}
+    assert not unchanged & {message.topic for chunk in rest for message in chunk.reassignments}
+
+
+def test_what_comes_early_after_the_snapshot_has_begun_is_refused() -> None:
+    chunks = [*sent(moving(2)), *Told(UNKNOWN).early(moving(2).reassignments)]
+    with pytest.raises(Incomplete, match="chunk 2 of a snapshot holds what comes early"):
+        snapshot_from_chunks(chunks)
 
 
 def test_the_difference_from_another_snapshot_than_the_known_one_is_incomplete() -> None:

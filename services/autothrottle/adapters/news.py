@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,13 +28,13 @@ class News:
     def __init__(self) -> None:
         self._known: list[Look] = []
 
-    def since_last_look(self, look: Look) -> list[Item]:
-        """Return what happened since this was asked last."""
+    def since_last_look(self, look: Look, told: Collection[str] = ()) -> list[Item]:
+        """Return what happened since this was asked last, but for the start of those topics that was told meanwhile."""
         known, self._known = self._known, [look]
         if not known:
             # Whoever began to watch before the first look was over would wait for these in vain.
             return [(f"reassignment found: [{' '.join(sorted(look.moving))}]", True)] if look.moving else []
-        return list(dict.fromkeys(item for old in known for item in _news(old, look)))
+        return list(dict.fromkeys(item for old in known for item in _news(old, look, told)))
 
     def handed_out(self, look: Look) -> None:
         """Note what somebody was told past this: when it was behind the last look, the next one tells that again."""
@@ -42,9 +42,14 @@ class News:
             self._known.append(look)
 
 
-def _news(old: Look, new: Look) -> Iterator[Item]:
-    if started := sorted(new.moving.keys() - old.moving.keys()):
-        yield f"reassignment started: [{' '.join(started)}]", True
+def started_line(topics: Iterable[str]) -> str:
+    """Say that the reassignment of some topics started."""
+    return f"reassignment started: [{' '.join(topics)}]"
+
+
+def _news(old: Look, new: Look, told: Collection[str]) -> Iterator[Item]:
+    if started := sorted(new.moving.keys() - old.moving.keys() - set(told)):
+        yield started_line(started), True
     if ended := sorted(old.moving.keys() - new.moving.keys()):
         yield f"reassignment ended: [{' '.join(ended)}]", False
     for topic in sorted(new.moving.keys() & old.moving.keys()):

@@ -104,6 +104,7 @@ class DiscoveryClient(_Client):
             replicas_of=sorted(replicas_of),
             partitions=partitions_to_topics(partitions),
             known_name=known.name,
+            takes_early=True,
         )
 
         def fetch(channel: grpc.Channel, seconds: float) -> NamedSnapshot:

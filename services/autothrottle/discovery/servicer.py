@@ -12,7 +12,7 @@ import grpc
 
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.topology import Snapshot
-from autothrottle.ports.cluster import SnapshotEvent, SnapshotSource
+from autothrottle.ports.cluster import MoveSource, SnapshotEvent, SnapshotSource
 from autothrottle.ports.fetch_settings import FetchSettingsSource
 from autothrottle.ports.log_sizes import LogSizeSource
 from autothrottle.runtime.server import time_left
@@ -25,7 +25,7 @@ from autothrottle.wire.log_sizes import (
     wanted_from_message,
 )
 from autothrottle.wire.reassignments import partitions_from_topics
-from autothrottle.wire.snapshots import UNKNOWN, NamedSnapshot, snapshot_to_chunks
+from autothrottle.wire.snapshots import UNKNOWN, NamedSnapshot, Told, snapshot_to_chunks
 
 _NOBODY_TO_ASK = "discovery knows no broker to ask; in ZooKeeper mode give it --bootstrap-servers"
 
@@ -66,9 +66,10 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         source: SnapshotSource,
         sizes: LogSizeSource | None = None,
         settings: FetchSettingsSource | None = None,
+        moves: MoveSource | None = None,
     ) -> None:
         """Answer from these; None: nobody can be asked."""
-        self._source, self._sent = source, _SentSnapshots()
+        self._source, self._sent, self._moves = source, _SentSnapshots(), moves
         self._sizes, self._settings = sizes, settings
 
     def GetSnapshot(
@@ -76,14 +77,17 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
     ) -> Iterator[discovery_pb2.GetSnapshotResponse]:
         """Return the cluster as it is now, in chunks."""
         asked = validate_brokers(request.replicas_of)
+        told = Told(self._sent.take(request.known_name))
+        if request.takes_early and self._moves is not None:
+            for moves in self._moves.moves_so_far(time_left(context)):
+                yield from told.early(moves)
         snapshot = self._source.fetch_snapshot(
             min_version=request.min_version,
             replicas_of=asked,
             partitions=partitions_from_topics(request.partitions),
             timeout=time_left(context, share=1.0),
         )
-        base = self._sent.take(request.known_name)
-        yield from snapshot_to_chunks(snapshot, name=self._sent.keep(snapshot), base=base)
+        yield from snapshot_to_chunks(snapshot, name=self._sent.keep(snapshot), base=told.base)
 
     def GetLogSizes(
         self, request: discovery_pb2.GetLogSizesRequest, context: grpc.ServicerContext

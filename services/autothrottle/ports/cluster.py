@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
 from autothrottle.core.changes import Change, Outcome
-from autothrottle.core.topology import Snapshot, TopicPartition
+from autothrottle.core.topology import Snapshot, TopicPartition, TopicReassignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,20 @@ class SnapshotSource(Protocol):
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         """Call `notify` for every event from now on, from another thread; it must not block."""
+        ...
+
+
+class MoveSource(Protocol):
+    """What moves, told before all of it is read."""
+
+    def moves_so_far(self, timeout: timedelta) -> Iterator[Collection[TopicReassignment]]:
+        """Yield the topics that are read, again and again, while a reading of many goes on; nothing otherwise.
+
+        Each is as a snapshot would have it that was complete now; the same object for as long as it is the same.
+
+        Args:
+            timeout: > 0; it ends then.
+        """
         ...
 
 

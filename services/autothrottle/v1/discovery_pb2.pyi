@@ -264,10 +264,13 @@ class GetSnapshotRequest(_message.Message):
     REPLICAS_OF_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     KNOWN_NAME_FIELD_NUMBER: _builtins.int
+    TAKES_EARLY_FIELD_NUMBER: _builtins.int
     min_version: _builtins.int
     """The snapshot shows at least this version; 0: any."""
     known_name: _builtins.str
     """The name of a snapshot that the caller still has, so that what is the same as there need not be sent; empty: none."""
+    takes_early: _builtins.bool
+    """Whether reassignments may be sent before the first chunk, as `early`."""
     @_builtins.property
     def replicas_of(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The ids of the brokers whose replicas shall be listed, >= 0 each; at most 10,000."""
@@ -283,10 +286,11 @@ class GetSnapshotRequest(_message.Message):
         replicas_of: _abc.Iterable[_builtins.int] | None = ...,
         partitions: _abc.Iterable[Global___TopicPartitions] | None = ...,
         known_name: _builtins.str = ...,
+        takes_early: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_name", b"known_name", "min_version", b"min_version", "partitions", b"partitions", "replicas_of", b"replicas_of"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_name", b"known_name", "min_version", b"min_version", "partitions", b"partitions", "replicas_of", b"replicas_of", "takes_early", b"takes_early"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -362,6 +366,7 @@ class GetSnapshotResponse(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     BASE_NAME_FIELD_NUMBER: _builtins.int
     ENDED_TOPICS_FIELD_NUMBER: _builtins.int
+    EARLY_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """Grows with every change of the cluster; comparable between replicas of the service. Only in the first chunk."""
     name: _builtins.str
@@ -406,6 +411,13 @@ class GetSnapshotResponse(_message.Message):
     def ended_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Topics that were in reassignment there and are not here. Only in the first chunk."""
 
+    @_builtins.property
+    def early(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicReassignment]:
+        """Reassignments as they were read while the rest was not yet, a whole topic each: from now on the caller has them, and
+        what follows tells the difference from them too. Only before the first chunk, in messages that hold nothing else, and
+        only when they are taken.
+        """
+
     def __init__(
         self,
         *,
@@ -421,10 +433,11 @@ class GetSnapshotResponse(_message.Message):
         name: _builtins.str = ...,
         base_name: _builtins.str = ...,
         ended_topics: _abc.Iterable[_builtins.str] | None = ...,
+        early: _abc.Iterable[Global___TopicReassignment] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "base_name", b"base_name", "broker_ids", b"broker_ids", "default_throttles", b"default_throttles", "ended_topics", b"ended_topics", "name", b"name", "problems", b"problems", "progress", b"progress", "reassignments", b"reassignments", "replicas", b"replicas", "throttles", b"throttles", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "base_name", b"base_name", "broker_ids", b"broker_ids", "default_throttles", b"default_throttles", "early", b"early", "ended_topics", b"ended_topics", "name", b"name", "problems", b"problems", "progress", b"progress", "reassignments", b"reassignments", "replicas", b"replicas", "throttles", b"throttles", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

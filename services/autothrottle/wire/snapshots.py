@@ -11,7 +11,7 @@ that nobody thinks about it twice. The type to know is `NamedSnapshot`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
 
 from autothrottle.core.configs import ConfigResource
@@ -65,6 +65,46 @@ def snapshot_to_chunks(
         chunk.MergeFrom(piece)
         weight += piece_weight
     yield chunk
+
+
+class Told:
+    """What the other side has of a snapshot that it is going to get."""
+
+    def __init__(self, base: NamedSnapshot) -> None:
+        """Begin with a snapshot that it has."""
+        self._base, self._moves = base, {r.topic: r for r in base.snapshot.reassignments}
+
+    @property
+    def base(self) -> NamedSnapshot:
+        """What it has by now: the snapshot is told as the difference from this."""
+        return _with_moves(self._base, self._moves)
+
+    def early(
+        self, moves: Iterable[TopicReassignment], partitions_per_chunk: int = 20_000
+    ) -> Iterator[GetSnapshotResponse]:
+        """Yield the chunks that tell it these as well; what it has already, and what is too large for one, is left out.
+
+        Args:
+            moves: the same object for as long as it is the same.
+            partitions_per_chunk: how many partitions one chunk holds at most, > 0.
+        """
+        chunk, weight = GetSnapshotResponse(), 0
+        for move in moves:
+            size = max(1, len(move.partitions))
+            if self._moves.get(move.topic) is move or size > partitions_per_chunk:
+                continue
+            if weight and weight + size > partitions_per_chunk:
+                yield chunk
+                chunk, weight = GetSnapshotResponse(), 0
+            chunk.early.append(_reassignment_to_message(move, slice(None)))
+            weight += size
+            self._moves[move.topic] = move
+        if weight:
+            yield chunk
+
+
+def _with_moves(named: NamedSnapshot, moves: Mapping[str, TopicReassignment]) -> NamedSnapshot:
+    return replace(named, snapshot=replace(named.snapshot, reassignments=tuple(moves.values())))
 
 
 def _header(snapshot: Snapshot, name: str, base: NamedSnapshot) -> GetSnapshotResponse:
@@ -191,11 +231,12 @@ def named_snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse], known: Nam
     assignments: dict[TopicPartition, Assignment] = {}
     problems: list[Problem] = []
     progress: discovery_pb2.Progress | None = None
-    for number, chunk in enumerate(chunks):
+    early: dict[str, TopicReassignment] = {}
+    for number, chunk in enumerate(_after_early(chunks, early)):
         if bool(chunk.version > 0) is not (number == 0):
             raise _not_one_snapshot(number, chunk.version)
         if number == 0:
-            header, base = chunk, _base(chunk, known)
+            header, base = chunk, _base(chunk, known, early)
             throttles, ledger = dict(base.throttles), dict(base.ledger)
             unreadable = dict(base.unreadable_configs)
         for reassignment in chunk.reassignments:
@@ -228,16 +269,40 @@ def named_snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse], known: Nam
     return NamedSnapshot(header.name, snapshot)
 
 
-def _base(header: GetSnapshotResponse, known: NamedSnapshot) -> Snapshot:
+def _after_early(
+    chunks: Iterable[GetSnapshotResponse], early: dict[str, TopicReassignment]
+) -> Iterator[GetSnapshotResponse]:
+    """Yield the snapshot's own chunks; `early` takes what comes before them."""
+    is_begun = False
+    for number, chunk in enumerate(chunks):
+        if not chunk.early:
+            is_begun = True
+            yield chunk
+            continue
+        if is_begun:
+            raise Incomplete(f"chunk {number + 1} of a snapshot holds what comes early; ask for the snapshot again")
+        for message in chunk.early:
+            early[message.topic] = found = _reassignment_from_parts(message.topic, [message])
+            _ = found.copying  # Worked out while the other side still reads.
+
+
+def _base(header: GetSnapshotResponse, known: NamedSnapshot, early: Mapping[str, TopicReassignment]) -> Snapshot:
     """The snapshot that a stream tells the difference from."""
+    named = _named_base(header, known)
+    if not early:
+        return named.snapshot
+    return _with_moves(named, {**{r.topic: r for r in named.snapshot.reassignments}, **early}).snapshot
+
+
+def _named_base(header: GetSnapshotResponse, known: NamedSnapshot) -> NamedSnapshot:
     if not header.base_name:
-        return UNKNOWN.snapshot
+        return UNKNOWN
     if header.base_name != known.name:
         raise Incomplete(
             f"the stream tells the difference from snapshot {header.base_name!r}, and {known.name!r} is known; "
             "ask for the whole snapshot"
         )
-    return known.snapshot
+    return known
 
 
 def _reassignments(

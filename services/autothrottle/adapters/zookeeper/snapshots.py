@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -18,7 +18,7 @@ from typing import TypeVar
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.deadlines import seconds_left
-from autothrottle.adapters.news import Look, News
+from autothrottle.adapters.news import Look, News, started_line
 from autothrottle.adapters.progress import ProgressReader
 from autothrottle.adapters.subscriptions import Subscriptions
 from autothrottle.adapters.zookeeper.bulk import read_nodes
@@ -55,6 +55,12 @@ log = logging.getLogger(__name__)
 _FOLLOW_TIMEOUT_SECONDS = 60.0
 """Enough to read 100,000 partitions anew after a lost connection."""
 
+_MANY_STATES = 10_000
+"""To read so many takes long enough that a cycle begins meanwhile, with what is read already."""
+
+_NEXT_LOOK_SECONDS = 0.02
+"""While much is being read."""
+
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
@@ -64,7 +70,12 @@ class ZooKeeperSnapshots:
     """The cluster as ZooKeeper shows it; a `SnapshotSource`. Thread-safe."""
 
     def __init__(
-        self, client: KazooClient, kafka: KafkaPaths, own: OwnPaths, progress: ProgressReader | None = None
+        self,
+        client: KazooClient,
+        kafka: KafkaPaths,
+        own: OwnPaths,
+        progress: ProgressReader | None = None,
+        many_states: int = _MANY_STATES,
     ) -> None:
         """Follow the cluster from now on.
 
@@ -74,11 +85,15 @@ class ZooKeeperSnapshots:
             own: where we do.
             progress: reads log sizes, closed by whoever made it; None: ZooKeeper knows no sizes, so how far moves
                 have come is unknown.
+            many_states: from so many unread states on it is told at once that a move began, > 0.
         """
         self._client, self._kafka, self._own, self._progress = client, kafka, own, progress
         self._dirty = threading.Event()
         self._mirror = ZnodeMirror(client, self._dirty.set)
-        self._states = PartitionStates(client, kafka, self._dirty.set)
+        self._states = PartitionStates(client, kafka, self._dirty.set, self._states_were_read)
+        self._many_states = many_states
+        self._nothing_is_early = threading.Event()
+        self._nothing_is_early.set()
         self._lock = threading.RLock()
         self._watchers = Subscriptions[SnapshotEvent]()
         self._closed = False
@@ -90,6 +105,7 @@ class ZooKeeperSnapshots:
         self._moves: dict[str, _Moves] = {}
         self._moving: dict[str, TopicReassignment] = {}
         self._touched: set[str] = set()
+        self._put_together: set[str] = set()
         self._problems: dict[str, Problem] = {}
         self._news = News()
         config_parents = [f"{kafka.configs}/{kind.value}" for kind in ResourceType]
@@ -138,6 +154,12 @@ class ZooKeeperSnapshots:
         """Call `notify` for every event from now on."""
         return self._watchers.add(notify)
 
+    def moves_so_far(self, timeout: timedelta) -> Iterator[Collection[TopicReassignment]]:
+        """Yield what is known to move, again and again, while much is being read; nothing otherwise."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        while not self._nothing_is_early.wait(_NEXT_LOOK_SECONDS) and time.monotonic() < deadline:
+            yield list(self._moving.values())
+
     # Following the cluster.
 
     def _follow(self) -> None:
@@ -146,12 +168,13 @@ class ZooKeeperSnapshots:
             self._dirty.wait()
             self._dirty.clear()
             woken, connection = datetime.now(UTC), self._mirror.reconnections
+            told: set[str] = set()
             if self._closed:
                 return
             try:
                 with self._lock:
-                    version = self._refresh(time.monotonic() + _FOLLOW_TIMEOUT_SECONDS, 0)
-                    news = self._news.since_last_look(Look(self._brokers(), dict(self._moving)))
+                    version = self._refresh(time.monotonic() + _FOLLOW_TIMEOUT_SECONDS, 0, told)
+                    news = self._news.since_last_look(Look(self._brokers(), dict(self._moving)), told)
                     if self._progress:
                         # Watches tell at once; what came before the first look, or unwatched, may be hours old.
                         unmoved_until = woken if watched_since == connection else None
@@ -167,23 +190,45 @@ class ZooKeeperSnapshots:
 
     # Reading.
 
-    def _refresh(self, deadline: float, min_version: int) -> int:
+    def _refresh(self, deadline: float, min_version: int, told: set[str] | None = None) -> int:
+        """Read what changed and return the version; `told` takes the topics whose start is told before all is read."""
         with translated_errors("reading the cluster"):
             version = self._mirror.catch_up(seconds_left(deadline), min_version)
-            while self._read_changed(deadline):
-                pass
+            try:
+                while self._read_changed(deadline, version, told):
+                    pass
+            finally:
+                self._nothing_is_early.set()
             while self._touched:
                 self._absorb_reassignment(self._touched.pop())
             return version
 
-    def _read_changed(self, deadline: float) -> bool:
+    def _read_changed(self, deadline: float, version: int, told: set[str] | None) -> bool:
         """Read what changed, the states last: which are wanted depends on all else. Whether there was anything."""
         if read := self._mirror.read_changed(seconds_left(deadline)):
             self._absorb(read)
             return True
+        if self._states.unread >= self._many_states:
+            self._nothing_is_early.clear()
+            if told is not None:
+                self._tell_early(version, told)
+        self._put_together.clear()
         topics = self._states.read_changed(seconds_left(deadline))
-        self._touched |= topics
+        self._touched |= topics - self._put_together
         return bool(topics)
+
+    def _tell_early(self, version: int, told: set[str]) -> None:
+        """Tell of moves that begin before their states are read, so that the cycle takes them as they come."""
+        if started := sorted(self._moves.keys() - self._moving.keys() - told):
+            told.update(started)
+            # These topics were read after the version was taken, and show what had been written by then.
+            shown = max(version, int(self._client.last_zxid))
+            self._watchers.publish(SnapshotEvent(shown, started_line(started), urgent=True))
+
+    def _states_were_read(self, topic: str) -> None:
+        self._touched.discard(topic)
+        self._put_together.add(topic)
+        self._absorb_reassignment(topic)
 
     def _absorb(self, read: Collection[Key]) -> None:
         """Take over what was read."""

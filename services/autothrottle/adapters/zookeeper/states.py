@@ -32,8 +32,22 @@ class PartitionStates:
     One thread at a time may call its methods; watches arrive from kazoo's threads.
     """
 
-    def __init__(self, client: KazooClient, kafka: KafkaPaths, on_dirty: Callable[[], None] = lambda: None) -> None:
-        self._client, self._kafka, self._on_dirty = client, kafka, on_dirty
+    def __init__(
+        self,
+        client: KazooClient,
+        kafka: KafkaPaths,
+        on_dirty: Callable[[], None] = lambda: None,
+        on_read: Callable[[str], None] = lambda topic: None,
+    ) -> None:
+        """Follow nothing yet.
+
+        Args:
+            client: connected.
+            kafka: where the states are.
+            on_dirty: called from kazoo's threads when there is something to read.
+            on_read: called by the reading thread with each topic as soon as nothing of it is left to read.
+        """
+        self._client, self._kafka, self._on_dirty, self._on_read = client, kafka, on_dirty, on_read
         self._root = kafka.topics + "/"
         self._lock = threading.Lock()
         self._followed: dict[str, set[int]] = {}
@@ -85,6 +99,12 @@ class PartitionStates:
         """Path -> what cannot be read there."""
         return self._problems
 
+    @property
+    def unread(self) -> int:
+        """How many states the next reading reads, >= 0."""
+        with self._lock:
+            return sum(map(len, self._dirty.values()))
+
     def read_changed(self, timeout_seconds: float) -> set[str]:
         """Read what changed and return its topics; empty: all is fresh.
 
@@ -124,6 +144,9 @@ class PartitionStates:
             self._take(batch, paths, nodes_of(self._client, paths, read, deadline))
             for topic, partition in batch:
                 dirty[topic].discard(partition)
+            for topic in dict.fromkeys(topic for topic, _ in batch):
+                if not dirty[topic]:
+                    self._on_read(topic)
         for *_, watching in asked:
             watching.get(timeout=seconds_left(deadline))
 

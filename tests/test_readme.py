@@ -53,6 +53,8 @@ FOREIGN_FLAGS = {
     "anew",
     "deploy-mode",
     "plot",
+    "from-decisions",
+    "reassignment",
 }
 """Of the demo, simulations, the scorer, spark-submit, Kafka's own tool, throttlectl, and the chaos runs."""
 

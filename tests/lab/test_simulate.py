@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from autothrottle.__main__ import main
+from autothrottle.adapters.decision_log import DecisionLog
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.loads import Capacity
 from autothrottle.core.policy.static import StaticPolicy
@@ -156,6 +157,37 @@ def test_equal_scenarios_have_equal_outcomes_whoever_joins_first() -> None:
         (3, ReplicaRole.FOLLOWER): 300,
         (4, ReplicaRole.FOLLOWER): 1200,
     }
+
+
+def test_a_logged_move_played_again_takes_as_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Clients leave in two steps while it moves; the first one is in no metric when it starts.
+    falling = ClientTraffic((TrafficStep(0, mb(10), mb(70)), TrafficStep(60, 0, mb(50)), TrafficStep(150, 0, mb(20))))
+    brokers = {1: VirtualBroker(LINK, ClientTraffic.constant(mb(20), 0)), 2: VirtualBroker(LINK, falling)}
+    move = VirtualMove("t", 0, mb(9000), (1,), (1, 2), mb(1))
+    second = timedelta(seconds=1)
+    scenario = VirtualScenario(
+        brokers, [move], limits(max_tx_ratio=0.8), interval=20 * second, metrics_window=20 * second, traffic_waits=True
+    )
+    with DecisionLog(str(tmp_path / "log")) as log:
+        took = VirtualRecovery(scenario, log, "lab").run()
+    assert main(["simulate", "--from-decisions", str(tmp_path / "log")]) == 0
+    path = tmp_path / "again.toml"
+    path.write_text(capsys.readouterr().out)
+    read = read_scenario(path)
+    assert sum(one.size + one.produce_rate * took for one in read.moves) == pytest.approx(mb(9000 + took), rel=0.01)
+    assert [round(step.rx / mb(10)) for step in read.brokers[2].traffic.steps][-1] == 2
+    again = scenario_of(read, configure(read, [], {}))
+    assert (again.limits.max_tx_ratio, again.limits.max_rx_ratio, again.interval) == (0.8, 0.9, 20 * second)
+    assert play(again, timedelta(hours=1)).seconds == pytest.approx(took, rel=0.1)
+
+
+def test_a_log_without_such_a_move_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--from-decisions", str(tmp_path)]) == 1
+    assert "holds no decision log. Fix: " in capsys.readouterr().err
+    (tmp_path / "reassignments").mkdir()
+    (tmp_path / "reassignments" / "torn.parquet").write_bytes(b"PAR1")
+    assert main(["simulate", "--from-decisions", str(tmp_path), "--reassignment", "lab/1/1"]) == 1
+    assert "the reassignment 'lab/1/1'; it knows those of: none" in capsys.readouterr().err
 
 
 def test_the_example_is_accepted_and_what_it_has_commented_out_is_the_default(tmp_path: Path) -> None:

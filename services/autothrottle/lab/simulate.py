@@ -19,6 +19,7 @@ from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.history import Port
 from autothrottle.core.loads import MEGABYTE
+from autothrottle.lab.logged_scenario import choose, scenario_text
 from autothrottle.lab.recording import Outcome, PortOutcome, Recording, Second
 from autothrottle.lab.scenario_file import PLANNER_OPTIONS, ScenarioFile, read_scenario
 from autothrottle.lab.virtual import VirtualRecovery, VirtualScenario
@@ -34,9 +35,11 @@ _POINTS = 300
 """Of each line of a plot."""
 
 _USAGE = """Usage: autothrottle simulate SCENARIO.toml [--plot FILE.svg] [options]
+       autothrottle simulate --from-decisions URI [--reassignment ID] > SCENARIO.toml
 
 Plays a move in virtual time under the real planner, and prints what became of it. deploy/scenario.toml explains the
-file. The options beat what its table `planner` says:
+file; the second form makes one from the decision log, of the reassignment that ended last if no other one is named
+(needs the extra `decisions`). The options beat what the file's table `planner` says:
 
 """
 
@@ -47,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
         text = help_text("simulate", {CONFIG.name, *PLANNER_OPTIONS})
         print(_USAGE + text[text.index("An option is") :], file=sys.stdout if argv else sys.stderr)
         return 0 if argv else EXIT_USAGE
+    if any(word.lstrip("-").split("=")[0] == "from-decisions" for word in argv):
+        return _print_logged_scenario(argv)
     try:
         plot, flags = _own_flags(argv[1:])
         if argv[0].startswith("-"):
@@ -71,6 +76,26 @@ def main(argv: Sequence[str]) -> int:
     if plot:
         plot.write_text(drawing(outcome), "utf-8")
         print(f"plot: {plot}")
+    return 0
+
+
+def _print_logged_scenario(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="autothrottle simulate", allow_abbrev=False)
+    parser.add_argument("--from-decisions", required=True, metavar="URI")
+    parser.add_argument("--reassignment", default="", metavar="ID")
+    given = parser.parse_args(argv)
+    try:
+        from autothrottle.adapters.decision_reader import LoggedDecisions  # Arrow is an extra
+
+        logged = LoggedDecisions(given.from_decisions)
+        move = choose(logged.reassignments(), given.reassignment)
+        print(scenario_text(move, logged.decisions(move.reassignment_id)), end="")
+    except ImportError as error:
+        print(f"simulate: Arrow is not installed ({error}); install the extra `decisions`", file=sys.stderr)
+        return EXIT_FAILED
+    except AutothrottleError as error:
+        print(f"simulate: {error}", file=sys.stderr)
+        return EXIT_FAILED
     return 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autothrottle.__main__ import main
-from autothrottle.adapters.decision_log import DecisionLog
+from autothrottle.adapters.decision_log import DecisionLog, LogLimits
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.loads import Capacity
 from autothrottle.core.policy.static import StaticPolicy
@@ -168,7 +168,7 @@ def test_a_logged_move_played_again_takes_as_long(tmp_path: Path, capsys: pytest
     scenario = VirtualScenario(
         brokers, [move], limits(max_tx_ratio=0.8), interval=20 * second, metrics_window=20 * second, traffic_waits=True
     )
-    with DecisionLog(str(tmp_path / "log")) as log:
+    with DecisionLog(str(tmp_path / "log"), limits=LogLimits(patience=timedelta(minutes=3))) as log:
         took = VirtualRecovery(scenario, log, "lab").run()
     assert main(["simulate", "--from-decisions", str(tmp_path / "log")]) == 0
     path = tmp_path / "again.toml"

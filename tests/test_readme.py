@@ -13,6 +13,8 @@ from google.protobuf.message import Message
 
 from autothrottle.__main__ import main
 from autothrottle.lab.jars import REPOSITORY_VARIABLE
+from autothrottle.lab.scenario_file import read_scenario
+from autothrottle.lab.simulate import configure
 from autothrottle.runtime.configuration import parse
 from autothrottle.runtime.options import OPTIONS
 from autothrottle.scorer.command import make_parser as make_score_parser
@@ -50,8 +52,11 @@ FOREIGN_FLAGS = {
     "ratio",
     "anew",
     "deploy-mode",
+    "plot",
+    "from-decisions",
+    "reassignment",
 }
-"""Of the demo, the scorer, spark-submit, Kafka's own tool, throttlectl, and the chaos runs."""
+"""Of the demo, simulations, the scorer, spark-submit, Kafka's own tool, throttlectl, and the chaos runs."""
 
 
 def section(title: str) -> str:
@@ -136,8 +141,13 @@ def test_the_commands_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     variables = KEYS | {"AUTOTHROTTLE_CONFIG": "autothrottle.toml"}
     found = [words[1:] for words in commands() if words and words[0] == ".venv/bin/autothrottle"]
-    assert len(found) == 10
+    assert len(found) == 11
     for command, *flags in found:
+        if command == "simulate":
+            scenario, *flags = flags
+            assert flags[-2] == "--plot"
+            assert configure(read_scenario(ROOT / scenario), flags[:-2], {}).interval.total_seconds() == 30
+            continue
         if command == "score":
             assert make_score_parser().parse_args(flags).out
             continue

@@ -485,6 +485,7 @@ Commands:
   admin       what operators call: overrides, state
   gateway     the same over HTTP: JSON, the original's text routes, a page
   demo        a broker replacement on a simulated cluster, with real ZooKeeper (needs the extra `lab`)
+  simulate    a move of a scenario file under the real planner, in virtual time: a table and a plot
   score       was each logged decision good, and what should change: with Spark (needs the extra `score`)
   uninstall   take back everything that was written, and remove autothrottle's own tree
 
@@ -506,6 +507,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from autothrottle.lab.demo import main as demo  # the extra `lab` is not everywhere
 
         return demo(arguments)
+    if command == "simulate":
+        from autothrottle.lab.simulate import main as simulate
+
+        return simulate(arguments)
     if command == "score":
         from autothrottle.scorer.command import main as score  # the extra `score` is not everywhere
 

@@ -7,6 +7,7 @@ what they leave is 81 MB/s. Each played on a date of its own.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -40,10 +41,15 @@ def ratio(share: float) -> Limits:
     return limits(max_tx_ratio=share, max_rx_ratio=share)
 
 
-def scenario(day: int, amount: float = BUDGET * SECONDS, **changes: object) -> VirtualScenario:
+def scenario(
+    day: int,
+    amount: float = BUDGET * SECONDS,
+    traffic: Mapping[int, ClientTraffic] = QUIET,
+    **changes: object,
+) -> VirtualScenario:
     """A move of so many bytes on a day of November."""
-    plain = VirtualScenario(QUIET, [amount / 3] * 3, limits=ratio(0.9), begin=BEGIN.replace(day=day))
-    return replace(plain, **changes)  # type: ignore[arg-type]
+    plain = VirtualScenario.replacement(traffic, [amount / 3] * 3)
+    return replace(plain, **{"limits": ratio(0.9), "begin": BEGIN.replace(day=day), **changes})  # type: ignore[arg-type]
 
 
 DULL = limits(max_tx_ratio=0.5, max_rx_ratio=0.5, change_threshold=0.3)

@@ -223,15 +223,15 @@ def parse(argv: Sequence[str], environ: Mapping[str, str], required: Collection[
     return configuration
 
 
-def help_text(service: str) -> str:
-    """Return all options of a service's command line, with units, ranges, defaults and variables."""
+def help_text(service: str, names: Collection[str] = OPTIONS.keys()) -> str:
+    """Return the options of a command line, all if none are named, with units, ranges, defaults and variables."""
     sources = (
         "An option is a flag (-name value or --name=value), an environment variable or a key of the "
         "TOML file that --config names; a flag beats the environment, which beats the file, which beats the "
         "default."
     )
     head = f"Usage: autothrottle {service} [options]\n\n{fill(sources, 100)}\n\n"
-    return head + "\n".join(_help_entry(option) for option in OPTIONS.values())
+    return head + "\n".join(_help_entry(option) for option in OPTIONS.values() if option.name in names)
 
 
 def _help_entry(option: Option[Any]) -> str:

@@ -11,6 +11,10 @@ WIDTH, HEIGHT = 720, 260
 _LEFT, _TOP, _RIGHT, _BOTTOM = 70, 20, 150, 34
 _COLOURS = ("#1f5fa8", "#d1701b", "#2f8f4e", "#8a3ea8", "#b02a37", "#6b7280", "#0e7c86", "#a16207")
 
+_TITLE = 24
+Series = Mapping[str, Sequence[tuple[float, float | None]]]
+"""Name of a line -> its (x, y) in ascending x; it is broken where y is None."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
@@ -26,8 +30,30 @@ class _Scale:
         return round(self.begin + (value - self.low) / span * (self.end - self.begin), 1)
 
 
-def lines(title: str, series: Mapping[str, Sequence[tuple[float, float | None]]], x_unit: str, y_unit: str) -> str:
-    """Return a plot of several lines: name -> (x, y) in ascending x; a line is broken where y is None."""
+def lines(title: str, series: Series, x_unit: str, y_unit: str) -> str:
+    """Return a plot of several lines."""
+    return _picture(title, _lines(series, x_unit, y_unit))
+
+
+def sheet(panels: Mapping[str, Series], x_unit: str, y_unit: str) -> str:
+    """Return a whole SVG file of plots of lines, two in a row: title of each -> its lines, as `lines` has them."""
+    parts = []
+    for index, (title, series) in enumerate(panels.items()):
+        left, top = index % 2 * WIDTH, index // 2 * (HEIGHT + _TITLE)
+        body = "".join(_lines(series, x_unit, y_unit))
+        heading = f'<text x="{_LEFT}" y="16" font-weight="bold" fill="#1b2430">{escape(title)}</text>'
+        parts.append(
+            f'<g transform="translate({left},{top})">{heading}<g transform="translate(0,{_TITLE})">{body}</g></g>'
+        )
+    width, height = min(len(panels), 2) * WIDTH, (len(panels) + 1) // 2 * (HEIGHT + _TITLE)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="#ffffff"/>'
+        f"{''.join(parts)}</svg>\n"
+    )
+
+
+def _lines(series: Series, x_unit: str, y_unit: str) -> list[str]:
     points = [(x, y) for line in series.values() for x, y in line if y is not None] or [(0.0, 0.0)]
     x = _Scale(min(p[0] for p in points), max(p[0] for p in points), _LEFT, WIDTH - _RIGHT)
     y = _Scale(0.0, max(p[1] for p in points) * 1.05 or 1.0, HEIGHT - _BOTTOM, _TOP)
@@ -39,7 +65,7 @@ def lines(title: str, series: Mapping[str, Sequence[tuple[float, float | None]]]
                 path = " ".join(f"{x.of(a)},{y.of(b or 0.0)}" for a, b in piece)
                 body.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.8" points="{path}"/>')
         body.append(_legend(index, name, colour))
-    return _picture(title, body)
+    return body
 
 
 def waterfall(title: str, bars: Sequence[tuple[str, float]], total: str, unit: str) -> str:

@@ -1,0 +1,70 @@
+"""Reading the decision log without Spark: one reassignment of it, for a simulation. `decision_log` says how it lies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from autothrottle.core.decisions import DecisionRecord, PathRecord, ReassignmentRecord
+from autothrottle.core.errors import Invalid
+
+log = logging.getLogger(__name__)
+
+
+class LoggedDecisions:
+    """The log at one place, read anew by every call."""
+
+    def __init__(self, uri: str) -> None:
+        """Look at a log.
+
+        Args:
+            uri: a local path or a URI, as the planner's `--decisions`.
+
+        Raises:
+            Invalid: there is no log.
+        """
+        try:
+            if "://" in uri:
+                self._files, self._root = fs.FileSystem.from_uri(uri)
+            else:
+                self._files, self._root = fs.LocalFileSystem(), uri
+            kind = self._files.get_file_info(f"{self._root}/reassignments").type
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise Invalid(f"the decision log {uri!r} cannot be read: {error}. Fix: name another place") from None
+        if kind is not fs.FileType.Directory:
+            raise Invalid(f"{uri!r} holds no decision log. Fix: name what the planner's --decisions named")
+
+    def reassignments(self) -> Sequence[ReassignmentRecord]:
+        """Return the records of reassignments, copies included; columns that a file lacks are None."""
+        found = []
+        for row in self._rows("reassignments"):
+            paths = [PathRecord(**_known(path, PathRecord)) for path in row.get("paths") or ()]
+            found.append(ReassignmentRecord(**_known(row, ReassignmentRecord) | {"paths": paths}))
+        return found
+
+    def decisions(self, reassignment_id: str) -> Sequence[DecisionRecord]:
+        """Return the records of the decisions for one reassignment, copies included; what a file lacks is None."""
+        rows = self._rows("decisions", [("reassignment_id", "=", reassignment_id)])
+        return [DecisionRecord(**_known(row, DecisionRecord)) for row in rows]
+
+    def _rows(self, kind: str, filters: Any = None) -> Iterator[dict[str, Any]]:
+        found = self._files.get_file_info(fs.FileSelector(f"{self._root}/{kind}", allow_not_found=True, recursive=True))
+        for info in sorted(found, key=lambda info: str(info.path)):
+            if not info.path.endswith(".parquet"):
+                continue
+            try:
+                table = pq.read_table(info.path, filesystem=self._files, filters=filters, partitioning=None)
+            except (pa.ArrowException, OSError) as error:
+                log.warning("%s cannot be read and is left out: %s", info.path, error)
+                continue
+            yield from table.to_pylist()
+
+
+def _known(row: dict[str, Any], kind: type[PathRecord | ReassignmentRecord | DecisionRecord]) -> dict[str, Any]:
+    """The values of a record's fields: what a newer version has added is left out."""
+    return {name: row.get(name) for name in kind.__dataclass_fields__}

@@ -1,0 +1,212 @@
+"""What a recovery in virtual time did to the move, the links and the clients, second by second.
+
+Here it is noted and added up; how it is shown is in `simulate`. The types to know are `Recording` and `Outcome`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autothrottle.core.bound import PortDemand, bound_seconds, budget
+from autothrottle.core.changes import Change
+from autothrottle.core.configs import ReplicaRole, ResourceType
+from autothrottle.core.history import Port
+from autothrottle.core.simulation import Cluster
+from autothrottle.lab.virtual import VirtualRecovery, VirtualScenario
+
+FULL = 0.999
+"""Share of its capacity at which a link is saturated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """One port in about one second; rates are bytes/s."""
+
+    at: float
+    """Its end, seconds since the start of the move."""
+    carried: float
+    """Clients and replication."""
+    offered: float
+    """What clients wanted to be carried."""
+    throttle: int | None
+    """None: nothing that limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortOutcome:
+    """What came of one port that took part in the move."""
+
+    capacity: int
+    """Bytes/s."""
+    moved: float
+    """Bytes that replication carried."""
+    offered: float
+    """Bytes that clients offered."""
+    deferred: float
+    """Bytes of these that had to wait because of the move."""
+    seconds: Sequence[Second]
+
+    @property
+    def saturated_seconds(self) -> int:
+        """How many seconds the link was full."""
+        return sum(one.carried >= FULL * self.capacity for one in self.seconds)
+
+    @property
+    def throttles(self) -> Sequence[int]:
+        """The rates that stood, bytes/s; empty: never one."""
+        return [one.throttle for one in self.seconds if one.throttle is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a move."""
+
+    seconds: float
+    """How long it took."""
+    bound_seconds: float
+    """How long it takes at least when every port keeps to its share of the headroom; infinite: it never ends so."""
+    ports: Mapping[Port, PortOutcome]
+    """Those that took part."""
+    rate_writes: Mapping[int, int]
+    """Broker id -> how often a rate of it was written; both of a broker at once count as one."""
+    list_writes: int
+    """How often a topic's lists were written."""
+    cycles: int
+
+    @property
+    def saturated_seconds(self) -> int:
+        """Port-seconds."""
+        return sum(port.saturated_seconds for port in self.ports.values())
+
+    @property
+    def deferred_percent(self) -> float:
+        """Of what clients offered to these ports."""
+        offered = sum(port.offered for port in self.ports.values())
+        return 100 * sum(port.deferred for port in self.ports.values()) / offered if offered else 0.0
+
+
+@dataclass(slots=True)
+class _Counters:
+    """The counters of one port when the move started and when they were last read."""
+
+    moved: float
+    offered: float
+    deferred: float
+    carried: int
+    offered_then: float
+    seconds: list[Second] = field(default_factory=list)
+
+
+class Recording:
+    """Watches one recovery; give `watch` to its `run`."""
+
+    def __init__(self, scenario: VirtualScenario) -> None:
+        self._scenario = scenario
+        self._ports: dict[Port, _Counters] = {}
+        self._at = 0.0
+
+    def watch(self, recovery: VirtualRecovery) -> None:
+        """Note the last second; called first at the start of the move."""
+        at = recovery.brokers.now - recovery.start
+        if not self._ports:
+            self._ports = {
+                key: _Counters(p.replication, p.client_offered, p.client_deferred, p.total, p.client_offered)
+                for key in _taking_part(self._scenario)
+                for p in [recovery.brokers.brokers[key[0]].ports[key[1]]]
+            }
+            return
+        for (broker_id, role), noted in self._ports.items():
+            port, past = recovery.brokers.brokers[broker_id].ports[role], at - self._at
+            carried, offered = (port.total - noted.carried) / past, (port.client_offered - noted.offered_then) / past
+            noted.seconds.append(Second(at, carried, offered, port.rate))
+            noted.carried, noted.offered_then = port.total, port.client_offered
+        self._at = at
+
+    def outcome(self, recovery: VirtualRecovery, took: float) -> Outcome:
+        """Return what came of it, once it has ended after so many seconds."""
+        without = _deferred_without(self._scenario, took)
+        ports = {}
+        for key, noted in self._ports.items():
+            port = recovery.brokers.brokers[key[0]].ports[key[1]]
+            ports[key] = PortOutcome(
+                capacity=port.capacity,
+                moved=port.replication - noted.moved,
+                offered=port.client_offered - noted.offered,
+                deferred=max(port.client_deferred - noted.deferred - without[key], 0.0),
+                seconds=noted.seconds,
+            )
+        written = [change for change in recovery.kafka.writes if change.edits]
+        return Outcome(
+            seconds=took,
+            bound_seconds=bound(self._scenario),
+            ports=ports,
+            rate_writes=_rate_writes(written),
+            list_writes=sum(change.resource.type is ResourceType.TOPIC for change in written),
+            cycles=recovery.cycles,
+        )
+
+
+def bound(scenario: VirtualScenario) -> float:
+    """Return how long the move takes at least, seconds: see `core.bound`; with `traffic_waits` only.
+
+    What in-sync followers copy counts as the clients', as it does on real links.
+    """
+    sizes: dict[Port, float] = dict.fromkeys(_taking_part(scenario), 0.0)
+    growth, in_sync = dict.fromkeys(sizes, 0.0), _in_sync_rates(scenario)
+    for move in scenario.moves:
+        leader = scenario.leader(move)
+        for follower in scenario.adding(move):
+            for key in ((leader, ReplicaRole.LEADER), (follower, ReplicaRole.FOLLOWER)):
+                sizes[key] += move.size
+                growth[key] += move.produce_rate
+    return bound_seconds(
+        PortDemand(sizes[key], _budget(scenario, key, in_sync.get(key, 0.0)), growth[key]) for key in sizes
+    )
+
+
+def _taking_part(scenario: VirtualScenario) -> list[Port]:
+    found: set[Port] = set()
+    for move in scenario.moves:
+        for follower in scenario.adding(move):
+            found |= {(scenario.leader(move), ReplicaRole.LEADER), (follower, ReplicaRole.FOLLOWER)}
+    return sorted(found, key=lambda key: (key[0], key[1].value))
+
+
+def _in_sync_rates(scenario: VirtualScenario) -> dict[Port, float]:
+    """What in-sync followers copy through each port, bytes/s."""
+    rates: dict[Port, float] = {}
+    for move in scenario.moves:
+        leader = scenario.leader(move)
+        for follower in scenario.alive(move):
+            if follower != leader:
+                for key in ((leader, ReplicaRole.LEADER), (follower, ReplicaRole.FOLLOWER)):
+                    rates[key] = rates.get(key, 0.0) + move.produce_rate
+    return rates
+
+
+def _budget(scenario: VirtualScenario, key: Port, in_sync: float) -> list[tuple[float, float]]:
+    broker_id, role = key
+    broker, limits, pieces, at = scenario.brokers[broker_id], scenario.limits, [], 0.0
+    for end, rate in broker.traffic.pieces(role, 0.0):
+        allowed = budget(broker.capacity.of(role), rate + in_sync, limits.max_ratio(role), limits.min_rate)
+        pieces.append((end - at, allowed))
+        at = end
+    return [(seconds if math.isfinite(seconds) else 0.0, rate) for seconds, rate in pieces]
+
+
+def _deferred_without(scenario: VirtualScenario, seconds: float) -> dict[Port, float]:
+    """What of the clients' bytes has to wait on each port when nothing moves."""
+    still = Cluster(list(scenario.cluster().brokers.values()), list(scenario.cluster().partitions.values()))
+    while still.now < seconds:
+        still.step(scenario.step.total_seconds())
+    return {(b, role): port.client_deferred for b, one in still.brokers.items() for role, port in one.ports.items()}
+
+
+def _rate_writes(written: Sequence[Change]) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for change in written:
+        if change.resource.type is ResourceType.BROKER:
+            counts[change.resource.broker_id] = counts.get(change.resource.broker_id, 0) + 1
+    return counts

@@ -1,0 +1,217 @@
+"""Scenario files of `autothrottle simulate`: TOML, of which every key is checked.
+
+Here a file is read; `deploy/scenario.toml` explains every key. The type to know is `ScenarioFile`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from autothrottle.core.capacity import MAX_CAPACITY_MEGABYTES, parse_capacity
+from autothrottle.core.errors import Invalid
+from autothrottle.core.loads import MEGABYTE
+from autothrottle.core.simulation import ClientTraffic, TrafficStep
+from autothrottle.lab.virtual import BEGIN, VirtualBroker, VirtualMove
+
+PLANNER_OPTIONS = (
+    "policy",
+    "static-rate",
+    "interval",
+    "metrics-window",
+    "min-rate",
+    "max-rate",
+    "max-tx-rate",
+    "max-rx-rate",
+    "change-threshold",
+    "failure-threshold",
+    "pause-over-capacity",
+    "schedule",
+    "finish-by",
+)
+"""Names of the planner's options that a simulation obeys."""
+
+_MOST_PARTITIONS = 5_000
+_MOST_MEGABYTES = 10**9
+"""Of one partition."""
+_MOST_ID = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioFile:
+    """What a file says."""
+
+    name: str
+    brokers: Mapping[int, VirtualBroker]
+    moves: Sequence[VirtualMove]
+    planner: Mapping[str, str]
+    """Option -> its text; for those that are given nowhere else."""
+    metrics_delay: timedelta
+    step: timedelta
+    longest: timedelta
+    begin: datetime
+
+
+class _Table:
+    """One table of a file; it notes which of its keys were asked for."""
+
+    def __init__(self, content: object, where: str, keys: Collection[str]) -> None:
+        if not isinstance(content, dict):
+            raise Invalid(f"{where} is {content!r}; it must be a table. Fix: see deploy/scenario.toml")
+        self._content: dict[str, Any] = content
+        self.where = where
+        for key in content.keys() - set(keys):
+            near = get_close_matches(key, keys, n=1)
+            fix = f"did you mean {near[0]}?" if near else "remove it"
+            raise Invalid(f"{where}: {key!r} is no key of it; it must be one of {', '.join(keys)}. Fix: {fix}")
+
+    def get(self, key: str, default: object = None) -> Any:
+        """The value as TOML has it."""
+        return self._content.get(key, default)
+
+    def wrong(self, key: str, value: object, range: str, example: str) -> Invalid:
+        """The error for a value that is not in its range."""
+        said = f"{key} is {value!r}" if key in self._content else f"{key} is not given"
+        return Invalid(f"{self.where}: {said}; it must be {range}. Fix: {key} = {example}, for example")
+
+    def number(
+        self, key: str, unit: str, example: float, *, default: float | None = None, least: float = 0, most: float
+    ) -> float:
+        """A number between two others."""
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise self.wrong(key, value, f"a number of {unit}, >= {least:g} and <= {most:g}", f"{example:g}")
+        return float(value)
+
+    def broker_ids(self, key: str, example: str) -> tuple[int, ...]:
+        """A list of broker ids, each once; one alone needs no list."""
+        value = self.get(key)
+        ids = value if isinstance(value, list) else [value]
+        if not ids or not all(type(b) is int and 0 <= b <= _MOST_ID for b in ids) or len(set(ids)) < len(ids):
+            raise self.wrong(key, value, f"a list of broker ids, each once, >= 0 and <= {_MOST_ID}", example)
+        return tuple(ids)
+
+    def tables(self, key: str, keys: Collection[str], example: str, empty: bool = False) -> list[_Table]:
+        """A list of tables."""
+        value = self.get(key, [])
+        if not isinstance(value, list) or not (value or empty):
+            raise self.wrong(key, value, "a list of tables", example)
+        return [_Table(one, f"{key} {number} of {self.where}", keys) for number, one in enumerate(value, 1)]
+
+
+def read_scenario(path: Path) -> ScenarioFile:
+    """Return what a scenario file says.
+
+    Raises:
+        Invalid: it cannot be read, or a key or value makes no sense; the message has value, range and fix.
+    """
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise Invalid(f"scenario {str(path)!r} cannot be read: {error.strerror}. Fix: name a TOML file") from None
+    except ValueError as error:
+        raise Invalid(f"scenario {str(path)!r} is no TOML: {error}. Fix: correct the file") from None
+    keys = ("begin", "metrics-delay", "step", "longest", "planner", "broker", "move")
+    top = _Table(content, path.name, keys)
+    brokers = _brokers(top)
+    return ScenarioFile(
+        name=path.name,
+        brokers=brokers,
+        moves=_moves(top, brokers),
+        planner=_planner(top),
+        metrics_delay=timedelta(seconds=top.number("metrics-delay", "seconds", 120, default=120, most=3600)),
+        step=timedelta(seconds=top.number("step", "seconds", 0.1, default=0.1, least=0.01, most=0.2)),
+        longest=timedelta(hours=top.number("longest", "hours", 24, default=24, least=0.01, most=1000)),
+        begin=_begin(top),
+    )
+
+
+def _begin(top: _Table) -> datetime:
+    value = top.get("begin", BEGIN)
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise top.wrong("begin", value, "a time with its zone", "2026-11-02T12:00:00Z")
+    return value
+
+
+def _planner(top: _Table) -> dict[str, str]:
+    table = _Table(top.get("planner", {}), f"planner of {top.where}", PLANNER_OPTIONS)
+    values = {name: table.get(name) for name in PLANNER_OPTIONS if table.get(name) is not None}
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+
+
+def _brokers(top: _Table) -> dict[int, VirtualBroker]:
+    found: dict[int, VirtualBroker] = {}
+    for table in top.tables("broker", ("id", "capacity", "traffic"), "[{ id = [1001, 1002], capacity = 100 }]"):
+        capacity = table.get("capacity")
+        if capacity is None:
+            example = "100, or { tx = 100, rx = 80 }"
+            raise table.wrong("capacity", None, f"MB/s, > 0 and <= {MAX_CAPACITY_MEGABYTES}", example)
+        link = parse_capacity(json.dumps(capacity, default=str), f"{table.where}: capacity")
+        for broker_id in table.broker_ids("id", "[1001, 1002]"):
+            if broker_id in found:
+                raise Invalid(f"{table.where}: broker {broker_id} is there twice. Fix: name each broker once")
+            found[broker_id] = VirtualBroker(link, _traffic(table))
+    return found
+
+
+def _traffic(table: _Table) -> ClientTraffic:
+    steps: list[TrafficStep] = []
+    for one in table.tables("traffic", ("at", "tx", "rx"), "[{ at = 0, tx = 40, rx = 20 }]", empty=True):
+        at = one.number("at", "seconds since the start of the move", 0, default=0, most=10**7)
+        tx, rx = (
+            round(one.number(key, "MB/s", 40, default=0, most=MAX_CAPACITY_MEGABYTES) * MEGABYTE)
+            for key in ("tx", "rx")
+        )
+        if steps and at <= steps[-1].at_seconds:
+            raise one.wrong("at", at, f"later than the step before, {steps[-1].at_seconds:g}", f"{at + 600:g}")
+        steps.append(TrafficStep(at, tx, rx))
+    return ClientTraffic(tuple(steps))
+
+
+def _moves(top: _Table, brokers: Mapping[int, VirtualBroker]) -> list[VirtualMove]:
+    found: list[VirtualMove] = []
+    keys = ("topic", "partitions", "megabytes", "replicas", "to", "produce")
+    example = '[{ topic = "orders", megabytes = 500, replicas = [1001, 1000], to = [1001, 1006] }]'
+    for table in top.tables("move", keys, example):
+        found += _partitions(table, brokers, found)
+    if len(found) > _MOST_PARTITIONS:
+        raise Invalid(
+            f"{top.where}: {len(found)} partitions move; at most {_MOST_PARTITIONS} can. Fix: make some of them larger"
+        )
+    return found
+
+
+def _partitions(
+    table: _Table, brokers: Mapping[int, VirtualBroker], before: Sequence[VirtualMove]
+) -> list[VirtualMove]:
+    topic = table.get("topic", "moving")
+    if not isinstance(topic, str) or not topic:
+        raise table.wrong("topic", topic, "a name", '"orders"')
+    count = table.number("partitions", "partitions", 8, default=1, least=1, most=_MOST_PARTITIONS)
+    if not math.isclose(count, round(count)):
+        raise table.wrong("partitions", count, "an integer", "8")
+    size = table.number("megabytes", "MB of each partition", 500, least=0.001, most=_MOST_MEGABYTES) * MEGABYTE
+    produce = round(table.number("produce", "MB/s to each", 0.5, default=0, most=MAX_CAPACITY_MEGABYTES) * MEGABYTE)
+    replicas, target = table.broker_ids("replicas", "[1001, 1000]"), table.broker_ids("to", "[1001, 1006]")
+    _check_replicas(table, replicas, target, brokers)
+    first = sum(move.topic == topic for move in before)
+    return [VirtualMove(topic, first + n, size, replicas, target, produce) for n in range(round(count))]
+
+
+def _check_replicas(
+    table: _Table, replicas: Sequence[int], target: Sequence[int], brokers: Mapping[int, VirtualBroker]
+) -> None:
+    known, alive = sorted(brokers), [b for b in replicas if b in brokers]
+    if not alive:
+        raise table.wrong("replicas", list(replicas), f"at least one of the brokers {known}: it leads", f"[{known[0]}]")
+    if not set(target) <= brokers.keys() or set(target) <= set(replicas):
+        new = next((b for b in known if b not in replicas), known[0])
+        range = f"of the brokers {known}, one of them at least not among the replicas {list(replicas)}"
+        raise table.wrong("to", list(target), range, f"[{alive[0]}, {new}]")

@@ -1,0 +1,285 @@
+"""`autothrottle simulate`: moves whose answers are known beforehand, and files that make no sense."""
+
+from __future__ import annotations
+
+import os
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from autothrottle.__main__ import main
+from autothrottle.adapters.decision_log import DecisionLog, LogLimits
+from autothrottle.core.configs import ReplicaRole
+from autothrottle.core.loads import Capacity
+from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.core.simulation import ClientTraffic, TrafficStep
+from autothrottle.lab.recording import Outcome, Recording, bound
+from autothrottle.lab.scenario_file import read_scenario
+from autothrottle.lab.simulate import configure, play, scenario_of
+from autothrottle.lab.virtual import VirtualBroker, VirtualMove, VirtualRecovery, VirtualScenario
+from tests.builders import limits, mb
+
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "scenario.toml"
+LINK = Capacity(mb(100), mb(100))
+GOOD = """
+metrics-delay = 5
+[planner]
+policy = "static"
+static-rate = 54
+metrics-window = 12
+[[broker]]
+id = [1001, 1002]
+capacity = 100
+traffic = [{ tx = 40, rx = 20 }]
+[[broker]]
+id = 1006
+capacity = 100
+traffic = [{ rx = 40 }]
+[[move]]
+topic = "orders"
+partitions = 2
+megabytes = 3240
+replicas = [1001, 1000]
+to = [1001, 1006]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_options_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in [v for v in os.environ if v.startswith("AUTOTHROTTLE_")]:
+        monkeypatch.delenv(variable)
+
+
+def file(directory: Path, *changes: tuple[str, str]) -> str:
+    """The path of the good scenario with some of its text replaced."""
+    text = GOOD
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = directory / "move.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def shown(text: str) -> dict[str, str]:
+    """What is printed above the table of ports: name -> value."""
+    rows = [line for line in text.split("\n\n")[0].splitlines() if not line.startswith("plot: ")]
+    return {line[:24].strip(): line[24:] for line in rows}
+
+
+def replacement(traffic: ClientTraffic, size: float, produce: int = 0) -> VirtualScenario:
+    """One partition that 1006 copies from 1001, whose link clients use like that."""
+    brokers = {
+        1001: VirtualBroker(LINK, traffic),
+        1002: VirtualBroker(LINK, ClientTraffic()),
+        1006: VirtualBroker(LINK, ClientTraffic()),
+    }
+    move = VirtualMove("t", 0, size, (1001, 1002), (1001, 1002, 1006), produce)
+    return VirtualScenario(brokers, [move], limits(), metrics_window=timedelta(seconds=12), traffic_waits=True)
+
+
+def test_a_static_throttle_at_90_percent_takes_what_the_closed_form_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plot = tmp_path / "move.svg"
+    assert main(["simulate", file(tmp_path), "--plot", str(plot)]) == 0
+    said = capsys.readouterr().out
+    rows = shown(said)
+    assert rows["policy"] == "static"
+    assert rows["bound"].startswith("120.0 s")
+    assert float(rows["makespan"].split()[0]) == pytest.approx(120, rel=0.15)
+    assert float(rows["makespan / bound"]) == pytest.approx(1, abs=0.15)
+    assert rows["copied"] == "6.48 GB"
+    sender, receiver = (line.split() for line in said.splitlines() if " sends " in line or " receives " in line)
+    assert sender[:4] == ["1001", "sends", "100", "6.48"]
+    assert receiver[:4] == ["1006", "receives", "100", "6.48"]
+    assert sender[6:9] == receiver[6:9] == ["54.0", "to", "54.0"]
+    titles = [one.text for one in ElementTree.fromstring(plot.read_text()).iter() if one.get("font-weight") == "bold"]
+    assert titles == ["1001 sends", "1006 receives"]
+
+
+def test_a_flag_beats_the_scenario_and_policies_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Clients take 60 of 100 MB/s after half a minute: a static 54 costs them bytes, the headroom formula less.
+    rising = file(tmp_path, ("{ tx = 40, rx = 20 }", "{ tx = 40, rx = 20 }, { at = 30, tx = 60, rx = 20 }"))
+    found = {}
+    for policy in ("static", "headroom"):
+        assert main(["simulate", rising, "--policy", policy, "--interval=20"]) == 0
+        found[policy] = shown(capsys.readouterr().out)
+        assert found[policy]["policy"] == policy
+    deferred = {
+        policy: float(rows["client bytes deferred"].split()[0].replace(",", "")) for policy, rows in found.items()
+    }
+    assert 0 < deferred["headroom"] < 0.9 * deferred["static"]
+    makespan = {policy: float(rows["makespan"].split()[0]) for policy, rows in found.items()}
+    assert makespan["headroom"] > 1.1 * makespan["static"]
+    assert found["static"]["bound"] == found["headroom"]["bound"]
+
+
+def test_the_bound_counts_growth_and_what_in_sync_followers_copy() -> None:
+    # 10 MB/s of 100 for clients, 5 for the in-sync follower: 0.9 of 85 is 76.5, and 5 are added meanwhile.
+    scenario = replacement(ClientTraffic.constant(mb(10), mb(10)), mb(71.5) * 100, mb(5))
+    assert bound(scenario) == pytest.approx(100)
+    falling = ClientTraffic((TrafficStep(0, mb(60), 0), TrafficStep(50, mb(10), 0)))
+    assert bound(replacement(falling, mb(36) * 50 + mb(81) * 30)) == pytest.approx(80)
+
+
+def test_what_clients_alone_cannot_get_is_not_the_moves_fault() -> None:
+    overloaded = ClientTraffic((TrafficStep(0, mb(50), 0), TrafficStep(5, mb(130), 0), TrafficStep(15, mb(20), 0)))
+    scenario = replace(replacement(overloaded, mb(1) * 40), policy=StaticPolicy(mb(1)))
+    recording, recovery = Recording(scenario), VirtualRecovery(scenario)
+    outcome = recording.outcome(recovery, recovery.run(watch=recording.watch))
+    port = recovery.brokers.brokers[1001].tx
+    assert port.client_deferred >= mb(300)
+    deferred = outcome.ports[1001, ReplicaRole.LEADER].deferred
+    assert 0 < deferred <= mb(60)
+    assert outcome.ports[1001, ReplicaRole.LEADER].saturated_seconds >= 10
+
+
+def test_equal_scenarios_have_equal_outcomes_whoever_joins_first() -> None:
+    def played() -> Outcome:
+        brokers = {b: VirtualBroker(LINK, ClientTraffic.constant(mb(20), mb(20))) for b in (1, 2, 3, 4)}
+        moves = [
+            VirtualMove("a", 0, mb(300), (1, 2), (3, 4)),
+            VirtualMove("b", 0, mb(900), (2, 9), (2, 1, 4)),
+        ]
+        return play(VirtualScenario(brokers, moves, limits(), metrics_window=timedelta(seconds=12)), timedelta(hours=1))
+
+    first = played()
+    assert first == played()
+    moved = {key: round(port.moved / mb(1)) for key, port in first.ports.items()}
+    assert moved == {
+        (1, ReplicaRole.LEADER): 600,
+        (1, ReplicaRole.FOLLOWER): 900,
+        (2, ReplicaRole.LEADER): 1800,
+        (3, ReplicaRole.FOLLOWER): 300,
+        (4, ReplicaRole.FOLLOWER): 1200,
+    }
+
+
+def test_a_logged_move_played_again_takes_as_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Clients leave in two steps while it moves; the first one is in no metric when it starts.
+    falling = ClientTraffic((TrafficStep(0, mb(10), mb(70)), TrafficStep(60, 0, mb(50)), TrafficStep(150, 0, mb(20))))
+    brokers = {1: VirtualBroker(LINK, ClientTraffic.constant(mb(20), 0)), 2: VirtualBroker(LINK, falling)}
+    move = VirtualMove("t", 0, mb(9000), (1,), (1, 2), mb(1))
+    second = timedelta(seconds=1)
+    scenario = VirtualScenario(
+        brokers, [move], limits(max_tx_ratio=0.8), interval=20 * second, metrics_window=20 * second, traffic_waits=True
+    )
+    with DecisionLog(str(tmp_path / "log"), limits=LogLimits(patience=timedelta(minutes=3))) as log:
+        took = VirtualRecovery(scenario, log, "lab").run()
+    assert main(["simulate", "--from-decisions", str(tmp_path / "log")]) == 0
+    path = tmp_path / "again.toml"
+    path.write_text(capsys.readouterr().out)
+    read = read_scenario(path)
+    assert sum(one.size + one.produce_rate * took for one in read.moves) == pytest.approx(mb(9000 + took), rel=0.01)
+    assert [round(step.rx / mb(10)) for step in read.brokers[2].traffic.steps][-1] == 2
+    again = scenario_of(read, configure(read, [], {}))
+    assert (again.limits.max_tx_ratio, again.limits.max_rx_ratio, again.interval) == (0.8, 0.9, 20 * second)
+    assert play(again, timedelta(hours=1)).seconds == pytest.approx(took, rel=0.1)
+
+
+def test_a_log_without_such_a_move_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--from-decisions", str(tmp_path)]) == 1
+    assert "holds no decision log. Fix: " in capsys.readouterr().err
+    (tmp_path / "reassignments").mkdir()
+    (tmp_path / "reassignments" / "torn.parquet").write_bytes(b"PAR1")
+    assert main(["simulate", "--from-decisions", str(tmp_path), "--reassignment", "lab/1/1"]) == 1
+    assert "the reassignment 'lab/1/1'; it knows those of: none" in capsys.readouterr().err
+
+
+def test_the_example_is_accepted_and_what_it_has_commented_out_is_the_default(tmp_path: Path) -> None:
+    read = read_scenario(EXAMPLE)
+    assert len(read.moves) == 20
+    assert {move.partition for move in read.moves if move.topic == "orders"} == set(range(12))
+    text = EXAMPLE.read_text()
+    path = tmp_path / "all.toml"
+    for key in ("metrics-delay", "step", "longest", "begin"):
+        assert f"\n# {key} = " in text
+        text = text.replace(f"\n# {key} = ", f"\n{key} = ")
+    path.write_text(text)
+    assert replace(read_scenario(path), name=read.name) == read
+
+
+def test_a_configuration_file_and_the_environment_beat_the_scenario(tmp_path: Path) -> None:
+    read = read_scenario(EXAMPLE)
+    config = tmp_path / "autothrottle.toml"
+    config.write_text('interval = 45\nzk-addr = ["zk1:2181"]\n')
+    given = configure(read, ["--config", str(config), "--max-rate=70"], {"AUTOTHROTTLE_POLICY": "adaptive"})
+    scenario = scenario_of(read, given)
+    assert (scenario.policy.name, scenario.interval.total_seconds(), scenario.limits.max_tx_ratio) == (
+        "adaptive",
+        45,
+        0.7,
+    )
+    plain = scenario_of(read, configure(read, [], {}))
+    assert (plain.policy.name, plain.interval.total_seconds(), plain.limits.max_tx_ratio) == ("headroom", 60, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("metrics-delay", "metrics-dely", "'metrics-dely' is no key of it"),
+        ("metrics-delay", "metrics-dely", "did you mean metrics-delay?"),
+        ("= 5\n", "= -5\n", "metrics-delay is -5; it must be a number of seconds, >= 0 and <= 3600"),
+        ("= 5\n", "= 5\nstep = 3\n", "step is 3; it must be a number of seconds, >= 0.01 and <= 0.2"),
+        ("= 5\n", "= 5\nbegin = 2026-11-02\n", "it must be a time with its zone"),
+        ('policy = "static"', 'polcy = "static"', "planner of move.toml: 'polcy' is no key of it"),
+        ('policy = "static"', 'policy = "fast"', "policy: 'fast' (key of planner in move.toml) is not one of them"),
+        ("capacity = 100\ntraffic = [{ rx", "capacity = 0\ntraffic = [{ rx", "broker 2 of move.toml: capacity is 0"),
+        ("capacity = 100\ntraffic = [{ rx", "traffic = [{ rx", "broker 2 of move.toml: capacity is not given"),
+        ("id = 1006", "id = 1002", "broker 1002 is there twice"),
+        ("id = 1006", 'id = "x"', "id is 'x'; it must be a list of broker ids"),
+        ("{ rx = 40 }", "{ rx = true }", "traffic 1 of broker 2 of move.toml: rx is True"),
+        ("{ rx = 40 }", "{ rx = 40 }, { rx = 50 }", "at is not given; it must be later than the step before, 0"),
+        ("megabytes = 3240", "megabytes = nan", "megabytes is nan"),
+        ("megabytes = 3240", "", "megabytes is not given; it must be a number of MB of each partition"),
+        ("partitions = 2", "partitions = 2.5", "partitions is 2.5; it must be an integer"),
+        ("partitions = 2", "partitions = 5001", "it must be a number of partitions, >= 1 and <= 5000"),
+        ('"orders"', "3", "topic is 3; it must be a name"),
+        ("replicas = [1001, 1000]", "replicas = [1000]", "at least one of the brokers [1001, 1002, 1006]"),
+        ("to = [1001, 1006]", "to = [1001, 1007]", "to is [1001, 1007]; it must be of the brokers"),
+        ("to = [1001, 1006]", "to = [1001]", "one of them at least not among the replicas"),
+        ("[[move]]", "[[moves]]", "did you mean move?"),
+        ("[[move]]", "[[move", "is no TOML"),
+    ],
+)
+def test_a_scenario_that_makes_no_sense_is_refused_with_value_range_and_fix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, said: str
+) -> None:
+    assert main(["simulate", file(tmp_path, (old, new))]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert said in told.err
+    assert "Fix: " in told.err or "give MB/s" in told.err
+
+
+def test_a_command_line_that_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = file(tmp_path)
+    for arguments, said in (
+        ([], "Usage: autothrottle simulate"),
+        (["--policy", "static", good], "the scenario comes first"),
+        ([str(tmp_path / "none.toml")], "cannot be read: No such file or directory"),
+        ([good, "--policy", "fast"], "'fast' (flag --policy)"),
+        ([good, "--intervall", "9"], "intervall"),
+        ([good, "--zk-addr", "zk1:2181"], "--zk-addr means nothing in a simulation"),
+        ([good, "--plot", "move.png"], "the name of an SVG file"),
+        ([good, "--plot", str(tmp_path / "none" / "move.svg")], "cannot be written"),
+    ):
+        assert main(["simulate", *arguments]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["simulate", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "--change-threshold" in told
+    assert "--zk-addr" not in told
+
+
+def test_a_move_that_never_ends_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # More is produced than the throttle lets through.
+    endless = file(
+        tmp_path, ("megabytes = 3240", "megabytes = 10\nproduce = 5"), ("= 5\n[pl", "= 5\nlongest = 0.02\n[pl")
+    )
+    assert main(["simulate", endless, "--static-rate=2"]) == 1
+    assert "it moves for more than 0:01:12" in capsys.readouterr().err

@@ -1,8 +1,8 @@
 """The contest on real links: the same move under every policy, as one table.
 
 `make bench-links` runs it as root: five real brokers in network namespaces, whose links `tc` shapes. A move takes
-about two minutes; `ARGS="--policies adaptive --ratio 0.9,0.7 --runs 1"` chooses, `ARGS=--record` keeps the table in
-`../results/links.json`.
+about two minutes; `ARGS="--policies adaptive --ratio 0.9,0.7 --runs 1"` chooses, `ARGS=--record` keeps each run in
+`../results/links.json` as soon as it has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import platform
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,17 +41,34 @@ def plans(given: argparse.Namespace) -> list[Plan]:
     ]
 
 
-def record(runs: Sequence[Run], given: argparse.Namespace, command: str) -> dict[str, Any]:
-    """What is kept of a contest."""
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command,
-        "machine": {"cpus": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
-        "interval_seconds": given.interval,
-        "window_seconds": given.window,
-        "claims": claims(runs),
-        "runs": [asdict(run) for run in runs],
-    }
+def record(path: Path, runs: Sequence[Run], given: argparse.Namespace, command: str) -> None:
+    """Keep runs in a file; those of other policies and ratios that it holds stay."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    about = {"command": command, "date": now, "interval_seconds": given.interval, "window_seconds": given.window}
+    played = {(run.policy, run.ratio) for run in runs}
+    before = json.loads(path.read_text())["runs"] if path.exists() else []
+    kept = [row for row in before if (row["policy"], row["ratio"]) not in played]
+    rows: list[dict[str, Any]] = [*kept, *({**rounded(asdict(run)), **about} for run in runs)]
+    machine = {"cpus": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"machine": machine, "runs": sorted(rows, key=_order)}, indent=1) + "\n")
+
+
+def _order(row: Mapping[str, Any]) -> tuple[float, int, int]:
+    return -row["ratio"], POLICIES.index(row["policy"]), row["number"]
+
+
+def rounded(value: Any) -> Any:
+    """The same with floats of four decimals.
+
+    >>> rounded({"wait": [0.123456, 2]})
+    {'wait': [0.1235, 2]}
+    """
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(one) for one in value]
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -77,20 +94,20 @@ def main(arguments: Sequence[str]) -> int:
     if problem := unmet(os.geteuid(), shutil.which):
         print(problem, file=sys.stderr)
         return 2
+    command = shlex.join(["make", "bench-links", f"ARGS={shlex.join(arguments)}"])
     runs: list[Run] = []
     with scratch_directory(parent=MEMORY if MEMORY.is_dir() else None) as directory, stage(directory) as built:
         for plan in plans(given):
             runs.append(play(built, plan))
             print("\n".join(lines(runs[-1:])[len(runs) > 1 :]), flush=True)
+            if given.record:
+                record(RESULTS, runs, given, command)
     print("\n".join(["", *lines(runs), ""]))
     for claim in claims(runs):
         reached = ", ".join(f"{one:g}" for one in claim["runs"])
         print(
             f"{claim['claim']}: {reached} (wanted: at most {claim['wanted']:g}): {'met' if claim['met'] else 'NOT MET'}"
         )
-    if given.record:
-        command = shlex.join(["make", "bench-links", f"ARGS={shlex.join(arguments)}"])
-        RESULTS.write_text(json.dumps(record(runs, given, command), indent=1) + "\n")
     return 0
 
 

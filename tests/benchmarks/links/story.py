@@ -65,11 +65,11 @@ PROPERTIES: Mapping[str, object] = {
     "replica.fetch.max.bytes": 128 * 1024,
     "replica.fetch.response.max.bytes": 512 * 1024,
     # The clients' topics shall not fill the memory in which the logs are.
-    "log.segment.bytes": 32 * 1024 * 1024,
+    "log.segment.bytes": 16 * 1024 * 1024,
     "log.retention.check.interval.ms": 5000,
     "file.delete.delay.ms": 1000,
 }
-_KEPT = {"retention.bytes": str(64 * 1024 * 1024)}
+_KEPT = {"retention.bytes": str(32 * 1024 * 1024)}
 
 _SETTLING_SECONDS, _AFTER_SECONDS = 8.0, 5.0
 _MOVE_SECONDS = 900.0

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.benchmarks.links.story import LINKS, before_the_move, beside, bound, client_rates, rates_of_links, ring
+from tests.benchmarks.links.story import (
+    LINKS,
+    Plan,
+    before_the_move,
+    beside,
+    bound,
+    client_rates,
+    rates_of_links,
+    ring,
+    simulated,
+)
 from tests.benchmarks.links.tally import (
     ALL,
     DESTINATIONS,
@@ -37,7 +47,9 @@ def run(
 ) -> Run:
     quiet = dict.fromkeys((ALL, DESTINATIONS, MOVING), Waits(1000, 0.01, 0.1, 0.2))
     moving = dict.fromkeys((ALL, DESTINATIONS, MOVING), Waits(1000, 0.02, p99, most))
-    return Run(policy, 0.9, 1, makespan, 90.0, quiet, moving, 0.4, full, full, 1.5, 0, 2.0, [(0.0, 4 * MB)], [4 * MB])
+    return Run(
+        policy, 0.9, 1, makespan, 90.0, 95.0, quiet, moving, 0.4, full, full, 1.5, 0, 2.0, [(0.0, 4 * MB)], [4 * MB]
+    )
 
 
 def test_a_second_is_full_from_95_percent_of_the_rate_on() -> None:
@@ -86,6 +98,15 @@ def test_the_bound_is_what_the_destination_needs_at_that_ratio() -> None:
     # 5 MB/s of headroom, of which 0.2 MB/s are what is produced to the moving partitions meanwhile.
     assert bound(sizes, clients, 0.9) == pytest.approx(8 * 43 / (4.5 - 0.2))
     assert bound(sizes, clients, 0.6) == pytest.approx(8 * 43 / (3.0 - 0.2))
+
+
+def test_the_simulator_plays_the_same_move() -> None:
+    clients = {port: 0.5 * rate for port, rate in rates_of_links().items()}
+    sizes = dict.fromkeys(before_the_move(), 10 * MB)
+    plans = [Plan(policy, 0.9, 1, 10, 10, 10, 15.0) for policy in ("none", "static", "headroom", "adaptive")]
+    none, *throttled = [simulated(plan, sizes, clients) for plan in plans]
+    assert none < 0.8 * bound(sizes, clients, 0.9)
+    assert throttled == pytest.approx([bound(sizes, clients, 0.9)] * 3, rel=0.05)
 
 
 def test_client_rates_are_means_of_the_quiet_time() -> None:

@@ -25,6 +25,8 @@ from autothrottle.adapters.memory import (
 from autothrottle.core.configs import ConfigResource, ReplicaRole
 from autothrottle.core.loads import BrokerLoad, Capacity, Utilization
 from autothrottle.core.plan import Limits
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.interface import Policy
 from autothrottle.core.simulation import ClientTraffic, Cluster, SimulatedBroker, SimulatedPartition, TopicPartition
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.settings import PlannerSettings, Ports
@@ -50,6 +52,11 @@ class VirtualScenario:
     """Of each partition."""
     capacity: int = 100_000_000
     """Of every link and direction, bytes/s."""
+    capacities: Mapping[int, int] = field(default_factory=dict)
+    """Broker id -> the same of its link; those left out have `capacity`."""
+    produced: int = 0
+    """What is produced to each partition meanwhile, a part of what clients offer, bytes/s."""
+    policy: Policy = HeadroomPolicy()  # noqa: RUF009 (frozen)
     limits: Limits = field(
         default_factory=lambda: Limits(10_000_000, 0.9, 0.9, change_threshold=0.1, failure_threshold=1)
     )
@@ -61,6 +68,11 @@ class VirtualScenario:
     """How long after the start another planner leads, and by how much its clock is ahead."""
     begin: datetime = BEGIN
     instance_type: str = "lab"
+
+    def link(self, broker_id: int) -> Capacity:
+        """A broker's link."""
+        rate = self.capacities.get(broker_id, self.capacity)
+        return Capacity(rate, rate)
 
 
 class VirtualRecovery:
@@ -85,16 +97,18 @@ class VirtualRecovery:
                 leader=others[i % len(others)],
                 replicas=(others[i % len(others)], 1),
                 isr=(others[i % len(others)],),
+                produce_rate=scenario.produced,
             )
             for i, size in enumerate(scenario.partition_bytes)
         ]
-        link = Capacity(scenario.capacity, scenario.capacity)
-        self.brokers = Cluster([SimulatedBroker(b, link, scenario.traffic[b]) for b in brokers], partitions)
+        links = [SimulatedBroker(b, scenario.link(b), scenario.traffic[b]) for b in brokers]
+        self.brokers = Cluster(links, partitions)
         self._electorate = electorate = MemoryElectorate()
         self.kafka = MemoryCluster(electorate, brokers)
         self.metrics, self.overrides = MemoryMetrics(), MemoryOverrides(electorate)
         self._settings = PlannerSettings(
             scenario.limits,
+            policy=scenario.policy,
             interval=scenario.interval,
             metrics_window=scenario.metrics_window,
             cluster=cluster_name,
@@ -217,13 +231,13 @@ class VirtualRecovery:
             self.metrics.unavailable(True)
             return
         self.metrics.unavailable(False)
-        capacity = Capacity(self._scenario.capacity, self._scenario.capacity)
         for broker_id, counts in self._counters.items():
             (since, tx, rx), (until, last_tx, last_rx) = counts[0], counts[-1]
             start, end = (self._scenario.begin + timedelta(seconds=at) for at in (since, until))
+            link = self._scenario.link(broker_id)
             sent = Utilization(round((last_tx - tx) / (until - since)), start, end)
             received = Utilization(round((last_rx - rx) / (until - since)), start, end)
-            self.metrics.set_loads(BrokerLoad(broker_id, capacity, sent, received, self._scenario.instance_type))
+            self.metrics.set_loads(BrokerLoad(broker_id, link, sent, received, self._scenario.instance_type))
 
     def _obey(self) -> None:
         """Let the brokers take up the configs."""

@@ -13,16 +13,24 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import grpc
 
+from autothrottle.adapters.memory import MemoryDecisions
 from autothrottle.core.bound import PortDemand, bound_seconds, budget
 from autothrottle.core.configs import FOLLOWER_RATE, THROTTLE_KEYS
+from autothrottle.core.limits import Limits
 from autothrottle.core.loads import MEGABYTE
+from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.interface import Policy
+from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.core.simulation import ClientTraffic
 from autothrottle.lab.datadog import DatadogEmulator
 from autothrottle.lab.kafka import wait_until
 from autothrottle.lab.kraft import KraftCluster
@@ -30,6 +38,7 @@ from autothrottle.lab.links import ShapedLinks
 from autothrottle.lab.processes import Process
 from autothrottle.lab.services import Deployment
 from autothrottle.lab.traffic import ClientLoad, Latency, fill
+from autothrottle.lab.virtual import VirtualRecovery, VirtualScenario
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
 from tests.benchmarks.links.tally import (
@@ -58,6 +67,7 @@ _RING_RATE, _BESIDE_RATE, _MOVING_RATE = 2.1875 * MEGABYTE, 0.625 * MEGABYTE, 0.
 """What is produced to each partition, bytes/s: together half of every link's receiving direction."""
 
 MOVED_PARTITIONS = 8
+MIN_RATE = 1 * MEGABYTE
 RECORD_BYTES, _MOVING_RECORD_BYTES = 25_000, 5_000
 
 PROPERTIES: Mapping[str, object] = {
@@ -265,6 +275,28 @@ def bound(sizes: Mapping[int, int], clients: Mapping[Port, float], ratio: float)
     )
 
 
+def simulated(plan: Plan, sizes: Mapping[int, int], clients: Mapping[Port, float]) -> float:
+    """Return how long the same move takes in virtual time, with the same planner and simulated brokers, seconds.
+
+    Args:
+        plan: what is played.
+        sizes: partition -> bytes to be copied.
+        clients: port -> what clients have of it, bytes/s.
+    """
+    before = _MOVING_RATE * plan.window  # what the simulated brokers produce before the move
+    scenario = VirtualScenario(
+        traffic={b: ClientTraffic.constant(round(clients[b, "tx"]), round(clients[b, "rx"])) for b in LINKS},
+        partition_bytes=[sizes[p] - before for p in sorted(sizes)],
+        capacities=LINKS,
+        produced=round(_MOVING_RATE),
+        policy=_POLICIES[plan.policy](plan),
+        limits=Limits(MIN_RATE, plan.ratio, plan.ratio, change_threshold=0.1, failure_threshold=1),
+        interval=timedelta(seconds=plan.interval),
+        metrics_window=timedelta(seconds=plan.window),
+    )
+    return VirtualRecovery(scenario, MemoryDecisions()).run()
+
+
 @contextmanager
 def product(stage: Stage, plan: Plan) -> Iterator[str]:
     """Run all services, fed with what the network cards count; gives the address of the admin API."""
@@ -283,15 +315,27 @@ def product(stage: Stage, plan: Plan) -> Iterator[str]:
             _wait_until_clean(stage, process)
 
 
+def static_rate(plan: Plan) -> int:
+    """What somebody who knows the clients' load would set, bytes/s: half of the link is theirs, and 1 % headers."""
+    return round(plan.ratio * LINKS[DESTINATION] * (0.5 - 0.005))
+
+
+_UNTHROTTLED = 1000 * MEGABYTE
+_POLICIES: Mapping[str, Callable[[Plan], Policy]] = {
+    "none": lambda _: StaticPolicy(_UNTHROTTLED),
+    "static": lambda plan: StaticPolicy(static_rate(plan)),
+    "headroom": lambda _: HeadroomPolicy(),
+    "adaptive": lambda _: AdaptivePolicy(),
+}
+
+
 def options(stage: Stage, plan: Plan) -> dict[str, str]:
     """The options of the services."""
-    # Half of the link, and its headers: what a static rate would be set to by somebody who knows the load.
-    free = LINKS[DESTINATION] * (0.5 - 0.005)
     return {
         "policy": plan.policy,
-        "static-rate": f"{plan.ratio * free / MEGABYTE:.3f}",
+        "static-rate": f"{static_rate(plan) / MEGABYTE:g}",
         "max-rate": f"{100 * plan.ratio:g}",
-        "min-rate": "1",
+        "min-rate": f"{MIN_RATE / MEGABYTE:g}",
         "interval": str(plan.interval),
         "metrics-window": str(plan.window),
         "broker-cap-map": json.dumps({str(b): rate / MEGABYTE for b, rate in LINKS.items()}),
@@ -404,6 +448,7 @@ def judged(
         number=plan.number,
         makespan=ended - began,
         bound=bound(sizes, loads, plan.ratio),
+        simulated=simulated(plan, sizes, loads),
         quiet=summed(quiet),
         moving=summed(moving),
         at_finishes=at_finishes(waited, list(watch.finishes.values())),

@@ -55,6 +55,8 @@ class Run:
     """From the call that submits the move until the last replica is in sync, seconds."""
     bound: float
     """The least that the links allow with that ratio, `core.bound`, seconds."""
+    simulated: float
+    """How long the simulator takes for it, seconds."""
     quiet: Mapping[str, Waits]
     """Group of partitions -> waits before the move."""
     moving: Mapping[str, Waits]
@@ -149,6 +151,7 @@ COLUMNS = (
     "run",
     "makespan s",
     "/ bound",
+    "/ simulated",
     "quiet p99 ms",
     "all: p50 ms",
     "p99 ms",
@@ -176,6 +179,7 @@ def cells(run: Run) -> list[str]:
         str(run.number),
         f"{run.makespan:.1f}",
         f"{run.makespan / run.bound:.2f}",
+        f"{run.makespan / run.simulated:.2f}",
         f"{1000 * run.quiet[ALL].p99:.0f}",
         f"{1000 * every.p50:.0f}",
         f"{1000 * every.p99:.0f}",

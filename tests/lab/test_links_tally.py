@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.benchmarks.links.story import (
+from tests.benchmarks.links.layout import (
     LINKS,
     Plan,
     before_the_move,

@@ -22,7 +22,9 @@ from typing import Any
 
 from autothrottle.lab.links import unmet
 from autothrottle.lab.processes import scratch_directory
-from tests.benchmarks.links.story import Plan, play, stage
+from tests.benchmarks.links.layout import Plan
+from tests.benchmarks.links.stage import stage
+from tests.benchmarks.links.story import play
 from tests.benchmarks.links.tally import Run, claims, lines
 
 RESULTS = Path(__file__).parents[1] / "results" / "links.json"

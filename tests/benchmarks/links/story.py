@@ -8,39 +8,36 @@ what the brokers' network cards count.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import timedelta
-from pathlib import Path
 
-import grpc
-
-from autothrottle.adapters.memory import MemoryDecisions
-from autothrottle.core.bound import PortDemand, bound_seconds, budget
-from autothrottle.core.configs import FOLLOWER_RATE, THROTTLE_KEYS
-from autothrottle.core.limits import Limits
+from autothrottle.core.bound import budget
+from autothrottle.core.configs import FOLLOWER_RATE
 from autothrottle.core.loads import MEGABYTE
-from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import Policy
-from autothrottle.core.policy.static import StaticPolicy
-from autothrottle.core.simulation import ClientTraffic
-from autothrottle.lab.datadog import DatadogEmulator
 from autothrottle.lab.kafka import wait_until
-from autothrottle.lab.kraft import KraftCluster
-from autothrottle.lab.links import ShapedLinks
-from autothrottle.lab.processes import Process
-from autothrottle.lab.services import Deployment
 from autothrottle.lab.traffic import ClientLoad, Latency, fill
-from autothrottle.lab.virtual import VirtualRecovery, VirtualScenario
-from autothrottle.lab.zookeeper import ZooKeeperServer
-from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
+from tests.benchmarks.links.layout import (
+    BESIDE,
+    BESIDE_RATE,
+    DESTINATION,
+    MOVED_PARTITIONS,
+    MOVING_RATE,
+    RING,
+    RING_RATE,
+    Plan,
+    before_the_move,
+    beside,
+    bound,
+    client_rates,
+    rates_of_links,
+    ring,
+    simulated,
+)
+from tests.benchmarks.links.stage import Stage, product, submit
 from tests.benchmarks.links.tally import (
     ALL,
     DESTINATIONS,
@@ -55,99 +52,9 @@ from tests.benchmarks.links.tally import (
     waits,
 )
 
-SOURCES = (1001, 1002, 1003, 1004)
-DESTINATION = 1005
-LINKS = {**dict.fromkeys(SOURCES, 20 * MEGABYTE), DESTINATION: 10 * MEGABYTE}
-"""Bytes/s of each direction."""
-
-RING, BESIDE = "steady", "beside"
-"""Topics of the clients: one has its replicas on the sources, each of whose partitions leaves two in the other."""
-
-_RING_RATE, _BESIDE_RATE, _MOVING_RATE = 2.1875 * MEGABYTE, 0.625 * MEGABYTE, 0.025 * MEGABYTE
-"""What is produced to each partition, bytes/s: together half of every link's receiving direction."""
-
-MOVED_PARTITIONS = 8
-MIN_RATE = 1 * MEGABYTE
 RECORD_BYTES, _MOVING_RECORD_BYTES = 25_000, 5_000
-
-PROPERTIES: Mapping[str, object] = {
-    # One response is 0.1 s of what the destination's clients leave of its link.
-    "replica.fetch.max.bytes": 128 * 1024,
-    "replica.fetch.response.max.bytes": 512 * 1024,
-    # The clients' topics shall not fill the memory in which the logs are.
-    "log.segment.bytes": 16 * 1024 * 1024,
-    "log.retention.check.interval.ms": 5000,
-    "file.delete.delay.ms": 1000,
-}
-_KEPT = {"retention.bytes": str(32 * 1024 * 1024)}
-
 _SETTLING_SECONDS, _AFTER_SECONDS = 8.0, 5.0
 _MOVE_SECONDS = 900.0
-_FEED_SECONDS = 0.5
-_GRPC = re.compile(r"gRPC API: (\S+)$", re.MULTILINE)
-
-
-def ring() -> dict[int, list[int]]:
-    """Partitions of the sources among themselves, two led by each."""
-    return {p: [SOURCES[p % 4], SOURCES[(p + 1) % 4]] for p in range(8)}
-
-
-def beside() -> dict[int, list[int]]:
-    """Partitions that the destination follows (the first four) and leads."""
-    return {p: [SOURCES[p], DESTINATION] if p < 4 else [DESTINATION, SOURCES[p - 4]] for p in range(8)}
-
-
-def before_the_move() -> dict[int, list[int]]:
-    """Replicas of the topic that moves."""
-    return {p: [SOURCES[p % 4], SOURCES[(p + 1) % 4]] for p in range(MOVED_PARTITIONS)}
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is played."""
-
-    policy: str
-    """One of the product's, or `none`."""
-    ratio: float
-    """Of the headroom, in (0, 1]."""
-    number: int
-    megabytes: int
-    """Of each of the partitions that move."""
-    interval: int
-    """Between two cycles, seconds."""
-    window: int
-    """Of the metrics, seconds."""
-    quiet_seconds: float
-
-    @property
-    def topic(self) -> str:
-        """The topic that moves."""
-        return f"moved-{self.policy}-{self.ratio:g}-{self.number}"
-
-
-@dataclass(slots=True)
-class Stage:
-    """What stands for all moves."""
-
-    links: ShapedLinks
-    cluster: KraftCluster
-    zookeeper: ZooKeeperServer
-    directory: Path
-
-
-@contextmanager
-def stage(directory: Path) -> Iterator[Stage]:
-    """Build the links, and start the brokers behind them and our own ZooKeeper."""
-    with ExitStack() as stack:
-        zookeeper = stack.enter_context(ZooKeeperServer(directory / "zookeeper"))
-        links = stack.enter_context(ShapedLinks(LINKS))
-        cluster = KraftCluster(
-            directory / "kafka", tuple(LINKS), broker_properties=PROPERTIES, heap_megabytes=320, places=links.places
-        )
-        stack.enter_context(cluster)
-        cluster.create_topic(RING, ring(), _KEPT)
-        cluster.create_topic(BESIDE, beside(), _KEPT)
-        yield Stage(links, cluster, zookeeper, directory)
 
 
 @dataclass(slots=True)
@@ -208,9 +115,9 @@ class Clients:
         self._loads = {
             name: ClientLoad(stage.cluster, rates, record_bytes=size, tick_seconds=0.01)
             for name, rates, size in (
-                (RING, {(RING, p): _RING_RATE for p in ring()}, RECORD_BYTES),
-                (BESIDE, {(BESIDE, p): _BESIDE_RATE for p in beside()}, RECORD_BYTES),
-                (topic, {(topic, p): _MOVING_RATE for p in before_the_move()}, _MOVING_RECORD_BYTES),
+                (RING, {(RING, p): RING_RATE for p in ring()}, RECORD_BYTES),
+                (BESIDE, {(BESIDE, p): BESIDE_RATE for p in beside()}, RECORD_BYTES),
+                (topic, {(topic, p): MOVING_RATE for p in before_the_move()}, _MOVING_RECORD_BYTES),
             )
         }
         self._topic = topic
@@ -241,150 +148,6 @@ def summed(waited: Mapping[str, Iterable[Latency]]) -> dict[str, Waits]:
     return {group: waits(latency.seconds for latency in latencies) for group, latencies in waited.items()}
 
 
-def rates_of_links() -> dict[Port, float]:
-    """Port -> its rate, bytes/s."""
-    return {(broker_id, direction): float(rate) for broker_id, rate in LINKS.items() for direction in ("rx", "tx")}
-
-
-def client_rates(samples: Sequence[Sample]) -> dict[Port, float]:
-    """Port -> what it carried in a quiet time, bytes/s."""
-    first, last = samples[0], samples[-1]
-    return {port: (last.carried[port] - first.carried[port]) / (last.at - first.at) for port in first.carried}
-
-
-def bound(sizes: Mapping[int, int], clients: Mapping[Port, float], ratio: float) -> float:
-    """Return how long the move takes at least if it keeps to that share of the headroom, seconds.
-
-    Args:
-        sizes: partition -> bytes to be copied.
-        clients: port -> what clients have of it, bytes/s.
-        ratio: in (0, 1].
-    """
-    leaders = {p: replicas[0] for p, replicas in before_the_move().items()}
-    ports = {(DESTINATION, "rx"): list(sizes)} | {
-        (leader, "tx"): [p for p in sizes if leaders[p] == leader] for leader in set(leaders.values())
-    }
-    rates = rates_of_links()
-    return bound_seconds(
-        PortDemand(
-            sum(sizes[p] for p in partitions),
-            [(1.0, budget(rates[port], clients[port], ratio, 0.0))],
-            len(partitions) * _MOVING_RATE,
-        )
-        for port, partitions in ports.items()
-    )
-
-
-def simulated(plan: Plan, sizes: Mapping[int, int], clients: Mapping[Port, float]) -> float:
-    """Return how long the same move takes in virtual time, with the same planner and simulated brokers, seconds.
-
-    Args:
-        plan: what is played.
-        sizes: partition -> bytes to be copied.
-        clients: port -> what clients have of it, bytes/s.
-    """
-    before = _MOVING_RATE * plan.window  # what the simulated brokers produce before the move
-    scenario = VirtualScenario(
-        traffic={b: ClientTraffic.constant(round(clients[b, "tx"]), round(clients[b, "rx"])) for b in LINKS},
-        partition_bytes=[sizes[p] - before for p in sorted(sizes)],
-        capacities=LINKS,
-        produced=round(_MOVING_RATE),
-        policy=_POLICIES[plan.policy](plan),
-        limits=Limits(MIN_RATE, plan.ratio, plan.ratio, change_threshold=0.1, failure_threshold=1),
-        interval=timedelta(seconds=plan.interval),
-        metrics_window=timedelta(seconds=plan.window),
-    )
-    return VirtualRecovery(scenario, MemoryDecisions()).run()
-
-
-@contextmanager
-def product(stage: Stage, plan: Plan) -> Iterator[str]:
-    """Run all services, fed with what the network cards count; gives the address of the admin API."""
-    with DatadogEmulator() as datadog, _fed(stage.links, datadog):
-        deployment = Deployment(stage.zookeeper.connect, datadog.url, stage.directory, options(stage, plan))
-        name = f"autothrottle-{plan.topic}"
-        own = {"api-listen": "127.0.0.1:0", "grpc-listen": "127.0.0.1:0", "zk-config-prefix": name}
-        with deployment.process("run", name, own) as process:
-
-            def ready() -> bool:
-                said = process.log.read_text()
-                return "Leading in term" in said and bool(_GRPC.search(said))
-
-            process.wait_until(ready, 120.0)
-            yield _GRPC.findall(process.log.read_text())[-1]
-            _wait_until_clean(stage, process)
-
-
-def static_rate(plan: Plan) -> int:
-    """What somebody who knows the clients' load would set, bytes/s: half of the link is theirs, and 1 % headers."""
-    return round(plan.ratio * LINKS[DESTINATION] * (0.5 - 0.005))
-
-
-_UNTHROTTLED = 1000 * MEGABYTE
-_POLICIES: Mapping[str, Callable[[Plan], Policy]] = {
-    "none": lambda _: StaticPolicy(_UNTHROTTLED),
-    "static": lambda plan: StaticPolicy(static_rate(plan)),
-    "headroom": lambda _: HeadroomPolicy(),
-    "adaptive": lambda _: AdaptivePolicy(),
-}
-
-
-def options(stage: Stage, plan: Plan) -> dict[str, str]:
-    """The options of the services."""
-    return {
-        "policy": plan.policy,
-        "static-rate": f"{static_rate(plan) / MEGABYTE:g}",
-        "max-rate": f"{100 * plan.ratio:g}",
-        "min-rate": f"{MIN_RATE / MEGABYTE:g}",
-        "interval": str(plan.interval),
-        "metrics-window": str(plan.window),
-        "broker-cap-map": json.dumps({str(b): rate / MEGABYTE for b, rate in LINKS.items()}),
-        "kafka-backend": "admin",
-        "bootstrap-servers": stage.cluster.bootstrap_servers,
-        "kafka-bootstrap-controllers": stage.cluster.bootstrap_controllers,
-    }
-
-
-@contextmanager
-def _fed(links: ShapedLinks, datadog: DatadogEmulator) -> Iterator[None]:
-    for broker_id in LINKS:
-        datadog.add_host(f"host-{broker_id}", broker_id, "lab")
-    ending = threading.Event()
-
-    def feed() -> None:
-        while not ending.wait(_FEED_SECONDS):
-            for broker_id, counters in links.counters().items():
-                datadog.record(broker_id, time.time(), counters.tx_bytes, counters.rx_bytes)
-
-    thread = threading.Thread(target=feed, name="network cards", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join()
-
-
-def _wait_until_clean(stage: Stage, process: Process) -> None:
-    def clean() -> bool:
-        assert process.running, process.log_end()
-        return not any(config.keys() & THROTTLE_KEYS for config in stage.cluster.stored_configs().values())
-
-    wait_until(clean, 120.0, "no throttle stands any more")
-
-
-def submit(stage: Stage, topic: str, admin: str | None) -> None:
-    """Ask for the move: of the product, or of Kafka itself."""
-    moved = {p: [replicas[0], DESTINATION] for p, replicas in before_the_move().items()}
-    if admin is None:
-        stage.cluster.reassign_through_bootstrap({(topic, p): replicas for p, replicas in moved.items()})
-        return
-    targets = [types_pb2.PartitionTarget(topic=topic, partition=p, replicas=r) for p, r in moved.items()]
-    with grpc.insecure_channel(admin) as channel:
-        stub = admin_pb2_grpc.AdminServiceStub(channel)
-        stub.SubmitReassignment(admin_pb2.SubmitReassignmentRequest(partitions=targets), timeout=60)
-
-
 def play(stage: Stage, plan: Plan) -> Run:
     """Fill a topic, let clients run for a while, move it, and judge what was seen."""
     cluster, topic = stage.cluster, plan.topic
@@ -404,14 +167,14 @@ def play(stage: Stage, plan: Plan) -> Run:
             wait_until(lambda: len(watch.finishes) == MOVED_PARTITIONS, _MOVE_SECONDS, f"{topic} is moved")
             ended = max(watch.finishes.values())
             time.sleep(_AFTER_SECONDS)
-            time.sleep(max(latest(clients, ended), 0.0))
+            time.sleep(max(still_waiting(clients, ended), 0.0))
             return judged(plan, clients, watch, sizes, (quiet_from, began, ended))
     finally:
         cluster.wait_until_reassigned(60)
         cluster.delete_topic(topic)
 
 
-def latest(clients: Clients, ended: float) -> float:
+def still_waiting(clients: Clients, ended: float) -> float:
     """How long to wait on, seconds: records that were due before the end may still be under way after a stall."""
     slowest = max((x.seconds for x in clients.waited(ended - 60, ended)[ALL]), default=0.0)
     return min(slowest, 30.0)

@@ -50,8 +50,10 @@ FOREIGN_FLAGS = {
     "ratio",
     "anew",
     "deploy-mode",
+    "policies",
+    "runs",
 }
-"""Of the demo, the scorer, spark-submit, Kafka's own tool, throttlectl, and the chaos runs."""
+"""Of the demo, the scorer, spark-submit, Kafka's own tool, throttlectl, the chaos runs, and the bench on real links."""
 
 
 def section(title: str) -> str:

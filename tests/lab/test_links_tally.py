@@ -94,15 +94,15 @@ def test_clients_take_half_of_every_links_receiving_direction() -> None:
 
 def test_the_bound_is_what_the_destination_needs_at_that_ratio() -> None:
     clients = dict.fromkeys(rates_of_links(), 5.0 * MB)
-    sizes = dict.fromkeys(before_the_move(), 43 * MB)
+    sizes = dict.fromkeys(before_the_move(), 21 * MB)
     # 5 MB/s of headroom, of which 0.2 MB/s are what is produced to the moving partitions meanwhile.
-    assert bound(sizes, clients, 0.9) == pytest.approx(8 * 43 / (4.5 - 0.2))
-    assert bound(sizes, clients, 0.6) == pytest.approx(8 * 43 / (3.0 - 0.2))
+    assert bound(sizes, clients, 0.9) == pytest.approx(16 * 21 / (4.5 - 0.2))
+    assert bound(sizes, clients, 0.6) == pytest.approx(16 * 21 / (3.0 - 0.2))
 
 
 def test_the_simulator_plays_the_same_move() -> None:
     clients = {port: 0.5 * rate for port, rate in rates_of_links().items()}
-    sizes = dict.fromkeys(before_the_move(), 10 * MB)
+    sizes = dict.fromkeys(before_the_move(), 5 * MB)
     plans = [Plan(policy, 0.9, 1, 10, 10, 10, 15.0) for policy in ("none", "static", "headroom", "adaptive")]
     none, *throttled = [simulated(plan, sizes, clients) for plan in plans]
     assert none < 0.8 * bound(sizes, clients, 0.9)

@@ -79,7 +79,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--policies", default=",".join(POLICIES), help="some of %(default)s")
     parser.add_argument("--ratio", default="0.9", help="shares of the headroom, by comma")
     parser.add_argument("--runs", type=int, default=2, help="of each policy and ratio")
-    parser.add_argument("--megabytes", type=int, default=50, help="of each of the 8 partitions that move")
+    parser.add_argument("--megabytes", type=int, default=25, help="of each of the 16 partitions that move")
     parser.add_argument("--interval", type=int, default=10, help="between two cycles, seconds")
     parser.add_argument("--window", type=int, default=10, help="of the metrics, seconds")
     parser.add_argument("--quiet", type=float, default=20.0, help="time before each move, seconds")

@@ -30,10 +30,12 @@ LINKS = {**dict.fromkeys(SOURCES, 20 * MEGABYTE), DESTINATION: 10 * MEGABYTE}
 RING, BESIDE = "steady", "beside"
 """Topics of the clients: one is on the sources alone; every partition of the other has a replica on the destination."""
 
-RING_RATE, BESIDE_RATE, MOVING_RATE = 2.1875 * MEGABYTE, 0.625 * MEGABYTE, 0.025 * MEGABYTE
+RING_RATE, BESIDE_RATE, MOVING_RATE = 2.1875 * MEGABYTE, 0.625 * MEGABYTE, 0.0125 * MEGABYTE
 """What is produced to each partition, bytes/s: steady ones together take half of every link's receiving direction."""
 
-MOVED_PARTITIONS = 8
+MOVED_PARTITIONS = 16
+"""So many that fetches, of 128 kB a partition, do not wait for one another where an answer takes its time."""
+
 MIN_RATE = 1 * MEGABYTE
 
 

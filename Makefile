@@ -13,7 +13,7 @@ KAFKA ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo score test chaos check format proto bench bench-control bench-score lock clean java
+.PHONY: help install demo score test chaos check format proto bench bench-control bench-links bench-score lock clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-13s %s\n' "$$t" "$$d"; done
@@ -65,6 +65,12 @@ bench: $(STAMP) java ## run the benchmarks in tests/benchmarks and print what th
 
 bench-control: $(STAMP) ## let policies compete in virtual time; ARGS="--searches --seeds 1,2,3 --record"
 	$(BIN)/python -m tests.benchmarks.control.contest $(ARGS)
+
+bench-links: $(STAMP) java ## move partitions over real, shaped links (root, Debian's iproute2); ARGS="--policies adaptive --ratio 0.9,0.7 --runs 2 --record"
+	@command -v ip >/dev/null && command -v tc >/dev/null || { \
+	  echo "bench-links shapes links with 'ip' and 'tc', which are not there." >&2; \
+	  echo "Fix on Debian and Ubuntu: apt-get install iproute2." >&2; exit 1; }
+	$(BIN)/python -m tests.benchmarks.links.contest $(ARGS)
 
 bench-score: $(STAMP) java ## measure the scorer at 1 and 10 million rows beside pandas; ARGS="--millions 1,10,50"
 	$(BIN)/python -m tests.benchmarks.scorer_bench $(ARGS)

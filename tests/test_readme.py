@@ -55,8 +55,11 @@ FOREIGN_FLAGS = {
     "plot",
     "from-decisions",
     "reassignment",
+    "policies",
+    "runs",
+    "whole",
 }
-"""Of the demo, simulations, the scorer, spark-submit, Kafka's own tool, throttlectl, and the chaos runs."""
+"""Of the demo, simulations, the scorer, spark-submit, Kafka's own tool, throttlectl, chaos, the benches, and the tests."""
 
 
 def section(title: str) -> str:

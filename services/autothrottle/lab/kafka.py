@@ -46,6 +46,7 @@ __all__ = [
     "KafkaServer",
     "Partition",
     "PartitionState",
+    "Place",
     "java_command",
     "kafka",
     "wait_until",
@@ -124,14 +125,34 @@ class PartitionState:
         return settled and self.leader >= 0 and set(self.isr) >= set(self.replicas)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server runs."""
+
+    host: str = "127.0.0.1"
+    """The address that it listens on, and by which others reach it."""
+    entrance: tuple[str, ...] = ()
+    """What stands before its command, so that it runs there; a program that becomes the command."""
+
+
+HERE = Place()
+
+
 class KafkaServer:
     """One process of Kafka's and its directory, which outlives a stop."""
 
     def __init__(
-        self, name: str, directory: Path, port: int, command: Sequence[str], properties: Mapping[str, object]
+        self,
+        name: str,
+        directory: Path,
+        port: int,
+        command: Sequence[str],
+        properties: Mapping[str, object],
+        place: Place = HERE,
     ) -> None:
         self.name = name
         self.port = port
+        self.host = place.host
         self.directory = directory
         self.logs = directory / "logs"
         """One directory for each partition."""
@@ -146,7 +167,9 @@ class KafkaServer:
         """The Java program without what it runs."""
         self.configuration = configuration
         """Its `server.properties`."""
-        self.process = Process(name, [*self.command, "kafka.Kafka", str(configuration)], directory / "output.log")
+        self.process = Process(
+            name, [*place.entrance, *self.command, "kafka.Kafka", str(configuration)], directory / "output.log"
+        )
 
     def close(self) -> None:
         """Kill it and remove its directory."""
@@ -154,10 +177,15 @@ class KafkaServer:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
+    def address(self) -> str:
+        """Where it listens, `host:port`."""
+        return f"{self.host}:{self.port}"
+
+    @property
     def listening(self) -> bool:
         """Whether it takes connections."""
         try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=2.0).close()
+            socket.create_connection((self.host, self.port), timeout=2.0).close()
         except OSError:
             return False
         return True
@@ -183,10 +211,16 @@ class Broker(KafkaServer):
     """One broker."""
 
     def __init__(
-        self, broker_id: int, directory: Path, port: int, command: Sequence[str], properties: Mapping[str, object]
+        self,
+        broker_id: int,
+        directory: Path,
+        port: int,
+        command: Sequence[str],
+        properties: Mapping[str, object],
+        place: Place = HERE,
     ) -> None:
-        listeners = {"listeners": f"PLAINTEXT://127.0.0.1:{port}"}
-        super().__init__(f"broker {broker_id}", directory, port, command, {**listeners, **properties})
+        listeners = {"listeners": f"PLAINTEXT://{place.host}:{port}"}
+        super().__init__(f"broker {broker_id}", directory, port, command, {**listeners, **properties}, place)
         self.broker_id = broker_id
 
 
@@ -223,7 +257,7 @@ class KafkaCluster(ABC):
     @property
     def bootstrap_servers(self) -> str:
         """All brokers, running or not: `host:port,host:port`."""
-        return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers.values())
+        return ",".join(broker.address for broker in self.brokers.values())
 
     def start(self, within_seconds: float = START_SECONDS) -> None:
         """Start all brokers at once and return when every one is registered and known to the others."""
@@ -452,11 +486,11 @@ class KafkaCluster(ABC):
         raise AssertionError("unreachable")
 
     def _new_admin(self) -> Any:
-        running = [broker.port for broker in self.brokers.values() if broker.process.running]
+        running = [broker.address for broker in self.brokers.values() if broker.process.running]
         if not running:
             raise Unavailable("All brokers of the cluster have ended. Fix: start one.")
         return kafka.KafkaAdminClient(
-            bootstrap_servers=[f"127.0.0.1:{port}" for port in running],
+            bootstrap_servers=running,
             bootstrap_timeout_ms=int(REQUEST_SECONDS * 1000),
             request_timeout_ms=int(REQUEST_SECONDS * 1000),
             **CLIENT,

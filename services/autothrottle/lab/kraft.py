@@ -11,6 +11,7 @@ from pathlib import Path
 
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.lab.kafka import (
+    HERE,
     PROPERTIES,
     SESSION_SECONDS,
     START_SECONDS,
@@ -19,6 +20,7 @@ from autothrottle.lab.kafka import (
     KafkaServer,
     Partition,
     PartitionState,
+    Place,
     java_command,
 )
 from autothrottle.lab.metadata_log import MetadataLog, MetadataRecord
@@ -51,8 +53,12 @@ class KraftCluster(KafkaCluster):
         version: str = "4.3.1",
         broker_properties: Mapping[str, object] | None = None,
         heap_megabytes: int = 256,
+        places: Mapping[int, Place] | None = None,
     ) -> None:
         """Prepare the controller and the brokers; `broker_properties` beat the lab's own on the brokers.
+
+        Args:
+            places: broker id, or `CONTROLLER_ID` -> where it runs; those left out run on 127.0.0.1.
 
         Raises:
             Invalid: a broker has the controller's id.
@@ -61,9 +67,12 @@ class KraftCluster(KafkaCluster):
             raise Invalid(f"Broker id {CONTROLLER_ID} is the controller's. Fix: choose another one.")
         command = java_command(version, heap_megabytes)
         port, *ports = free_ports(1 + len(broker_ids))
+        given = {broker_id: (places or {}).get(broker_id, HERE) for broker_id in (CONTROLLER_ID, *broker_ids)}
+        controller = given[CONTROLLER_ID]
+        voter = f"{CONTROLLER_ID}@{controller.host}:{port}"
         self._cluster_id = _kafka_uuid()
-        common = {**PROPERTIES, **_PROPERTIES, "controller.quorum.voters": f"{CONTROLLER_ID}@127.0.0.1:{port}"}
-        self.controller = _controller(directory / "controller", port, command, common)
+        common = {**PROPERTIES, **_PROPERTIES, "controller.quorum.voters": voter}
+        self.controller = _controller(directory / "controller", port, command, common, controller)
         """Its `process` may be frozen and killed."""
         brokers = [
             Broker(
@@ -72,6 +81,7 @@ class KraftCluster(KafkaCluster):
                 port,
                 command,
                 {"node.id": broker_id, "process.roles": "broker", **common, **(broker_properties or {})},
+                given[broker_id],
             )
             for broker_id, port in zip(broker_ids, ports, strict=True)
         ]
@@ -82,7 +92,7 @@ class KraftCluster(KafkaCluster):
     @property
     def bootstrap_controllers(self) -> str:
         """The controller, `host:port`, for admin clients that talk to it directly (KIP-919)."""
-        return f"127.0.0.1:{self.controller.port}"
+        return self.controller.address
 
     def start(self, within_seconds: float = START_SECONDS) -> None:
         """Start the controller and all brokers; return when every broker is registered and known to the others."""
@@ -138,9 +148,11 @@ class KraftCluster(KafkaCluster):
             raise Unavailable(f"{self.controller.logs} could not be formatted: {done.stdout}{done.stderr}")
 
 
-def _controller(directory: Path, port: int, command: Sequence[str], common: Mapping[str, object]) -> KafkaServer:
-    own = {"node.id": CONTROLLER_ID, "process.roles": "controller", "listeners": f"CONTROLLER://127.0.0.1:{port}"}
-    return KafkaServer("the controller", directory, port, command, {**own, **common})
+def _controller(
+    directory: Path, port: int, command: Sequence[str], common: Mapping[str, object], place: Place
+) -> KafkaServer:
+    own = {"node.id": CONTROLLER_ID, "process.roles": "controller", "listeners": f"CONTROLLER://{place.host}:{port}"}
+    return KafkaServer("the controller", directory, port, command, {**own, **common}, place)
 
 
 def _mark(logs: Path, node_id: int, cluster_id: str) -> None:

@@ -43,15 +43,29 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def scratch_directory(prefix: str = "autothrottle-") -> Iterator[Path]:
+def scratch_directory(prefix: str = "autothrottle-", parent: Path | None = None) -> Iterator[Path]:
     """Give a new temporary directory that is removed at the end, however this process ends."""
-    path = Path(tempfile.mkdtemp(prefix=prefix))
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     _guard.take_in(f"directory {path}")
     try:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
         _guard.let_go(f"directory {path}")
+
+
+@contextlib.contextmanager
+def network_pieces(links: Sequence[str], namespaces: Sequence[str]) -> Iterator[None]:
+    """Take away these links and network namespaces at the end, however this process ends; some may not exist."""
+    wards = [*(f"link {name}" for name in links), *(f"netns {name}" for name in namespaces)]
+    for ward in wards:
+        _guard.take_in(ward)
+    try:
+        yield
+    finally:
+        for ward in wards:
+            _take_away(*ward.split())
+            _guard.let_go(ward)
 
 
 class Process:
@@ -204,6 +218,12 @@ def _kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
+def _take_away(kind: str, name: str) -> None:
+    """Delete a `link` or a `netns`; one that is gone is fine."""
+    command = ["ip", kind, "delete", name]
+    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+
+
 class _Guard:
     """The parent's end of the guard; the guard runs while there is anything to look after."""
 
@@ -213,7 +233,7 @@ class _Guard:
         self._popen: subprocess.Popen[bytes] | None = None
 
     def take_in(self, ward: str) -> None:
-        """Begin to look after `group <id>` or `directory <path>`."""
+        """Begin to look after `group <id>`, `directory <path>`, `link <name>` or `netns <name>`."""
         with self._lock:
             self._wards.add(ward)
             if self._popen is None:
@@ -270,6 +290,8 @@ def _stand_guard(lines: IO[str]) -> None:
         kind, _, name = ward.partition(" ")
         if kind == "directory":
             shutil.rmtree(name, ignore_errors=True)
+        elif kind in ("link", "netns"):
+            _take_away(kind, name)
 
 
 if __name__ == "__main__":

@@ -134,6 +134,7 @@ class Latency(NamedTuple):
     """When it was due, `time.monotonic()`."""
     seconds: float
     """From then until it was acknowledged."""
+    partition: Partition
 
 
 class ClientLoad:
@@ -148,12 +149,14 @@ class ClientLoad:
         rates: Mapping[Partition, float],
         acks: int | str = "all",
         record_bytes: int = 10_000,
+        tick_seconds: float = 0.02,
     ) -> None:
-        """Prepare to produce `rates` bytes per second to each partition."""
+        """Prepare to produce `rates` bytes per second to each partition, looking what is due at every tick."""
         self._cluster = cluster
         self._rates = dict(rates)
         self._acks = acks
         self._value = bytes(record_bytes)
+        self._tick_seconds = tick_seconds
         self._sent: dict[int, int] = defaultdict(int)
         self._latencies: list[Latency] = []
         self._failures: list[str] = []
@@ -201,13 +204,13 @@ class ClientLoad:
     def _run(self) -> None:
         due: dict[Partition, float] = defaultdict(float)
         before = time.monotonic()
-        while not self._ending.wait(0.02):
+        while not self._ending.wait(self._tick_seconds):
             now = time.monotonic()
             for partition, rate in self._rates.items():
                 due[partition] += rate * (now - before)
                 while due[partition] >= len(self._value):
                     due[partition] -= len(self._value)
-                    self._send(partition, now)
+                    self._send(partition, now - due[partition] / rate)
             before = now
 
     def _send(self, partition: Partition, at: float) -> None:
@@ -217,7 +220,7 @@ class ClientLoad:
 
     def _acknowledged(self, partition: Partition, at: float, _: object) -> None:
         self._sent[self._leaders.of(partition)] += len(self._value)
-        self._latencies.append(Latency(at, time.monotonic() - at))
+        self._latencies.append(Latency(at, time.monotonic() - at, partition))
 
     def _failed(self, error: BaseException) -> None:
         self._failures.append(repr(error))

@@ -1,0 +1,158 @@
+"""The move that is played on shaped links: who has what, what clients produce, and how long it takes at best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from autothrottle.core.bound import PortDemand, bound_seconds, budget
+from autothrottle.core.limits import Limits
+from autothrottle.core.loads import MEGABYTE, Capacity
+from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.interface import Policy
+from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.core.simulation import ClientTraffic
+from autothrottle.lab.virtual import VirtualBroker, VirtualMove, VirtualRecovery, VirtualScenario
+from tests.benchmarks.links.tally import Port, Sample
+
+SOURCES = (1001, 1002, 1003, 1004)
+DESTINATION = 1005
+
+LINKS = {**dict.fromkeys(SOURCES, 20 * MEGABYTE), DESTINATION: 10 * MEGABYTE}
+"""Bytes/s of each direction."""
+
+RING, BESIDE = "steady", "beside"
+"""Topics of the clients: one is on the sources alone; every partition of the other has a replica on the destination."""
+
+RING_RATE, BESIDE_RATE, MOVING_RATE = 2.1875 * MEGABYTE, 0.625 * MEGABYTE, 0.0125 * MEGABYTE
+"""What is produced to each partition, bytes/s: steady ones together take half of every link's receiving direction."""
+
+MOVED_PARTITIONS = 16
+"""So many that fetches, of 128 kB a partition, do not wait for one another where an answer takes its time."""
+
+MIN_RATE = 1 * MEGABYTE
+
+
+def ring() -> dict[int, list[int]]:
+    """Partitions of the sources among themselves, two led by each."""
+    return {p: [SOURCES[p % 4], SOURCES[(p + 1) % 4]] for p in range(8)}
+
+
+def beside() -> dict[int, list[int]]:
+    """Partitions that the destination follows (the first four) and leads."""
+    return {p: [SOURCES[p], DESTINATION] if p < 4 else [DESTINATION, SOURCES[p - 4]] for p in range(8)}
+
+
+def before_the_move() -> dict[int, list[int]]:
+    """Replicas of the topic that moves."""
+    return {p: [SOURCES[p % 4], SOURCES[(p + 1) % 4]] for p in range(MOVED_PARTITIONS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is played."""
+
+    policy: str
+    """One of the product's, or `none`."""
+    ratio: float
+    """Of the headroom, in (0, 1]."""
+    number: int
+    """1 is the first of its kind."""
+    megabytes: int
+    """Of each of the partitions that move."""
+    interval: int
+    """Between two cycles, seconds."""
+    window: int
+    """Of the metrics, seconds."""
+    quiet_seconds: float
+    """How long clients are watched before the move."""
+
+    @property
+    def topic(self) -> str:
+        """The topic that moves."""
+        return f"moved-{self.policy}-{self.ratio:g}-{self.number}"
+
+
+def rates_of_links() -> dict[Port, float]:
+    """Port -> its rate, bytes/s."""
+    return {(broker_id, direction): float(rate) for broker_id, rate in LINKS.items() for direction in ("rx", "tx")}
+
+
+def client_rates(samples: Sequence[Sample]) -> dict[Port, float]:
+    """Port -> what it carried in a quiet time, bytes/s."""
+    first, last = samples[0], samples[-1]
+    return {port: (last.carried[port] - first.carried[port]) / (last.at - first.at) for port in first.carried}
+
+
+def bound(sizes: Mapping[int, int], clients: Mapping[Port, float], ratio: float) -> float:
+    """Return how long the move takes at least if it keeps to that share of the headroom, seconds.
+
+    Args:
+        sizes: partition -> bytes to be copied.
+        clients: port -> what clients have of it, bytes/s.
+        ratio: in (0, 1].
+    """
+    leaders = {p: replicas[0] for p, replicas in before_the_move().items()}
+    ports = {(DESTINATION, "rx"): list(sizes)} | {
+        (leader, "tx"): [p for p in sizes if leaders[p] == leader] for leader in set(leaders.values())
+    }
+    rates = rates_of_links()
+    return bound_seconds(
+        PortDemand(
+            sum(sizes[p] for p in partitions),
+            [(1.0, budget(rates[port], clients[port], ratio, 0.0))],
+            len(partitions) * MOVING_RATE,
+        )
+        for port, partitions in ports.items()
+    )
+
+
+def static_rate(plan: Plan) -> int:
+    """What somebody who knows the clients' load would set, bytes/s: half of the link is theirs, and 1 % headers."""
+    return round(plan.ratio * LINKS[DESTINATION] * (0.5 - 0.005))
+
+
+_COPIED = 1
+"""Stands for the replica that the destination takes over, whose traffic clients' rates have in them already."""
+
+_UNTHROTTLED = 1000 * MEGABYTE
+
+_POLICIES: Mapping[str, Callable[[Plan], Policy]] = {
+    "none": lambda _: StaticPolicy(_UNTHROTTLED),
+    "static": lambda plan: StaticPolicy(static_rate(plan)),
+    "headroom": lambda _: HeadroomPolicy(),
+    "adaptive": lambda _: AdaptivePolicy(),
+}
+
+
+def simulated(plan: Plan, sizes: Mapping[int, int], clients: Mapping[Port, float]) -> float:
+    """Return how long the same move takes in virtual time, with the same planner and simulated brokers, seconds.
+
+    Args:
+        plan: what is played.
+        sizes: partition -> bytes to be copied.
+        clients: port -> what clients have of it, bytes/s.
+    """
+    before = MOVING_RATE * plan.window  # what the simulated brokers produce before the move
+    move = [
+        VirtualMove(
+            plan.topic, p, sizes[p] - before, (replicas[0], _COPIED), (replicas[0], DESTINATION), round(MOVING_RATE)
+        )
+        for p, replicas in before_the_move().items()
+    ]
+    scenario = VirtualScenario(
+        {
+            b: VirtualBroker(
+                Capacity(rate, rate), ClientTraffic.constant(round(clients[b, "tx"]), round(clients[b, "rx"]))
+            )
+            for b, rate in LINKS.items()
+        },
+        move,
+        policy=_POLICIES[plan.policy](plan),
+        limits=Limits(MIN_RATE, plan.ratio, plan.ratio, change_threshold=0.1, failure_threshold=1),
+        interval=timedelta(seconds=plan.interval),
+        metrics_window=timedelta(seconds=plan.window),
+    )
+    return VirtualRecovery(scenario).run()

@@ -1,0 +1,125 @@
+"""How a move over shaped links is judged (`make bench-links`)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.benchmarks.links.layout import (
+    LINKS,
+    Plan,
+    before_the_move,
+    beside,
+    bound,
+    client_rates,
+    rates_of_links,
+    ring,
+    simulated,
+)
+from tests.benchmarks.links.tally import (
+    ALL,
+    DESTINATIONS,
+    MOVING,
+    Run,
+    Sample,
+    Waits,
+    at_finishes,
+    claims,
+    full_share,
+    landing_rates,
+    lines,
+    waits,
+)
+
+PORT = (1005, "rx")
+MB = 1_000_000
+
+
+def samples(*megabytes: float) -> list[Sample]:
+    """One sample a second; what the port carried in each second."""
+    totals = [sum(megabytes[:n]) * MB for n in range(len(megabytes) + 1)]
+    return [Sample(float(at), {PORT: total}, round(total)) for at, total in enumerate(totals)]
+
+
+def run(
+    policy: str = "adaptive", p99: float = 0.3, most: float = 0.9, full: float = 0.05, makespan: float = 100
+) -> Run:
+    quiet = dict.fromkeys((ALL, DESTINATIONS, MOVING), Waits(1000, 0.01, 0.1, 0.2))
+    moving = dict.fromkeys((ALL, DESTINATIONS, MOVING), Waits(1000, 0.02, p99, most))
+    return Run(
+        policy, 0.9, 1, makespan, 90.0, 95.0, quiet, moving, 0.4, full, full, 1.5, 0, 2.0, [(0.0, 4 * MB)], [4 * MB]
+    )
+
+
+def test_a_second_is_full_from_95_percent_of_the_rate_on() -> None:
+    assert full_share(samples(9.4, 9.5, 10.0, 1.0), {PORT: 10.0 * MB}) == 0.5
+
+
+def test_a_late_sample_makes_a_longer_second_and_no_faster_one() -> None:
+    late = [Sample(0.0, {PORT: 0.0}, 0), Sample(2.0, {PORT: 10.0 * MB}, 10 * MB)]
+    assert full_share(late, {PORT: 10.0 * MB}) == 0.0
+    assert landing_rates(late) == [5.0 * MB]
+
+
+def test_samples_that_follow_too_soon_are_put_together() -> None:
+    hurried = [Sample(at, {PORT: at * MB}, round(at * MB)) for at in (0.0, 0.2, 1.0, 1.1, 2.0)]
+    assert landing_rates(hurried) == [MB, MB]
+
+
+def test_only_what_was_due_around_a_finish_counts_for_it() -> None:
+    waited = [(8.0, 9.0), (9.5, 0.5), (13.0, 0.7), (15.0, 5.0)]
+    assert at_finishes(waited, [10.0]) == 0.7
+    assert at_finishes(waited, []) == 0.0
+
+
+@given(st.lists(st.floats(0, 100), min_size=1))
+def test_at_least_99_percent_wait_no_longer_than_the_p99(waited: list[float]) -> None:
+    found = waits(waited)
+    assert sum(one <= found.p99 for one in waited) >= 0.99 * len(waited)
+    assert found.p50 <= found.p99 <= found.most == max(waited)
+
+
+def test_nobody_waited_where_nothing_was_produced() -> None:
+    assert waits([]) == Waits(0, 0.0, 0.0, 0.0)
+
+
+def test_clients_take_half_of_every_links_receiving_direction() -> None:
+    received = dict.fromkeys(LINKS, 0.0)
+    for replicas, rate in [*((r, 2.1875) for r in ring().values()), *((r, 0.625) for r in beside().values())]:
+        for broker_id in replicas:
+            received[broker_id] += rate * MB
+    assert received == {broker_id: rate / 2 for broker_id, rate in LINKS.items()}
+
+
+def test_the_bound_is_what_the_destination_needs_at_that_ratio() -> None:
+    clients = dict.fromkeys(rates_of_links(), 5.0 * MB)
+    sizes = dict.fromkeys(before_the_move(), 21 * MB)
+    # 5 MB/s of headroom, of which 0.2 MB/s are what is produced to the moving partitions meanwhile.
+    assert bound(sizes, clients, 0.9) == pytest.approx(16 * 21 / (4.5 - 0.2))
+    assert bound(sizes, clients, 0.6) == pytest.approx(16 * 21 / (3.0 - 0.2))
+
+
+def test_the_simulator_plays_the_same_move() -> None:
+    clients = {port: 0.5 * rate for port, rate in rates_of_links().items()}
+    sizes = dict.fromkeys(before_the_move(), 5 * MB)
+    plans = [Plan(policy, 0.9, 1, 10, 10, 10, 15.0) for policy in ("none", "static", "headroom", "adaptive")]
+    none, *throttled = [simulated(plan, sizes, clients) for plan in plans]
+    assert none < 0.8 * bound(sizes, clients, 0.9)
+    assert throttled == pytest.approx([bound(sizes, clients, 0.9)] * 3, rel=0.05)
+
+
+def test_client_rates_are_means_of_the_quiet_time() -> None:
+    assert client_rates(samples(4.0, 6.0)) == {PORT: 5.0 * MB}
+
+
+def test_a_claim_is_met_when_every_run_meets_it() -> None:
+    met = {claim["claim"]: claim["met"] for claim in claims([run(), run(p99=0.7, makespan=103.0)])}
+    assert list(met.values()) == [True, False, True, True, True]
+    assert claims([run("static")]) == []
+
+
+def test_the_table_has_a_cell_in_every_column() -> None:
+    heads, row = lines([run()])
+    assert heads.startswith("policy    ratio  run  makespan s  / bound")
+    assert row.split()[:5] == ["adaptive", "0.9", "1", "100.0", "1.11"]

@@ -59,7 +59,7 @@ FOREIGN_FLAGS = {
     "runs",
     "whole",
 }
-"""Of the demo, simulations, the scorer, spark-submit, Kafka's own tool, throttlectl, chaos, the benches, and the tests."""
+"""Of the demo, simulations, scorer, spark-submit, Kafka's own tool, throttlectl, chaos runs, benches and tests."""
 
 
 def section(title: str) -> str:

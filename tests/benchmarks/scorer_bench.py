@@ -308,9 +308,8 @@ def main() -> None:
             results.append(measure(millions, Path(directory)))
     if arguments.record:
         today = f"{datetime.now(UTC):%Y-%m-%d}"
-        RESULTS.write_text(
-            json.dumps({"date": today, "command": "make bench-score", "results": results}, indent=1) + "\n"
-        )
+        command = f'make bench-score ARGS="--millions {arguments.millions} --record"'
+        RESULTS.write_text(json.dumps({"date": today, "command": command, "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ KEY = ("cluster", "term", "cycle", "broker_id", "role", "time")
 NEEDED = ("rate_decided", "reason", "min_rate", "schema_version", "interval_seconds")
 """Without one of these a row is no decision that could be scored."""
 
-_FILE = r"([^/]+/cluster=[^/]+/date=[^/]+/[^/]+)$"
+_FILE = r"([^/]+)/cluster=([^/]+)/date=([^/]+)/[^/]+$"
+"""What a path ends with: kind, cluster, date, name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +36,23 @@ class DecisionLogReader:
     """As Hadoop knows it, without a trailing slash."""
 
     def files(self) -> DataFrame:
-        """Return one row per file.
+        """Return one row per cluster and date, with the files that are there.
 
-        Columns: `file` (its path in the log), `kind` (`decisions` or `reassignments`), `cluster`, `date`.
+        Columns: `cluster`, `date`, `files` (of decisions), `reassignment_files`.
         """
         reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", True)
         found = reader.option("pathGlobFilter", "*.parquet").load(self.uri)
-        file = F.regexp_extract("path", _FILE, 1)
-        return found.where(file != "").select(
-            file.alias("file"),
-            F.split_part(file, F.lit("/"), F.lit(1)).alias("kind"),
-            F.regexp_extract(file, r"cluster=([^/]+)", 1).alias("cluster"),
-            F.regexp_extract(file, r"date=([^/]+)", 1).alias("date"),
+        of_decisions = F.regexp_extract("path", _FILE, 1) == "decisions"
+        return (
+            found.where(F.regexp_extract("path", _FILE, 1) != "")
+            .groupBy(*_folder("path"))
+            .agg(F.count_if(of_decisions).alias("files"), F.count_if(~of_decisions).alias("reassignment_files"))
         )
 
     def decisions(self, dates: Collection[str] | None = None) -> DataFrame:
         """Return one row per record of a decision, copies included.
 
-        Columns: the fields of `DecisionRecord`, `date`, and `file`.
+        Columns: the fields of `DecisionRecord`, `date`, and `file` (its whole path).
 
         Args:
             dates: `YYYY-MM-DD` of the folders to read; None: all.
@@ -60,7 +60,7 @@ class DecisionLogReader:
         found = self._read("decisions", DECISIONS)
         if dates is not None:
             found = found.where(F.col("date").isin(*sorted(dates)))
-        return found.withColumn("file", F.regexp_extract("_metadata.file_path", _FILE, 1))
+        return found.withColumn("file", F.col("_metadata.file_path"))
 
     def reassignments(self) -> DataFrame:
         """Return one row per record of a reassignment, copies left out; columns: the fields of `ReassignmentRecord`."""
@@ -91,21 +91,19 @@ def quality(decisions: DataFrame, files: DataFrame) -> DataFrame:
         decisions: as `DecisionLogReader.decisions` returns them.
         files: as `DecisionLogReader.files` does, of the same dates.
     """
-    by_file = decisions.groupBy("file").agg(
-        F.count(F.lit(1)).alias("rows"),
-        F.count_if(~_known((*KEY, *NEEDED))).alias("incomplete_rows"),
-        F.count_if(F.col("schema_version") > SCHEMA_VERSION).alias("newer_rows"),
+    counts = {
+        "rows": F.lit(1),
+        "incomplete_rows": (~_known((*KEY, *NEEDED))).cast("int"),
+        "newer_rows": F.coalesce(F.col("schema_version") > SCHEMA_VERSION, F.lit(False)).cast("int"),
+    }
+    by_file = decisions.groupBy("file").agg(*(F.sum(value).alias(name) for name, value in counts.items()))
+    by_date = by_file.groupBy(*_folder("file")).agg(
+        F.count(F.lit(1)).alias("readable_files"), *(F.sum(name).alias(name) for name in counts)
     )
-    of_decisions = F.col("kind") == "decisions"
-    return (
-        files.join(by_file, "file", "left")
-        .groupBy("cluster", "date")
-        .agg(
-            F.count_if(of_decisions).alias("files"),
-            F.count_if(of_decisions & F.col("rows").isNull()).alias("unreadable_files"),
-            F.count_if(~of_decisions).alias("reassignment_files"),
-            *(F.coalesce(F.sum(c), F.lit(0)).alias(c) for c in ("rows", "incomplete_rows", "newer_rows")),
-        )
+    unreadable = F.col("files") - F.coalesce("readable_files", F.lit(0))
+    return files.join(F.broadcast(by_date), ["cluster", "date"], "left").select(
+        *("cluster", "date", "files", unreadable.alias("unreadable_files"), "reassignment_files"),
+        *(F.coalesce(name, F.lit(0)).alias(name) for name in counts),
     )
 
 
@@ -145,6 +143,11 @@ def recoveries(reassignments: DataFrame) -> DataFrame:
         )
         .dropDuplicates(["reassignment_id"])
     )
+
+
+def _folder(path: str) -> tuple[Column, Column]:
+    """The cluster and the date of a file."""
+    return F.regexp_extract(path, _FILE, 2).alias("cluster"), F.regexp_extract(path, _FILE, 3).alias("date")
 
 
 def _known(columns: tuple[str, ...]) -> Column:

@@ -59,6 +59,7 @@ def gather(tables: Mapping[str, DataFrame], copies: int) -> Results:
         timeline.transform(counterfactuals.sequences)
         .transform(counterfactuals.on_grid)
         .transform(counterfactuals.surface)
+        .coalesce(1)
         .cache()
     )
     regret_first = recoveries.orderBy(F.desc_nulls_last("regret_seconds")).limit(_MOST_RECOVERIES)

@@ -18,58 +18,81 @@ WORST = 10
 """Decisions that a report names for each cluster."""
 
 
-def ports(found: DataFrame) -> DataFrame:
+def ports(found: DataFrame, recoveries: DataFrame) -> DataFrame:
     """Return one row per port of a recovery.
 
     Columns: those of `PORT`, `cluster`, `date` (of the start), `instance_type`, `start`, `finish`, `status`, `seconds`
     (of the recovery), `bound_seconds` (of this port alone; null: it was never measured), `amount` (bytes),
     `budget_bytes`, `lost_<cause>` per cause (bytes of the budget that were not carried), `over_seconds` (over the
-    target utilization), `saturated_seconds`, `port_seconds` (that were measured), `decisions`, `writes`, `churn` (the
-    sum of all changes of the throttle, each as a share of what stood), `eta_error` (mean of |ETA - end| / what was left
-    of the time; null: no ETA),
-    `skew_seconds` (by which a later term's clock is behind at least), `is_estimated`.
+    target utilization), `saturated_seconds`, `port_seconds` (that were measured), `decisions`, `copies` (records that
+    were there twice), `writes`, `churn` (the sum of all changes of the throttle, each as a share of what stood),
+    `eta_error` (mean of |ETA - end| / what was left of the time; null: no ETA), `skew_seconds` (by which a later term's
+    clock is behind at least), `is_estimated`.
 
     Args:
         found: stretches with causes and bound.
+        recoveries: as `log.recoveries` returns them.
+    """
+    known = recoveries.select("recovery_id", "cluster", "start", "finish", "status").dropDuplicates(["recovery_id"])
+    return (
+        found.transform(_by_port)
+        .join(F.broadcast(known), "recovery_id")
+        .withColumn("after", beyond(F.col("amount"), F.col("carried"), F.col("whole"), F.col("last_free")))
+        .withColumn("bound_seconds", F.when(F.col("budget_bytes").isNotNull(), F.coalesce("reached", "after")))
+        .withColumn("eta_error", F.try_divide(F.col("eta_errors"), F.col("etas")))
+        .withColumn("copies", F.col("records") - F.col("decisions"))
+        .withColumn("date", F.date_format("start", "yyyy-MM-dd"))
+        .drop("reached", "carried", "last_free", "whole", "after", "eta_errors", "etas", "records")
+    )
+
+
+def _by_port(found: DataFrame) -> DataFrame:
+    """Return one row per port of a recovery, with plain sums.
+
+    All but the instance type are numbers, which Spark adds up in place; so that one is grouped by, and the few groups
+    are merged.
     """
     seconds = F.col("seconds")
     here = reached(F.col("amount"), F.col("before"), F.col("at"), F.col("reach"), F.col("free"))
     end, left = F.col("finish").cast("double"), F.col("finish").cast("double") - F.col("time").cast("double")
     eta_error = F.when(left > 0, F.try_divide(F.abs(F.col("eta").cast("double") - end), left))
     change = F.try_divide(F.abs(F.col("applied") - F.col("standing")), F.col("standing").cast("double"))
-    written = ~F.col("rate_applied").eqNullSafe(F.col("standing"))
-    newest = F.struct("term", "cycle")
+    written = ~F.col("applied").eqNullSafe(F.col("standing").cast("double"))
+    largest = {
+        "amount": F.col("amount"),
+        "seconds": F.col("duration"),
+        "last_free": F.when(F.col("is_last"), F.col("free")),
+        "skew_seconds": F.col("behind"),
+        "records": F.col("records"),
+        "is_estimated": F.col("is_estimated"),
+    }
+    total = {
+        "carried": F.col("free") * F.col("reach"),
+        "whole": F.col("reach"),
+        "budget_bytes": F.col("budget") * seconds,
+        **{lost: F.col(lost) * seconds for lost in LOST},
+        "over_seconds": F.when(is_over_target(), seconds).otherwise(F.lit(0.0)),
+        "saturated_seconds": F.when(is_saturated(), seconds).otherwise(F.lit(0.0)),
+        "port_seconds": seconds,
+        "decisions": F.lit(1),
+        "writes": written.cast("int"),
+        "churn": F.coalesce(change, F.lit(0.0)),
+        "eta_errors": eta_error,
+        "etas": eta_error.isNotNull().cast("int"),
+    }
     return (
-        found.groupBy(*PORT)
+        found.groupBy(*PORT, "instance_type")
         .agg(
-            F.first("cluster").alias("cluster"),
-            F.max("instance_type").alias("instance_type"),
-            F.first("start").alias("start"),
-            F.first("finish").alias("finish"),
-            F.first("status").alias("status"),
-            F.first("amount").alias("amount"),
-            F.first("duration").alias("duration"),
             F.min(here).alias("reached"),
-            F.sum(F.col("free") * F.col("reach")).alias("carried"),
-            F.max_by("free", newest).alias("last_free"),
-            F.sum("reach").alias("whole"),
-            F.sum(F.col("budget") * seconds).alias("budget_bytes"),
-            *(F.sum(F.col(lost) * seconds).alias(lost) for lost in LOST),
-            F.sum(F.when(is_over_target(), seconds).otherwise(F.lit(0.0))).alias("over_seconds"),
-            F.sum(F.when(is_saturated(), seconds).otherwise(F.lit(0.0))).alias("saturated_seconds"),
-            F.sum(seconds).alias("port_seconds"),
-            F.count(F.lit(1)).alias("decisions"),
-            F.count_if(written).alias("writes"),
-            F.coalesce(F.sum(change), F.lit(0.0)).alias("churn"),
-            F.avg(eta_error).alias("eta_error"),
-            F.max("behind").alias("skew_seconds"),
-            F.bool_or("is_estimated").alias("is_estimated"),
+            *(F.max(value).alias(name) for name, value in largest.items()),
+            *(F.sum(value).alias(name) for name, value in total.items()),
         )
-        .withColumn("after", beyond(F.col("amount"), F.col("carried"), F.col("whole"), F.col("last_free")))
-        .withColumn("bound_seconds", F.when(F.col("budget_bytes").isNotNull(), F.coalesce("reached", "after")))
-        .withColumn("date", F.date_format("start", "yyyy-MM-dd"))
-        .withColumnRenamed("duration", "seconds")
-        .drop("reached", "carried", "last_free", "whole", "after")
+        .groupBy(*PORT)
+        .agg(
+            F.min("reached").alias("reached"),
+            *(F.max(name).alias(name) for name in (*largest, "instance_type")),
+            *(F.sum(name).alias(name) for name in total),
+        )
     )
 
 

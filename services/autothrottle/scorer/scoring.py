@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.score import REFERENCE_RATIO
 from autothrottle.scorer import scores
 from autothrottle.scorer.log import DecisionLogReader, quality, recoveries, usable
-from autothrottle.scorer.stretches import in_recoveries, once, port_bytes, stretches, with_bound, with_causes
+from autothrottle.scorer.stretches import in_recoveries, port_bytes, stretches, with_bound, with_causes
 
 TABLES = ("recoveries", "ports", "timeline", "quality")
 """What a run writes, as Parquet partitioned by cluster and date."""
@@ -69,42 +69,30 @@ def score(spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], No
         tell("nothing is new since the last run")
         return Run(tables=_tables(spark, settings.out))
     tell(f"{len(new)} dates are new: {new[0]} to {new[-1]}")
-    log = recoveries(reader.reassignments()).cache()
+    log = recoveries(reader.reassignments()).coalesce(1).cache()
     dates, touched = _concerned(log, new)
     tell(f"reading {len(dates)} dates of decisions")
     quality(reader.decisions(new), files.where(F.col("date").isin(*new))).transform(
         lambda found: _write(found, settings.out, "quality")
     )
-    copies = Observation("copies")
     decisions = reader.decisions(sorted(dates)).transform(usable).transform(in_recoveries, touched)
     tell("scoring ports and recoveries")
-    found = _stretches(decisions, touched, settings.ratio, copies).transform(scores.ports)
-    _write(found, settings.out, "ports")
-    written = _table(spark, settings.out, "ports")
-    assert written is not None
-    ids = touched.select("recovery_id").distinct()
-    fresh = written.join(F.broadcast(ids), "recovery_id", "left_semi")
-    scored = fresh.transform(scores.recovery_scores, touched).cache()
+    ports = _stretches(decisions, touched, settings.ratio).transform(scores.ports, touched).cache()
+    _write(ports, settings.out, "ports")
+    scored = ports.transform(scores.recovery_scores, touched).coalesce(1).cache()
     _write(scored, settings.out, "recoveries")
     tell("looking for the worst decisions")
     slowest = decisions.transform(scores.of_bottlenecks, scored)
-    by_bottleneck = _stretches(slowest, touched, settings.ratio, Observation("again"))
-    _write(by_bottleneck.transform(_timeline), settings.out, "timeline")
-    counted = copies.get["copies"]
-    files.unpersist()
-    log.unpersist()
-    scored.unpersist()
-    return Run(tuple(sorted(dates)), int(counted), _tables(spark, settings.out))
+    _write(_stretches(slowest, touched, settings.ratio).transform(_timeline), settings.out, "timeline")
+    (copies,) = ports.select(F.sum("copies")).collect()[0]
+    for kept in (files, log, ports, scored):
+        kept.unpersist()
+    return Run(tuple(sorted(dates)), copies or 0, _tables(spark, settings.out))
 
 
-def _stretches(decisions: DataFrame, log: DataFrame, ratio: float, copies: Observation) -> DataFrame:
+def _stretches(decisions: DataFrame, log: DataFrame, ratio: float) -> DataFrame:
     """Decisions of recoveries as stretches with causes and bound."""
-    return (
-        decisions.transform(once, copies)
-        .transform(stretches, ratio)
-        .transform(with_causes, ratio)
-        .transform(with_bound, port_bytes(log))
-    )
+    return decisions.transform(stretches, ratio).transform(with_causes, ratio).transform(with_bound, port_bytes(log))
 
 
 def _timeline(found: DataFrame) -> DataFrame:
@@ -119,7 +107,7 @@ def _timeline(found: DataFrame) -> DataFrame:
 
 def _files(reader: DecisionLogReader) -> DataFrame:
     try:
-        files = reader.files().cache()
+        files = reader.files().coalesce(1).cache()
         if files.take(1):
             return files
     except AnalysisException:
@@ -131,9 +119,7 @@ def _new_dates(files: DataFrame, known: DataFrame | None) -> list[str]:
     """The dates with other files than at the last run; a reassignment's end may be there later than its decisions."""
     columns = ("cluster", "date", "files", "reassignment_files")
     counted = {tuple(row) for row in known.select(*columns).collect()} if known is not None else set()
-    of_decisions = F.col("kind") == "decisions"
-    counts = (F.count_if(of_decisions).alias("files"), F.count_if(~of_decisions).alias("reassignment_files"))
-    now = files.groupBy("cluster", "date").agg(*counts).select(*columns).collect()
+    now = files.select(*columns).collect()
     return sorted({row["date"] for row in now if tuple(row) not in counted})
 
 
@@ -141,7 +127,7 @@ def _concerned(log: DataFrame, new: Collection[str]) -> tuple[set[str], DataFram
     """The dates to read, and the recoveries to score: those of new dates, and whatever began on the same dates."""
     spans = [
         (row["recovery_id"], row["start"].date(), (row["finish"] or row["start"]).date())
-        for row in log.select("recovery_id", "start", "finish").distinct().collect()
+        for row in log.select("recovery_id", "start", "finish").collect()
     ]
     fresh = {date.fromisoformat(day) for day in new}
     begun = {start for _, start, finish in spans if any(start <= day <= finish for day in fresh)}
@@ -157,7 +143,8 @@ def _days(start: date, finish: date) -> set[str]:
 
 def _write(found: DataFrame, out: str, table: str) -> DataFrame:
     """Write a part of a table, in place of what was there of the same clusters and dates."""
-    found.write.mode("overwrite").partitionBy("cluster", "date").parquet(f"{out}/{table}")
+    by_date = found.repartition("cluster", "date")  # else every task writes a file for each date
+    by_date.write.mode("overwrite").partitionBy("cluster", "date").parquet(f"{out}/{table}")
     return found
 
 

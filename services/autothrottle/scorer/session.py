@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from pyspark import SparkConf
@@ -10,6 +9,8 @@ from pyspark.sql import SparkSession
 
 _SETTINGS = {
     "spark.app.name": "autothrottle score",
+    # The JVM does not compile a longer method, but interprets it.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
     # What is skipped is counted by the scorer itself.
     "spark.sql.files.ignoreCorruptFiles": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -26,7 +27,8 @@ _LOCAL = {
     "spark.ui.enabled": "false",
 }
 
-_TASKS_PER_CORE = 4
+_MOST_PARTITIONS = "64"
+"""Of a shuffle where Spark runs locally; it puts those together that are small."""
 
 
 def open_session(master: str = "", **settings: str) -> SparkSession:
@@ -40,8 +42,7 @@ def open_session(master: str = "", **settings: str) -> SparkSession:
     where = master or str(configuration.get("spark.master", "local[*]"))
     wanted = {"spark.master": where, **_SETTINGS, **{k.replace("_", "."): v for k, v in settings.items()}}
     if where.startswith("local"):
-        cores = os.cpu_count() or 1
-        wanted = {**_LOCAL, "spark.sql.shuffle.partitions": str(_TASKS_PER_CORE * cores), **wanted}
+        wanted = {**_LOCAL, "spark.sql.shuffle.partitions": _MOST_PARTITIONS, **wanted}
     for name, value in wanted.items():
         if name == "spark.master" or not configuration.contains(name):
             configuration.set(name, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Observation, Window, WindowSpec
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from autothrottle.scorer.expressions import budget, unused
@@ -29,79 +29,93 @@ def _before() -> WindowSpec:
     return _in_order().rowsBetween(Window.unboundedPreceding, -1)
 
 
-def _whole() -> WindowSpec:
-    return Window.partitionBy(*PORT)
-
-
 def in_recoveries(decisions: DataFrame, recoveries: DataFrame) -> DataFrame:
     """Return one row per decision of a recovery that is over; overrides while nothing moves are not there.
 
-    Adds `recovery_id`, `start`, `finish` and `status`.
+    Adds `recovery_id`, `start` and `finish`.
 
     Args:
         decisions: usable rows of the log.
         recoveries: as `log.recoveries` returns them.
     """
     over = recoveries.where(F.col("finish").isNotNull() & (F.col("finish") > F.col("start")))
-    known = over.select("reassignment_id", "recovery_id", "start", "finish", "status")
+    known = over.select("reassignment_id", "recovery_id", "start", "finish")
     return decisions.join(F.broadcast(known), "reassignment_id")
 
 
-def once(decisions: DataFrame, copies: Observation) -> DataFrame:
-    """Return the rows without copies: one per cycle, broker and role; grain else and columns stay.
-
-    Args:
-        decisions: of recoveries.
-        copies: is told, as `copies`, how many were left out.
-    """
-    same = [F.lag(c).over(_in_order()).eqNullSafe(F.col(c)) for c in ("term", "cycle")]
-    marked = decisions.withColumn("is_copy", same[0] & same[1])
-    counted = marked.observe(copies, F.count_if("is_copy").alias("copies"))
-    return counted.where(~F.col("is_copy")).drop("is_copy")
-
-
 def stretches(decisions: DataFrame, ratio: float) -> DataFrame:
-    """Return one row per decision, as a stretch to the next one of the same port.
+    """Return one row per decision, copies left out, as a stretch to the next one of the same port.
 
     Adds the fields of `core.score.Stretch`: `seconds`, `capacity`, `client`, `forecast`, `headroom`, `decided`,
     `applied`, `achieved`, `min_rate` (bytes/s but for the first); `behind` (seconds by which the next decision is
     earlier: the clocks of two leaders differ); `budget` (bytes/s); `used` (bytes/s that the link
-    carried in all; null: unknown). Where no sizes of logs are known, the throttle counts as achieved.
+    carried in all; null: unknown); `is_first` and `is_last` of the port; `records` (of the port so far, copies
+    included). Where no sizes of logs are known, the throttle counts as achieved.
 
-    What clients used in a stretch is what the next cycle measured; where there were no metrics, what was last known.
+    What clients used in a stretch is what the next cycle measured; where there were no metrics, what was last known, or
+    what was known first.
 
     Args:
-        decisions: of recoveries, without copies.
+        decisions: of recoveries.
         ratio: the reference share, in (0, 1].
     """
-    replication = F.coalesce("replication", "mean_throttle").cast("double")
-    until = F.coalesce(F.lead("time").over(_in_order()), F.col("finish"))
+    until = F.coalesce(F.col("next_time"), F.col("finish"))
     passed = until.cast("double") - F.col("time").cast("double")
+    # Discovery that was restarted counts anew.
+    carried = F.when(F.col("next_landed") >= F.col("bytes_landed"), F.col("next_landed") - F.col("bytes_landed"))
+    client = ("next_forecast", "forecast", "last_forecast", "first_forecast")
     return (
-        decisions.withColumn("seconds", F.greatest(passed, F.lit(0.0)))
-        # The next leader's clock is behind by so much at least.
-        .withColumn("behind", F.greatest(-passed, F.lit(0.0)))
-        .withColumn("forecast", F.greatest(F.col("utilization").cast("double") - replication, F.lit(0.0)))
-        # Greatest leaves nulls out: without metrics nothing is forecast.
-        .withColumn("forecast", F.when(F.col("utilization").isNotNull(), F.col("forecast")))
-        .withColumn("client", F.coalesce(F.lead("forecast").over(_in_order()), "forecast"))
-        .withColumn("client", F.coalesce("client", F.last("forecast", True).over(_so_far())))
-        .withColumn("client", F.coalesce("client", F.avg("forecast").over(_whole())))
-        .withColumn("capacity", F.coalesce("capacity", F.last("capacity", True).over(_so_far())))
-        .withColumn("capacity", F.coalesce("capacity", F.max("capacity").over(_whole())).cast("double"))
-        .withColumn("used", F.lead("utilization").over(_in_order()).cast("double"))
-        .withColumn("headroom", F.col("headroom").cast("double"))
-        .withColumn("decided", F.col("rate_decided").cast("double"))
-        .withColumn("applied", F.col("rate_applied").cast("double"))
-        .withColumn("min_rate", F.col("min_rate").cast("double"))
+        decisions.transform(_in_sight)
+        # Copies follow one another; the last of them knows what comes next.
+        .where(~(F.col("next_term").eqNullSafe(F.col("term")) & F.col("next_cycle").eqNullSafe(F.col("cycle"))))
+        .withColumns(
+            {
+                "is_last": F.col("next_cycle").isNull(),
+                "seconds": F.greatest(passed, F.lit(0.0)),
+                # The next leader's clock is behind by so much at least.
+                "behind": F.greatest(-passed, F.lit(0.0)),
+                "client": F.coalesce(*client),
+                "capacity": F.coalesce("capacity", "last_capacity", "largest_capacity"),
+                **{name: F.col(name).cast("double") for name in ("headroom", "min_rate")},
+                "decided": F.col("rate_decided").cast("double"),
+                "applied": F.col("rate_applied").cast("double"),
+            }
+        )
         .withColumn("budget", budget(F.col("capacity"), F.col("client"), ratio, F.col("min_rate")))
-        .withColumn("carried", F.lead("bytes_landed").over(_in_order()) - F.col("bytes_landed"))
-        .withColumn("measured", F.try_divide(F.col("carried").cast("double"), F.col("seconds")))
-        # Discovery that was restarted counts anew.
-        .withColumn("measured", F.when(F.col("carried") >= 0, F.col("measured")))
+        .withColumn("measured", F.try_divide(carried.cast("double"), F.col("seconds")))
         # The last stretch ends with the last byte: what came is not counted any more.
         .withColumn("achieved", F.coalesce("measured", F.least(F.coalesce("applied", "decided"), "budget"), "decided"))
-        .drop("carried", "measured")
+        .drop("measured", "last_capacity", "largest_capacity", "next_time", "next_term", "next_cycle", "next_landed")
+        .drop("next_forecast", "last_forecast", "first_forecast")
+    )
+
+
+def _in_sight(decisions: DataFrame) -> DataFrame:
+    """Add what a decision needs of others of its port, all with one sorting and one pass; grain stays."""
+    replication = F.coalesce("replication", "mean_throttle").cast("double")
+    used = F.col("utilization").cast("double")
+    # Greatest leaves nulls out: without metrics nothing is forecast.
+    forecast = F.when(used.isNotNull(), F.greatest(used - replication, F.lit(0.0)))
+    whole = _in_order().rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    following = {
+        "next_time": "time",
+        "next_term": "term",
+        "next_cycle": "cycle",
+        "next_landed": "bytes_landed",
+        "next_forecast": "forecast",
+        "used": "utilization",
+    }
+    return decisions.withColumns(
+        {"utilization": used, "forecast": forecast, "capacity": F.col("capacity").cast("double")}
+    ).withColumns(
+        {
+            **{name: F.lead(of).over(_in_order()) for name, of in following.items()},
+            **{f"last_{name}": F.last(name, True).over(_so_far()) for name in ("forecast", "capacity")},
+            "first_forecast": F.first("forecast", True).over(whole),
+            "largest_capacity": F.max("capacity").over(whole),
+            "is_first": F.rank().over(_in_order()) == 1,
+            "records": F.row_number().over(_in_order()),
+        }
     )
 
 
@@ -122,20 +136,26 @@ def with_bound(found: DataFrame, port_bytes: DataFrame) -> DataFrame:
         found: stretches.
         port_bytes: as `port_bytes` returns them.
     """
-    first = F.col("time").cast("double") - F.col("start").cast("double")
-    is_first = F.row_number().over(_in_order()) == 1
+    early = F.greatest(F.col("time").cast("double") - F.col("start").cast("double"), F.lit(0.0))
+    duration = F.col("finish").cast("double") - F.col("start").cast("double")
+    growth = F.coalesce(F.try_divide(F.col("grown"), F.col("duration")), F.lit(0.0))
+    whole = _in_order().rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     free = F.col("free") * F.col("reach")
     return (
         found.join(F.broadcast(port_bytes), list(PORT), "left")
-        .withColumn("estimate", F.sum(F.col("achieved") * F.col("seconds")).over(_whole()))
+        .withColumn("duration", duration)
+        .withColumn("growth", growth)
+        .withColumn("free", F.col("budget") - F.col("growth"))
+        .withColumn("reach", F.col("seconds") + F.when(F.col("is_first"), early).otherwise(F.lit(0.0)))
+        .withColumns(
+            {
+                "at": F.coalesce(F.sum("reach").over(_before()), F.lit(0.0)),
+                "before": F.coalesce(F.sum(free).over(_before()), F.lit(0.0)),
+                "estimate": F.sum(F.col("achieved") * F.col("seconds")).over(whole),
+            }
+        )
         .withColumn("amount", F.coalesce(F.col("landed") - F.col("grown"), F.col("estimate")))
         .withColumn("is_estimated", F.col("landed").isNull())
-        .withColumn("duration", F.col("finish").cast("double") - F.col("start").cast("double"))
-        .withColumn("growth", F.coalesce(F.try_divide(F.col("grown"), F.col("duration")), F.lit(0.0)))
-        .withColumn("free", F.col("budget") - F.col("growth"))
-        .withColumn("reach", F.col("seconds") + F.when(is_first, F.greatest(first, F.lit(0.0))).otherwise(F.lit(0.0)))
-        .withColumn("at", F.coalesce(F.sum("reach").over(_before()), F.lit(0.0)))
-        .withColumn("before", F.coalesce(F.sum(free).over(_before()), F.lit(0.0)))
         .drop("estimate", "landed", "grown")
     )
 

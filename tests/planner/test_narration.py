@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from autothrottle.core.changes import Change, Outcome, OutcomeStatus
@@ -13,6 +15,9 @@ from autothrottle.planner.narration import Applied
 from autothrottle.ports.metrics import Event
 from tests import builders
 from tests.builders import mb
+
+if TYPE_CHECKING:
+    from _collections_abc import dict_items
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
 MOVING = builders.snapshot(
@@ -65,6 +70,26 @@ def test_a_rate_that_was_written_is_told_with_what_it_was_decided_on(reason: Rea
         f"Replication throttle rate for broker 1037 [leader] ({basis}): 139.83MB/s",
         "Updated throttle on broker 1037 [leader]",
     ]
+
+
+class CountedRates(dict[tuple[int, ReplicaRole], int | None]):
+    """What a cycle wrote, and how often somebody has gone through all of it."""
+
+    walks = 0
+
+    def items(self) -> dict_items[tuple[int, ReplicaRole], int | None]:
+        self.walks += 1
+        return super().items()
+
+
+def test_2_000_rates_are_told_without_a_walk_through_all_of_them_for_each() -> None:
+    # They were told in 0.4 s, which was a third of a cycle of 1,000 brokers: each line looked through all rates.
+    ports = [(broker_id, role) for broker_id in range(1000) for role in ReplicaRole]
+    rates = CountedRates({port: mb(50) for port in ports})
+    plan = decided(*(builders.decision(broker_id, role, mb(50)) for broker_id, role in ports))
+    lines = narration.rate_lines(plan, Applied(rates), builders.limits())
+    assert len(lines) == 2 * len(ports)
+    assert rates.walks == 1
 
 
 def test_each_role_names_the_share_of_its_own_direction() -> None:

@@ -117,9 +117,9 @@ def topic_lines(snapshot: Snapshot) -> list[str]:
 
 def rate_lines(plan: Plan, applied: Applied, limits: Limits) -> list[str]:
     """Return the lines that say which rates were written, and on what they were decided."""
-    lines = []
+    told, lines = applied.told, []
     for decision in plan.decisions:
-        if (decision.broker_id, decision.role) in applied.told:
+        if (decision.broker_id, decision.role) in told:
             where = f"broker {decision.broker_id} [{decision.role.value}]"
             basis = _basis(decision, limits)
             lines.append(f"Replication throttle rate for {where} ({basis}): {megabytes(decision.rate)}MB/s")

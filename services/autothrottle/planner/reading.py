@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
 from datetime import datetime, timedelta
 
 from autothrottle.core.configs import ReplicaRole, ResourceType
@@ -67,7 +70,9 @@ class Reading:
         self._await_expiry(cycle, memory.overrides)
         cycle.findings += dict.fromkeys([*cycle.overrides.warnings, *cycle.overrides.unreadable.values()])
         cycle.findings += self._catching_up.read()
-        with ports.tracer.span("discovery"):
+        is_paused = cycle.pause is not None  # Nothing is decided on the loads then, and no failure counts.
+        loads_are_due = not is_paused and (trigger.scheduled or self._loads_are_due(memory))
+        with self._fetching_loads(memory, loads_are_due), ports.tracer.span("discovery"):
             min_version = max(memory.version, newest_event)
             cycle.read = self._fetch_snapshot(cycle, min_version)
             if self._catching_up.lacks(cycle.read):
@@ -78,12 +83,13 @@ class Reading:
         memory.version = cycle.snapshot.version
         cycle.findings += [f"{problem.path}: {problem.reason}" for problem in cycle.snapshot.problems]
         memory.history = memory.history.observe(self._now(), standing(cycle.snapshot), moving(cycle.read))
-        if cycle.pause is not None:
-            return  # Nothing is decided on them, and no failure counts.
-        with ports.tracer.span("metrics") as span:
-            cycle.loads = self._loads(cycle, trigger, memory)
-            if memory.loads_error:
-                span.fail(memory.loads_error)
+        if is_paused:
+            return
+        if loads_are_due:
+            memory.history = memory.history.measured(memory.loads, moving(cycle.read))
+        else:
+            self._trace_known_loads(memory)
+        cycle.loads = self._loads(cycle, trigger, memory)
 
     def _fetch_snapshot(self, cycle: CycleInHand, min_version: int) -> Snapshot:
         return self._ports.snapshots.fetch_snapshot(
@@ -126,10 +132,7 @@ class Reading:
             self._triggers.request("an override ends", end - now)
 
     def _loads(self, cycle: CycleInHand, trigger: Trigger, memory: Memory) -> Loads:
-        """The loads to decide on; read anew by scheduled cycles, and when those last read are too old."""
-        if trigger.scheduled or self._loads_are_due(memory):
-            self._fetch_loads(memory)
-            memory.history = memory.history.measured(memory.loads, moving(cycle.read))
+        """The loads to decide on, as they were last read."""
         missing = participants(cycle.snapshot).keys() - memory.loads.brokers.keys()
         if trigger.scheduled:
             memory.failures = {b: memory.failures.get(b, 0) + 1 for b in missing}
@@ -144,18 +147,38 @@ class Reading:
         return memory.loads
 
     def _loads_are_due(self, memory: Memory) -> bool:
+        """Whether those last read are too old; scheduled cycles read them anew in any case."""
         lifetime = _METRICS_PAUSE if memory.loads_error else self._settings.metrics_window
         return memory.loads_read is None or self._clock() - memory.loads_read >= lifetime.total_seconds()
 
-    def _fetch_loads(self, memory: Memory) -> None:
-        try:
-            memory.loads = self._ports.loads.fetch_loads(
-                min(self._settings.interval * _METRICS_SHARE, LONGEST_METRICS_WAIT)
-            )
-            memory.loads_error = ""
-        except AutothrottleError as error:
-            memory.loads, memory.loads_error = Loads(), f"metrics cannot be read: {error}"
-        memory.loads_read = self._clock()
+    @contextmanager
+    def _fetching_loads(self, memory: Memory, are_due: bool) -> Iterator[None]:
+        """Read the loads, when they are due, while the snapshot is read; remember them though that may fail."""
+        if not are_due:
+            yield
+            return
+        with ThreadPoolExecutor(1, "loads") as other_thread:
+            fetched = other_thread.submit(copy_context().run, self._fetch_loads)
+            try:
+                yield
+            finally:
+                memory.loads, memory.loads_error = fetched.result()
+                memory.loads_read = self._clock()
+
+    def _fetch_loads(self) -> tuple[Loads, str]:
+        """The loads, and why there are none."""
+        with self._ports.tracer.span("metrics") as span:
+            try:
+                wait = min(self._settings.interval * _METRICS_SHARE, LONGEST_METRICS_WAIT)
+                return self._ports.loads.fetch_loads(wait), ""
+            except AutothrottleError as error:
+                span.fail(reason := f"metrics cannot be read: {error}")
+                return Loads(), reason
+
+    def _trace_known_loads(self, memory: Memory) -> None:
+        with self._ports.tracer.span("metrics") as span:
+            if memory.loads_error:
+                span.fail(memory.loads_error)
 
 
 def obstacle_to_submissions(settings: PlannerSettings, pause: Pause | None) -> Conflict | None:

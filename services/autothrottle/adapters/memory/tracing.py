@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from autothrottle.ports.tracing import Attribute, Origin
@@ -52,12 +52,13 @@ class MemoryTracer:
     def __init__(self) -> None:
         self.traces: list[MemorySpan] = []
         """The root of each, in the order in which they began."""
-        self._around = threading.local()
+        self._around: ContextVar[MemorySpan | None] = ContextVar("around", default=None)
 
     @contextmanager
     def span(self, name: str, origins: Sequence[Origin] = ()) -> Iterator[MemorySpan]:
-        parent: MemorySpan | None = getattr(self._around, "span", None)
-        span = self._around.span = MemorySpan(name, parent, origins=origins)
+        parent = self._around.get()
+        span = MemorySpan(name, parent, origins=origins)
+        before = self._around.set(span)
         (parent.parts if parent else self.traces).append(span)
         try:
             yield span
@@ -65,8 +66,8 @@ class MemoryTracer:
             span.fail(f"{type(error).__name__}: {error}")
             raise
         finally:
-            span.ended, self._around.span = True, parent
+            span.ended = True
+            self._around.reset(before)
 
     def origin(self) -> Origin | None:
-        span: MemorySpan | None = getattr(self._around, "span", None)
-        return span
+        return self._around.get()

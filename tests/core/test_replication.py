@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress
-from autothrottle.core.replication import LONGEST_STRETCH, Landed, Replication, replicated
+from autothrottle.core.replication import LONGEST_STRETCH, Landed, Replication
 from tests.builders import NOON
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
@@ -32,7 +32,7 @@ def progress(at: float, **flows: FlowProgress) -> Progress:
 
 
 def rate(found: Progress, start: float, end: float, broker_id: int = 1004, role: ReplicaRole = FOLLOWER) -> int | None:
-    return replicated(found, broker_id, role, after(start), after(end))
+    return Replication(found).rate(broker_id, role, after(start), after(end))
 
 
 def test_a_destination_receives_all_its_flows_and_a_leader_sends_its_own() -> None:

@@ -82,7 +82,22 @@ class Replication:
     def rate(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> BytesPerSecond | None:
         """Return the mean replication of a port over an interval, bytes/s; None: unknown.
 
-        At most `LARGEST_TAIL` of the interval may be younger than the newest count.
+        At most `LARGEST_TAIL` of the interval may be younger than the newest count. Each flow's count is taken to grow
+        evenly between two readings.
+
+        Args:
+            broker_id: which broker.
+            role: its outbound side (leader) or its inbound side (follower).
+            start: begin of the interval, UTC.
+            end: its end, UTC.
+
+        >>> from datetime import UTC
+        >>> noon, second = datetime(2026, 1, 1, 12, tzinfo=UTC), timedelta(seconds=1)
+        >>> marks = (LandedMark(noon, 0), LandedMark(noon + 10 * second, 100))
+        >>> count = FlowProgress(300, 0, 700, noon + 20 * second, noon, marks)
+        >>> found = Replication(Progress({Flow(1, 2): count}, at=noon + 20 * second))
+        >>> found.rate(2, ReplicaRole.FOLLOWER, noon + 5 * second, noon + 15 * second)
+        15
         """
         landed = self.landed(broker_id, role, start, end)
         if landed is None or (end - landed.until) > LARGEST_TAIL * (end - start):
@@ -112,29 +127,3 @@ def _between(curve: Sequence[LandedMark], start: datetime, end: datetime) -> flo
             return None
         total += (new.bytes_landed - old.bytes_landed) * ((until - since) / (new.at - old.at))
     return total
-
-
-def replicated(
-    progress: Progress, broker_id: int, role: ReplicaRole, start: datetime, end: datetime
-) -> BytesPerSecond | None:
-    """Return the mean replication of a port over an interval, bytes/s; None: unknown.
-
-    Each flow's count is taken to grow evenly between two readings. Whoever asks for many ports of one progress keeps
-    a `Replication`.
-
-    Args:
-        progress: how far the moves have come, with the counts of the last minutes.
-        broker_id: which broker.
-        role: its outbound side (leader) or its inbound side (follower).
-        start: begin of the interval, UTC.
-        end: its end, UTC.
-
-    >>> from datetime import UTC
-    >>> noon, second = datetime(2026, 1, 1, 12, tzinfo=UTC), timedelta(seconds=1)
-    >>> marks = (LandedMark(noon, 0), LandedMark(noon + 10 * second, 100))
-    >>> count = FlowProgress(300, 0, 700, noon + 20 * second, noon, marks)
-    >>> progress = Progress({Flow(1, 2): count}, at=noon + 20 * second)
-    >>> replicated(progress, 2, ReplicaRole.FOLLOWER, noon + 5 * second, noon + 15 * second)
-    15
-    """
-    return Replication(progress).rate(broker_id, role, start, end)

@@ -44,11 +44,6 @@ class Work:
         return self.seconds * (min(self.headroom / self.least, 1.0) ** 2 if self.least > 0 else 1.0)
 
 
-def makespan_seconds(ports: Iterable[Work]) -> float:
-    """Return how long a move takes: as long as its slowest port."""
-    return max((work.seconds for work in ports), default=0.0)
-
-
 def needs(flows: Iterable[tuple[Flow, float]], ports: Mapping[Port, Work]) -> dict[Port, float]:
     """Return what each port needs, bytes/s, so that no flow is the reason for a late end.
 

@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from autothrottle.adapters.decision_schema import DECISIONS, REASSIGNMENTS
+from autothrottle.adapters.decision_schema import DECISIONS, REASSIGNMENTS, file_system
 from autothrottle.core.decisions import DecisionRecord, ReassignmentRecord
 from autothrottle.core.errors import Invalid
 
@@ -231,9 +231,7 @@ class DecisionLog:
     def _open(self) -> fs.FileSystem:
         """The file system; an object store is asked over the network, by the thread that writes."""
         if self._files is None:
-            place = self._uri if "://" in self._uri else str(Path(self._uri).absolute())
-            self._files, root = fs.FileSystem.from_uri(place)
-            self._root = root.rstrip("/")
+            self._files, self._root = file_system(self._uri)
         return self._files
 
     def _write(self, table: pa.Table, folder: str, name: str) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from autothrottle.adapters.decision_schema import file_system
 from autothrottle.core.decisions import DecisionRecord, PathRecord, ReassignmentRecord
 from autothrottle.core.errors import Invalid
 
@@ -29,10 +30,7 @@ class LoggedDecisions:
             Invalid: there is no log.
         """
         try:
-            if "://" in uri:
-                self._files, self._root = fs.FileSystem.from_uri(uri)
-            else:
-                self._files, self._root = fs.LocalFileSystem(), uri
+            self._files, self._root = file_system(uri)
             kind = self._files.get_file_info(f"{self._root}/reassignments").type
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Invalid(f"the decision log {uri!r} cannot be read: {error}. Fix: name another place") from None

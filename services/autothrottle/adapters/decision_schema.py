@@ -1,13 +1,15 @@
-"""The columns of the decision log as Arrow knows them, made from the records' own fields."""
+"""What writing and reading the decision log share: its columns, made from the records' own fields, and its place."""
 
 from __future__ import annotations
 
 import types
 from dataclasses import fields, is_dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
+from pyarrow import fs
 
 from autothrottle.core.decisions import DecisionRecord, ReassignmentRecord
 
@@ -47,3 +49,16 @@ def _type(hint: Any) -> pa.DataType:
 
 DECISIONS = schema_of(DecisionRecord)
 REASSIGNMENTS = schema_of(ReassignmentRecord)
+
+
+def file_system(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system that a log lies on, and its path there, without a slash at the end.
+
+    Args:
+        uri: a local path, relative or not, or the address of an object store as pyarrow takes it.
+
+    Raises:
+        pyarrow.ArrowException, OSError, ValueError: there is no such place, or its store does not answer.
+    """
+    files, root = fs.FileSystem.from_uri(uri if "://" in uri else str(Path(uri).absolute()))
+    return files, root.rstrip("/")

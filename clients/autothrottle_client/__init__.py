@@ -10,6 +10,7 @@
 - `AdminClient`: overrides, reassignments, the state, a cycle at once. `PlannerClient`: the planners themselves, of
   which one leads.
 - Both take every address of their service, `host:port` or `unix:path`, and pass over those that do not answer.
+- With `tls=Tls(certificate, key, authorities)` connections are mutual TLS.
 - Every call has a deadline. Until it is over, what may be repeated is tried again while the answer is "unavailable".
 - Answers are the frozen dataclasses of `model`: rates in bytes per second (1 MB/s is 1,000,000), times in UTC.
 - What fails raises an error of the tree in `errors`.
@@ -47,6 +48,7 @@ from autothrottle_client.model import (
 )
 from autothrottle_client.planner import PlannerClient
 from autothrottle_client.reassignments import ReassigningTopic, Reassignments, Submission, parse_reassignment
+from autothrottle_client.tls import Tls
 from autothrottle_client.watch import CycleWatch
 
 __all__ = [
@@ -80,6 +82,7 @@ __all__ = [
     "Reassignments",
     "ReplicaRole",
     "Submission",
+    "Tls",
     "Unavailable",
     "parse_reassignment",
 ]

@@ -17,6 +17,7 @@ from autothrottle_client.expiry import parse_expiry
 from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_BROKER_ID
 from autothrottle_client.rates import parse_rate
 from autothrottle_client.replicas import parse_addresses
+from autothrottle_client.tls import Tls
 
 ADDRESS_VARIABLE = "AUTOTHROTTLE_ADMIN_ADDR"
 DEFAULT_ADDRESS = "127.0.0.1:8090"
@@ -27,6 +28,13 @@ _EPILOG = """exit status: 0 done, 1 failed, 2 used wrongly, 3 not found, 4 unava
 
 JSON has one object, of watch and reassign one in each line; rates are whole numbers of bytes per second (1 MB/s is
 1000000)."""
+
+_TLS = {
+    "cert": "your certificate, PEM; with it, tls-key and tls-ca connections are mutual TLS",
+    "key": "its private key, without a password",
+    "ca": "certificates of the servers' authorities",
+    "server-name": "what the servers' certificates bear, if it is not the host of their address",
+}
 
 _T = TypeVar("_T")
 
@@ -85,6 +93,13 @@ def _common_options() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help=f"for a call with all its attempts, above 0 and at most 3600 (default {DEFAULT_TIMEOUT})",
     )
+    for name, meaning in _TLS.items():
+        _option(
+            common,
+            f"--tls-{name}",
+            metavar="NAME" if name == "server-name" else "FILE",
+            help=f"{meaning} (${_variable(name)})",
+        )
     return common
 
 
@@ -272,7 +287,22 @@ def call_of(read: argparse.Namespace) -> Call:
         planners=getattr(read, "planner_addr", ()),
         timeout=getattr(read, "timeout", None) or _seconds(DEFAULT_TIMEOUT),
         json=getattr(read, "output", "table") == "json",
+        tls=_tls(read),
     )
+
+
+def _tls(read: argparse.Namespace) -> Tls | None:
+    given = {n: getattr(read, f"tls_{n.replace('-', '_')}", None) or os.environ.get(_variable(n)) or "" for n in _TLS}
+    absent = [f"--tls-{name}" for name in ("cert", "key", "ca") if not given[name]]
+    if not any(given.values()):
+        return None
+    if absent:
+        raise Invalid(f"TLS is mutual and needs --tls-cert, --tls-key and --tls-ca; give {' and '.join(absent)}, too")
+    return Tls(given["cert"], given["key"], given["ca"], given["server-name"])
+
+
+def _variable(name: str) -> str:
+    return f"AUTOTHROTTLE_TLS_{name.upper().replace('-', '_')}"
 
 
 def _default_addresses() -> tuple[str, ...]:

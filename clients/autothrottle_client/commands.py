@@ -32,6 +32,7 @@ from autothrottle_client.tables import (
     to_json,
     whose,
 )
+from autothrottle_client.tls import Tls
 
 EXIT_FAILED = 1
 """The exit status of a command of which a part was refused, or that failed."""
@@ -57,10 +58,12 @@ class Call:
     timeout: timedelta
     json: bool
     """Whether to print JSON."""
+    tls: Tls | None = None
+    """None: connections are plain."""
 
     def admin(self) -> AdminClient:
         """Return a client of the admin service."""
-        return AdminClient(self.addresses, self.timeout)
+        return AdminClient(self.addresses, self.timeout, self.tls)
 
     def show(self, value: object, text: str) -> None:
         """Print a value: as JSON, or this text for people."""
@@ -285,7 +288,7 @@ def _state(call: Call) -> int:
 
 
 def _watch(call: Call) -> int:
-    client = PlannerClient(call.planners, call.timeout) if call.planners else call.admin()
+    client = PlannerClient(call.planners, call.timeout, call.tls) if call.planners else call.admin()
     with client:
         for cycle in client.watch_cycles(on_loss=_say_lost):
             call.show(cycle, cycle_line(cycle))

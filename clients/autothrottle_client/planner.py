@@ -28,7 +28,7 @@ class PlannerClient(Client):
         found = self._replicas.call(_state)
         if found.leading or not found.leader_address:
             return found
-        leader = Replicas("the leading planner", (found.leader_address,), self._replicas.timeout)
+        leader = Replicas("the leading planner", (found.leader_address,), self._replicas.timeout, self._replicas.tls)
         try:
             return leader.call(_state, _FOLLOW_TIMEOUT)
         except AutothrottleError:

@@ -16,6 +16,7 @@ from typing import TypeVar
 import grpc
 
 from autothrottle_client.errors import Invalid, NotLeader, Unavailable, from_rpc_error
+from autothrottle_client.tls import Tls
 
 DEFAULT_TIMEOUT = timedelta(seconds=10)
 
@@ -96,13 +97,20 @@ def validate_timeout(timeout: timedelta) -> timedelta:
 class Replicas:
     """The replicas of one service; calls begin with the one that answered last. Threads may share it."""
 
-    def __init__(self, service: str, addresses: str | Sequence[str], timeout: timedelta = DEFAULT_TIMEOUT) -> None:
+    def __init__(
+        self,
+        service: str,
+        addresses: str | Sequence[str],
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        tls: Tls | None = None,
+    ) -> None:
         """Open nothing yet.
 
         Args:
             service: what errors call the other side.
             addresses: `host:port` or `unix:path`, at least one; a text is a comma list.
             timeout: for each call with all its attempts, > 0 and at most a day.
+            tls: with which connections are made; None: they are plain.
 
         Raises:
             Invalid: when an address or the time-out is not as it must be.
@@ -110,6 +118,7 @@ class Replicas:
         self.service = service
         self.addresses = parse_addresses(addresses)
         self.timeout = validate_timeout(timeout)
+        self.tls = tls
         self._preferred = self.addresses[0]
         self._channels: dict[str, grpc.Channel] = {}
         self._lock = threading.Lock()
@@ -176,8 +185,13 @@ class Replicas:
             if self._closed.is_set():
                 raise Unavailable(f"the client of {self.service} is closed; make a new one")
             if address not in self._channels:
-                self._channels[address] = grpc.insecure_channel(address, options=list(CHANNEL_OPTIONS))
+                self._channels[address] = self._opened(address)
             return Peer(address, self._channels[address])
+
+    def _opened(self, address: str) -> grpc.Channel:
+        if self.tls is None or address.startswith("unix:"):
+            return grpc.insecure_channel(address, options=list(CHANNEL_OPTIONS))
+        return self.tls.channel(address, CHANNEL_OPTIONS)
 
     def pass_over(self, address: str) -> None:
         """Let the next call begin with another address, if it would have begun with this one."""

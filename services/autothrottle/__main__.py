@@ -36,6 +36,7 @@ from autothrottle.adapters.kafka_admin.registrations import KafkaRegistrations
 from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 from autothrottle.adapters.progress import ProgressReader
 from autothrottle.adapters.rpc import AdminClient, ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
+from autothrottle.adapters.tls import Tls
 from autothrottle.adapters.whereabouts import member_lookup, members_address
 from autothrottle.adapters.zookeeper.catch_ups import ZooKeeperCatchUps
 from autothrottle.adapters.zookeeper.config_writer import ZooKeeperConfigWriter
@@ -114,6 +115,8 @@ class Composition:
         self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
         self._kafka = KafkaPaths(configuration.zookeeper.prefix)
         self._own = OwnPaths(configuration.zookeeper.config_prefix)
+        files = configuration.security.tls
+        self._tls = Tls(files) if files else None
 
     def discovery(self) -> Servicer:
         """What moves, and what stands."""
@@ -211,16 +214,29 @@ class Composition:
     def gateway(self, admin: Sequence[str]) -> str:
         """Answer HTTP until the stack is closed; return the address."""
         from autothrottle.gateway.server import GatewayServer  # no other service needs a web framework
+        from autothrottle.gateway.tokens import Tokens
 
-        client = self._client(AdminClient, admin)
-        server = GatewayServer(client, self.configuration.addresses.api_listen)
+        tokens, tls = self.configuration.security.api_tokens_file, self._tls
+        server = GatewayServer(
+            self._client(AdminClient, admin),
+            self.configuration.addresses.api_listen,
+            tokens=Tokens(tokens) if tokens else None,
+            tls=tls.http_context() if tls else None,
+        )
         self._stack.enter_context(server)
         return server.address
 
     def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
         """Serve until the stack is closed; return the address."""
         interceptors = self._tracing.server_interceptors
-        server = ServiceServer(name, servicers, listen, max_streams=_MOST_STREAMS, interceptors=interceptors)
+        server = ServiceServer(
+            name,
+            servicers,
+            listen,
+            max_streams=_MOST_STREAMS,
+            interceptors=interceptors,
+            credentials=self._tls.server_credentials() if self._tls else None,
+        )
         self._stack.enter_context(server)
         return server.address
 
@@ -362,7 +378,8 @@ class Composition:
     def _client(self, kind: type[C], addresses: Sequence[str]) -> C:
         """A client of a service at these addresses; without any, of those members that are it."""
         resolve = member_lookup(self._membership, socket.gethostname())
-        client = kind(addresses or [members_address(kind.service)], self._tracing.client_interceptors, resolve)
+        where = addresses or [members_address(kind.service)]
+        client = kind(where, self._tracing.client_interceptors, resolve, self._tls)
         self._stack.callback(client.close)
         return client
 
@@ -446,10 +463,9 @@ def _run(composition: Composition) -> None:
     peers = Peers([discovery], [metrics], [applier], [planner_socket])
     servicer, planner = composition.planner(peers)
     composition.serve("planner", [servicer], planner_socket)
-    address = composition.serve(
-        "admin", [composition.admin(peers), servicer], composition.configuration.addresses.grpc_listen
-    )
-    http = composition.gateway([address])
+    admin = composition.admin(peers)
+    address = composition.serve("admin", [admin, servicer], composition.configuration.addresses.grpc_listen)
+    http = composition.gateway([inside("admin", admin)])
     planner.start(address)
     composition.join("run", address, _ROLES)
     log.info("Autothrottle Running")

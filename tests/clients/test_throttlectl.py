@@ -32,6 +32,8 @@ from tests.builders import NOON, eventually, mb
 from tests.services.house import House
 
 SECONDS = 30
+TLS = ("--tls-cert", "--tls-key", "--tls-ca", "--tls-server-name")
+
 COMMANDS = (
     "get",
     "set",
@@ -592,7 +594,7 @@ def test_a_completion_script_is_accepted_by_its_shell(
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ([""], {*COMMANDS, "--addr", "--output", "--timeout", "-h", "--help"}),
+        ([""], {*COMMANDS, "--addr", "--output", "--timeout", *TLS, "-h", "--help"}),
         (["s"], {"set", "state"}),
         (["set", "--b"], {"--broker"}),
         (["--output", ""], {"table", "json"}),

@@ -13,6 +13,7 @@ from typing import Any
 from autothrottle.adapters.memory import MemoryMetrics, MemoryOverrides
 from autothrottle.adapters.rpc import AdminClient
 from autothrottle.gateway.server import GatewayServer
+from autothrottle.gateway.tokens import Tokens
 from tests import builders
 from tests.builders import mb
 from tests.services.house import BROKERS, House
@@ -40,13 +41,15 @@ class Reply:
 class Front:
     """A gateway and whom it asks; no planner stands for election before `house.start_planners`."""
 
-    def __init__(self, header_seconds: float = SLACK, body_seconds: float = SLACK) -> None:
+    def __init__(
+        self, header_seconds: float = SLACK, body_seconds: float = SLACK, tokens: Tokens | None = None
+    ) -> None:
         self._stack = ExitStack()
         metrics = MemoryMetrics(*(builders.load(b, tx=mb(20), rx=mb(10)) for b in BROKERS))
         self.house = self._stack.enter_context(House(metrics, metrics))
         admin = AdminClient([self.house.address("admin")])
         self._stack.callback(admin.close)
-        self.server = GatewayServer(admin, "127.0.0.1:0", header_seconds, body_seconds)
+        self.server = GatewayServer(admin, "127.0.0.1:0", header_seconds, body_seconds, tokens)
         self._stack.enter_context(self.server)
 
     def __enter__(self) -> Front:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autothrottle.adapters.tls import TlsFiles
 from autothrottle.core.capacity import CapacityLimits
 from autothrottle.core.errors import Invalid
 from autothrottle.core.loads import Capacity
@@ -71,10 +72,16 @@ GOOD: Mapping[str, Sequence[str]] = {
     "decisions-spool": ["/var/lib/spool", "spool"],
     "decisions-retention": ["0", "1", "365"],
     "cluster-name": ["kafka", "main-2", "eu.west_1"],
+    "api-tokens-file": ["/run/tokens", "tokens"],
     "log-format": ["text", "json"],
     "log-level": ["debug", "warning", "error"],
 }
 """Option -> texts that are accepted and mean different things."""
+
+TLS = {"tls-cert": "cert.pem", "tls-key": "key.pem", "tls-ca": "ca.pem", "tls-server-name": "autothrottle"}
+"""Options of which the first three go together."""
+
+OPEN = ("api-listen", "grpc-listen", "listen")
 
 BAD: Mapping[str, Sequence[str]] = {
     "api-key": ["a\nb"],
@@ -190,7 +197,7 @@ def test_every_listener_is_loopback_unless_told_otherwise() -> None:
 
 
 def test_the_tables_of_these_tests_have_every_option() -> None:
-    special = {"config", "version", "api-key-file", "app-key-file"}
+    special = {"config", "version", "api-key-file", "app-key-file", *TLS}
     assert set(GOOD) | special == set(OPTIONS)
     assert set(BAD) <= set(OPTIONS)
 
@@ -262,6 +269,28 @@ def test_decisions_in_an_object_store_need_a_local_spool() -> None:
     assert "Fix: --decisions-spool=" in problem
     there = parse(["--decisions=s3://bucket/decisions", "--decisions-spool=/var/lib/spool"], {}).decisions
     assert (there.uri, there.spool) == ("s3://bucket/decisions", "/var/lib/spool")
+
+
+def test_tls_needs_certificate_key_and_authorities() -> None:
+    assert configure(TLS).security.tls == TlsFiles(*TLS.values())
+    assert parse([], {}).security.tls is None
+    (problem,) = problems("--tls-cert=cert.pem", "--tls-ca=ca.pem")
+    assert problem.startswith("tls-cert and tls-ca without tls-key; TLS is mutual here and needs all three. Fix: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [
+        ({"listen": "unix:/run/s", "grpc-listen": "[::1]:8090", "api-listen": "localhost:80"}, []),
+        ({"listen": "0.0.0.0:4001", "grpc-listen": "[::]:8090", "api-listen": "host.example:80"}, [*OPEN]),
+        ({"listen": "0.0.0.0:4001", "grpc-listen": "[::]:8090", **TLS}, []),
+        ({"api-listen": "0.0.0.0:80", **TLS}, ["api-listen"]),
+        ({"api-listen": "0.0.0.0:80", "api-tokens-file": "tokens"}, ["api-listen", "api-tokens-file"]),
+        ({"api-listen": "0.0.0.0:80", "api-tokens-file": "tokens", **TLS}, []),
+    ],
+)
+def test_a_port_that_is_open_to_everybody_is_a_warning(given: Mapping[str, str], warned: list[str]) -> None:
+    assert [warning.partition(" ")[0] for warning in configure(given).warnings] == warned
 
 
 def test_a_bad_configuration_is_an_error_of_core() -> None:

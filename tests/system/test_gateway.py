@@ -1,13 +1,18 @@
-"""`autothrottle run` on a real ZooKeeper: what is set over HTTP stands where the original reads it."""
+"""`autothrottle run` on a real ZooKeeper: what is set over HTTP stands where the original reads it; who may set it."""
 
 from __future__ import annotations
 
 import json
 import re
+import ssl
+import subprocess
 import sys
+import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from kazoo.client import KazooClient
 
 from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE
@@ -17,6 +22,9 @@ from autothrottle.lab.zookeeper import ZooKeeperServer
 START_SECONDS = 30.0
 FLAGS = ("--api-listen=127.0.0.1:0", "--datadog-url=http://127.0.0.1:1", "--zk-prefix=/kafka")
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
+
+PEMS = Path(__file__).parents[1] / "adapters" / "tls"
+TOKEN = "t" * 32
 
 
 def said(address: str, verb: str, target: str) -> str:
@@ -64,3 +72,44 @@ def test_an_override_set_over_http_stands_in_the_originals_format_and_starts_a_c
     finally:
         client.stop()
         client.close()
+
+
+def over_tls(address: str, target: str, headers: Mapping[str, str]) -> str:
+    request = urllib.request.Request(f"https://{address}{target}", method="POST", headers=dict(headers))
+    context = ssl.create_default_context(cafile=str(PEMS / "ca.pem"))
+    with urllib.request.urlopen(request, timeout=START_SECONDS, context=context) as response:
+        text: str = response.read().decode()
+    return text
+
+
+def throttlectl(address: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "autothrottle_client.throttlectl", "--addr", address, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=2 * START_SECONDS, check=False)
+
+
+def test_with_certificates_and_tokens_nobody_else_is_answered_and_the_audit_names_who_did_what(
+    fresh_zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    log, tokens = tmp_path / "run.log", tmp_path / "tokens"
+    tokens.write_text(f"anna {TOKEN}\n")
+    served = (f"--tls-cert={PEMS}/server.pem", f"--tls-key={PEMS}/server.pem", f"--tls-ca={PEMS}/ca.pem")
+    ours = (f"--tls-cert={PEMS}/client.pem", f"--tls-key={PEMS}/client.pem", f"--tls-ca={PEMS}/ca.pem")
+    flags = (*FLAGS, *served, f"--api-tokens-file={tokens}", f"--zk-addr={fresh_zookeeper.connect}")
+    with Process("run", [sys.executable, "-m", "autothrottle", "run", *flags], log, KEYS) as run:
+        run.wait_until(lambda: "Admin API: " in log.read_text(), START_SECONDS)
+        (http,) = re.findall(r" Admin API: (\S+)$", log.read_text(), re.MULTILINE)
+        (grpc,) = re.findall(r" gRPC API: (\S+)$", log.read_text(), re.MULTILINE)
+        assert "successfully set" in over_tls(http, "/throttle/1001?rate=50", {"authorization": f"Bearer {TOKEN}"})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            over_tls(http, "/throttle/1001?rate=60", {})
+        assert refused.value.code == 401
+        refused.value.close()
+        assert throttlectl(grpc, "--timeout=1", "set", "70", "--broker", "1002").returncode == 4
+        done = throttlectl(grpc, "--timeout=30", "set", "80", "--broker", "1002", *ours)
+        assert done.returncode == 0, done.stderr
+        audit = json.loads(throttlectl(grpc, "--timeout=30", "audit", "--output=json", *ours).stdout)["records"]
+        by_gateway, by_certificate = (record["who"] for record in sorted(audit, key=lambda r: r["number"]))
+        assert re.fullmatch(r"anna at 127\.0\.0\.1:\d+ through unix:.*", by_gateway)
+        assert re.fullmatch(r"autothrottle at ipv4:127\.0\.0\.1:\d+", by_certificate)
+        run.terminate()
+        assert run.wait(START_SECONDS) == 0

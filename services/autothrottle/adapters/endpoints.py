@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import grpc
 from grpc_health.v1 import health_pb2
 
+from autothrottle.adapters.tls import Tls
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.wire.errors import from_rpc_error
 
@@ -116,12 +117,12 @@ class _Names:
             self._changed.wait_for(lambda: not self._under_way, max(seconds, 0))
 
     def targets(self) -> dict[str, str]:
-        """Return `ip:port` or `unix:path` -> what errors call it, in the order of the addresses."""
+        """Return `ip:port` or `unix:path` -> the address that leads there, in the order of the addresses."""
         with self._changed:
             targets: dict[str, str] = {}
             for address, found in self._found.items():
                 for target in found:
-                    targets.setdefault(target, target if target == address else f"{address} ({target})")
+                    targets.setdefault(target, address)
             return targets
 
     def problems(self) -> list[str]:
@@ -154,6 +155,8 @@ class Replica:
     plain: grpc.Channel
     channel: grpc.Channel
     """The same with interceptors."""
+    generation: int
+    """Of the certificate that it is called with; 0: none."""
     taken: int = 0
     """When it was used last, counted in uses of all replicas."""
     answered: int = 0
@@ -184,6 +187,7 @@ class Endpoints:
         rotates: bool = False,
         resolve: Resolve = resolved,
         refresh: timedelta = REFRESH,
+        tls: Tls | None = None,
     ) -> None:
         """Look nothing up and connect to nobody before the first call.
 
@@ -194,6 +198,7 @@ class Endpoints:
             rotates: whether calls go round the replicas.
             resolve: looks up names.
             refresh: how old its answers may be.
+            tls: what connections are made with; None: they are plain.
 
         Raises:
             Invalid: when there is no address.
@@ -203,6 +208,7 @@ class Endpoints:
         self.service = service
         self._names = _Names(addresses, resolve)
         self._interceptors, self._rotates, self._refresh = tuple(interceptors), rotates, refresh.total_seconds()
+        self._tls = tls
         self._replicas: dict[str, Replica] = {}
         self._in_use: set[Replica] = set()
         self._uses = itertools.count(1)
@@ -334,16 +340,21 @@ class Endpoints:
 
     def _follow(self, targets: dict[str, str]) -> list[Replica]:
         """Have a replica for each target, in their order; return those that nobody needs any more."""
-        before = self._replicas
-        self._replicas = {t: before.get(t) or self._opened(t, name) for t, name in targets.items()}
-        left_over = [replica for target, replica in before.items() if target not in targets]
+        before, generation = self._replicas, self._tls.generation if self._tls else 0
+        standing = {t: r for t, r in before.items() if r.generation == generation}
+        self._replicas = {t: standing.get(t) or self._opened(t, a, generation) for t, a in targets.items()}
+        left_over = [replica for target, replica in before.items() if self._replicas.get(target) is not replica]
         for replica in left_over:
             replica.is_gone = True
         return [replica for replica in left_over if not replica.users]
 
-    def _opened(self, target: str, name: str) -> Replica:
-        plain = grpc.insecure_channel(target, options=list(CHANNEL_OPTIONS))
-        return Replica(target, name, plain, grpc.intercept_channel(plain, *self._interceptors))
+    def _opened(self, target: str, address: str, generation: int) -> Replica:
+        name = target if target == address else f"{address} ({target})"
+        if self._tls is None:
+            plain = grpc.insecure_channel(target, options=list(CHANNEL_OPTIONS))
+        else:
+            plain = self._tls.channel(target, address, CHANNEL_OPTIONS)
+        return Replica(target, name, plain, grpc.intercept_channel(plain, *self._interceptors), generation)
 
     def _due(self) -> list[Replica]:
         """Those that are to be asked for their health now, each once."""

@@ -19,6 +19,7 @@ import grpc
 from google.protobuf.message import Message
 
 from autothrottle.adapters.endpoints import Endpoints, Interceptor, Replica, Resolve, resolved
+from autothrottle.adapters.tls import Tls
 from autothrottle.core.changes import Change, Outcome
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.errors import AutothrottleError, Incomplete, NotLeader, Unavailable
@@ -66,10 +67,16 @@ class _Client:
     """Whether calls go round the replicas; else they stay with the one that answered last."""
 
     def __init__(
-        self, addresses: Sequence[str], interceptors: Sequence[Interceptor] = (), resolve: Resolve = resolved
+        self,
+        addresses: Sequence[str],
+        interceptors: Sequence[Interceptor] = (),
+        resolve: Resolve = resolved,
+        tls: Tls | None = None,
     ) -> None:
-        self._interceptors = tuple(interceptors)
-        self._endpoints = Endpoints(self.service, addresses, interceptors, rotates=self.rotates, resolve=resolve)
+        self._interceptors, self._tls = tuple(interceptors), tls
+        self._endpoints = Endpoints(
+            self.service, addresses, interceptors, rotates=self.rotates, resolve=resolve, tls=tls
+        )
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -82,9 +89,13 @@ class DiscoveryClient(_Client):
     service = "discovery"
 
     def __init__(
-        self, addresses: Sequence[str], interceptors: Sequence[Interceptor] = (), resolve: Resolve = resolved
+        self,
+        addresses: Sequence[str],
+        interceptors: Sequence[Interceptor] = (),
+        resolve: Resolve = resolved,
+        tls: Tls | None = None,
     ) -> None:
-        super().__init__(addresses, interceptors, resolve)
+        super().__init__(addresses, interceptors, resolve, tls)
         self._watches: list[SnapshotWatch] = []
         self._known = UNKNOWN
 
@@ -389,7 +400,7 @@ class PlannerClient(_Client):
         state = self.state(timeout, with_cycle=False)
         if not (state.leading and state.leader_address):
             raise Unavailable("no planner leads at the moment; try again in some seconds")
-        leader = Endpoints(self.service, (state.leader_address,), self._interceptors)
+        leader = Endpoints(self.service, (state.leader_address,), self._interceptors, tls=self._tls)
         try:
             # A stream has one attempt: by now it is known which IP address of the leader's name answers.
             leader.call(_state(with_cycle=False), timedelta(seconds=deadline - time.monotonic()))
@@ -400,7 +411,7 @@ class PlannerClient(_Client):
 
     def _at(self, address: str, rpc: Callable[[grpc.Channel, float], _T], timeout: timedelta) -> _T:
         # A channel for one call: leaders change, and their addresses need not be among those given.
-        endpoints = Endpoints(f"the leading {self.service}", (address,), self._interceptors)
+        endpoints = Endpoints(f"the leading {self.service}", (address,), self._interceptors, tls=self._tls)
         try:
             return endpoints.call(rpc, timeout)
         finally:

@@ -294,7 +294,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
 
 def _caller(context: grpc.ServicerContext) -> str:
-    return caller(context.peer(), context.invocation_metadata())
+    return caller(context.peer(), context.invocation_metadata(), context.auth_context())
 
 
 def _broker_id(request: admin_pb2.GetOverrideRequest | admin_pb2.RemoveOverrideRequest) -> int | None:

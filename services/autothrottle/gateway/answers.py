@@ -36,6 +36,7 @@ HTTP_STATUS: Mapping[grpc.StatusCode, int] = {
 
 _CODES: Mapping[int, str] = {
     400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     405: "UNIMPLEMENTED",

@@ -72,7 +72,13 @@ def openapi(routes: Sequence[Binding], said: Mapping[str, str]) -> Json:
         "info": {"title": "autothrottle", "version": __version__, "description": said.get(service, "")},
         "servers": [{"url": "/"}],
         "paths": paths,
-        "components": {"schemas": _schemas(routes, said), "responses": {_ERROR: _error()}},
+        # The first is nothing: a gateway without --api-tokens-file asks nobody.
+        "security": [{}, {"token": []}],
+        "components": {
+            "schemas": _schemas(routes, said),
+            "responses": {_ERROR: _error()},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from types import TracebackType
 from typing import Any
@@ -14,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from autothrottle.core.errors import Unavailable
 from autothrottle.gateway.answers import AdminService
+from autothrottle.gateway.tokens import Tokens
 from autothrottle.gateway.web import application
 
 HEADER_SECONDS = 10.0
@@ -41,6 +43,8 @@ class GatewayServer:
         listen: str,
         header_seconds: float = HEADER_SECONDS,
         body_seconds: float = BODY_SECONDS,
+        tokens: Tokens | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Bind.
 
@@ -49,6 +53,8 @@ class GatewayServer:
             listen: `host:port`; port 0 takes any free one.
             header_seconds: in which a client must have sent the headers of a request.
             body_seconds: in which it must have sent the body.
+            tokens: of those who may use it; None: everybody may.
+            tls: with which it is HTTPS; None: plain HTTP.
         """
         self._socket = _bound(listen)
         self.address = f"{listen.rpartition(':')[0]}:{self._socket.getsockname()[1]}"
@@ -61,7 +67,7 @@ class GatewayServer:
 
         self._server = uvicorn.Server(
             uvicorn.Config(
-                application(admin, body_seconds),
+                application(admin, body_seconds, tokens),
                 http=Protocol,
                 ws="none",
                 loop="asyncio",
@@ -75,6 +81,7 @@ class GatewayServer:
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=_GRACE_SECONDS,
                 h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
+                ssl_context_factory=(lambda *_: tls) if tls else None,
             )
         )
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="gateway-http")

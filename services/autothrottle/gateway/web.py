@@ -23,6 +23,7 @@ from autothrottle.gateway.answers import Admin, AdminService, Answer, document, 
 from autothrottle.gateway.legacy import LegacyApi
 from autothrottle.gateway.openapi import comments, openapi
 from autothrottle.gateway.page import page
+from autothrottle.gateway.tokens import Tokens
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.callers import forwarded
 
@@ -49,19 +50,21 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 log = logging.getLogger(__name__)
 
 
-def application(admin: AdminService, body_seconds: float) -> Starlette:
+def application(admin: AdminService, body_seconds: float, tokens: Tokens | None = None) -> Starlette:
     """Return the application.
 
     Args:
         admin: who does what is asked for.
         body_seconds: in which a request's body must have come.
+        tokens: of those who may use it; None: everybody may. What the API is, is told to everybody.
     """
     routes, said = rest.bindings(SERVICE), comments()
     described, shown = openapi(routes, said), page(routes, said)
-    paths: dict[str, dict[str, _Answering]] = {
+    public: dict[str, dict[str, _Answering]] = {
         "/": {"GET": lambda request, body: Answer(200, shown, "text/html; charset=utf-8")},
         "/openapi.json": {"GET": lambda request, body: document(200, described)},
     }
+    paths: dict[str, dict[str, _Answering]] = {}
     for binding in routes:
         paths.setdefault(binding.path, {})[binding.verb] = _rest(binding, admin)
     text_api = _legacy(admin)
@@ -70,8 +73,9 @@ def application(admin: AdminService, body_seconds: float) -> Starlette:
     largest = {b.path: LARGE_BODIES[b.method.name] for b in routes if b.method.name in LARGE_BODIES}
     application = Starlette(
         routes=[
-            Route(path, _endpoint(verbs, body_seconds, largest.get(path, MAX_BODY_BYTES)), methods=[*verbs])
-            for path, verbs in paths.items()
+            Route(path, _endpoint(verbs, body_seconds, largest.get(path, MAX_BODY_BYTES), asked), methods=[*verbs])
+            for table, asked in ((public, None), (paths, tokens))
+            for path, verbs in table.items()
         ],
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
@@ -100,12 +104,17 @@ def _legacy(admin: AdminService) -> _Answering:
 
 def _asked_by(request: Request, admin: AdminService) -> Admin:
     client = f"{request.client.host}:{request.client.port}" if request.client else ""
-    return Admin(admin, forwarded(client, request.headers))
+    name = getattr(request.state, "name", "")
+    return Admin(admin, forwarded(f"{name} at {client}" if name else client, request.headers))
 
 
-def _endpoint(verbs: Mapping[str, _Answering], body_seconds: float, most_bytes: int) -> _Endpoint:
+def _endpoint(
+    verbs: Mapping[str, _Answering], body_seconds: float, most_bytes: int, tokens: Tokens | None = None
+) -> _Endpoint:
     async def answer(request: Request) -> Response:
         _refuse_other_sites(request)
+        if tokens is not None:
+            request.state.name = _named(request, tokens)
         body = await _body(request, body_seconds, most_bytes)
         verb = "GET" if request.method == "HEAD" else request.method
         return _response(await run_in_threadpool(verbs[verb], request, body))
@@ -120,6 +129,15 @@ def _refuse_other_sites(request: Request) -> None:
         host = request.headers.get("host", "")
         if urlsplit(origin).netloc.lower() != host.lower():
             raise HTTPException(403, f"a page of {origin} may not change anything here; use a client, or this origin")
+
+
+def _named(request: Request, tokens: Tokens) -> str:
+    """Return who sends the request, before anything of its body is read."""
+    name = tokens.name_of(request.headers.get("authorization", ""))
+    if name is None:
+        message = "a token is needed, or the one that was given is unknown; send `Authorization: Bearer TOKEN`"
+        raise HTTPException(401, message, {"www-authenticate": "Bearer", "connection": "close"})
+    return name
 
 
 async def _body(request: Request, seconds: float, most_bytes: int) -> bytes:

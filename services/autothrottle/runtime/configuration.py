@@ -18,6 +18,7 @@ from textwrap import fill
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from autothrottle.adapters.tls import TlsFiles
 from autothrottle.core.capacity import CapacityLimits
 from autothrottle.core.errors import Invalid
 from autothrottle.core.loads import BytesPerSecond
@@ -152,6 +153,16 @@ class DecisionsConfiguration:
 
 
 @dataclass(frozen=True, slots=True)
+class SecurityConfiguration:
+    """Who may talk to this process."""
+
+    tls: TlsFiles | None
+    """None: nothing is encrypted, and anybody who reaches a port may."""
+    api_tokens_file: str
+    """"" when the HTTP API asks for no token."""
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """What an operator wants, in our units."""
 
@@ -159,6 +170,7 @@ class Configuration:
     kafka: KafkaConfiguration
     zookeeper: ZooKeeperConfiguration
     addresses: AddressConfiguration
+    security: SecurityConfiguration
     limits: Limits
     schedule: Schedule
     """Hours in which replication gets another share of the headroom; empty: none."""
@@ -305,6 +317,7 @@ def _configuration(reader: _Reader, warnings: list[str]) -> Configuration:
         kafka=_kafka(reader, warnings),
         zookeeper=_zookeeper(reader),
         addresses=_addresses(reader),
+        security=_security(reader, warnings),
         limits=_limits(reader),
         schedule=reader.of(options.SCHEDULE),
         finish_by=reader.of(options.FINISH_BY),
@@ -448,6 +461,35 @@ def _addresses(reader: _Reader) -> AddressConfiguration:
         applier=reader.of(options.APPLIER_ADDR),
         admin=reader.of(options.ADMIN_ADDR),
     )
+
+
+def _security(reader: _Reader, warnings: list[str]) -> SecurityConfiguration:
+    files = (options.TLS_CERT, options.TLS_KEY, options.TLS_CA)
+    given = [option.name for option in files if reader.of(option)]
+    absent = [option.name for option in files if not reader.of(option)]
+    if given and absent:
+        reader.problems.append(
+            f"{' and '.join(given)} without {' and '.join(absent)}; TLS is mutual here and needs all three. "
+            f"Fix: --{absent[0]}={OPTIONS[absent[0]].example}, for example"
+        )
+    paths = (reader.of(options.TLS_CERT), reader.of(options.TLS_KEY), reader.of(options.TLS_CA))
+    tls = TlsFiles(*paths, reader.of(options.TLS_SERVER_NAME)) if not absent else None
+    tokens = reader.of(options.API_TOKENS_FILE)
+    for option in (options.API_LISTEN, options.GRPC_LISTEN, options.LISTEN):
+        secured = tls is not None and (option is not options.API_LISTEN or tokens)
+        if not secured and not _is_own(reader.of(option)):
+            needed = "api-tokens-file" if tls else "tls-cert, tls-key and tls-ca"
+            warnings.append(
+                f"{option.name} is open to other hosts, and who reaches it may throttle the cluster; give {needed}"
+            )
+    if tokens and tls is None and not _is_own(reader.of(options.API_LISTEN)):
+        warnings.append("api-tokens-file is given without tls-cert: the tokens can be read on the way")
+    return SecurityConfiguration(tls, tokens)
+
+
+def _is_own(address: str) -> bool:
+    """Whether only this host reaches an address."""
+    return address.startswith("unix:") or _is_loopback(address.rpartition(":")[0].strip("[]"))
 
 
 def _limits(reader: _Reader) -> Limits:

@@ -536,6 +536,34 @@ PLANNER_ADDR = _service_addresses("planner-addr", "Where the planners answer", "
 APPLIER_ADDR = _service_addresses("applier-addr", "Where the applier answers", "127.0.0.1:4004")
 ADMIN_ADDR = _service_addresses("admin-addr", "Where admin answers", "127.0.0.1:4005")
 
+_PEM_FILE = "a readable PEM file"
+TLS_CERT = _file(
+    "tls-cert",
+    "This process's certificate, with those between it and its authority: for what listens and for who calls; gRPC "
+    "over a network is mutual TLS then, and the HTTP API is HTTPS",
+    "/etc/autothrottle/tls/tls.crt",
+    _PEM_FILE,
+)
+TLS_KEY = _file("tls-key", "Private key of tls-cert, without a password", "/etc/autothrottle/tls/tls.key", _PEM_FILE)
+TLS_CA = _file(
+    "tls-ca",
+    "Certificates of the authorities by which whoever calls and is called over gRPC must be known",
+    "/etc/autothrottle/tls/ca.crt",
+    _PEM_FILE,
+)
+TLS_SERVER_NAME = _text(
+    "tls-server-name",
+    "",
+    "Name that the certificates of the other services bear; the host of their address if empty",
+    example="autothrottle.internal",
+)
+API_TOKENS_FILE = _file(
+    "api-tokens-file",
+    "Who may use the HTTP API, a line `NAME TOKEN` each, read again when it changes; everybody if empty",
+    "/run/secrets/api-tokens",
+    "a readable file with a name and a token of at least 16 characters in each line",
+)
+
 LOG_FORMAT = _choice("log-format", "text", "Format of log lines", "text", "json")
 LOG_LEVEL = _choice("log-level", "info", "Least level that is logged", "debug", "info", "warning", "error")
 

@@ -98,6 +98,7 @@ class ServiceServer:
         pool_size: int = 8,
         max_streams: int = 32,
         interceptors: Sequence[grpc.ServerInterceptor] = (),
+        credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         """Bind.
 
@@ -108,6 +109,7 @@ class ServiceServer:
             pool_size: unary calls that are answered at the same time, whatever streams are open.
             max_streams: streams that may be open at the same time; one more is refused.
             interceptors: further ones, outside of ours.
+            credentials: what callers over a network must match; None: anybody is answered. A unix socket is plain.
         """
         self.name = name
         self._services = tuple(service for _, _, service in servicers)
@@ -124,7 +126,7 @@ class ServiceServer:
             (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
         self._report(_NOT_SERVING)
-        self.address = self._bind(listen)
+        self.address = self._bind(listen, credentials)
         """Where it answers: `host:port` with the port that was taken, or `unix:PATH`."""
 
     def start(self) -> None:
@@ -157,9 +159,12 @@ class ServiceServer:
     ) -> None:
         self.stop()
 
-    def _bind(self, listen: str) -> str:
+    def _bind(self, listen: str, credentials: grpc.ServerCredentials | None) -> str:
         try:
-            port = self._server.add_insecure_port(listen)
+            if credentials is None or listen.startswith("unix:"):
+                port = self._server.add_insecure_port(listen)
+            else:
+                port = self._server.add_secure_port(listen, credentials)
         except RuntimeError as error:
             self._pool.shutdown(wait=False)
             raise Unavailable(

@@ -36,7 +36,7 @@ class Callers(AdminServiceServicer):
         self, request: admin_pb2.ListOverridesRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListOverridesResponse:
         names = context.auth_context().get("x509_common_name", ())
-        return admin_pb2.ListOverridesResponse(warnings=[bytes(name).decode() for name in names])  # type: ignore[arg-type]
+        return admin_pb2.ListOverridesResponse(warnings=[bytes(name).decode() for name in names])
 
 
 def files(certificate: str, server_name: str = "", authorities: str = CA) -> TlsFiles:
@@ -51,7 +51,7 @@ def serve() -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(certificate: str, listen: str = "127.0.0.1:0", authorities: str = CA) -> ServiceServer:
-            service = (add_AdminServiceServicer_to_server, Callers(), "autothrottle.v1.AdminService")
+            service = (add_AdminServiceServicer_to_server, Callers(), "autothrottle.v1.AdminService")  # type: ignore[abstract]
             credentials = Tls(files(certificate, authorities=authorities)).server_credentials()
             return stack.enter_context(ServiceServer("admin", [service], listen, credentials=credentials))
 

@@ -327,7 +327,7 @@ class Halfway:
         self._moves = moves
         self.looks = 0
 
-    def moves_so_far(self, timeout: timedelta) -> Iterator[Collection[TopicReassignment]]:
+    def moves_so_far(self, timeout: timedelta, may_presume: bool = False) -> Iterator[Collection[TopicReassignment]]:
         for count in range(len(self._moves) + 1):
             self.looks += 1
             yield self._moves[:count]

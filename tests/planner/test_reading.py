@@ -25,6 +25,7 @@ class ClusterThatWaits(MemoryCluster):
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
         timeout: timedelta,
+        may_presume: bool = False,
     ) -> Snapshot:
         assert self.metrics.hangs.wait(60), "the loads are read only when the cluster has been"
         self.metrics.reading_gate.set()

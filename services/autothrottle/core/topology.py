@@ -210,6 +210,9 @@ class Snapshot:
     """Resource -> why its config cannot be read: it is left as it is."""
     problems: tuple[Problem, ...] = ()
     """Parts of the topology that cannot be read: while there are any, nothing is removed."""
+    presumed: frozenset[str] = frozenset()
+    """Topics that only begin to move, and whose partitions' states nobody has read yet: all replicas that they had are
+    taken to be in sync, and the first one to lead. A snapshot that knows them follows."""
     progress: Progress | None = None
     """How far the moves have come, as of some seconds ago; None: nobody reads log sizes."""
 

@@ -34,7 +34,8 @@ class Moves:
         self._moves: dict[str, _Moves] = {}
         self._touched: set[str] = set()
         self._before: dict[str, TopicNode] = {}
-        self._presumed: dict[str, TopicReassignment] = {}
+        self.presumed: dict[str, TopicReassignment] = {}
+        """Topics that began to move, as they are presumed to be."""
         self.moving: dict[str, TopicReassignment] = {}
         """Topic -> its reassignment, as it was put together last."""
 
@@ -59,6 +60,7 @@ class Moves:
             else:
                 touched.add(self._absorb_topic(path))
         for topic in touched:
+            self.presumed.pop(topic, None)
             self._absorb_moves(topic)
         self._touched |= touched
 
@@ -115,13 +117,13 @@ class Moves:
         """Put together whatever was touched."""
         while self._touched:
             self.put_topic_together(next(iter(self._touched)))
-        self._presumed.clear()
+        self.presumed.clear()
         self._before.clear()
 
     def put_topic_together(self, topic: str) -> None:
         """Put together what is known of a topic's reassignment; one that is as it was stays the same object."""
         self._touched.discard(topic)
-        known = self.moving.get(topic) or self._presumed.pop(topic, None)
+        known = self.moving.get(topic) or self.presumed.pop(topic, None)
         if moves := self._moves.get(topic):
             states = self._states.of(topic)
             leaders, isr = zip(*[states.get(p, OFFLINE) for p in moves], strict=True)
@@ -130,24 +132,24 @@ class Moves:
         else:
             self.moving.pop(topic, None)
 
-    def presume(self) -> tuple[tuple[TopicReassignment, ...], frozenset[str]] | None:
-        """Return what moves, with the topics whose states were not read yet: those of which are presumed.
+    def presume(self) -> None:
+        """Put together what began to move, as it is presumed to be while nobody has read the partitions' states.
 
         When a partition begins to move all replicas that it had are taken to be in sync, and the first one to lead. One
-        that is behind, and throttled as a leader for it, leads nothing that it could delay.
-
-        Returns:
-            None when that would be a guess at what has moved for long: only topics that were seen before they began may
-            be presumed.
+        that is behind, and throttled as a leader for it, leads nothing that it could delay. A topic that nobody saw
+        before it began is not presumed: it may have moved for long.
         """
-        unread = self._states.unread_topics
-        if not unread or not unread <= self.begun & self._before.keys():
+        for topic in self.begun & self._before.keys() - self.presumed.keys():
+            self.presumed[topic] = self._presumption(topic)
+
+    def as_presumed(self) -> tuple[tuple[TopicReassignment, ...], frozenset[str]] | None:
+        """Return what moves, with the topics of it that are presumed; None: more than these is not read yet."""
+        if not (self.presumed and self.presumed.keys() >= self._states.unread_topics):
             return None
-        for topic in [topic for topic in self._touched if topic not in unread]:
+        for topic in self._touched - self.presumed.keys():
             self.put_topic_together(topic)
-        self._presumed = {topic: self._presumption(topic) for topic in unread}
-        shown = {**self.moving, **self._presumed}
-        return tuple(shown[topic] for topic in sorted(shown)), frozenset(unread)
+        shown = {**self.moving, **self.presumed}
+        return tuple(shown[topic] for topic in sorted(shown)), frozenset(self.presumed)
 
     def _presumption(self, topic: str) -> TopicReassignment:
         moves, node, known = self._moves[topic], self._before.get(topic), self._states.of(topic)

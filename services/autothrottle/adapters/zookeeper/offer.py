@@ -16,32 +16,32 @@ _LOOK_SECONDS = 0.02
 class Offer:
     """One thread offers and waits meanwhile, others take. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, to_take_seconds: float = 0.5, to_return_seconds: float = 2.0) -> None:
+        """Offer nothing yet.
+
+        Args:
+            to_take_seconds: how long the owner waits for somebody who takes what is offered, >= 0.
+            to_return_seconds: how long for the same one to come for the whole, >= 0.
+        """
+        self._to_take, self._to_return = to_take_seconds, to_return_seconds
         self._changed = threading.Condition()
         self._snapshot: Snapshot | None = None
         self._is_taken = False
         self._waiting = 0
 
-    def make(
-        self,
-        snapshot: Snapshot,
-        to_take_seconds: float,
-        to_return_seconds: float,
-        is_outdated: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def make(self, snapshot: Snapshot, is_outdated: Callable[[], bool] = lambda: False) -> None:
         """Offer a snapshot; return when it is no use to wait with the rest of the reading.
 
-        That is when somebody waits for the whole; when nobody takes what is offered; or when whoever took it has not
-        come for the whole for so long; or when it is outdated. Until then the rest would only be in the way of those
-        who act on what they took.
+        That is when somebody waits for the whole; when nobody takes what is offered; when whoever took it does not come
+        for the whole; or when it is outdated. Until then the rest would only be in the way of those who act on it.
         """
         with self._changed:
             self._snapshot, self._is_taken = snapshot, False
             self._changed.notify_all()
-            deadline = time.monotonic() + to_take_seconds
+            deadline = time.monotonic() + self._to_take
             while not (self._is_taken or self._waiting or is_outdated()) and time.monotonic() < deadline:
                 self._changed.wait(_LOOK_SECONDS)
-            deadline = time.monotonic() + (to_return_seconds if self._is_taken else 0)
+            deadline = time.monotonic() + (self._to_return if self._is_taken else 0)
             while not (self._waiting or is_outdated()) and time.monotonic() < deadline:
                 self._changed.wait(_LOOK_SECONDS)
 

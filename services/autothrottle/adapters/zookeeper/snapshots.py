@@ -45,9 +45,6 @@ _MANY_STATES = 10_000
 _NEXT_LOOK_SECONDS = 0.02
 """While much is being read."""
 
-_TO_TAKE_SECONDS, _TO_RETURN_SECONDS = 0.25, 2.0
-"""How long the reading of many states waits for a cycle that takes a snapshot without them, and for the end of that."""
-
 
 class ZooKeeperSnapshots:
     """The cluster as ZooKeeper shows it; a `SnapshotSource`. Thread-safe."""
@@ -59,6 +56,7 @@ class ZooKeeperSnapshots:
         own: OwnPaths,
         progress: ProgressReader | None = None,
         many_states: int = _MANY_STATES,
+        offer: Offer | None = None,
     ) -> None:
         """Follow the cluster from now on.
 
@@ -69,6 +67,7 @@ class ZooKeeperSnapshots:
             progress: reads log sizes, closed by whoever made it; None: ZooKeeper knows no sizes, so how far moves
                 have come is unknown.
             many_states: from so many unread states on it is told at once that a move began, > 0.
+            offer: of a snapshot that presumes these; None: as patient as is usual.
         """
         self._client, self._kafka, self._own, self._progress = client, kafka, own, progress
         self._dirty = threading.Event()
@@ -77,7 +76,7 @@ class ZooKeeperSnapshots:
         self._nodes = ParsedNodes(self._mirror)
         self._moves = Moves(kafka, self._nodes, self._states)
         self._resources = Resources(kafka, own, self._mirror, self._nodes)
-        self._many_states, self._offer = many_states, Offer()
+        self._many_states, self._offer = many_states, offer or Offer()
         self._nothing_is_early = threading.Event()
         self._nothing_is_early.set()
         self._lock = threading.RLock()
@@ -137,7 +136,8 @@ class ZooKeeperSnapshots:
             while not self._nothing_is_early.wait(_NEXT_LOOK_SECONDS) and time.monotonic() < deadline:
                 if may_presume and self._offer.stands():
                     return
-                yield list(self._moves.moving.values())
+                presumed = list(self._moves.presumed.values()) if may_presume else []
+                yield list(self._moves.moving.values()) + presumed
 
     def _offered(self, min_version: int, deadline: float) -> Snapshot | None:
         """What is offered now, or before the cluster is not read any more."""
@@ -202,34 +202,40 @@ class ZooKeeperSnapshots:
 
     def _read_changed(self, deadline: float, told: set[str] | None) -> bool:
         """Read what changed, the states last: which are wanted depends on all else. Whether there was anything."""
-        if read := self._mirror.read_changed(seconds_left(deadline)):
-            self._absorb(read)
-            return True
+        read = self._mirror.read_changed(seconds_left(deadline))
+        self._absorb(read)
         if self._states.unread >= self._many_states:
             self._nothing_is_early.clear()
-            if told is not None and self._tell_early(deadline, told):
-                return True
+            if told is not None:
+                self._tell_early(told)
+                if not read and self._offer_presumed(deadline):
+                    return True
+        if read:
+            return True
         self._put_together.clear()
         topics = self._states.read_changed(seconds_left(deadline))
         self._moves.touch(topics - self._put_together)
         return bool(topics)
 
-    def _tell_early(self, deadline: float, told: set[str]) -> bool:
-        """Tell of moves that begin before their states are read, and offer what is known; whether more has changed."""
-        if not (started := sorted(self._moves.begun - told)):
-            return False
-        version = self._mirror.catch_up(seconds_left(deadline))
-        if read := self._mirror.read_changed(seconds_left(deadline)):
-            self._absorb(read)
-            return True
-        told.update(started)
-        self._watchers.publish(SnapshotEvent(version, started_line(started), urgent=True))
+    def _tell_early(self, told: set[str]) -> None:
+        """Tell of moves that begin before all of them are read, so that a cycle takes them as they come."""
         # What is seen to move after a time without watches may have moved for hours.
-        is_watched = self._watched_since == self._mirror.reconnections
-        if is_watched and (presumed := self._moves.presume()) is not None:
+        if self._watched_since == self._mirror.reconnections:
+            self._moves.presume()
+        if started := sorted(self._moves.begun - told):
+            told.update(started)
+            # These topics were read, and show what had been written by then.
+            self._watchers.publish(SnapshotEvent(int(self._client.last_zxid), started_line(started), urgent=True))
+
+    def _offer_presumed(self, deadline: float) -> bool:
+        """Offer what is known while the states of many are not; whether more has changed meanwhile."""
+        version = self._mirror.catch_up(seconds_left(deadline))
+        if self._moves_are_stale():
+            return True
+        if (presumed := self._moves.as_presumed()) is not None:
             moving, topics = presumed
             offered = replace(self._snapshot(version, moving), presumed=topics)
-            self._offer.make(offered, _TO_TAKE_SECONDS, _TO_RETURN_SECONDS, self._moves_are_stale)
+            self._offer.make(offered, self._moves_are_stale)
         return self._moves_are_stale()
 
     def _moves_are_stale(self) -> bool:

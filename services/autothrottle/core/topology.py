@@ -219,6 +219,14 @@ class Snapshot:
         return tuple(r.topic for r in self.reassignments)
 
     @cached_property
+    def _flows(self) -> Mapping[Flow, int]:
+        """What `flows` returns."""
+        counts: Counter[Flow] = Counter()
+        for reassignment in self.reassignments:
+            counts.update(reassignment.flows)
+        return counts
+
+    @cached_property
     def _participants(self) -> Mapping[int, frozenset[ReplicaRole]]:
         """What `participants` returns."""
         copying = [reassignment.copying for reassignment in self.reassignments]
@@ -231,10 +239,7 @@ class Snapshot:
 
 def flows(snapshot: Snapshot) -> Mapping[Flow, int]:
     """Return each flow and the number of its partitions that are still to be copied."""
-    counts: Counter[Flow] = Counter()
-    for reassignment in snapshot.reassignments:
-        counts.update(reassignment.flows)
-    return counts
+    return snapshot._flows
 
 
 def participants(snapshot: Snapshot) -> Mapping[int, frozenset[ReplicaRole]]:

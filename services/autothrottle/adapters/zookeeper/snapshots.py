@@ -235,7 +235,7 @@ class ZooKeeperSnapshots:
         if (presumed := self._moves.as_presumed()) is not None:
             moving, topics = presumed
             offered = replace(self._snapshot(version, moving), presumed=topics)
-            self._offer.make(offered, self._moves_are_stale)
+            self._offer.make(offered, lambda: self._closed or self._moves_are_stale())
         return self._moves_are_stale()
 
     def _moves_are_stale(self) -> bool:

@@ -44,6 +44,8 @@ class Offer:
             deadline = time.monotonic() + (self._to_return if self._is_taken else 0)
             while not (self._waiting or is_outdated()) and time.monotonic() < deadline:
                 self._changed.wait(_LOOK_SECONDS)
+            if is_outdated():
+                self._snapshot = None
 
     def withdraw(self) -> None:
         """Offer nothing any more."""

@@ -140,13 +140,13 @@ class ZooKeeperSnapshots:
                 yield list(self._moves.moving.values()) + presumed
 
     def _offered(self, min_version: int, deadline: float) -> Snapshot | None:
-        """What is offered now, or before the cluster is not read any more."""
-        while (offered := self._offer.take(min_version)) is None and time.monotonic() < deadline:
+        """What is offered now, or while the cluster is still being read; None: nothing, or something too old."""
+        while not self._offer.stands() and time.monotonic() < deadline:
             if self._lock.acquire(blocking=False):
                 self._lock.release()
                 return None
             self._offer.wait(_NEXT_LOOK_SECONDS)
-        return offered
+        return self._offer.take(min_version)
 
     @contextmanager
     def _locked(self, deadline: float, timeout: timedelta) -> Iterator[None]:

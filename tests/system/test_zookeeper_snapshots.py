@@ -199,12 +199,12 @@ def test_what_begins_to_move_may_be_presumed_until_its_states_are_read(subject: 
     begin(subject, heard, "t1")
     early = source.fetch_snapshot(min_version=heard.version, replicas_of=[1002], may_presume=True, timeout=TIMEOUT)
     (move,) = early.reassignments
-    assert (early.presumed, early.replicas[1002]["t1"]) == ({"t1"}, (0, 1))
+    assert (early.presumed, early.replicas[1002]["t1"]) == (frozenset({"t1"}), (0, 1))
     assert (move.leaders, move.isr) == ((1001, 1002), ((1001, 1002), (1002, 1001))), "as their replicas stood"
     assert (move.adding_replicas, move.removing_replicas) == (((1003,), (1003,)), ((1002,), (1001,)))
     begin(subject, heard, "t2")
     both = source.fetch_snapshot(min_version=heard.version, may_presume=True, timeout=TIMEOUT)
-    assert (both.topics, both.presumed) == (("t1", "t2"), {"t1", "t2"})
+    assert (both.topics, both.presumed) == (("t1", "t2"), frozenset({"t1", "t2"}))
     assert both.reassignments[0] is move, "what follows from it is not worked out again"
     whole = source.fetch_snapshot(timeout=TIMEOUT)
     assert whole.presumed == frozenset()
@@ -222,6 +222,21 @@ def test_what_was_presumed_rightly_stays_the_same_object(subject: Subject) -> No
     whole = source.fetch_snapshot(timeout=TIMEOUT)
     assert early.presumed and not whole.presumed
     assert whole.reassignments[0] is early.reassignments[0]
+
+
+def test_what_only_the_old_node_names_may_be_presumed_too(subject: Subject) -> None:
+    source, cluster = subject.another(many_states=2, offer=patient()), subject.cluster
+    heard = Heard(source)
+    cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1001]})
+    source.fetch_snapshot(timeout=TIMEOUT)
+    targets = {("t1", 0): [1003, 1001], ("t1", 1): [1003, 1002]}
+    heard.seconds_until("reassignment started: [t1]", partial(cluster.reassign_by_znode, targets))
+    early = source.fetch_snapshot(min_version=heard.version, may_presume=True, timeout=TIMEOUT)
+    (move,) = early.reassignments
+    assert early.presumed == {"t1"}
+    assert (move.leaders, move.isr) == ((1001, 1002), ((1001, 1002), (1002, 1001)))
+    assert move.adding_replicas == ((1003,), (1003,))
+    assert source.fetch_snapshot(timeout=TIMEOUT).reassignments[0] is move
 
 
 def test_what_moves_at_the_first_look_is_not_presumed(subject: Subject) -> None:

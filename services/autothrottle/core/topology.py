@@ -128,11 +128,10 @@ class TopicReassignment:
     def copying(self) -> Copying:
         """What is still to be copied."""
         # By columns, since a loop over 100,000 partitions takes twice as long.
-        copied = (self.partitions, self.leaders, self.isr, self.adding_replicas)
-        if not all(self.adding_replicas) or any(b in isr for b, isr in self._additions()):
+        partitions, leaders, isr, pending = self.partitions, self.leaders, self.isr, self.adding_replicas
+        if not all(pending) or any(b in synced for b, synced in self._additions()):
             rows = [row for row in self.rows() if row[3]]
-            copied = tuple(zip(*rows, strict=True)) if rows else ((), (), (), ())
-        partitions, leaders, isr, pending = copied
+            partitions, leaders, isr, pending = zip(*rows, strict=True) if rows else ((), (), (), ())
         ascending = all(a < b for a, b in pairwise(partitions))
         return Copying(
             frozenset(leaders),

@@ -136,10 +136,10 @@ class Moves:
         """Put together what began to move, as it is presumed to be while nobody has read the partitions' states.
 
         When a partition begins to move all replicas that it had are taken to be in sync, and the first one to lead. One
-        that is behind, and throttled as a leader for it, leads nothing that it could delay. A topic that nobody saw
-        before it began is not presumed: it may have moved for long.
+        that is behind, and throttled as a leader for it, leads nothing that it could delay. To be asked only when it is
+        known that what has begun since the last time did not move then.
         """
-        for topic in self.begun & self._before.keys() - self.presumed.keys():
+        for topic in self.begun - self.presumed.keys():
             self.presumed[topic] = self._presumption(topic)
 
     def as_presumed(self) -> tuple[tuple[TopicReassignment, ...], frozenset[str]] | None:
@@ -152,10 +152,13 @@ class Moves:
         return tuple(shown[topic] for topic in sorted(shown)), frozenset(self.presumed)
 
     def _presumption(self, topic: str) -> TopicReassignment:
-        moves, node, known = self._moves[topic], self._before.get(topic), self._states.of(topic)
-        replicas = node.replicas if node else {}
+        moves, before, known = self._moves[topic], self._before.get(topic), self._states.of(topic)
         # A loop for each kind of value, and no object for a state: there are 100,000.
-        isr = [replicas.get(p, ()) for p in moves]
+        if before is not None:
+            isr = [before.replicas.get(p, ()) for p in moves]
+        else:
+            replicas = self._topics[topic].replicas if topic in self._topics else {}
+            isr = [_outside(replicas.get(p, ()), adding or ()) for p, (adding, _) in moves.items()]
         leaders = [held[0] if held else NO_LEADER for held in isr]
         for number, partition in enumerate(moves if known else ()):
             if partition in known:

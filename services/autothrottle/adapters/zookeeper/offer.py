@@ -47,6 +47,11 @@ class Offer:
             if is_outdated():
                 self._snapshot = None
 
+    def is_declined(self) -> bool:
+        """Return whether somebody waits for the whole."""
+        with self._changed:
+            return self._waiting > 0
+
     def withdraw(self) -> None:
         """Offer nothing any more."""
         with self._changed:

@@ -228,7 +228,9 @@ class ZooKeeperSnapshots:
             self._watchers.publish(SnapshotEvent(int(self._client.last_zxid), started_line(started), urgent=True))
 
     def _offer_presumed(self, deadline: float) -> bool:
-        """Offer what is known while the states of many are not; whether more has changed meanwhile."""
+        """Offer what is known while the states of many are not; whether to look first at what has changed meanwhile."""
+        if self._offer.is_declined():
+            return False
         version = self._mirror.catch_up(seconds_left(deadline))
         if self._moves_are_stale():
             return True
@@ -236,7 +238,8 @@ class ZooKeeperSnapshots:
             moving, topics = presumed
             offered = replace(self._snapshot(version, moving), presumed=topics)
             self._offer.make(offered, lambda: self._closed or self._moves_are_stale())
-        return self._moves_are_stale()
+        # A controller may go on for minutes: who waits for the whole gets it as of now.
+        return self._moves_are_stale() and not self._offer.is_declined()
 
     def _moves_are_stale(self) -> bool:
         """Whether what moves has changed, and not only throttles."""

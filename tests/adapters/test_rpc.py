@@ -30,7 +30,7 @@ from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, NotLeader, Unavailable
 from autothrottle.core.ledger import LedgerEntry
 from autothrottle.core.reassignment import Submitted, Targets
-from autothrottle.core.topology import TopicPartition, TopicReassignment
+from autothrottle.core.topology import Snapshot, TopicPartition, TopicReassignment
 from autothrottle.discovery.servicer import DiscoveryServicer
 from autothrottle.ports.cluster import ConfigWriter, SnapshotEvent, SnapshotSource
 from autothrottle.ports.metrics import Event, EventSink, LoadSource
@@ -327,7 +327,7 @@ class Halfway:
         self._moves = moves
         self.looks = 0
 
-    def moves_so_far(self, timeout: timedelta) -> Iterator[Collection[TopicReassignment]]:
+    def moves_so_far(self, timeout: timedelta, may_presume: bool = False) -> Iterator[Collection[TopicReassignment]]:
         for count in range(len(self._moves) + 1):
             self.looks += 1
             yield self._moves[:count]
@@ -344,6 +344,31 @@ def test_what_is_known_early_becomes_part_of_the_snapshot_as_it_is_at_the_end(
         for looks in (3, 6):  # the second time the snapshot of the first is known
             assert client.fetch_snapshot(timeout=TIMEOUT) == whole
             assert halfway.looks == looks
+
+
+class Presuming(MemoryCluster):
+    """A cluster that presumes wherever it may."""
+
+    def fetch_snapshot(self, *, may_presume: bool = False, **wanted: Any) -> Snapshot:
+        found = super().fetch_snapshot(**wanted)
+        return replace(found, presumed=frozenset(found.topics if may_presume else ()))
+
+
+def test_what_may_be_presumed_says_so_and_only_whoever_takes_it_gets_it(serve: Serve) -> None:
+    cluster = Presuming(brokers=BROKERS)
+    moving(cluster)
+    with discovery(serve(DiscoveryServicer(cluster)).address) as client:
+        presumed = client.fetch_snapshot(may_presume=True, timeout=TIMEOUT)
+        assert (presumed.topics, presumed.presumed) == (("t1",), frozenset({"t1"}))
+        whole = client.fetch_snapshot(timeout=TIMEOUT)
+        assert whole == replace(presumed, version=whole.version, presumed=frozenset())
+        assert whole.reassignments[0] is presumed.reassignments[0], "it is not sent again"
+
+
+def test_a_discovery_of_an_older_version_presumes_nothing(serve: Serve, cluster: MemoryCluster) -> None:
+    moving(cluster)
+    with discovery(serve(Discovery(cluster)).address) as client:
+        assert client.fetch_snapshot(may_presume=True, timeout=TIMEOUT) == cluster.fetch_snapshot(timeout=TIMEOUT)
 
 
 def test_the_replica_that_answered_last_is_asked_first(serve: Serve, cluster: MemoryCluster) -> None:

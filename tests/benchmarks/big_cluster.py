@@ -156,6 +156,11 @@ class BigCluster:
         self._client, self.size = client, size
         self.kafka, self.own = KafkaPaths(), OwnPaths()
         self.moves = tuple(size.reassignments())
+        # Made beforehand: what a controller thinks is in no figure.
+        self._nodes = {
+            is_moving: [(self.kafka.topic(m.topic), _topic_node(m, is_moving)) for m in self.moves]
+            for is_moving in (True, False)
+        }
         self.resources = [
             *(ConfigResource.broker(broker_id) for broker_id in size.broker_ids),
             *(ConfigResource.topic(move.topic) for move in self.moves),
@@ -187,11 +192,11 @@ class BigCluster:
 
     def start_move(self) -> None:
         """Let every partition begin to move, as the controller does for `--bootstrap-server` (KIP-455)."""
-        self._commit("set_data", ((self.kafka.topic(m.topic), _topic_node(m, is_moving=True)) for m in self.moves))
+        self._commit("set_data", self._nodes[True])
 
     def cancel_move(self) -> None:
         """Let every partition stay where it was, as Kafka's `--cancel` does."""
-        self._commit("set_data", ((self.kafka.topic(m.topic), _topic_node(m, is_moving=False)) for m in self.moves))
+        self._commit("set_data", self._nodes[False])
 
     def wipe_throttles(self) -> None:
         """Leave no throttle, and nothing that tells of one, behind; the services must not run."""

@@ -789,6 +789,7 @@ def test_a_snapshot_is_at_least_as_new_as_what_the_event_told() -> None:
             replicas_of: Collection[int] = (),
             partitions: Collection[TopicPartition] = (),
             timeout: timedelta,
+            may_presume: bool = False,
         ) -> Snapshot:
             self.asked.append(min_version)
             return super().fetch_snapshot(

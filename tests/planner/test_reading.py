@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import timedelta
 
 from autothrottle.adapters.memory import MemoryCluster
@@ -25,6 +26,7 @@ class ClusterThatWaits(MemoryCluster):
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
         timeout: timedelta,
+        may_presume: bool = False,
     ) -> Snapshot:
         assert self.metrics.hangs.wait(60), "the loads are read only when the cluster has been"
         self.metrics.reading_gate.set()
@@ -61,3 +63,45 @@ def test_a_source_that_failed_is_left_alone_for_a_while_though_the_cluster_could
         bench.cycle("trying again", after=15)
         bench.rise()
         assert (bench.rates(), bench.metrics.readings) == (MOVE, 2)
+
+
+class ClusterThatPresumes(MemoryCluster):
+    """A cluster whose followers are presumed to be in sync by whoever may presume."""
+
+    asked: list[bool]
+
+    def fetch_snapshot(
+        self,
+        *,
+        min_version: int = 0,
+        replicas_of: Collection[int] = (),
+        partitions: Collection[TopicPartition] = (),
+        timeout: timedelta,
+        may_presume: bool = False,
+    ) -> Snapshot:
+        self.asked.append(may_presume)
+        found = super().fetch_snapshot(
+            min_version=min_version, replicas_of=replicas_of, partitions=partitions, timeout=timeout
+        )
+        if not (may_presume and found.reassignments):
+            return found
+        presumed = tuple(replace(r, isr=tuple((*isr, 1004) for isr in r.isr)) for r in found.reassignments)
+        return replace(found, reassignments=presumed, presumed=frozenset(found.topics))
+
+
+def test_after_what_was_presumed_a_cycle_follows_at_once_that_presumes_nothing() -> None:
+    with Bench() as bench:
+        bench.cluster = cluster = ClusterThatPresumes(bench.electorate, BROKERS)
+        cluster.asked = []
+        bench.planner.stop()
+        bench.planner = bench.another_planner()
+        bench.begin_move()
+        assert not bench.cycle().error
+        assert bench.lists() == ("0:1001,0:1002,0:1004", "0:1003")
+        due = bench.planner._triggers.poll()
+        assert due is not None and "leaders and in-sync replicas are read" in due.reason
+        assert not bench.cycle(due.reason, after=0).error
+        assert bench.lists() == ("0:1001,0:1002", "0:1003")
+        assert cluster.asked == [True, False]
+        bench.cycle()
+        assert cluster.asked == [True, False, True]

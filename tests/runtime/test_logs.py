@@ -4,13 +4,14 @@ import io
 import json
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
 
-from autothrottle.runtime.logs import JsonFormat, TextFormat, configure_logs
+from autothrottle.runtime.logs import JsonFormat, TextFormat, configure_logs, together
 
 WHEN = datetime(2020, 2, 27, 22, 28, 13, 250_000, UTC).timestamp()
 
@@ -29,14 +30,26 @@ def record(message: str, level: int = logging.INFO, **extra: object) -> logging.
     return made
 
 
+class Writes(io.StringIO):
+    """A stream that counts what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def write(self, text: str) -> int:
+        self.count += 1
+        return super().write(text)
+
+
 @pytest.fixture
-def configured() -> Iterator[Callable[..., io.StringIO]]:
+def configured() -> Iterator[Callable[..., Writes]]:
     """Configure logs into a text that can be read; put everything back afterwards."""
     root, ours = logging.getLogger(), logging.getLogger("autothrottle")
     before = (root.level, ours.level, list(root.handlers))
 
-    def configure(format: str = "text", level: str = "info") -> io.StringIO:
-        stream = io.StringIO()
+    def configure(format: str = "text", level: str = "info") -> Writes:
+        stream = Writes()
         configure_logs(format, level, stream)
         return stream
 
@@ -112,3 +125,30 @@ def test_configuring_again_replaces_what_was_configured(configured: Callable[...
     logging.getLogger("autothrottle.x").info("once")
     assert first.getvalue() == ""
     assert second.getvalue().count("once") == 1
+
+
+def test_lines_that_are_logged_together_come_out_in_blocks_and_in_their_order(
+    configured: Callable[..., Writes],
+) -> None:
+    stream, log = configured(), logging.getLogger("autothrottle.x")
+    with together(), together():
+        for number in range(1000):
+            log.info("line %d", number)
+        elsewhere = threading.Thread(target=log.info, args=("another thread's",))
+        elsewhere.start()
+        elsewhere.join()
+        log.info("the last")
+    log.info("after it")
+    words = [line.split(" ", 2)[2] for line in stream.getvalue().splitlines()]
+    ours = [*(f"line {number}" for number in range(1000)), "the last", "after it"]
+    assert [word for word in words if word != "another thread's"] == ours
+    assert len(words) == len(ours) + 1
+    assert stream.count < 20
+
+
+def test_what_was_logged_together_is_written_also_when_an_error_ends_it(configured: Callable[..., io.StringIO]) -> None:
+    stream = configured()
+    with pytest.raises(KeyError), together():
+        logging.getLogger("autothrottle.x").info("told")
+        raise KeyError
+    assert stream.getvalue().endswith("told\n")

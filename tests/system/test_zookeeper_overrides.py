@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -308,3 +309,29 @@ def test_overrides_are_read_and_told_of_again_after_the_server_was_away(fresh_zo
         subject.write_raw("1002", b"8")
         assert told.wait(20)
         eventually(lambda: subject.store.read_overrides().active_brokers == {1001, 1002})
+
+
+def test_threads_that_change_overrides_at_once_take_turns(subject: Subject) -> None:
+    """Each is compared with the end of the records: of 12 that began at once 11 began anew, then 10, and so on."""
+
+    def transactions() -> int:
+        subject.tree.client.sync("/")
+        return int(subject.tree.client.last_zxid)
+
+    subject.store.set_override(1, MB, False)  # makes what is not there
+    before = transactions()
+    with ThreadPoolExecutor(12) as pool:
+        versions = set(pool.map(lambda number: subject.store.set_override(number, MB, False).version, range(2, 14)))
+    assert len(versions) == 12
+    assert transactions() - before < 24
+    assert subject.store.read_overrides().brokers.keys() == set(range(1, 14))
+
+
+def test_a_reading_that_many_share_shows_what_stood_when_they_asked(subject: Subject) -> None:
+    def follow(number: int) -> None:
+        for rate in range(1, 11):
+            subject.store.set_override(number, rate * MB, False)
+            assert subject.store.read_overrides().brokers[number].rate == rate * MB
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(follow, range(1, 7)))

@@ -17,6 +17,7 @@ import pytest
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
+from autothrottle.adapters.zookeeper.offer import Offer
 from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.errors import Unavailable
@@ -41,9 +42,11 @@ class Subject:
         self.stack, self.server = stack, server
         self.source = self.another()
 
-    def another(self, session_seconds: float = 10.0, many_states: int = 10_000) -> ZooKeeperSnapshots:
+    def another(
+        self, session_seconds: float = 10.0, many_states: int = 10_000, offer: Offer | None = None
+    ) -> ZooKeeperSnapshots:
         client = self.stack.enter_context(session(self.server, session_seconds))
-        source = ZooKeeperSnapshots(client, self.cluster.kafka, self.cluster.own, many_states=many_states)
+        source = ZooKeeperSnapshots(client, self.cluster.kafka, self.cluster.own, None, many_states, offer)
         self.stack.callback(source.close)
         return source
 
@@ -110,11 +113,13 @@ class Heard:
     def __init__(self, source: ZooKeeperSnapshots) -> None:
         self._arrived = threading.Condition()
         self.reasons: list[str] = []
+        self.version = 0
         self.watch = source.watch_snapshots(self._hear)
 
     def _hear(self, event: SnapshotEvent) -> None:
         with self._arrived:
             self.reasons.append(event.reason)
+            self.version = event.version
             self._arrived.notify_all()
 
     def seconds_until(self, words: str, act: Callable[[], None]) -> float:
@@ -169,6 +174,88 @@ def test_a_start_that_is_told_before_its_states_are_read_is_told_once(subject: S
     ]
     assert sum("reassignment started: [t1]" in r for r in reasons) == 1
     assert content(source) == content(subject.source)
+
+
+def patient() -> Offer:
+    """What is offered is offered for as long as a test takes."""
+    return Offer(to_take_seconds=60, to_return_seconds=60)
+
+
+def begin(subject: Subject, heard: Heard, topic: str) -> None:
+    """Let a topic of two partitions begin to move, one of whose replicas was behind."""
+    start = partial(subject.cluster.start_reassignment, topic, {0: [1001, 1003], 1: [1003, 1002]})
+    heard.seconds_until(f"reassignment started: [{topic}]", start)
+
+
+def test_what_begins_to_move_may_be_presumed_until_its_states_are_read(subject: Subject) -> None:
+    source, cluster = subject.another(many_states=2, offer=patient()), subject.cluster
+    heard = Heard(source)
+    for topic in ("t1", "t2"):
+        cluster.add_topic(topic, {0: [1001, 1002], 1: [1002, 1001]})
+        cluster.move_leader(topic, 0, 1002)
+        cluster.set_state(topic, 1, 1002, [1002])
+    settled = source.fetch_snapshot(may_presume=True, timeout=TIMEOUT)
+    assert (settled.reassignments, settled.presumed) == ((), frozenset())
+    begin(subject, heard, "t1")
+    early = source.fetch_snapshot(min_version=heard.version, replicas_of=[1002], may_presume=True, timeout=TIMEOUT)
+    (move,) = early.reassignments
+    assert (early.presumed, early.replicas[1002]["t1"]) == (frozenset({"t1"}), (0, 1))
+    assert (move.leaders, move.isr) == ((1001, 1002), ((1001, 1002), (1002, 1001))), "as their replicas stood"
+    assert (move.adding_replicas, move.removing_replicas) == (((1003,), (1003,)), ((1002,), (1001,)))
+    begin(subject, heard, "t2")
+    both = source.fetch_snapshot(min_version=heard.version, may_presume=True, timeout=TIMEOUT)
+    assert (both.topics, both.presumed) == (("t1", "t2"), frozenset({"t1", "t2"}))
+    assert both.reassignments[0] is move, "what follows from it is not worked out again"
+    whole = source.fetch_snapshot(timeout=TIMEOUT)
+    assert whole.presumed == frozenset()
+    assert {(m.leaders, m.isr) for m in whole.reassignments} == {((1002, 1002), ((1001, 1002), (1002,)))}
+    assert content(source) == content(subject.source)
+
+
+def test_what_was_presumed_rightly_stays_the_same_object(subject: Subject) -> None:
+    source, cluster = subject.another(many_states=2, offer=patient()), subject.cluster
+    heard = Heard(source)
+    cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1001]})
+    source.fetch_snapshot(timeout=TIMEOUT)
+    begin(subject, heard, "t1")
+    early = source.fetch_snapshot(min_version=heard.version, may_presume=True, timeout=TIMEOUT)
+    whole = source.fetch_snapshot(timeout=TIMEOUT)
+    assert early.presumed and not whole.presumed
+    assert whole.reassignments[0] is early.reassignments[0]
+
+
+def test_what_only_the_old_node_names_may_be_presumed_too(subject: Subject) -> None:
+    source, cluster = subject.another(many_states=2, offer=patient()), subject.cluster
+    heard = Heard(source)
+    cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1001]})
+    source.fetch_snapshot(timeout=TIMEOUT)
+    targets = {("t1", 0): [1003, 1001], ("t1", 1): [1003, 1002]}
+    heard.seconds_until("reassignment started: [t1]", partial(cluster.reassign_by_znode, targets))
+    early = source.fetch_snapshot(min_version=heard.version, may_presume=True, timeout=TIMEOUT)
+    (move,) = early.reassignments
+    assert early.presumed == {"t1"}
+    assert (move.leaders, move.isr) == ((1001, 1002), ((1001, 1002), (1002, 1001)))
+    assert move.adding_replicas == ((1003,), (1003,))
+    assert source.fetch_snapshot(timeout=TIMEOUT).reassignments[0] is move
+
+
+def test_what_moves_at_the_first_look_is_not_presumed(subject: Subject) -> None:
+    """It may have moved for hours, and be in sync where it is copied to."""
+    subject.cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1001]})
+    subject.cluster.start_reassignment("t1", {0: [1003, 1002], 1: [1003, 1001]})
+    source = subject.another(many_states=2, offer=patient())
+    assert source.fetch_snapshot(may_presume=True, timeout=TIMEOUT).presumed == frozenset()
+    assert content(source) == content(subject.source)
+
+
+def test_nobody_who_wants_the_whole_waits_for_those_who_do_not(subject: Subject) -> None:
+    source, cluster = subject.another(many_states=2, offer=patient()), subject.cluster
+    heard = Heard(source)
+    cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1001]})
+    source.fetch_snapshot(timeout=TIMEOUT)
+    begin(subject, heard, "t1")
+    assert source.fetch_snapshot(min_version=heard.version, timeout=TIMEOUT).presumed == frozenset()
+    assert not list(source.moves_so_far(TIMEOUT))
 
 
 def test_what_moves_already_at_the_first_look_is_told_too(subject: Subject) -> None:

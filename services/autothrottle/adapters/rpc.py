@@ -106,6 +106,7 @@ class DiscoveryClient(_Client):
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
         timeout: timedelta,
+        may_presume: bool = False,
     ) -> Snapshot:
         """Return the cluster as it is now; a replica that knows the last one that we had sends what differs."""
         # Let go of first: after an error the whole snapshot is asked for.
@@ -116,6 +117,7 @@ class DiscoveryClient(_Client):
             partitions=partitions_to_topics(partitions),
             known_name=known.name,
             takes_early=True,
+            may_presume=may_presume,
         )
 
         def fetch(channel: grpc.Channel, seconds: float) -> NamedSnapshot:

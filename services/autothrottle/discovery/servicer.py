@@ -79,14 +79,17 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         asked = validate_brokers(request.replicas_of)
         told = Told(self._sent.take(request.known_name))
         if request.takes_early and self._moves is not None:
-            for moves in self._moves.moves_so_far(time_left(context)):
+            for moves in self._moves.moves_so_far(time_left(context), request.may_presume):
                 yield from told.early(moves)
         snapshot = self._source.fetch_snapshot(
             min_version=request.min_version,
             replicas_of=asked,
             partitions=partitions_from_topics(request.partitions),
             timeout=time_left(context, share=1.0),
+            may_presume=request.may_presume,
         )
+        if request.takes_early and snapshot.presumed:
+            yield from told.early(snapshot.reassignments)  # The other side thinks about each of them as it comes.
         yield from snapshot_to_chunks(snapshot, name=self._sent.keep(snapshot), base=told.base)
 
     def GetLogSizes(

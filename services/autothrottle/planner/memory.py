@@ -26,6 +26,8 @@ class Memory:
 
     cycles: int = 0
     version: int = 0
+    is_presumed: bool = False
+    """Whether the last snapshot said something that is only presumed."""
     topics: frozenset[str] = frozenset()
     announced: tuple[str, ...] = ()
     overrides: Overrides | None = None

@@ -74,10 +74,15 @@ class Reading:
         loads_are_due = not is_paused and (trigger.scheduled or self._loads_are_due(memory))
         with self._fetching_loads(memory, loads_are_due), ports.tracer.span("discovery"):
             min_version = max(memory.version, newest_event)
-            cycle.read = self._fetch_snapshot(cycle, min_version)
+            # What began since may be presumed as well: its start was told as an event.
+            may_presume = not memory.is_presumed or newest_event > memory.version
+            cycle.read = self._fetch_snapshot(cycle, min_version, may_presume)
             if self._catching_up.lacks(cycle.read):
                 cycle.read = self._fetch_snapshot(cycle, min_version)
         cycle.is_read = True
+        memory.is_presumed = bool(cycle.read.presumed)
+        if memory.is_presumed:
+            self._triggers.request("leaders and in-sync replicas are read", urgent=True)
         cycle.snapshot = self._catching_up.show(self._submissions.show(cycle.read))
         cycle.left = remainder(cycle.read)
         memory.version = cycle.snapshot.version
@@ -91,12 +96,13 @@ class Reading:
             self._trace_known_loads(memory)
         cycle.loads = self._loads(cycle, trigger, memory)
 
-    def _fetch_snapshot(self, cycle: CycleInHand, min_version: int) -> Snapshot:
+    def _fetch_snapshot(self, cycle: CycleInHand, min_version: int, may_presume: bool = False) -> Snapshot:
         return self._ports.snapshots.fetch_snapshot(
             min_version=min_version,
             replicas_of=sorted(cycle.overrides.active_brokers.union(self._catching_up.brokers)),
             partitions=sorted({*self._submissions.take(), *self._catching_up.partitions}),
             timeout=CLUSTER_TIMEOUT,
+            may_presume=may_presume,
         )
 
     def _pause(self, cycle: CycleInHand, memory: Memory) -> Pause | None:

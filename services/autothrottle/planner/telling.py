@@ -16,6 +16,7 @@ from autothrottle.planner.reading import LONGEST_METRICS_WAIT
 from autothrottle.planner.settings import PlannerSettings
 from autothrottle.planner.triggers import Trigger, Triggers
 from autothrottle.ports.metrics import Event, EventSink
+from autothrottle.runtime.logs import together
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ class Telling:
             trigger: why it ran; scheduled ones say again what moves.
             memory: what the term has told already, and from now on this too.
         """
+        with together():
+            self._tell(cycle, trigger, memory)
+
+    def _tell(self, cycle: CycleInHand, trigger: Trigger, memory: Memory) -> None:
         snapshot = cycle.snapshot
         topics = frozenset(cycle.read.topics)
         done = sorted(memory.topics - topics)

@@ -41,6 +41,7 @@ class SnapshotSource(Protocol):
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
         timeout: timedelta,
+        may_presume: bool = False,
     ) -> Snapshot:
         """Return the cluster as it is now.
 
@@ -49,6 +50,8 @@ class SnapshotSource(Protocol):
             replicas_of: ids of the brokers whose replicas the snapshot lists.
             partitions: whose assignments the snapshot has, those included that do not move.
             timeout: > 0.
+            may_presume: whether it may be one that says something `presumed`, when more would take long; whoever gets
+                that asks again, for one that says nothing so.
 
         Raises:
             Unavailable: when the cluster does not answer in time, or not at `min_version`.
@@ -64,13 +67,14 @@ class SnapshotSource(Protocol):
 class MoveSource(Protocol):
     """What moves, told before all of it is read."""
 
-    def moves_so_far(self, timeout: timedelta) -> Iterator[Collection[TopicReassignment]]:
+    def moves_so_far(self, timeout: timedelta, may_presume: bool = False) -> Iterator[Collection[TopicReassignment]]:
         """Yield the topics that are read, again and again, while a reading of many goes on; nothing otherwise.
 
         Each is as a snapshot would have it that was complete now; the same object for as long as it is the same.
 
         Args:
             timeout: > 0; it ends then.
+            may_presume: whether it ends when a snapshot can be had that presumes the rest.
         """
         ...
 

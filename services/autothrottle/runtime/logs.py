@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -88,8 +90,56 @@ class JsonFormat(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
+@contextmanager
+def together() -> Iterator[None]:
+    """Let the lines that this thread logs meanwhile come out in blocks, the last one at the end.
+
+    Each write lets go of the interpreter's lock, and among 100 clients whoever writes 4,000 lines singly gets it back
+    4,000 times after somebody else.
+    """
+    if _held.lines is not None:
+        yield
+        return
+    _held.lines = {}
+    try:
+        yield
+    finally:
+        held, _held.lines = _held.lines, None
+        for handler, lines in held.items():
+            handler.write(lines)
+
+
+class _Held(threading.local):
+    lines: dict[_Lines, list[str]] | None = None
+    """What this thread has not written yet; None: it writes at once."""
+
+
+_held = _Held()
+
+_BLOCK_LINES = 200
+
+
 class _Lines(logging.StreamHandler[TextIO]):
     """The handler that `configure_logs` put there, told apart from those of others."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or hold it back for the others of its block."""
+        if _held.lines is None:
+            return super().emit(record)
+        try:
+            lines = _held.lines.setdefault(self, [])
+            lines.append(self.format(record))
+        except Exception:  # as any handler's
+            return self.handleError(record)
+        if len(lines) >= _BLOCK_LINES:
+            del _held.lines[self]
+            self.write(lines)
+
+    def write(self, lines: Sequence[str]) -> None:
+        """Write lines at once; what cannot be written is lost, as the line of a record is."""
+        with suppress(OSError, ValueError), self.lock or nullcontext():
+            self.stream.write("".join(line + self.terminator for line in lines))
+            self.flush()
 
 
 def _time(record: logging.LogRecord) -> datetime:

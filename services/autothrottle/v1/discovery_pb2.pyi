@@ -265,12 +265,15 @@ class GetSnapshotRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     KNOWN_NAME_FIELD_NUMBER: _builtins.int
     TAKES_EARLY_FIELD_NUMBER: _builtins.int
+    MAY_PRESUME_FIELD_NUMBER: _builtins.int
     min_version: _builtins.int
     """The snapshot shows at least this version; 0: any."""
     known_name: _builtins.str
     """The name of a snapshot that the caller still has, so that what is the same as there need not be sent; empty: none."""
     takes_early: _builtins.bool
     """Whether reassignments may be sent before the first chunk, as `early`."""
+    may_presume: _builtins.bool
+    """Whether the snapshot may be one with `presumed_topics`: who takes that one asks again, without this, for the whole."""
     @_builtins.property
     def replicas_of(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The ids of the brokers whose replicas shall be listed, >= 0 each; at most 10,000."""
@@ -287,10 +290,11 @@ class GetSnapshotRequest(_message.Message):
         partitions: _abc.Iterable[Global___TopicPartitions] | None = ...,
         known_name: _builtins.str = ...,
         takes_early: _builtins.bool = ...,
+        may_presume: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_name", b"known_name", "min_version", b"min_version", "partitions", b"partitions", "replicas_of", b"replicas_of", "takes_early", b"takes_early"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_name", b"known_name", "may_presume", b"may_presume", "min_version", b"min_version", "partitions", b"partitions", "replicas_of", b"replicas_of", "takes_early", b"takes_early"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -367,6 +371,7 @@ class GetSnapshotResponse(_message.Message):
     BASE_NAME_FIELD_NUMBER: _builtins.int
     ENDED_TOPICS_FIELD_NUMBER: _builtins.int
     EARLY_FIELD_NUMBER: _builtins.int
+    PRESUMED_TOPICS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """Grows with every change of the cluster; comparable between replicas of the service. Only in the first chunk."""
     name: _builtins.str
@@ -418,6 +423,12 @@ class GetSnapshotResponse(_message.Message):
         only when they are taken.
         """
 
+    @_builtins.property
+    def presumed_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Topics that only begin to move, and whose partitions' states are not read yet: all replicas that they had are taken to
+        be in sync, and the first one to lead. Only in the first chunk, and only when they are taken.
+        """
+
     def __init__(
         self,
         *,
@@ -434,10 +445,11 @@ class GetSnapshotResponse(_message.Message):
         base_name: _builtins.str = ...,
         ended_topics: _abc.Iterable[_builtins.str] | None = ...,
         early: _abc.Iterable[Global___TopicReassignment] | None = ...,
+        presumed_topics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "base_name", b"base_name", "broker_ids", b"broker_ids", "default_throttles", b"default_throttles", "early", b"early", "ended_topics", b"ended_topics", "name", b"name", "problems", b"problems", "progress", b"progress", "reassignments", b"reassignments", "replicas", b"replicas", "throttles", b"throttles", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "base_name", b"base_name", "broker_ids", b"broker_ids", "default_throttles", b"default_throttles", "early", b"early", "ended_topics", b"ended_topics", "name", b"name", "presumed_topics", b"presumed_topics", "problems", b"problems", "progress", b"progress", "reassignments", b"reassignments", "replicas", b"replicas", "throttles", b"throttles", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, islice, pairwise
 
@@ -107,19 +107,22 @@ def _flows(whole: discovery_pb2.Progress) -> Iterator[tuple[Flow, FlowProgress]]
     edges = list(accumulate(whole.recent_counts, initial=0))
     _check(whole, _RECENT_COLUMNS, edges[-1])
     marks = list(zip(whole.recent_ages_us, whole.recent_bytes_before, strict=True))
-    times = zip(_times(whole.times_us), _times(whole.since_us), pairwise(edges), strict=True)
+    known = _Times()
+    times = zip(whole.times_us, whole.since_us, pairwise(edges), strict=True)
     counts = zip(whole.bytes_landed, whole.bytes_grown, whole.bytes_left, times, strict=True)
     for leader, follower, (landed, grown, left, (at, since, (first, last))) in zip(
         whole.leaders, whole.followers, counts, strict=True
     ):
-        recent = tuple(
-            LandedMark(at - timedelta(microseconds=age), landed - before) for age, before in marks[first:last]
-        )
-        yield Flow(leader, follower), FlowProgress(landed, grown, left, at, since, recent)
+        recent = tuple([LandedMark(known[at - age], landed - before) for age, before in marks[first:last]])
+        yield Flow(leader, follower), FlowProgress(landed, grown, left, known[at], known[since], recent)
 
 
-def _times(microseconds: Iterable[int]) -> Iterator[datetime]:
-    return (_EPOCH + timedelta(microseconds=us) for us in microseconds)
+class _Times(dict[int, datetime]):
+    """Microseconds since 1970 -> that time, made once: the flows to one destination are counted at the same ones."""
+
+    def __missing__(self, microseconds: int) -> datetime:
+        found = self[microseconds] = _EPOCH + timedelta(microseconds=microseconds)
+        return found
 
 
 def _microseconds(time: datetime | None) -> int:

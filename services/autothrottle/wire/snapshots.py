@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, pairwise
 
 from autothrottle.core.configs import ConfigResource
 from autothrottle.core.errors import Incomplete
@@ -21,6 +20,13 @@ from autothrottle.core.topology import Assignment, Problem, Snapshot, TopicParti
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.wire.changes import ledger_from_message, ledger_to_message
+from autothrottle.wire.partition_columns import (
+    assignments_from_message,
+    assignments_to_messages,
+    reassignment_from_parts,
+    reassignment_to_message,
+    slices,
+)
 from autothrottle.wire.progress import progress_from_message, progress_to_messages
 
 _BYTES_PER_PARTITION = 16
@@ -96,7 +102,7 @@ class Told:
             if weight and weight + size > partitions_per_chunk:
                 yield chunk
                 chunk, weight = GetSnapshotResponse(), 0
-            chunk.early.append(_reassignment_to_message(move, slice(None)))
+            chunk.early.append(reassignment_to_message(move, slice(None)))
             weight += size
             self._moves[move.topic] = move
         if weight:
@@ -115,6 +121,7 @@ def _header(snapshot: Snapshot, name: str, base: NamedSnapshot) -> GetSnapshotRe
         name=name,
         base_name=base.name,
         ended_topics=sorted(set(base.snapshot.topics) - set(snapshot.topics)),
+        presumed_topics=sorted(snapshot.presumed),
     )
 
 
@@ -122,8 +129,8 @@ def _pieces(snapshot: Snapshot, base: Snapshot, limit: int) -> Iterator[_Piece]:
     known = {reassignment.topic: reassignment for reassignment in base.reassignments}
     for reassignment in snapshot.reassignments:
         if not _is_same(reassignment, known.get(reassignment.topic)):
-            for part in _slices(len(reassignment.partitions), limit):
-                message = _reassignment_to_message(reassignment, part)
+            for part in slices(len(reassignment.partitions), limit):
+                message = reassignment_to_message(reassignment, part)
                 yield max(1, len(message.partitions)), GetSnapshotResponse(reassignments=[message])
     for resource in _changed_configs(snapshot, base):
         config = _config_to_message(snapshot, resource)
@@ -131,7 +138,7 @@ def _pieces(snapshot: Snapshot, base: Snapshot, limit: int) -> Iterator[_Piece]:
     for broker_id, topics in snapshot.replicas.items():
         for listed in _replicas_to_messages(broker_id, topics, limit):
             yield max(1, len(listed.partitions)), GetSnapshotResponse(replicas=[listed])
-    for placed in _assignments_to_messages(snapshot.assignments, limit):
+    for placed in assignments_to_messages(snapshot.assignments, limit):
         yield len(placed.partitions), GetSnapshotResponse(assignments=[placed])
     for problem in snapshot.problems:
         named = discovery_pb2.Problem(path=problem.path, reason=problem.reason)
@@ -170,30 +177,8 @@ def _replicas_to_messages(
 ) -> Iterator[discovery_pb2.BrokerReplicas]:
     """A broker without replicas has one message without a topic: it was asked for and holds nothing."""
     for topic, partitions in topics.items() or [("", ())]:
-        for part in _slices(len(partitions), limit):
+        for part in slices(len(partitions), limit):
             yield discovery_pb2.BrokerReplicas(broker_id=broker_id, topic=topic, partitions=partitions[part])
-
-
-def _slices(length: int, limit: int) -> Iterator[slice]:
-    """Slices of at most `limit` items; one also when there is nothing, since that says something too."""
-    yield from (slice(start, start + limit) for start in range(0, max(1, length), limit))
-
-
-def _reassignment_to_message(reassignment: TopicReassignment, part: slice) -> discovery_pb2.TopicReassignment:
-    isr = reassignment.isr[part]
-    adding = reassignment.adding_replicas[part]
-    removing = reassignment.removing_replicas[part]
-    return discovery_pb2.TopicReassignment(
-        topic=reassignment.topic,
-        partitions=reassignment.partitions[part],
-        leaders=reassignment.leaders[part],
-        isr_counts=map(len, isr),
-        isr=chain.from_iterable(isr),
-        adding_counts=map(len, adding),
-        adding_replicas=chain.from_iterable(adding),
-        removing_counts=map(len, removing),
-        removing_replicas=chain.from_iterable(removing),
-    )
 
 
 def _config_to_message(snapshot: Snapshot, resource: ConfigResource) -> discovery_pb2.ResourceThrottles:
@@ -246,7 +231,7 @@ def named_snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse], known: Nam
         for listed in chunk.replicas:
             _take_replicas(listed, replicas.setdefault(listed.broker_id, {}))
         for placed in chunk.assignments:
-            assignments.update(_assignments(placed))
+            assignments.update(assignments_from_message(placed))
         problems += (Problem(p.path, p.reason) for p in chunk.problems)
         if chunk.HasField("progress"):
             progress = progress or discovery_pb2.Progress()
@@ -264,6 +249,7 @@ def named_snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse], known: Nam
         assignments=assignments,
         unreadable_configs=unreadable,
         problems=tuple(problems),
+        presumed=frozenset(header.presumed_topics),
         progress=None if progress is None else progress_from_message(progress),
     )
     return NamedSnapshot(header.name, snapshot)
@@ -282,7 +268,7 @@ def _after_early(
         if is_begun:
             raise Incomplete(f"chunk {number + 1} of a snapshot holds what comes early; ask for the snapshot again")
         for message in chunk.early:
-            early[message.topic] = found = _reassignment_from_parts(message.topic, [message])
+            early[message.topic] = found = reassignment_from_parts(message.topic, [message])
             _ = found.copying  # Worked out while the other side still reads.
 
 
@@ -311,7 +297,7 @@ def _reassignments(
     moving = {reassignment.topic: reassignment for reassignment in base.reassignments}
     for topic in ended:
         moving.pop(topic, None)
-    moving.update((topic, _reassignment_from_parts(topic, found)) for topic, found in parts.items())
+    moving.update((topic, reassignment_from_parts(topic, found)) for topic, found in parts.items())
     return tuple(reassignment for _, reassignment in sorted(moving.items()))
 
 
@@ -342,91 +328,3 @@ def _take_config(
 def _take_replicas(message: discovery_pb2.BrokerReplicas, topics: dict[str, tuple[int, ...]]) -> None:
     if message.topic:
         topics[message.topic] = topics.get(message.topic, ()) + tuple(message.partitions)
-
-
-def _reassignment_from_parts(topic: str, parts: Sequence[discovery_pb2.TopicReassignment]) -> TopicReassignment:
-    whole = parts[0] if len(parts) == 1 else _joined(parts)
-    length = len(whole.partitions)
-    if len(whole.leaders) != length:
-        raise _uneven(topic, "leaders", len(whole.leaders), length)
-    return TopicReassignment(
-        topic=topic,
-        partitions=tuple(whole.partitions),
-        leaders=tuple(whole.leaders),
-        isr=_unpacked(topic, "isr", whole.isr_counts, whole.isr, length),
-        adding_replicas=_unpacked(topic, "adding", whole.adding_counts, whole.adding_replicas, length),
-        removing_replicas=_unpacked(topic, "removing", whole.removing_counts, whole.removing_replicas, length),
-    )
-
-
-def _assignments_to_messages(
-    assignments: Mapping[TopicPartition, Assignment], limit: int
-) -> Iterator[discovery_pb2.TopicAssignment]:
-    """The columns of assignments, one or more messages for each topic."""
-    topics: dict[str, list[tuple[int, Assignment]]] = {}
-    for (topic, partition), placed in assignments.items():
-        topics.setdefault(topic, []).append((partition, placed))
-    for topic, rows in topics.items():
-        for part in _slices(len(rows), limit):
-            yield _assignment_columns(topic, rows[part])
-
-
-def _assignment_columns(topic: str, rows: Sequence[tuple[int, Assignment]]) -> discovery_pb2.TopicAssignment:
-    found = [placed for _, placed in rows]
-    return discovery_pb2.TopicAssignment(
-        topic=topic,
-        partitions=[partition for partition, _ in rows],
-        leaders=[placed.leader for placed in found],
-        replicas_counts=[len(placed.replicas) for placed in found],
-        replicas=chain.from_iterable(placed.replicas for placed in found),
-        isr_counts=[len(placed.isr) for placed in found],
-        isr=chain.from_iterable(placed.isr for placed in found),
-        adding_counts=[len(placed.adding_replicas) for placed in found],
-        adding_replicas=chain.from_iterable(placed.adding_replicas for placed in found),
-        removing_counts=[len(placed.removing_replicas) for placed in found],
-        removing_replicas=chain.from_iterable(placed.removing_replicas for placed in found),
-    )
-
-
-def _assignments(message: discovery_pb2.TopicAssignment) -> Iterator[tuple[TopicPartition, Assignment]]:
-    topic, length = message.topic, len(message.partitions)
-    if len(message.leaders) != length:
-        raise _uneven(topic, "leaders", len(message.leaders), length)
-    columns = zip(
-        message.partitions,
-        _unpacked(topic, "replicas", message.replicas_counts, message.replicas, length),
-        message.leaders,
-        _unpacked(topic, "isr", message.isr_counts, message.isr, length),
-        _unpacked(topic, "adding", message.adding_counts, message.adding_replicas, length),
-        _unpacked(topic, "removing", message.removing_counts, message.removing_replicas, length),
-        strict=True,
-    )
-    for partition, *placed in columns:
-        yield (topic, partition), Assignment(*placed)
-
-
-def _joined(parts: Sequence[discovery_pb2.TopicReassignment]) -> discovery_pb2.TopicReassignment:
-    whole = discovery_pb2.TopicReassignment()
-    for part in parts:
-        whole.MergeFrom(part)
-    return whole
-
-
-def _unpacked(
-    topic: str, column: str, counts: Sequence[int], values: Sequence[int], length: int
-) -> tuple[tuple[int, ...], ...]:
-    edges = list(accumulate(counts, initial=0))
-    if len(counts) != length:
-        raise _uneven(topic, f"{column}_counts", len(counts), length)
-    if edges[-1] != len(values) or min(counts, default=0) < 0:
-        raise _uneven(topic, column, len(values), edges[-1])
-    flat = tuple(values)
-    if len(set(counts)) == 1 and (count := counts[0]):
-        return tuple(zip(*[iter(flat)] * count, strict=True))  # the usual case: all partitions have as many
-    return tuple(flat[start:end] for start, end in pairwise(edges))
-
-
-def _uneven(topic: str, column: str, found: int, expected: int) -> Incomplete:
-    return Incomplete(
-        f"the column {column} of topic {topic} has {found} values instead of {expected}; ask for the snapshot again"
-    )

@@ -160,6 +160,7 @@ class AdminSnapshots:
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
         timeout: timedelta,
+        may_presume: bool = False,
     ) -> Snapshot:
         """Return the cluster as it is now."""
         version = self._next_version(min_version)

@@ -103,6 +103,7 @@ class MemoryCluster:
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
         timeout: timedelta,
+        may_presume: bool = False,
     ) -> Snapshot:
         with self._lock:
             self._answer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ class AuditTrail:
     ) -> None:
         self._client, self._own, self._records_kept = client, own, records_kept
         self._timeout = timeout.total_seconds()
+        self._turn = threading.Lock()
 
     def end(self) -> TrailEnd:
         """Return where the record ends; its parent is made when there is none."""
@@ -96,16 +98,24 @@ class AuditTrail:
     def retried(self, attempt: Callable[[], _T | None]) -> _T:
         """Return what an attempt made, the first that nobody else came in between of.
 
+        Threads take turns: of 50 that begin at once each would come in between of all the others.
+
         Raises:
             Unavailable: when somebody always did.
         """
         deadline = time.monotonic() + self._timeout
-        while (done := attempt()) is None:
-            if time.monotonic() > deadline:
-                raise Unavailable(
-                    f"overrides or the pause kept changing for {self._timeout:g} s; nothing was done, try again"
-                )
-        return done
+        if not self._turn.acquire(timeout=self._timeout):
+            raise self._always_changing()
+        try:
+            while (done := attempt()) is None:
+                if time.monotonic() > deadline:
+                    raise self._always_changing()
+            return done
+        finally:
+            self._turn.release()
+
+    def _always_changing(self) -> Unavailable:
+        return Unavailable(f"overrides or the pause kept changing for {self._timeout:g} s; nothing was done, try again")
 
     def newest(self, limit: int) -> tuple[AuditRecord, ...]:
         """Return the newest records, the newest first; one that cannot be read is left out, and logged."""

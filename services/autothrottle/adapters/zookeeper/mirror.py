@@ -93,6 +93,11 @@ class ZnodeMirror:
         """The children of a node, by name; empty when there is no such node."""
         return self._values.get((Part.CHILDREN, path)) or ()
 
+    def is_stale(self, root: str) -> bool:
+        """Return whether there is something to read at a path or below it."""
+        with self._lock:
+            return any(path.startswith(root) for _, path in self._dirty)
+
     def catch_up(self, timeout_seconds: float, min_zxid: int = 0) -> int:
         """Wait for the word of every change so far; return the transaction that the copies can show then.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -46,6 +47,9 @@ class ZooKeeperOverrides:
         self._mirror = ZnodeMirror(client, self._fire)
         self._mirror.track([(Part.DATA, own.overrides), (Part.CHILDREN, own.overrides)])
         self._children: frozenset[str] = frozenset()
+        self._tickets = itertools.count(1)
+        self._newest_ticket = self._served = 0
+        self._last = Overrides()
 
     def close(self) -> None:
         """Stop following the overrides."""
@@ -53,10 +57,20 @@ class ZooKeeperOverrides:
         self._mirror.close()
 
     def read_overrides(self) -> Overrides:
-        """Return all overrides."""
-        with self._lock, translated_errors("reading overrides"):
-            self._read_changed()
-            return self._parsed()
+        """Return all overrides.
+
+        Of many that ask at once only the first reads for itself, and the next one for all that came meanwhile.
+        """
+        self._newest_ticket = ticket = next(self._tickets)
+        with self._lock:
+            if ticket > self._served:
+                # Whoever has a ticket by now has asked before this reading begins.
+                newest = self._newest_ticket
+                with translated_errors("reading overrides"):
+                    self._read_changed()
+                    self._last = self._parsed()
+                self._served = newest
+            return self._last
 
     def _read_changed(self) -> bool:
         """Read what changed; return whether anything did."""

@@ -105,6 +105,12 @@ class PartitionStates:
         with self._lock:
             return sum(map(len, self._dirty.values()))
 
+    @property
+    def unread_topics(self) -> set[str]:
+        """The topics of which the next reading reads states."""
+        with self._lock:
+            return set(self._dirty)
+
     def read_changed(self, timeout_seconds: float) -> set[str]:
         """Read what changed and return its topics; empty: all is fresh.
 

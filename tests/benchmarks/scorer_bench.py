@@ -261,6 +261,7 @@ def measure(millions: float, directory: Path) -> Mapping[str, Any]:
     size = sum(path.stat().st_size for path in log.rglob("*.parquet")) / 1e6
     print(f"{rows:,} rows in {count:,} files, {size:,.0f} MB: generated in {generated:.0f} s", flush=True)
     result: dict[str, Any] = {"rows": rows, "files": count, "megabytes": round(size), "generate_seconds": generated}
+    result["load_average"] = round(os.getloadavg()[0], 1)
     spark = _apart("spark", log, directory / "out")
     result["spark"] = {k: v for k, v in spark.items() if k != "efficiency"}
     print(_line("spark", rows, spark), flush=True)
@@ -306,10 +307,10 @@ def main() -> None:
     for millions in map(float, arguments.millions.split(",")):
         with tempfile.TemporaryDirectory() as directory:
             results.append(measure(millions, Path(directory)))
-    if arguments.record:
-        today = f"{datetime.now(UTC):%Y-%m-%d}"
-        command = f'make bench-score ARGS="--millions {arguments.millions} --record"'
-        RESULTS.write_text(json.dumps({"date": today, "command": command, "results": results}, indent=1) + "\n")
+        if arguments.record:  # what was measured stays, whatever becomes of the next one
+            today = f"{datetime.now(UTC):%Y-%m-%d}"
+            command = f'make bench-score ARGS="--millions {arguments.millions} --record"'
+            RESULTS.write_text(json.dumps({"date": today, "command": command, "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from tests.core.test_score import stretches
 EXAMPLES = 3
 """Each is a batch of many cases: a job of Spark takes a second whatever its size."""
 
-GRID = (Setting(0.5, 0.0), Setting(0.9, 0.1), Setting(1.0, 0.3))
+GRID = (Setting(0.5, 0.0), Setting(0.9, 0.1), Setting(1.0, 0.3), Setting(0.9, 0.1, 2), Setting(0.7, 0.0, 3))
 
 
 @settings(max_examples=EXAMPLES)
@@ -89,7 +89,7 @@ def test_estimates_in_spark_are_those_of_core(
             **asdict(stretch),
             **{"cluster": "c", "recovery_id": str(index), "term": 1, "cycle": number, "budget": 1.0, "duration": 1.0},
             **{"reach": stretch.seconds, "amount": amount, "growth": growth},
-            **{"max_ratio": 0.7, "change_threshold": 0.2},
+            **{"max_ratio": 0.7, "change_threshold": 0.2, "interval_seconds": 30.0},
         }
         for index, (logged, amount, growth) in enumerate(cases)
         for number, stretch in enumerate(logged)
@@ -97,13 +97,22 @@ def test_estimates_in_spark_are_those_of_core(
     schema = schema_of(Stretch)
     for name, kind in {"cluster": "string", "recovery_id": "string", "term": "long", "cycle": "long"}.items():
         schema = schema.add(name, kind)
-    for name in ("budget", "duration", "reach", "amount", "growth", "max_ratio", "change_threshold"):
+    for name in (
+        "budget",
+        "duration",
+        "reach",
+        "amount",
+        "growth",
+        "max_ratio",
+        "change_threshold",
+        "interval_seconds",
+    ):
         schema = schema.add(name, "double")
     found = spark.createDataFrame(rows, schema).transform(sequences).transform(on_grid, GRID).collect()
     assert len(found) == len(cases) * (len(GRID) + 1)
     for row in found:
         logged, amount, growth = cases[int(row["recovery_id"])]
-        setting = Setting(0.7, 0.2) if row["is_logged"] else Setting(row["ratio"], row["threshold"])
+        setting = Setting(0.7, 0.2) if row["is_logged"] else Setting(row["ratio"], row["threshold"], row["every"])
         expected = estimate(logged, amount, growth, setting)
         assert row["estimated_seconds"] == pytest.approx(expected.seconds, rel=1e-6)
         assert row["harmed_bytes"] == pytest.approx(expected.harmed_bytes, rel=1e-9, abs=1e-3)

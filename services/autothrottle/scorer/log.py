@@ -6,11 +6,13 @@ that it has too many (a newer version wrote it) is not looked at; what is there 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -23,8 +25,26 @@ KEY = ("cluster", "term", "cycle", "broker_id", "role", "time")
 NEEDED = ("rate_decided", "reason", "min_rate", "schema_version", "interval_seconds")
 """Without one of these a row is no decision that could be scored."""
 
-_FILE = r"([^/]+)/cluster=([^/]+)/date=([^/]+)/[^/]+$"
-"""What a path ends with: kind, cluster, date, name."""
+Folder = tuple[str, str]
+"""Cluster and date."""
+
+QUALITY = (
+    "cluster string, date string, files long, unreadable_files long, reassignment_files long, "
+    "rows long, incomplete_rows long, newer_rows long"
+)
+"""The columns of `quality`: `files` and `unreadable_files` are those of decisions, `rows` and the others as
+`rows_by_file` counts them."""
+
+_FILE = re.compile(r"/cluster=([^/]+)/date=([^/]+)/[^/]+$")
+"""What a path ends with."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileCounts:
+    """How many files there are of one cluster and date."""
+
+    decisions: int
+    reassignments: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +55,14 @@ class DecisionLogReader:
     uri: str
     """As Hadoop knows it, without a trailing slash."""
 
-    def files(self) -> DataFrame:
-        """Return one row per cluster and date, with the files that are there.
-
-        Columns: `cluster`, `date`, `files` (of decisions), `reassignment_files`.
-        """
-        reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", True)
-        found = reader.option("pathGlobFilter", "*.parquet").load(self.uri)
-        of_decisions = F.regexp_extract("path", _FILE, 1) == "decisions"
-        return (
-            found.where(F.regexp_extract("path", _FILE, 1) != "")
-            .groupBy(*_folder("path"))
-            .agg(F.count_if(of_decisions).alias("files"), F.count_if(~of_decisions).alias("reassignment_files"))
-        )
+    def files(self) -> Mapping[Folder, FileCounts]:
+        """Return what is there by cluster and date; files are listed and not opened."""
+        counted: dict[Folder, list[int]] = {}
+        for index, (kind, schema) in enumerate((("decisions", DECISIONS), ("reassignments", REASSIGNMENTS))):
+            for path in self._read(kind, schema).inputFiles():
+                if (folder := folder_of(path)) is not None:
+                    counted.setdefault(folder, [0, 0])[index] += 1
+        return {folder: FileCounts(*counts) for folder, counts in sorted(counted.items())}
 
     def decisions(self, dates: Collection[str] | None = None) -> DataFrame:
         """Return one row per record of a decision, copies included.
@@ -64,7 +79,9 @@ class DecisionLogReader:
 
     def reassignments(self) -> DataFrame:
         """Return one row per record of a reassignment, copies left out; columns: the fields of `ReassignmentRecord`."""
-        found = self._read("reassignments", REASSIGNMENTS).dropDuplicates(["cluster", "term", "cycle", "status"])
+        # They are few: in one partition nothing of what follows has to be sent around.
+        found = self._read("reassignments", REASSIGNMENTS).coalesce(1)
+        found = found.dropDuplicates(["cluster", "term", "cycle", "status"])
         return found.where(_known(("cluster", "term", "cycle", "reassignment_id", "status", "start")))
 
     def _read(self, kind: str, schema: StructType) -> DataFrame:
@@ -80,31 +97,51 @@ def usable(decisions: DataFrame) -> DataFrame:
     return decisions.where(_known((*KEY, *NEEDED)))
 
 
-def quality(decisions: DataFrame, files: DataFrame) -> DataFrame:
-    """Return one row per cluster and date: what was read of it, and what was not.
+def rows_by_file(decisions: DataFrame) -> DataFrame:
+    """Return one row per file that could be read.
 
-    Columns: `cluster`, `date`, `files` and `unreadable_files` (of decisions), `reassignment_files`, `rows`,
-    `incomplete_rows` (a needed column is missing or null), `newer_rows` (written by a newer version; they count as far
-    as they are known).
+    Columns: `file`, `rows`, `incomplete_rows` (a needed column is missing or null), `newer_rows` (written by a newer
+    version; they count as far as they are known).
 
     Args:
         decisions: as `DecisionLogReader.decisions` returns them.
-        files: as `DecisionLogReader.files` does, of the same dates.
     """
-    counts = {
-        "rows": F.lit(1),
-        "incomplete_rows": (~_known((*KEY, *NEEDED))).cast("int"),
-        "newer_rows": F.coalesce(F.col("schema_version") > SCHEMA_VERSION, F.lit(False)).cast("int"),
-    }
-    by_file = decisions.groupBy("file").agg(*(F.sum(value).alias(name) for name, value in counts.items()))
-    by_date = by_file.groupBy(*_folder("file")).agg(
-        F.count(F.lit(1)).alias("readable_files"), *(F.sum(name).alias(name) for name in counts)
+    return decisions.groupBy("file").agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(~_known((*KEY, *NEEDED))).alias("incomplete_rows"),
+        F.count_if(F.col("schema_version") > SCHEMA_VERSION).alias("newer_rows"),
     )
-    unreadable = F.col("files") - F.coalesce("readable_files", F.lit(0))
-    return files.join(F.broadcast(by_date), ["cluster", "date"], "left").select(
-        *("cluster", "date", "files", unreadable.alias("unreadable_files"), "reassignment_files"),
-        *(F.coalesce(name, F.lit(0)).alias(name) for name in counts),
-    )
+
+
+def quality(files: Mapping[Folder, FileCounts], read: Iterable[Row]) -> list[tuple[str | int, ...]]:
+    """Return one row per cluster and date: what was read of it, and what was not; `QUALITY` are its columns.
+
+    Args:
+        files: what is there.
+        read: rows of `rows_by_file`, of the same dates.
+    """
+    found: dict[Folder, list[int]] = {folder: [0, 0, 0, 0] for folder in files}
+    for row in read:
+        if (folder := folder_of(row["file"])) in found:
+            counts = (1, row["rows"], row["incomplete_rows"], row["newer_rows"])
+            found[folder] = [sum(pair) for pair in zip(found[folder], counts, strict=True)]
+    return [
+        (*folder, files[folder].decisions, files[folder].decisions - readable, files[folder].reassignments, *counts)
+        for folder, (readable, *counts) in found.items()
+    ]
+
+
+def folder_of(path: str) -> Folder | None:
+    """Return the cluster and the date of a file; None where it is not one of a log.
+
+    Args:
+        path: as Spark tells it, with escapes.
+
+    >>> folder_of("file:/log/decisions/cluster=my%20cluster/date=2026-11-05/a.parquet")
+    ('my cluster', '2026-11-05')
+    """
+    found = _FILE.search(unquote(path))
+    return (found[1], found[2]) if found else None
 
 
 def recoveries(reassignments: DataFrame) -> DataFrame:
@@ -143,11 +180,6 @@ def recoveries(reassignments: DataFrame) -> DataFrame:
         )
         .dropDuplicates(["reassignment_id"])
     )
-
-
-def _folder(path: str) -> tuple[Column, Column]:
-    """The cluster and the date of a file."""
-    return F.regexp_extract(path, _FILE, 2).alias("cluster"), F.regexp_extract(path, _FILE, 3).alias("date")
 
 
 def _known(columns: tuple[str, ...]) -> Column:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from html import escape
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from autothrottle.core.counterfactual import Cell, recommended
 from autothrottle.core.loads import MEGABYTE
 from autothrottle.scorer import counterfactuals, scores, svg
 
@@ -54,30 +55,33 @@ class Results:
 
 def gather(tables: Mapping[str, DataFrame], copies: int) -> Results:
     """Return what a report shows of the tables of all runs; they are small, but for the timeline."""
-    recoveries, ports, timeline = tables["recoveries"], tables["ports"], tables["timeline"]
-    cells = (
-        timeline.transform(counterfactuals.sequences)
-        .transform(counterfactuals.on_grid)
-        .transform(counterfactuals.surface)
-        .coalesce(1)
-        .cache()
-    )
-    regret_first = recoveries.orderBy(F.desc_nulls_last("regret_seconds")).limit(_MOST_RECOVERIES)
-    shown = _rows(regret_first)
-    results = Results(
+    timeline = tables["timeline"]
+    # In one partition nothing has to be sent around.
+    recoveries, ports, quality = (tables[name].coalesce(1) for name in ("recoveries", "ports", "quality"))
+    shown = _rows(recoveries.orderBy(F.desc_nulls_last("regret_seconds")).limit(_MOST_RECOVERIES))
+    groups = sorted(_rows(recoveries.transform(scores.by_group, "cluster", "date")), key=_place)
+    of_types = sorted(_rows(ports.transform(scores.by_group, "instance_type")), key=_place)
+    grid = counterfactuals.surface(
+        timeline.transform(counterfactuals.sequences).transform(counterfactuals.on_grid)
+    ).collect()
+    cells = [Cell(**row.asDict()) for row in grid]
+    worst = _rows(timeline.transform(scores.worst_decisions))
+    return Results(
         recoveries=shown,
-        clusters=_rows(recoveries.transform(scores.by_group, "cluster").orderBy("cluster")),
-        instance_types=_rows(ports.transform(scores.by_group, "instance_type").orderBy("cluster", "instance_type")),
-        trends=_rows(recoveries.transform(scores.by_group, "date").orderBy("cluster", "date")),
-        worst=_rows(timeline.transform(scores.worst_decisions).orderBy("cluster", "rank")),
-        quality=_rows(tables["quality"].orderBy("cluster", "date")),
-        surface=_rows(cells.orderBy("cluster", "threshold", "ratio")),
-        recommendations=_rows(cells.transform(counterfactuals.recommended).orderBy("cluster")),
+        clusters=[{k: v for k, v in row.items() if k != "date"} for row in groups if row["date"] is None],
+        instance_types=of_types,
+        trends=[row for row in groups if row["date"] is not None],
+        worst=sorted(worst, key=lambda row: (row["cluster"], row["rank"])),
+        quality=sorted(_rows(quality), key=_place),
+        surface=[asdict(cell) for cell in sorted(cells, key=Cell.order)],
+        recommendations=[asdict(found) for found in recommended(cells)],
         timelines=_timelines(timeline, shown),
         copies=copies,
     )
-    cells.unpersist()
-    return results
+
+
+def _place(row: Row) -> tuple[str, str]:
+    return row["cluster"], row.get("date") or row.get("instance_type") or ""
 
 
 def _timelines(timeline: DataFrame, recoveries: Sequence[Row]) -> dict[str, list[Row]]:
@@ -186,9 +190,11 @@ def _plots_of(timeline: Sequence[Row]) -> list[str]:
 
 
 def _surface(cells: Sequence[Row], chosen: Sequence[Row]) -> str:
-    grid = {(row["ratio"], row["threshold"]): row["estimated_seconds"] for row in cells if not row["is_logged"]}
+    logged_interval = [row for row in cells if not row["is_logged"] and row["every"] == 1]
+    grid = {(row["ratio"], row["threshold"]): row["estimated_seconds"] for row in logged_interval}
     finite = {cell: seconds for cell, seconds in grid.items() if seconds is not None and seconds < float("inf")}
-    marked = (chosen[0]["ratio"], chosen[0]["threshold"]) if chosen else None
+    best = chosen[0] if chosen else None
+    marked = (best["ratio"], best["threshold"]) if best and best["every"] == 1 else None
     title = "Estimated seconds of all recoveries, by max-rate and change-threshold"
     return svg.surface(title, finite, "max-rate (share)", "change-threshold (share)", marked)
 
@@ -198,11 +204,14 @@ def _recommendation(found: Sequence[Row]) -> str:
         return "<p>No other settings can be recommended.</p>"
     best = found[0]
     settings = f"--max-rate {best['ratio'] * 100:g} --change-threshold {best['threshold'] * 100:g}"
+    if best["every"] > 1 and best["interval_seconds"] is not None:
+        settings += f" --interval {best['interval_seconds']:g}"
     return (
         f"<p>Recommended: <code>{settings}</code>. Estimated for the {best['recoveries']} recoveries that were logged: "
         f"{best['estimated_seconds']:,.0f} s instead of {best['today_seconds']:,.0f} s, {best['writes']} writes of the "
-        f"slowest ports' throttles instead of {best['today_writes']}, and {best['harmed_share']:.3%} of clients' bytes "
-        f"left without room instead of {best['today_harmed_share']:.3%}.</p>"
+        f"slowest ports' throttles instead of {best['today_writes']}. Had clients used more by the usual error of "
+        f"their forecast, {best['harmed_share']:.3%} of their bytes would have had no room, instead of "
+        f"{best['today_harmed_share']:.3%}.</p>"
     )
 
 

@@ -104,14 +104,14 @@ def recovery_scores(found: DataFrame, recoveries: DataFrame) -> DataFrame:
     (`bound_seconds / seconds`: 1 is the best that keeps the share, more has broken it), `regret_seconds` (`seconds -
     bound_seconds`), `bottleneck_broker`, `bottleneck_role`, a column `regret_<cause>` per cause (seconds; with
     `regret_other` they sum up to the regret), `over_seconds`, `saturated_seconds` and `port_seconds` (of all ports),
-    `decisions`, `writes`, `writes_per_gb`, `churn`, `eta_error`, `is_estimated`.
+    `decisions`, `copies`, `writes`, `writes_per_gb`, `churn`, `eta_error`, `is_estimated`.
 
     Args:
         found: as `ports` returns them.
         recoveries: as `log.recoveries` returns them.
     """
     slowest = F.struct("bound_seconds", "budget_bytes", "broker_id", "role", *LOST)
-    sums = ("over_seconds", "saturated_seconds", "port_seconds", "decisions", "writes", "churn")
+    sums = ("over_seconds", "saturated_seconds", "port_seconds", "decisions", "copies", "writes", "churn")
     mean_budget = F.try_divide(F.col("slowest.budget_bytes"), F.col("seconds"))
     regrets = {
         f"regret_{cause}": F.coalesce(F.try_divide(F.col(f"slowest.lost_{cause}"), mean_budget), F.lit(0.0))
@@ -178,22 +178,24 @@ def worst_decisions(found: DataFrame) -> DataFrame:
     )
 
 
-def by_group(scores: DataFrame, key: str) -> DataFrame:
-    """Return one row per cluster and value of a key, with how the efficiency is distributed.
+def by_group(scores: DataFrame, *keys: str) -> DataFrame:
+    """Return one row per cluster and value of each key, with how the efficiency is distributed; all in one pass.
 
-    Columns: `cluster`, the key, `count`, `efficiency_p10`, `efficiency_p50`, `efficiency_p90`, `efficiency_worst`,
-    `over_share` and `saturated_share` (of all measured seconds), `writes`, `churn`.
+    Columns: `cluster`, the keys (null but for one; `cluster` as a key is the cluster as a whole), `count`,
+    `efficiency_p10`, `efficiency_p50`, `efficiency_p90`, `efficiency_worst`, `over_share` and `saturated_share` (of all
+    measured seconds), `writes`, `churn`.
 
     Args:
         scores: of recoveries or of ports; with `bound_seconds` and `seconds`.
-        key: a column; `date` gives the trend.
+        keys: columns; `date` gives the trend.
     """
     efficiency = F.try_divide(F.col("bound_seconds"), F.col("seconds"))
     percentiles = F.percentile("efficiency", F.array(F.lit(0.1), F.lit(0.5), F.lit(0.9)))
-    keys = list(dict.fromkeys(["cluster", key]))
+    sets = [[F.col(name) for name in dict.fromkeys(["cluster", key])] for key in keys]
+    names = [F.col(name) for name in dict.fromkeys(["cluster", *keys])]
     return (
         scores.withColumn("efficiency", efficiency)
-        .groupBy(*keys)
+        .groupingSets(sets, *names)
         .agg(
             F.count(F.lit(1)).alias("count"),
             percentiles.alias("p"),

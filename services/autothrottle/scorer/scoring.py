@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.score import REFERENCE_RATIO
 from autothrottle.scorer import scores
-from autothrottle.scorer.log import DecisionLogReader, quality, recoveries, usable
+from autothrottle.scorer.log import (
+    QUALITY,
+    DecisionLogReader,
+    FileCounts,
+    Folder,
+    quality,
+    recoveries,
+    rows_by_file,
+    usable,
+)
 from autothrottle.scorer.stretches import in_recoveries, port_bytes, stretches, with_bound, with_causes
 
 TABLES = ("recoveries", "ports", "timeline", "quality")
@@ -61,33 +71,38 @@ def score(spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], No
     if not 0 < settings.ratio <= 1:
         raise Invalid(f"reference ratio is {settings.ratio}; it must be > 0 and <= 1; give 0.9, for example")
     reader = DecisionLogReader(spark, settings.decisions)
-    files = _files(reader)
+    files = reader.files()
+    if not files:
+        raise Missing(
+            f"there is no decision log in {reader.uri}; start a planner with --decisions, or name another place"
+        )
     known = None if settings.anew else _table(spark, settings.out, "quality")
     new = _new_dates(files, known)
     if not new:
-        files.unpersist()
         tell("nothing is new since the last run")
         return Run(tables=_tables(spark, settings.out))
     tell(f"{len(new)} dates are new: {new[0]} to {new[-1]}")
-    log = recoveries(reader.reassignments()).coalesce(1).cache()
+    log = recoveries(reader.reassignments()).cache()
     dates, touched = _concerned(log, new)
     tell(f"reading {len(dates)} dates of decisions")
-    quality(reader.decisions(new), files.where(F.col("date").isin(*new))).transform(
-        lambda found: _write(found, settings.out, "quality")
-    )
+    fresh = {folder: counts for folder, counts in files.items() if folder[1] in new}
+    read = spark.createDataFrame(quality(fresh, rows_by_file(reader.decisions(new)).collect()), QUALITY)
+    _write(read.coalesce(1), settings.out, "quality")
     decisions = reader.decisions(sorted(dates)).transform(usable).transform(in_recoveries, touched)
     tell("scoring ports and recoveries")
-    ports = _stretches(decisions, touched, settings.ratio).transform(scores.ports, touched).cache()
+    ports = _stretches(decisions, touched, settings.ratio).transform(scores.ports, touched).transform(_by_date).cache()
     _write(ports, settings.out, "ports")
-    scored = ports.transform(scores.recovery_scores, touched).coalesce(1).cache()
+    scored = ports.coalesce(1).transform(scores.recovery_scores, touched).cache()
     _write(scored, settings.out, "recoveries")
     tell("looking for the worst decisions")
     slowest = decisions.transform(scores.of_bottlenecks, scored)
-    _write(_stretches(slowest, touched, settings.ratio).transform(_timeline), settings.out, "timeline")
-    (copies,) = ports.select(F.sum("copies")).collect()[0]
-    for kept in (files, log, ports, scored):
+    timeline = _stretches(slowest, touched, settings.ratio).transform(_timeline)
+    _write(timeline.transform(_by_date), settings.out, "timeline")
+    copies = sum(row["copies"] for row in scored.select("copies").collect())
+    for kept in (log, ports, scored):
         kept.unpersist()
-    return Run(tuple(sorted(dates)), copies or 0, _tables(spark, settings.out))
+    schemas = {"quality": read, "ports": ports, "recoveries": scored, "timeline": timeline}
+    return Run(tuple(sorted(dates)), copies, _tables(spark, settings.out, {k: v.schema for k, v in schemas.items()}))
 
 
 def _stretches(decisions: DataFrame, log: DataFrame, ratio: float) -> DataFrame:
@@ -101,26 +116,17 @@ def _timeline(found: DataFrame) -> DataFrame:
         *("cluster", "date", "recovery_id", "cycle_id", "trace_id", "time", "term", "cycle", "broker_id", "role"),
         *("instance_type", "reason", "seconds", "capacity", "client", "forecast", "headroom", "standing", "decided"),
         *("applied", "achieved", "budget", "used", "min_rate", "max_ratio", "change_threshold", "growth", "free"),
+        "interval_seconds",
         *("amount", "at", "reach", "before", "duration", "policy", *scores.LOST),
     )
 
 
-def _files(reader: DecisionLogReader) -> DataFrame:
-    try:
-        files = reader.files().coalesce(1).cache()
-        if files.take(1):
-            return files
-    except AnalysisException:
-        pass
-    raise Missing(f"there is no decision log in {reader.uri}; start a planner with --decisions, or name another place")
-
-
-def _new_dates(files: DataFrame, known: DataFrame | None) -> list[str]:
+def _new_dates(files: Mapping[Folder, FileCounts], known: DataFrame | None) -> list[str]:
     """The dates with other files than at the last run; a reassignment's end may be there later than its decisions."""
     columns = ("cluster", "date", "files", "reassignment_files")
     counted = {tuple(row) for row in known.select(*columns).collect()} if known is not None else set()
-    now = files.select(*columns).collect()
-    return sorted({row["date"] for row in now if tuple(row) not in counted})
+    now = ((*folder, counts.decisions, counts.reassignments) for folder, counts in files.items())
+    return sorted({row[1] for row in now if row not in counted})
 
 
 def _concerned(log: DataFrame, new: Collection[str]) -> tuple[set[str], DataFrame]:
@@ -134,27 +140,31 @@ def _concerned(log: DataFrame, new: Collection[str]) -> tuple[set[str], DataFram
     chosen = [(name, start, finish) for name, start, finish in spans if start in begun]
     dates = set(new).union(*(_days(start, finish) for _, start, finish in chosen))
     names = [name for name, _, _ in chosen]
-    return dates, log.where(F.col("recovery_id").isin(*names))
+    return dates, log if len(names) == len(spans) else log.where(F.col("recovery_id").isin(*names))
 
 
 def _days(start: date, finish: date) -> set[str]:
     return {(start + timedelta(days=n)).isoformat() for n in range((finish - start).days + 1)}
 
 
-def _write(found: DataFrame, out: str, table: str) -> DataFrame:
+def _by_date(found: DataFrame) -> DataFrame:
+    """The same rows, those of a cluster and date together: else every task writes a file for each date."""
+    return found.repartition(found.sparkSession.sparkContext.defaultParallelism, "cluster", "date")
+
+
+def _write(found: DataFrame, out: str, table: str) -> None:
     """Write a part of a table, in place of what was there of the same clusters and dates."""
-    by_date = found.repartition("cluster", "date")  # else every task writes a file for each date
-    by_date.write.mode("overwrite").partitionBy("cluster", "date").parquet(f"{out}/{table}")
-    return found
+    found.write.mode("overwrite").partitionBy("cluster", "date").parquet(f"{out}/{table}")
 
 
-def _table(spark: SparkSession, out: str, table: str) -> DataFrame | None:
+def _table(spark: SparkSession, out: str, table: str, schema: StructType | None = None) -> DataFrame | None:
+    """A table of all runs; where its columns are not given they are looked for in the files."""
     try:
-        return spark.read.parquet(f"{out}/{table}")
+        return (spark.read.schema(schema) if schema else spark.read).parquet(f"{out}/{table}")
     except AnalysisException:
         return None
 
 
-def _tables(spark: SparkSession, out: str) -> dict[str, DataFrame]:
-    found = {name: _table(spark, out, name) for name in TABLES}
+def _tables(spark: SparkSession, out: str, schemas: Mapping[str, StructType] | None = None) -> dict[str, DataFrame]:
+    found = {name: _table(spark, out, name, (schemas or {}).get(name)) for name in TABLES}
     return {name: table for name, table in found.items() if table is not None}

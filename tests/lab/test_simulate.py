@@ -14,13 +14,13 @@ import pytest
 
 from autothrottle.__main__ import main
 from autothrottle.adapters.decision_log import DecisionLog, LogLimits
+from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.loads import Capacity
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.static import StaticPolicy
-from autothrottle.core.simulation import ClientTraffic, TrafficStep
 from autothrottle.lab.recording import Outcome, Recording, bound
 from autothrottle.lab.scenario_file import read_scenario
 from autothrottle.lab.simulate import configure, play, scenario_of

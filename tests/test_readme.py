@@ -53,6 +53,7 @@ FOREIGN_FLAGS = {
     "anew",
     "deploy-mode",
     "plot",
+    "from-cluster",
     "from-decisions",
     "reassignment",
     "policies",

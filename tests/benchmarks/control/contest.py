@@ -334,7 +334,8 @@ def main(arguments: Sequence[str]) -> int:
         goal = "beside" if claim["wanted"] is None else f"wanted: at most {claim['wanted']:g}: {met}"
         print(f"{claim['claim']}: {claim['reached']:g} ({goal})")
     if given.record:
-        command = shlex.join(["make", "bench-control", f"ARGS={shlex.join(arguments)}"])
+        said = [f"--seeds {given.seeds}", *([f"--searches {given.searches}"] if given.searches else []), "--record"]
+        command = shlex.join(["make", "bench-control", f"ARGS={' '.join(said)}"])
         RESULTS.write_text(json.dumps(record(table, seeds, timings, command), indent=1) + "\n")
     return 0
 

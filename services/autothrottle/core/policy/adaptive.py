@@ -5,10 +5,11 @@ For each port, in bytes/s:
 1. `m = max(utilization - replication, 0)`, both over exactly the metric's interval: replication is counted from the
    sizes of logs, whatever the throttle was.
 2. `c = m` brought to now by how much faster logs grow than in that interval, where somebody reads them all.
-3. `h = max(floor, min(ratio * (C - c), C - c - 1.5 * sigma * c))`, sigma being how far forecasts were off lately; so
-   much of the ratio's share stays as `Tuning.kept` says.
+3. `h = max(floor, min(ratio * (C - c), C - c - 1.5 * sigma * c))`, sigma being how far forecasts were off lately; of a
+   link that is always as full the margin takes at most 15 % of the ratio's share.
 4. `rate = max(floor, min(h, 1.5 * need))`, the need being what the move asks of the port to end as soon as its
-   narrowest place allows, and what the flows of that place need where they share a port with others.
+   narrowest place allows, and what the flows of that place need where they share a port with others. A rate of 1.25 to
+   2 times the need, and within h, stays.
 5. A leader gets what its in-sync followers read of the partitions that move on top: its meter counts them.
 
 Where something of that cannot be seen it does without, port by port (`experience.Step`): without the growth of all logs
@@ -43,13 +44,13 @@ class Tuning:
     slack: float = 0.5
     """What a port gets beyond its need, as a share of it, >= 0."""
     slacks: tuple[float, float] = (0.25, 1.0)
-    """Between which a rate that stands is left alone: a need that changes is no reason to write."""
+    """Between which a rate that stands is left alone, as shares of the need: one that changes is no reason to write."""
     least: float = 0.5
     """Share of what is usual headroom in this move below which the others wait the less for a port, >= 0."""
     margin: float = 1.5
     """How many spreads of the forecasts' errors stay free, >= 0."""
     kept: float = 0.85
-    """Share of what the ratio gives that a margin leaves at least, in [0, 1]."""
+    """Share of what the ratio gives that a margin leaves at least where the link is as full as usual, in [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,6 +199,7 @@ class Composition:
         configuration = self.configuration
         overrides, discovery = self._overrides(), self._client(DiscoveryClient, peers.discovery)
         metrics = self._client(MetricsClient, peers.metrics)
+        limits, schedule, policy = configuration.limits, configuration.schedule, configuration.new_policy()
         servicer = AdminServicer(
             overrides,
             self._client(PlannerClient, peers.planner),
@@ -206,7 +207,7 @@ class Composition:
             discovery,
             self._membership,
             self._pauses,
-            Estimator(discovery, discovery, metrics, overrides, configuration.limits, configuration.schedule),
+            Estimator(discovery, discovery, metrics, overrides, limits, schedule, policy),
             self._catch_ups,
         )
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"

@@ -9,19 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.flows import Flow
 from autothrottle.core.loads import MEGABYTE, BytesPerSecond, Capacity
-from autothrottle.core.simulation import (
-    ClientTraffic,
-    Cluster,
-    QuotaMeter,
-    SimulatedBroker,
-    SimulatedPartition,
-    TrafficStep,
-    fair_shares,
-)
+from autothrottle.core.simulated_link import QuotaMeter, fair_shares
+from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition
 from autothrottle.core.topology import NO_LEADER
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER

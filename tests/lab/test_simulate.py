@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from datetime import timedelta
@@ -12,10 +14,13 @@ import pytest
 
 from autothrottle.__main__ import main
 from autothrottle.adapters.decision_log import DecisionLog, LogLimits
+from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.loads import Capacity
+from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.static import StaticPolicy
-from autothrottle.core.simulation import ClientTraffic, TrafficStep
 from autothrottle.lab.recording import Outcome, Recording, bound
 from autothrottle.lab.scenario_file import read_scenario
 from autothrottle.lab.simulate import configure, play, scenario_of
@@ -281,5 +286,44 @@ def test_a_move_that_never_ends_is_given_up(tmp_path: Path, capsys: pytest.Captu
     endless = file(
         tmp_path, ("megabytes = 3240", "megabytes = 10\nproduce = 5"), ("= 5\n[pl", "= 5\nlongest = 0.02\n[pl")
     )
-    assert main(["simulate", endless, "--static-rate=2"]) == 1
+    plot = tmp_path / "move.svg"
+    assert main(["simulate", endless, "--static-rate=2", "--plot", str(plot)]) == 1
     assert "it moves for more than 0:01:12" in capsys.readouterr().err
+    assert not plot.exists()
+
+
+def test_it_ends_quietly_when_nobody_reads_what_it_prints() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "autothrottle", "simulate", "--help"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("policy", [HeadroomPolicy(), AdaptivePolicy()], ids=["headroom", "adaptive"])
+def test_one_destination_whose_link_clients_fill_does_not_slow_the_flows_to_the_others(policy: Policy) -> None:
+    def copied_to_the_others(clients: int) -> float:
+        """Bytes within a minute while clients write so many MB/s to 1006."""
+        traffic = {b: ClientTraffic.constant(mb(40), mb(20)) for b in (1001, 1002, 1003, 1004, 1005)}
+        traffic[1006] = ClientTraffic.constant(mb(5), mb(clients))
+        brokers = {b: VirtualBroker(LINK, one) for b, one in traffic.items()}
+        pairs = [(leader, follower) for leader in (1001, 1002, 1003) for follower in (1004, 1005, 1006)]
+        moves = [VirtualMove("t", n, mb(9_000), (a,), (a, b)) for n, (a, b) in enumerate(pairs)]
+        timing = timedelta(seconds=10)
+        recovery = VirtualRecovery(
+            VirtualScenario(brokers, moves, limits(), policy, interval=timing, metrics_window=timing)
+        )
+        with pytest.raises(TimeoutError):
+            recovery.run(timedelta(seconds=60))
+        partitions = recovery.brokers.partitions.values()
+        return sum(partition.landed.get(b, 0.0) for partition in partitions for b in (1004, 1005))
+
+    assert copied_to_the_others(clients=95) >= 0.95 * copied_to_the_others(clients=20)

@@ -13,8 +13,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from autothrottle.adapters.decision_log import DecisionLog, LogLimits
+from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
 from autothrottle.core.plan import Limits
-from autothrottle.core.simulation import ClientTraffic, TrafficStep
 from autothrottle.lab.virtual import BEGIN, VirtualRecovery, VirtualScenario
 from tests.builders import limits, mb
 

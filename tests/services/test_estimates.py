@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.core.estimate import Goal
+from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.interface import Policy
+from autothrottle.core.policy.static import StaticPolicy
 from autothrottle_client import AdminClient, Conflict, Invalid, Missing, ReplicaRole, Unavailable
 from autothrottle_client.throttlectl import main
 from tests import builders
@@ -82,6 +88,23 @@ def test_what_moves_already_counts_with_what_is_left_of_it(house: House, admin: 
     assert admin.estimate_reassignment({("t", 0): (1001, 1003)}).bytes_to_move == 600_000_000
     with pytest.raises(Conflict, match="being reassigned to"):
         admin.estimate_reassignment({("t", 0): (1001, 1004)})
+
+
+def test_the_rates_are_those_that_the_configured_policy_would_give(house: House) -> None:
+    now = datetime.now(UTC)
+    metrics = MemoryMetrics(*(builders.load(b, tx=mb(20), rx=mb(10), end=now) for b in (1001, 1002, 1003, 1004)))
+
+    def rates(policy: Policy) -> list[int | None]:
+        estimator = replace(house.estimator, policy=policy, loads=metrics)
+        found = estimator.estimate({("t", 0): (1001, 1003)}, Goal(), timedelta(seconds=30))
+        return [port.rate for port in found.ports]
+
+    house.cluster.tell_progress()
+    house.cluster.start_reassignment("t", {0: (1001, 1003)})
+    assert rates(StaticPolicy(mb(40))) == [mb(40), mb(40)]
+    # It is asked for the first time, and what it needs is what its narrowest place has.
+    assert rates(AdaptivePolicy()) == [mb(72), mb(81)]
+    assert rates(HeadroomPolicy()) == [mb(72), mb(81)]
 
 
 def test_what_is_there_already_is_nothing_to_copy(admin: AdminClient) -> None:

@@ -20,10 +20,11 @@ from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.rpc import PlannerClient
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
 from autothrottle.core.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_REPLICAS, THROTTLE_KEYS
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.loads import MEGABYTE, Capacity
-from autothrottle.core.simulation import ClientTraffic, Cluster, SimulatedBroker, SimulatedPartition, TrafficStep
+from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition
 from autothrottle.lab.datadog import DatadogEmulator
 from autothrottle.lab.ensemble import ZooKeeperEnsemble
 from autothrottle.lab.services import Deployment, ServiceProcesses

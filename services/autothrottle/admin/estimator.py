@@ -11,6 +11,8 @@ from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.estimate import Estimate, Goal, estimate, only, transfers, wanted_sizes
 from autothrottle.core.loads import Loads
 from autothrottle.core.plan import Limits, plan
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.interface import Observation, Policy
 from autothrottle.core.reassignment import Targets, proposal, with_proposed
 from autothrottle.core.schedule import NO_SCHEDULE, Schedule
 from autothrottle.core.topology import Snapshot
@@ -34,6 +36,8 @@ class Estimator:
     limits: Limits
     schedule: Schedule = NO_SCHEDULE
     """Hours in which replication gets another share of the headroom."""
+    policy: Policy = HeadroomPolicy()  # noqa: RUF009 (frozen)
+    """Decides the rates; it has learned nothing, since the planner's own is another one."""
     wait: Callable[[float], None] = time.sleep
     """Lets so many seconds pass."""
 
@@ -61,8 +65,10 @@ class Estimator:
         self.wait(min(GROWTH_SECONDS, patience.left().total_seconds() / 2))
         carried = transfers(proposed.reassignments, sizes, self.sizes.fetch_log_sizes(logs, patience.left()))
         # Decided with all that moves, as the cycles would: a broker's throttle is one for all of it.
-        limits = self.schedule.limits(self.limits, datetime.now(UTC))
-        decided = plan(with_proposed(snapshot, found.start), loads, limits, self.overrides.read_overrides())
+        now = datetime.now(UTC)
+        limits, policy = self.schedule.limits(self.limits, now), self.policy.observe(Observation(now, snapshot, loads))
+        overrides = self.overrides.read_overrides()
+        decided = plan(with_proposed(snapshot, found.start), loads, limits, overrides, policy=policy)
         notes += [f"broker {b} does not tell its log sizes: {why}" for b, why in sorted(sizes.problems.items())]
         return estimate(carried, decided.decisions, goal, total, notes)
 

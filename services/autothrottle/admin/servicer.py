@@ -194,7 +194,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         """Return what is being reassigned."""
         validate_fields(request)
         snapshot = self._snapshots.fetch_snapshot(timeout=time_left(context))
-        return reassignments_to_list(snapshot)
+        return reassignments_to_list(snapshot, request.with_paths)
 
     def SubmitReassignment(
         self, request: admin_pb2.SubmitReassignmentRequest, context: grpc.ServicerContext

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 
@@ -47,6 +47,21 @@ class FlowProgress:
     recent: tuple[LandedMark, ...] = ()
     """The counts of the last minutes, ascending and closest in the last seconds. Where the first one is 0 nothing had
     landed before it, however long ago that was."""
+
+    @property
+    def landed_per_second(self) -> int | None:
+        """What arrived in the last minutes, bytes/s; None: it was read once only."""
+        first = self.recent[0] if self.recent else None
+        return _per_second(self.bytes_landed - first.bytes_landed, self.at - first.at) if first else None
+
+    @property
+    def grown_per_second(self) -> int | None:
+        """What is produced to its partitions, bytes/s, mean since counting began; None: it was read once only."""
+        return _per_second(self.bytes_grown, self.at - self.since)
+
+
+def _per_second(count: int, span: timedelta) -> int | None:
+    return round(count / span.total_seconds()) if span > timedelta(0) else None
 
 
 @dataclass(frozen=True, slots=True)

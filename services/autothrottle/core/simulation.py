@@ -1,10 +1,9 @@
 """A pure model of a Kafka cluster that copies partitions between brokers under KIP-73 throttles.
 
-Here live brokers with a link of limited width in each direction, the traffic of clients, partitions with
-their replicas, the fetchers that copy them, and the quota meters that hold the fetchers back. Time is
-virtual: nothing moves but by `Cluster.step`, and equal histories give equal states. There is no znode, clock,
-thread or chance in it; how the model lives in a real ZooKeeper in real time is in `lab`. The type to know is
-`Cluster`.
+Here live brokers, partitions with their replicas, and the fetchers that copy them; the links and meters that hold the
+fetchers back are in `simulated_link`, what clients offer in `client_traffic`. Time is virtual: nothing moves but by
+`Cluster.step`, and equal histories give equal states. There is no znode, clock, thread or chance in it; how the model
+lives in a real ZooKeeper in real time is in `lab`. The type to know is `Cluster`.
 
 How a step divides the links:
 
@@ -16,20 +15,20 @@ How a step divides the links:
    clients that do not fit are deferred: they wait in a backlog, which is served from what a later step leaves
    free.
 
-Source: KIP-73 (quotas), KIP-455 (reassignments), Kafka 3.9's SampledStat and SimpleRate (the window of a
-meter).
+Source: KIP-73 (quotas), KIP-455 (reassignments).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from autothrottle.core.client_traffic import ClientTraffic
 from autothrottle.core.configs import WILDCARD, ReplicaRole
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.flows import Flow
 from autothrottle.core.loads import BytesPerSecond, Capacity
+from autothrottle.core.simulated_link import Constraint, Port, fair_shares
 from autothrottle.core.topology import NO_LEADER
 
 TopicPartition = tuple[str, int]
@@ -40,243 +39,6 @@ FETCH_BYTES = 1_000_000
 
 _CAUGHT_UP_BYTES = 0.5
 """A replica that lacks less than this has everything: rounding, not data."""
-
-Constraint = tuple[float, Sequence[int]]
-"""A limit in bytes, and the indexes of the streams whose bytes together stay within it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrafficStep:
-    """What clients offer to one broker from a moment on."""
-
-    at_seconds: float
-    """Begin, in seconds of the script's time, >= 0."""
-    tx: BytesPerSecond
-    """What the broker is to send to clients, bytes/s, >= 0."""
-    rx: BytesPerSecond
-    """What clients send to the broker, bytes/s, >= 0."""
-
-    def of(self, role: ReplicaRole) -> BytesPerSecond:
-        """The direction that a role shares with clients: a leader sends, a follower receives."""
-        return self.tx if role is ReplicaRole.LEADER else self.rx
-
-
-@dataclass(frozen=True, slots=True)
-class ClientTraffic:
-    """What clients offer to one broker over time: constant between steps, nothing before the first one."""
-
-    steps: tuple[TrafficStep, ...] = ()
-    """Ascending by time; the last one holds for ever."""
-
-    def __post_init__(self) -> None:
-        times = [step.at_seconds for step in self.steps]
-        if times != sorted(set(times)) or any(t < 0 for t in times):
-            raise Invalid(f"traffic steps begin at {times}: they must be >= 0 and ascending; order them")
-        if any(step.tx < 0 or step.rx < 0 for step in self.steps):
-            raise Invalid("a traffic step offers less than 0 bytes/s: use 0 for no traffic")
-
-    @staticmethod
-    def constant(tx: BytesPerSecond, rx: BytesPerSecond) -> ClientTraffic:
-        """Traffic that never changes."""
-        return ClientTraffic((TrafficStep(0, tx, rx),))
-
-    def pieces(self, role: ReplicaRole, start: float) -> Iterator[tuple[float, BytesPerSecond]]:
-        """Yield (end, rate) of each constant piece from `start` on; the last end is infinite."""
-        rate = 0
-        for step in self.steps:
-            if step.at_seconds > start:
-                yield step.at_seconds, rate
-            rate = step.of(role)
-        yield math.inf, rate
-
-    def rate(self, role: ReplicaRole, at: float) -> BytesPerSecond:
-        """Return what clients offer at a moment."""
-        return next(self.pieces(role, at))[1]
-
-    def bytes_between(self, role: ReplicaRole, start: float, end: float) -> float:
-        """Return the bytes that clients offer from start to end.
-
-        >>> doubled = ClientTraffic((TrafficStep(0, 10, 0), TrafficStep(2, 20, 0)))
-        >>> doubled.bytes_between(ReplicaRole.LEADER, 1, 4)
-        50.0
-        """
-        total, at = 0.0, start
-        for piece_end, rate in self.pieces(role, start):
-            until = min(piece_end, end)
-            total += rate * (until - at)
-            at = until
-            if at >= end:
-                break
-        return total
-
-    def seconds_to_carry(self, amount: float, capacity: BytesPerSecond, role: ReplicaRole, start: float = 0.0) -> float:
-        """Return the first T with `integral of max(capacity - clients, 0) from start to start + T >= amount`.
-
-        Infinite when clients leave nothing free for ever.
-
-        >>> half = ClientTraffic((TrafficStep(0, 0, 20), TrafficStep(10, 0, 60)))
-        >>> half.seconds_to_carry(1200, 100, ReplicaRole.FOLLOWER)
-        20.0
-        """
-        if amount <= 0:
-            return 0.0
-        left, at = amount, start
-        for end, rate in self.pieces(role, start):
-            headroom = max(capacity - rate, 0)
-            if headroom and at + left / headroom <= end:
-                return at + left / headroom - start
-            left -= headroom * (end - at) if headroom else 0
-            at = end
-        return math.inf
-
-
-def fair_shares(wants: Sequence[float], constraints: Sequence[Constraint]) -> list[float]:
-    """Return the max-min fair share of each stream: no share can grow but by a smaller one's loss.
-
-    All shares grow together; a stream stops when it has what it wants or when one of its constraints is used
-    up.
-
-    >>> fair_shares([100, 100, 10], [(60, [0, 1, 2]), (20, [0])])
-    [20.0, 30.0, 10.0]
-    """
-    shares = [0.0] * len(wants)
-    growing = {i for i, want in enumerate(wants) if want > 0}
-    left = [max(limit, 0.0) for limit, _ in constraints]
-    while growing:
-        counts = [sum(i in growing for i in members) for _, members in constraints]
-        steps = [left[c] / n if n else math.inf for c, n in enumerate(counts)]
-        grow = min(min(steps, default=math.inf), min(wants[i] - shares[i] for i in growing))
-        full = {i for c, (_, members) in enumerate(constraints) if steps[c] <= grow for i in members}
-        for c, n in enumerate(counts):
-            left[c] = max(left[c] - grow * n, 0.0)
-        satisfied = {i for i in growing if wants[i] - shares[i] <= grow}
-        for i in growing:
-            shares[i] = float(wants[i]) if i in satisfied else shares[i] + grow
-        growing -= full | satisfied
-    return shares
-
-
-@dataclass(slots=True)
-class _Sample:
-    start_ms: int
-    last_event_ms: int
-    amount: float = 0.0
-
-    def reset(self, now_ms: int) -> None:
-        self.start_ms = self.last_event_ms = now_ms
-        self.amount = 0.0
-
-
-class QuotaMeter:
-    """The meter of one broker in one role: bytes in the last 11 samples of 1 s, and the time that they cover.
-
-    The time covered is at least one sample and grows to 11 or 12 s, so a meter that saw nothing starts with 1
-    s, and budget that was not spent in the window can be spent at once. Samples expire 11 s after their last
-    event.
-    """
-
-    SAMPLES = 11
-    """`replication.quota.window.num`."""
-    SAMPLE_MS = 1000
-    """`replication.quota.window.size.seconds`, in milliseconds."""
-
-    def __init__(self) -> None:
-        self._samples: list[_Sample] = []
-        self._current = 0
-
-    def record(self, now_ms: int, amount: float) -> None:
-        """Count bytes at a moment; moments never go back."""
-        if not self._samples:
-            self._samples.append(_Sample(now_ms, now_ms))
-        if now_ms - self._samples[self._current].start_ms >= self.SAMPLE_MS:
-            self._advance(now_ms)
-        sample = self._samples[self._current]
-        sample.amount += amount
-        sample.last_event_ms = now_ms
-
-    def rate(self, now_ms: int) -> float:
-        """Return the measured rate in bytes/s: bytes in the window / seconds that it covers."""
-        total, seconds = self._window(now_ms)
-        return total / seconds
-
-    def budget(self, now_ms: int, rate: BytesPerSecond) -> float:
-        """Return the bytes that may go until the measured rate is `rate`; negative while it is exceeded."""
-        total, seconds = self._window(now_ms)
-        return rate * seconds - total
-
-    def _advance(self, now_ms: int) -> None:
-        # One sample more than the window has: the oldest one still overlaps the window for a while.
-        self._current = (self._current + 1) % (self.SAMPLES + 1)
-        if self._current == len(self._samples):
-            self._samples.append(_Sample(now_ms, now_ms))
-        self._samples[self._current].reset(now_ms)
-
-    def _window(self, now_ms: int) -> tuple[float, float]:
-        if not self._samples:
-            self._samples.append(_Sample(now_ms, now_ms))
-        for sample in self._samples:
-            if now_ms - sample.last_event_ms >= self.SAMPLES * self.SAMPLE_MS:
-                sample.reset(now_ms)
-        covered_ms = now_ms - min(sample.start_ms for sample in self._samples)
-        return sum(s.amount for s in self._samples), max(covered_ms, self.SAMPLE_MS) / 1000
-
-
-class Port:
-    """One direction of a broker's link, with the throttle of the role that uses it.
-
-    The leader role sends, the follower role receives. All counters are cumulative bytes.
-    """
-
-    def __init__(self, role: ReplicaRole, capacity: BytesPerSecond, traffic: ClientTraffic) -> None:
-        self.role = role
-        self.capacity = capacity
-        self.traffic = traffic
-        self.rate: BytesPerSecond | None = None
-        """The throttle; None: unlimited."""
-        self.meter = QuotaMeter()
-        self.client_offered = 0.0
-        """What clients wanted to be carried."""
-        self.client_carried = 0.0
-        self.client_deferred = 0.0
-        """What did not fit when it was offered: the sum of all growth of the backlog."""
-        self.replication = 0.0
-        """What fetchers carried, in sync or not."""
-        self._arriving = 0.0
-        self._in_step = 0.0
-
-    @property
-    def client_backlog(self) -> float:
-        """Offered and not yet carried."""
-        return self.client_offered - self.client_carried
-
-    @property
-    def total(self) -> int:
-        """What the network interface counts: clients and replication."""
-        return round(self.client_carried + self.replication)
-
-    def offer(self, amount: float) -> None:
-        """Let clients want `amount` in the step that begins."""
-        self._arriving = amount
-        self._in_step = 0.0
-
-    def replication_limit(self, wanted: float, seconds: float) -> float:
-        """Return what replication may carry in this step; like clients, it gives way in proportion."""
-        limit = self.capacity * seconds
-        demand = self._arriving + wanted
-        return limit - self._arriving if demand <= limit else limit * wanted / demand
-
-    def carry(self, amount: float) -> None:
-        """Carry replication in this step."""
-        self._in_step += amount
-        self.replication += amount
-
-    def serve_clients(self, seconds: float) -> None:
-        """Carry for clients what replication has left free, the backlog first."""
-        before = self.client_backlog
-        free = max(self.capacity * seconds - self._in_step, 0.0)
-        self.client_offered += self._arriving
-        self.client_carried += min(before + self._arriving, free)
-        self.client_deferred += max(self.client_backlog - before, 0.0)
 
 
 class SimulatedBroker:

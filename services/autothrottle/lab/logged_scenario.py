@@ -6,7 +6,6 @@ left out, and said in the file: directions of links that took no part, the sizes
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -15,6 +14,7 @@ from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.decisions import DecisionRecord, ReassignmentRecord, ReassignmentStatus
 from autothrottle.core.errors import Missing
 from autothrottle.core.loads import MEGABYTE
+from autothrottle.lab.scenario_text import SMALLEST, broker_lines, move_lines
 
 _SAME = 0.2
 """MB/s: a client load that changes by less does not change."""
@@ -105,17 +105,7 @@ def _broker(broker_id: int, decisions: Sequence[DecisionRecord], start: datetime
             links[role] = max(d.capacity or 0 for d in own)
             loads[role] = _client_load(own, start)
     tx = links.get(ReplicaRole.LEADER) or links[ReplicaRole.FOLLOWER]
-    rx = links.get(ReplicaRole.FOLLOWER) or tx
-    steps = [f"  {{ at = {at:.1f}, tx = {sent:g}, rx = {got:g} }}," for at, sent, got in _joined(loads)]
-    return [
-        "",
-        "[[broker]]",
-        f"id = {broker_id}",
-        f"capacity = {{ tx = {tx / MEGABYTE:g}, rx = {rx / MEGABYTE:g} }}",
-        "traffic = [",
-        *steps,
-        "]",
-    ]
+    return broker_lines(broker_id, tx, links.get(ReplicaRole.FOLLOWER) or tx, _joined(loads))
 
 
 def _client_load(decisions: Sequence[DecisionRecord], start: datetime) -> list[_Step]:
@@ -155,16 +145,9 @@ def _moves(move: ReassignmentRecord) -> list[str]:
     each = max(round(move.partitions / len(move.paths)), 1)
     for path in move.paths:
         size = (path.bytes_landed - path.bytes_grown) / MEGABYTE / each
-        if size < 0.001:
+        if size < SMALLEST:
             continue
-        lines += [
-            "",
-            "[[move]]",
-            f"topic = {json.dumps(move.topics[0] if len(move.topics) == 1 else 'all')}",
-            f"partitions = {each}",
-            f"megabytes = {size:.3f}",
-            f"replicas = [{path.leader}]",
-            f"to = [{path.leader}, {path.follower}]",
-            f"produce = {path.bytes_grown / MEGABYTE / each / seconds:.4f}",
-        ]
+        topic = move.topics[0] if len(move.topics) == 1 else "all"
+        produce = path.bytes_grown / MEGABYTE / each / seconds
+        lines += move_lines(topic, each, size, path.leader, path.follower, produce)
     return lines

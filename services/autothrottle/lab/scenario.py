@@ -9,16 +9,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
 from autothrottle.core.errors import Invalid
 from autothrottle.core.loads import MEGABYTE, Capacity
-from autothrottle.core.simulation import (
-    ClientTraffic,
-    Cluster,
-    SimulatedBroker,
-    SimulatedPartition,
-    TopicPartition,
-    TrafficStep,
-)
+from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition, TopicPartition
 
 Document = dict[str, Any]
 """A JSON object."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from autothrottle.core.capacity import MAX_CAPACITY_MEGABYTES, parse_capacity
+from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
 from autothrottle.core.errors import Invalid
 from autothrottle.core.loads import MEGABYTE
-from autothrottle.core.simulation import ClientTraffic, TrafficStep
 from autothrottle.lab.virtual import BEGIN, VirtualBroker, VirtualMove
 
 PLANNER_OPTIONS = (

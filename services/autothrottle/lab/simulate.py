@@ -7,6 +7,7 @@ draws utilization, throttle and clients of every port that takes part.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import re
@@ -19,6 +20,7 @@ from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.history import Port
 from autothrottle.core.loads import MEGABYTE
+from autothrottle.lab.live_scenario import fetch_scenario
 from autothrottle.lab.logged_scenario import choose, scenario_text
 from autothrottle.lab.recording import Outcome, PortOutcome, Recording, Second
 from autothrottle.lab.scenario_file import PLANNER_OPTIONS, ScenarioFile, read_scenario
@@ -30,28 +32,48 @@ from autothrottle.scorer.svg import Series, sheet
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_BROKEN_PIPE = 141
 
 _POINTS = 300
 """Of each line of a plot."""
 
 _USAGE = """Usage: autothrottle simulate SCENARIO.toml [--plot FILE.svg] [options]
        autothrottle simulate --from-decisions URI [--reassignment ID] > SCENARIO.toml
+       autothrottle simulate --from-cluster ADDRESS > SCENARIO.toml
 
 Plays a move in virtual time under the real planner, and prints what became of it. deploy/scenario.toml explains the
 file; the second form makes one from the decision log, of the reassignment that ended last if no other one is named
-(needs the extra `decisions`). The options beat what the file's table `planner` says:
+(needs the extra `decisions`); the third one of what is left of the move that goes on, as the admin service (or
+`autothrottle run`) at this host:port tells it. The options beat what the file's table `planner` says:
 
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Play one scenario; return the exit status: 0, 1 when it did not end, 2 when it was called wrongly."""
+    """Play one scenario, or make one.
+
+    Return the exit status: 0, 1 when it did not end, 2 when it was called wrongly, 141 when nobody reads it any more.
+    """
+    try:
+        status = _run(argv)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # What is still buffered must not fail a second time when the interpreter ends.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+
+
+def _run(argv: Sequence[str]) -> int:
     if not argv or {"-h", "--help", "-help"} & set(argv):
         text = help_text("simulate", {CONFIG.name, *PLANNER_OPTIONS})
         print(_USAGE + text[text.index("An option is") :], file=sys.stdout if argv else sys.stderr)
         return 0 if argv else EXIT_USAGE
     if any(word.lstrip("-").split("=")[0] == "from-decisions" for word in argv):
         return _print_logged_scenario(argv)
+    if any(word.lstrip("-").split("=")[0] == "from-cluster" for word in argv):
+        return _print_live_scenario(argv)
     try:
         plot, flags = _own_flags(argv[1:])
         if argv[0].startswith("-"):
@@ -99,6 +121,17 @@ def _print_logged_scenario(argv: Sequence[str]) -> int:
     return 0
 
 
+def _print_live_scenario(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="autothrottle simulate", allow_abbrev=False)
+    parser.add_argument("--from-cluster", required=True, metavar="ADDRESS")
+    try:
+        print(fetch_scenario(parser.parse_args(argv).from_cluster), end="")
+    except AutothrottleError as error:
+        print(f"simulate: {error}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, Invalid) else EXIT_FAILED
+    return 0
+
+
 def _own_flags(words: Sequence[str]) -> tuple[Path | None, list[str]]:
     parser = argparse.ArgumentParser(prog="autothrottle simulate", allow_abbrev=False, add_help=False)
     parser.add_argument("--plot", "-plot", type=Path)
@@ -109,8 +142,12 @@ def _own_flags(words: Sequence[str]) -> tuple[Path | None, list[str]]:
 
 
 def _must_be_writable(plot: Path) -> None:
+    """Say so before an hour is simulated; what was not there is not there afterwards."""
+    is_new = not plot.exists()
     try:
-        plot.touch()
+        plot.open("a").close()
+        if is_new:
+            plot.unlink()
     except OSError as error:
         raise Invalid(
             f"--plot is {str(plot)!r}, which cannot be written: {error.strerror}. Fix: name another"

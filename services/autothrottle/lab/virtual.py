@@ -22,13 +22,14 @@ from autothrottle.adapters.memory import (
     MemoryPauses,
     MemoryTracer,
 )
+from autothrottle.core.client_traffic import ClientTraffic
 from autothrottle.core.configs import ConfigResource, ReplicaRole
 from autothrottle.core.loads import BrokerLoad, Capacity, Utilization
 from autothrottle.core.plan import Limits
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.schedule import NO_SCHEDULE, Schedule
-from autothrottle.core.simulation import ClientTraffic, Cluster, SimulatedBroker, SimulatedPartition, TopicPartition
+from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition, TopicPartition
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.settings import PlannerSettings, Ports
 from autothrottle.planner.triggers import Trigger

@@ -883,12 +883,17 @@ class ListReassignmentsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    WITH_PATHS_FIELD_NUMBER: _builtins.int
+    with_paths: _builtins.bool
+    """Whether the paths are wanted, of which a large cluster has a hundred thousand."""
     def __init__(
         self,
+        *,
+        with_paths: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["with_paths", b"with_paths"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -904,6 +909,7 @@ class ListReassignmentsResponse(_message.Message):
     ETA_FIELD_NUMBER: _builtins.int
     ETA_LOW_FIELD_NUMBER: _builtins.int
     ETA_HIGH_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReassigningTopic]:
         """One for each topic, by name."""
@@ -920,6 +926,10 @@ class ListReassignmentsResponse(_message.Message):
     def eta_high(self) -> _timestamp_pb2.Timestamp:
         """Not after this, likewise."""
 
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReassignmentPath]:
+        """What each leader sends to each destination, by their ids; empty: it was not wanted."""
+
     def __init__(
         self,
         *,
@@ -927,14 +937,68 @@ class ListReassignmentsResponse(_message.Message):
         eta: _timestamp_pb2.Timestamp | None = ...,
         eta_low: _timestamp_pb2.Timestamp | None = ...,
         eta_high: _timestamp_pb2.Timestamp | None = ...,
+        paths: _abc.Iterable[Global___ReassignmentPath] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "paths", b"paths", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListReassignmentsResponse: _TypeAlias = ListReassignmentsResponse  # noqa: Y015
+
+@_typing.final
+class ReassignmentPath(_message.Message):
+    """What one leader sends to one destination."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEADER_FIELD_NUMBER: _builtins.int
+    FOLLOWER_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    BYTES_LEFT_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    GROWTH_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    leader: _builtins.int
+    """The id of the broker that leads the partitions."""
+    follower: _builtins.int
+    """The id of the broker that copies them."""
+    partitions: _builtins.int
+    """How many partitions are still to be copied."""
+    bytes_left: _builtins.int
+    """Bytes that are left to be copied, as of some seconds ago. Absent: unknown."""
+    bytes_per_second: _builtins.int
+    """What arrived lately, bytes per second. Absent: unknown."""
+    growth_bytes_per_second: _builtins.int
+    """What is produced to these partitions, bytes per second, mean since they were first seen to move. Absent: unknown."""
+    def __init__(
+        self,
+        *,
+        leader: _builtins.int = ...,
+        follower: _builtins.int = ...,
+        partitions: _builtins.int = ...,
+        bytes_left: _builtins.int | None = ...,
+        bytes_per_second: _builtins.int | None = ...,
+        growth_bytes_per_second: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "_bytes_per_second", b"_bytes_per_second", "_growth_bytes_per_second", b"_growth_bytes_per_second", "bytes_left", b"bytes_left", "bytes_per_second", b"bytes_per_second", "growth_bytes_per_second", b"growth_bytes_per_second"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "_bytes_per_second", b"_bytes_per_second", "_growth_bytes_per_second", b"_growth_bytes_per_second", "bytes_left", b"bytes_left", "bytes_per_second", b"bytes_per_second", "follower", b"follower", "growth_bytes_per_second", b"growth_bytes_per_second", "leader", b"leader", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bytes_left: _TypeAlias = _typing.Literal["bytes_left"]  # noqa: Y015
+    _WhichOneofArgType__bytes_left: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left"]  # noqa: Y015
+    _WhichOneofReturnType__bytes_per_second: _TypeAlias = _typing.Literal["bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__bytes_per_second: _TypeAlias = _typing.Literal["_bytes_per_second", b"_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__growth_bytes_per_second: _TypeAlias = _typing.Literal["growth_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__growth_bytes_per_second: _TypeAlias = _typing.Literal["_growth_bytes_per_second", b"_growth_bytes_per_second"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_left) -> _WhichOneofReturnType__bytes_left | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_per_second) -> _WhichOneofReturnType__bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__growth_bytes_per_second) -> _WhichOneofReturnType__growth_bytes_per_second | None: ...
+
+Global___ReassignmentPath: _TypeAlias = ReassignmentPath  # noqa: Y015
 
 @_typing.final
 class ReassigningTopic(_message.Message):

@@ -15,7 +15,7 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.flows import Progress, TopicProgress
 from autothrottle.core.progress import remainder
 from autothrottle.core.reassignment import MAX_PARTITIONS, Submitted, Targets, partitions, targets
-from autothrottle.core.topology import Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.topology import Snapshot, TopicPartition, TopicReassignment, flows
 from autothrottle.v1 import admin_pb2, discovery_pb2, planner_pb2, types_pb2
 from autothrottle.wire.times import time_to_message
 
@@ -96,7 +96,7 @@ def submitted_from_message(message: planner_pb2.StartReassignmentResponse) -> Su
     )
 
 
-def reassignments_to_list(snapshot: Snapshot) -> admin_pb2.ListReassignmentsResponse:
+def reassignments_to_list(snapshot: Snapshot, with_paths: bool = False) -> admin_pb2.ListReassignmentsResponse:
     """Return what a snapshot shows to be reassigned, and how far it has come, as a message."""
     progress = snapshot.progress or Progress()
     left = remainder(snapshot)
@@ -105,7 +105,25 @@ def reassignments_to_list(snapshot: Snapshot) -> admin_pb2.ListReassignmentsResp
         eta=_time(left.eta if left else None),
         eta_low=_time(left.eta_low if left else None),
         eta_high=_time(left.eta_high if left else None),
+        paths=_paths_to_messages(snapshot, progress) if with_paths else (),
     )
+
+
+def _paths_to_messages(snapshot: Snapshot, progress: Progress) -> list[admin_pb2.ReassignmentPath]:
+    found = []
+    for flow, count in sorted(flows(snapshot).items()):
+        known = progress.flows.get(flow)
+        found.append(
+            admin_pb2.ReassignmentPath(
+                leader=flow[0],
+                follower=flow[1],
+                partitions=count,
+                bytes_left=known.bytes_left if known else None,
+                bytes_per_second=known.landed_per_second if known else None,
+                growth_bytes_per_second=known.grown_per_second if known else None,
+            )
+        )
+    return found
 
 
 def _topic_to_message(reassignment: TopicReassignment, progress: TopicProgress | None) -> admin_pb2.ReassigningTopic:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from autothrottle.core.bound import PortDemand, bound_seconds, budget
+from autothrottle.core.client_traffic import ClientTraffic
 from autothrottle.core.limits import Limits
 from autothrottle.core.loads import MEGABYTE, Capacity
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.static import StaticPolicy
-from autothrottle.core.simulation import ClientTraffic
 from autothrottle.lab.virtual import VirtualBroker, VirtualMove, VirtualRecovery, VirtualScenario
 from tests.benchmarks.links.tally import Port, Sample
 

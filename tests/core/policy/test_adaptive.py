@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress
 from autothrottle.core.history import Port
 from autothrottle.core.plan import Decision, Reason, plan
-from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.adaptive import AdaptivePolicy, Tuning
 from autothrottle.core.policy.experience import Step
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Observation, Policy
+from autothrottle.core.policy.pace import Work, needs
 from autothrottle.core.policy.static import StaticPolicy
 from tests import builders
 from tests.benchmarks.control.contestants import OriginalPolicy
@@ -64,6 +66,29 @@ def test_a_rate_is_within_ten_percent_of_the_ideal_two_cycles_after_it_can_know_
     assert narrowest(decided) == pytest.approx(0.9 * mb(40), rel=0.1)
 
 
+@pytest.mark.parametrize(("interval", "metrics"), [(10, 10), (30, 120)])
+@pytest.mark.parametrize(("before", "after"), [(30, 60), (60, 30)])
+def test_with_the_growth_of_logs_a_rate_is_right_one_cycle_after_a_step_and_stays_so(
+    interval: int, metrics: int, before: int, after: int
+) -> None:
+    """What counts as now once reached back into a metric of 10 s: the step that it had seen was halved again."""
+
+    def stepping(port: Port, second: int) -> float:
+        return mb(before) if second < 1500 else mb(after)
+
+    world = World(
+        AdaptivePolicy(), stepping, ONE_FLOW, interval=interval, window=metrics, delay=metrics, has_growth=True
+    )
+    world.run(until=1500 + 1)
+    for decided in world.run(until=1500 + 6 * interval + 1):
+        assert narrowest(decided) == pytest.approx(0.9 * mb(100 - after), rel=0.1)
+
+
+def test_the_margin_takes_no_more_than_its_part_of_the_headroom() -> None:
+    careful = World(AdaptivePolicy(tuning=Tuning(margin=20.0)), steady(mb(40)), ONE_FLOW)
+    assert narrowest(careful.run(until=900)[-1]) == pytest.approx(Tuning().kept * IDEAL, rel=0.01)
+
+
 def test_what_replication_achieves_never_lowers_a_rate() -> None:
     """A slow disk or fetcher looks like congestion; a rate that follows it down never comes up again."""
     quick = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW)
@@ -94,6 +119,30 @@ def test_what_is_not_the_narrowest_place_leaves_room_for_clients() -> None:
     decided = World(AdaptivePolicy(), steady(mb(40)), flows).run(until=900)[-1]
     assert decided[3, FOLLOWER].rate == pytest.approx(IDEAL, rel=0.1)
     assert decided[2, LEADER].rate == pytest.approx(1.5 * IDEAL / 4, rel=0.1)
+
+
+def test_a_need_that_changes_is_no_reason_to_write() -> None:
+    def swaying(port: Port, second: int) -> float:
+        return mb(60) if port == (3, FOLLOWER) and second // 300 % 2 else mb(40)
+
+    def changes(port: Port, tuning: Tuning) -> int:
+        flows = {Flow(1, 3): 3e11, Flow(2, 3): 1e11}
+        decided = World(AdaptivePolicy(tuning=tuning), swaying, flows, has_growth=True).run(until=3000)
+        return sum(one[port].rate != after[port].rate for one, after in pairwise(decided))
+
+    small_leader, narrowest_place = (2, LEADER), (3, FOLLOWER)
+    assert changes(small_leader, Tuning()) <= changes(small_leader, Tuning(slacks=(0.5, 0.5))) / 2
+    assert changes(narrowest_place, Tuning()) >= 7, "which follows its clients up and down"
+
+
+def test_a_flow_that_the_move_waits_for_is_not_crowded_out_at_its_other_end() -> None:
+    """A port that gave three flows half as much again as they need together gave the large one less than its need."""
+    flows = [(Flow(1, 4), 300.0), (Flow(2, 4), 30.0), (Flow(3, 4), 30.0)]
+    ports = {(1, LEADER): Work(300.0, 10.0), (2, LEADER): Work(30.0, 50.0), (4, FOLLOWER): Work(360.0, 50.0)}
+    found = needs(flows, ports)
+    assert found == {(1, LEADER): 10.0, (2, LEADER): 1.0, (4, FOLLOWER): 30.0}
+    tight = {**ports, (4, FOLLOWER): Work(360.0, 20.0)}
+    assert needs(flows, tight)[4, FOLLOWER] == 20.0, "what it has not it cannot need"
 
 
 def test_the_first_cycle_counts_everything_from_before_the_move_as_clients() -> None:

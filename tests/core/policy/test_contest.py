@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.simulation import fair_shares as plain_fair_shares
+from autothrottle.core.simulated_link import fair_shares as plain_fair_shares
 from tests.benchmarks.control.contest import Table, claims, lines
 from tests.benchmarks.control.contestants import OraclePolicy, OriginalPolicy
 from tests.benchmarks.control.fleet import MIX30, Entry, Fleet

@@ -5,9 +5,11 @@ For each port, in bytes/s:
 1. `m = max(utilization - replication, 0)`, both over exactly the metric's interval: replication is counted from the
    sizes of logs, whatever the throttle was.
 2. `c = m` brought to now by how much faster logs grow than in that interval, where somebody reads them all.
-3. `h = max(floor, min(ratio * (C - c), C - c - 1.5 * sigma * c))`, sigma being how far forecasts were off lately.
+3. `h = max(floor, min(ratio * (C - c), C - c - 1.5 * sigma * c))`, sigma being how far forecasts were off lately; of a
+   link that is always as full the margin takes at most 15 % of the ratio's share.
 4. `rate = max(floor, min(h, 1.5 * need))`, the need being what the move asks of the port to end as soon as its
-   narrowest place allows.
+   narrowest place allows, and what the flows of that place need where they share a port with others. A rate of 1.25 to
+   2 times the need, and within h, stays.
 5. A leader gets what its in-sync followers read of the partitions that move on top: its meter counts them.
 
 Where something of that cannot be seen it does without, port by port (`experience.Step`): without the growth of all logs
@@ -41,10 +43,14 @@ class Tuning:
 
     slack: float = 0.5
     """What a port gets beyond its need, as a share of it, >= 0."""
+    slacks: tuple[float, float] = (0.25, 1.0)
+    """Between which a rate that stands is left alone, as shares of the need: one that changes is no reason to write."""
     least: float = 0.5
     """Share of what is usual headroom in this move below which the others wait the less for a port, >= 0."""
     margin: float = 1.5
     """How many spreads of the forecasts' errors stay free, >= 0."""
+    kept: float = 0.85
+    """Share of what the ratio gives that a margin leaves at least where the link is as full as usual, in [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,11 @@ class AdaptivePolicy:
         ratio, floor = sight.limits.max_ratio(one.role), float(sight.limits.floor)
         spread *= max(load.age / _OLD_SECONDS, 1.0)
         free = one.capacity - load.rate
-        room = max(floor, min(ratio * free, free - spread * load.rate))
+        # Of a link that clients nearly fill all the time the margin would take most: the move would hardly get on
+        # there. Where it is full for once it can wait.
+        usual = one.capacity - load.long_view
+        kept = self.tuning.kept * (min(free / usual, 1.0) if usual > 0 else 1.0)
+        room = max(floor, min(ratio * free, max(free - spread * load.rate, kept * ratio * free)))
         return _Room(room, max(room, ratio * (one.capacity - load.long_view)), load)
 
     def _needs(self, sight: Sight, rooms: Mapping[Port, _Room]) -> Mapping[Port, float]:
@@ -119,19 +129,26 @@ class AdaptivePolicy:
             )
             for port, room in rooms.items()
         }
-        left = ((flow, float(count.bytes_left)) for flow, count in progress.flows.items())
+        left = [(flow, float(count.bytes_left)) for flow, count in progress.flows.items()]
         found = needs(left, ports)
         return {port: need for port, need in found.items() if port not in unknown}
 
     def _proposal(self, one: PortSight, room: _Room, need: float | None, in_sync: float, limits: Limits) -> Proposal:
-        rate = room.now if need is None else min(room.now, (1 + self.tuning.slack) * need)
-        rate = max(rate, float(limits.floor))
-        if one.role is ReplicaRole.LEADER:
-            rate += in_sync * self.experience.grown(one.port)
+        on_top = in_sync * self.experience.grown(one.port) if one.role is ReplicaRole.LEADER else 0.0
+        rate = room.now if need is None else min(room.now, self._eased(one, need, on_top))
+        rate = max(rate, float(limits.floor)) + on_top
         basis = (room.load.step if room.load else Step.GUESSED).value
         if room.load and room.load.age > _OLD_SECONDS:
             basis = f"{basis}, {room.load.age:.0f}s old"
         return Proposal(round(rate), round(room.load.rate) if room.load else None, basis)
+
+    def _eased(self, one: PortSight, need: float, on_top: float) -> float:
+        """What a port gets beyond its need, where clients leave room for it: what it has, while that is about right."""
+        if one.previous is not None:
+            least, most = self.tuning.slacks
+            if (1 + least) * need <= one.previous - on_top <= (1 + most) * need:
+                return one.previous - on_top
+        return (1 + self.tuning.slack) * need
 
 
 def _in_sync_followers(snapshot: Snapshot) -> dict[int, float]:

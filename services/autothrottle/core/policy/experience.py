@@ -25,7 +25,10 @@ LATE_SECONDS = 15.0
 """A metric may end so long after the last reading of log sizes and still count as covered."""
 
 LATEST_SECONDS = 30.0
-"""What counts as now, at least: a few seconds of growth are noise."""
+"""What counts as now: a few seconds of growth are noise."""
+
+_STEP = 0.15
+"""What the last reading differs by from the mean of that time, relative, when it is no noise."""
 
 LONG_VIEW_SECONDS = 1800.0
 """Over which the load that a plan for the whole move counts on is averaged."""
@@ -198,14 +201,18 @@ class _Growth:
 
 
 def _now_and_then(series: Series, start: float, end: float, now: float) -> tuple[float, float] | None:
-    """The growth per second of the last interval, and that of a metric's interval; None: not known."""
+    """The growth per second of the last interval, and that of a metric's interval; None: not known.
+
+    After a step the last interval does not reach back into the metric's: what that has seen would be halved again.
+    """
     if len(series.times) < 2 or not series.covers(start, end, LATE_SECONDS):
         return None
     last = series.times[-1]
     begin = max(min(series.times[-2], last - LATEST_SECONDS), series.times[0])
     if now - last > max(2 * (last - begin), 60.0):
         return None
-    return series.rate(begin, last), series.rate(start, end)
+    latest, newest = series.rate(begin, last), series.rate(max(begin, min(series.times[-2], end)), last)
+    return newest if abs(newest - latest) > _STEP * latest else latest, series.rate(start, end)
 
 
 @dataclass(frozen=True, slots=True)

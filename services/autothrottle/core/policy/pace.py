@@ -5,7 +5,8 @@ Everything is in bytes and seconds, as floats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from autothrottle.core.configs import ReplicaRole
@@ -14,6 +15,9 @@ from autothrottle.core.history import Port
 
 _LEAST_SHARE = 0.05
 """Of its headroom that a port is believed to have for what is left, however fast that grows."""
+
+_NARROW = 0.8
+"""Share of the longest wait from which on a port is one that the whole move waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,13 @@ class Work:
         return self.seconds * (min(self.headroom / self.least, 1.0) ** 2 if self.least > 0 else 1.0)
 
 
-def needs(flows: Iterable[tuple[Flow, float]], ports: Mapping[Port, Work]) -> dict[Port, float]:
+def needs(flows: Collection[tuple[Flow, float]], ports: Mapping[Port, Work]) -> dict[Port, float]:
     """Return what each port needs, bytes/s, so that no flow is the reason for a late end.
 
     Every flow may take as long as the whole move: what is not narrow leaves the rest to clients. But one port whose
     clients leave it next to nothing does not slow the others down: below `least` they wait for it less and less. What
-    such a port cannot take its leaders do not need.
+    such a port cannot take its leaders do not need. And what the whole move waits for is not crowded out at its other
+    end: see `_beside`.
 
     Args:
         flows: each with the bytes that it has left.
@@ -64,4 +69,30 @@ def needs(flows: Iterable[tuple[Flow, float]], ports: Mapping[Port, Work]) -> di
         for port in (source, target) if seconds else ():
             if port in wanted and port not in slow:
                 wanted[port] -= left / whole - left / seconds
-    return {port: max(rate, 0.0) + ports[port].grown for port, rate in wanted.items()}
+    beside = _beside(flows, ports, whole) if whole else {}
+    return {
+        port: max(rate, min(beside.get(port, 0.0), ports[port].headroom)) + ports[port].grown
+        for port, rate in wanted.items()
+    }
+
+
+def _beside(flows: Collection[tuple[Flow, float]], ports: Mapping[Port, Work], whole: float) -> Mapping[Port, float]:
+    """Return what a port needs for the flows of the narrowest ports, bytes/s.
+
+    Kafka lets flows share a port evenly, whatever each has left: one that the move waits for gets no more than the
+    small ones beside it. It takes as many times what that flow needs as there are flows.
+    """
+    narrow = {port for port, work in ports.items() if work.waited_for >= _NARROW * whole}
+    senders = {broker_id for broker_id, role in narrow if role is ReplicaRole.LEADER}
+    receivers = {broker_id for broker_id, role in narrow if role is ReplicaRole.FOLLOWER}
+    into: dict[int, float] = {}
+    out: dict[int, float] = {}
+    for (leader, follower), left in flows:
+        if leader in senders and left > into.get(follower, 0.0):
+            into[follower] = left
+        if follower in receivers and left > out.get(leader, 0.0):
+            out[leader] = left
+    arriving = Counter(flow.follower for flow, left in flows if left > 0 and flow.follower in into)
+    leaving = Counter(flow.leader for flow, left in flows if left > 0 and flow.leader in out)
+    found = {(b, ReplicaRole.FOLLOWER): arriving[b] * left / whole for b, left in into.items()}
+    return found | {(b, ReplicaRole.LEADER): leaving[b] * left / whole for b, left in out.items()}

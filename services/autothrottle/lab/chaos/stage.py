@@ -16,6 +16,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from autothrottle.adapters.zookeeper.codec import format_change_notification, format_config, parse_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
 from autothrottle.core.configs import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
@@ -25,7 +26,7 @@ from autothrottle.core.configs import (
 )
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.loads import MEGABYTE, Capacity
-from autothrottle.core.simulation import ClientTraffic, Cluster, SimulatedBroker, SimulatedPartition, TrafficStep
+from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition
 from autothrottle.lab.chaos.proxy import Link
 from autothrottle.lab.chaos.schedule import SESSION_SECONDS, Edit, Schedule
 from autothrottle.lab.datadog import DatadogEmulator

@@ -1,0 +1,72 @@
+"""A scenario of what moves now, told by services that run, and played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autothrottle.__main__ import main
+from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.core.loads import Capacity
+from autothrottle.lab.scenario_file import read_scenario
+from tests import builders
+from tests.builders import eventually, mb
+from tests.services.house import BROKERS, House
+
+GB = 1_000_000_000
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """A planner leads; clients make every broker send 20 and receive 10 of 100 MB/s; t has 2 partitions of 3.6 GB."""
+    metrics = MemoryMetrics(*(builders.load(b, tx=mb(20), rx=mb(10)) for b in BROKERS))
+    with House(metrics, metrics) as built:
+        built.cluster.add_topic("t", {0: (1001, 1002), 1: (1001, 1002)})
+        for broker_id, held in ((1001, 3_600_000_000), (1002, 3_600_000_000), (1003, 0)):
+            for partition in (0, 1):
+                built.cluster.grow(broker_id, "t", partition, held)
+        built.start_planners()
+        eventually(lambda: built.planners[0].state().leading)
+        yield built
+
+
+def test_what_is_left_becomes_a_scenario_that_can_be_played(
+    house: House, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house.cluster.tell_progress()
+    house.cluster.start_reassignment("t", {0: (1001, 1003), 1: (1001, 1003)})
+    house.cluster.grow(1003, "t", 0, GB)
+    eventually(lambda: (last := house.planners[0].state().last_cycle) is not None and len(last.decisions) == 2)
+    file = tmp_path / "live.toml"
+
+    def is_written() -> bool:
+        assert main(["simulate", "--from-cluster", house.address("admin")]) == 0
+        file.write_text(capsys.readouterr().out)
+        return sum(move.size for move in read_scenario(file).moves) == pytest.approx(6.2 * GB)
+
+    eventually(is_written)
+    scenario = read_scenario(file)
+    assert {b: one.capacity for b, one in scenario.brokers.items()} == {
+        1001: Capacity(mb(100), mb(100)),
+        1003: Capacity(mb(100), mb(100)),
+    }
+    sender, receiver = (scenario.brokers[b].traffic.steps[0] for b in (1001, 1003))
+    assert (sender.tx, receiver.rx) == (mb(20), mb(10))
+    assert [(move.topic, move.replicas, move.target) for move in scenario.moves] == [("t", (1001,), (1001, 1003))] * 2
+    # 0.9 of 80 MB/s are 72.
+    assert main(["simulate", str(file), "--policy=static", "--static-rate=72"]) == 0
+    makespan = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("makespan  "))
+    assert float(makespan.split()[1]) == pytest.approx(6200 / 72, rel=0.15)
+
+
+def test_what_makes_no_scenario_is_said(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(*arguments: str) -> str:
+        assert main(["simulate", "--from-cluster", *arguments]) == 1
+        return capsys.readouterr().err
+
+    assert "nothing moves that is still to be copied" in refused(house.address("admin"))
+    house.cluster.start_reassignment("t", {0: (1001, 1003)})
+    assert "what broker 1001 has still to send to broker 1003 is unknown" in refused(house.address("admin"))
+    assert "admin" in refused("127.0.0.1:1")

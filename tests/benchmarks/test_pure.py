@@ -12,7 +12,7 @@ import pytest
 
 from autothrottle.core.changes import ChangeSet, changes
 from autothrottle.core.configs import ConfigResource
-from autothrottle.core.flows import FlowProgress, Progress
+from autothrottle.core.flows import FlowProgress, LandedMark, Progress
 from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.loads import MEGABYTE, BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.plan import Limits, Plan, plan
@@ -138,3 +138,25 @@ def test_plan_of_the_adaptive_policy(figures: Figures) -> None:
     # The first one works out what follows from the partitions, which stays.
     figures.add("plan(), adaptive", str(LARGE), "CPU s", planning[1:])
     figures.add("adaptive policy, observing", str(LARGE), "CPU s", observing[1:])
+
+
+@pytest.mark.usefixtures("collected_rarely")
+@pytest.mark.parametrize("earlier", [0, 3, 16])
+def test_plan_with_log_sizes(figures: Figures, earlier: int) -> None:
+    """95,000 flows whose log sizes are read anew before every cycle, each with some counts of the last minutes."""
+    history, moves = ThrottleHistory().observe(NOW - timedelta(hours=1), {}), moving()
+    pairs, since = list(flows(moves)), NOW - timedelta(hours=1)
+    ages = [timedelta(seconds=30 * number) for number in range(earlier, 0, -1)]
+
+    def count(run: int) -> FlowProgress:
+        marks = tuple(LandedMark(NOW - age, number * 10**8) for number, age in enumerate(ages))
+        return FlowProgress(earlier * 10**8 + run, run, 10**11, NOW, since, marks)
+
+    planning = []
+    for run in range(RUNS):
+        snapshot = replace(moves, progress=Progress({pair: count(run) for pair in pairs}, at=NOW))
+        seconds, decided = timed(lambda snapshot=snapshot: plan(snapshot, loads(300), LIMITS, history=history))  # type: ignore[misc]
+        planning.append(seconds)
+        assert len(decided.decisions) == 2 * LARGE.brokers
+    # The first one works out what follows from the partitions, which stays.
+    figures.add(f"plan(), log sizes with {earlier} earlier counts of each flow", str(LARGE), "CPU s", planning[1:])

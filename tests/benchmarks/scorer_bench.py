@@ -283,6 +283,13 @@ def _line(name: str, rows: int, found: Mapping[str, Any]) -> str:
     )
 
 
+def _record(result: Mapping[str, Any]) -> None:
+    """Keep a size's figures at once, in place of older ones; those of other sizes stay."""
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    others = [older for older in kept if older["rows"] != result["rows"]]
+    RESULTS.write_text(json.dumps(sorted([*others, result], key=lambda r: int(r["rows"])), indent=1) + "\n")
+
+
 def _apart(which: str, log: Path, out: Path) -> Mapping[str, Any]:
     command = [sys.executable, "-m", "tests.benchmarks.scorer_bench", "--only", which, "--log", str(log)]
     ran = subprocess.run([*command, "--out", str(out)], stdout=subprocess.PIPE, text=True, check=True)
@@ -303,14 +310,12 @@ def main() -> None:
         both = {"spark": lambda: by_spark(arguments.log, arguments.out), "pandas": lambda: by_pandas(arguments.log)}
         print(json.dumps(both[arguments.only]()))
         return
-    results = []
     for millions in map(float, arguments.millions.split(",")):
         with tempfile.TemporaryDirectory() as directory:
-            results.append(measure(millions, Path(directory)))
-        if arguments.record:  # what was measured stays, whatever becomes of the next one
-            today = f"{datetime.now(UTC):%Y-%m-%d}"
+            result = measure(millions, Path(directory))
+        if arguments.record:
             command = f'make bench-score ARGS="--millions {arguments.millions} --record"'
-            RESULTS.write_text(json.dumps({"date": today, "command": command, "results": results}, indent=1) + "\n")
+            _record({"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": command, **result})
 
 
 if __name__ == "__main__":

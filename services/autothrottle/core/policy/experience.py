@@ -13,7 +13,7 @@ from enum import Enum
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress
-from autothrottle.core.growth import LogGrowth
+from autothrottle.core.growth import GrowthMark, LogGrowth
 from autothrottle.core.history import Port
 from autothrottle.core.loads import Utilization
 from autothrottle.core.policy.interface import Observation
@@ -186,15 +186,18 @@ class _Growth:
 
     @staticmethod
     def extended(old: _Growth | None, new: LogGrowth) -> _Growth:
-        """The growth with one more reading; whoever counts anew begins a new series."""
-        at = new.at.timestamp()
-        if old is None or old.newest.since != new.since:
-            return _Growth(new, Series().plus(at, 0.0), Series().plus(at, 0.0))
-        return _Growth(
-            new,
-            old.led.plus(at, new.led - old.newest.led),
-            old.received.plus(at, new.received - old.newest.received),
-        )
+        """The growth with one more reading; whoever counts anew begins a new series, with what was counted before."""
+        led = received = Series()
+        known = new.curve[0]
+        if old is not None and old.newest.since == new.since:
+            led, received = old.led, old.received
+            known = GrowthMark(old.newest.at, old.newest.led, old.newest.received)
+        for mark in new.curve:
+            if not led.times or mark.at > known.at:
+                led = led.plus(mark.at.timestamp(), mark.led - known.led)
+                received = received.plus(mark.at.timestamp(), mark.received - known.received)
+                known = mark
+        return _Growth(new, led, received)
 
 
 def _now_and_then(series: Series, start: float, end: float, now: float) -> tuple[float, float] | None:

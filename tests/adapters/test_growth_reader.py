@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -11,9 +12,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from autothrottle.adapters.growth import GrowthReader
+from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 from autothrottle.adapters.memory import MemoryCluster
+from autothrottle.adapters.progress import ProgressReader
 from autothrottle.core.progress import LogSizes
 from autothrottle.core.topology import TopicPartition
+from autothrottle.ports.cluster import SnapshotEvent
+from tests.adapters.kafka_in_memory import MemoryKafka, MemoryLedger
 from tests.builders import eventually, mb, reassignment
 
 BROKERS = frozenset({1001, 1002, 1003})
@@ -164,3 +169,25 @@ def test_a_cluster_that_answers_nobody_is_read_on_when_it_does() -> None:
         source.grow(1001, "clients", 0, 700)
         source.unavailable(False)
         eventually(lambda: reader.growth[1001].led == 700)
+
+
+def test_a_rise_is_an_event_that_starts_a_cycle() -> None:
+    source, events = Source(), list[SnapshotEvent]()
+    source.produced = mb(10)
+    source.start_reassignment("t", {0: (1001, 1003)})
+    with (
+        contextlib.closing(ProgressReader(source, GrowthReader(source, interval=OFTEN))) as progress,
+        contextlib.closing(
+            AdminSnapshots(MemoryKafka(source), MemoryLedger(source), timedelta(milliseconds=20), progress=progress)
+        ) as snapshots,
+    ):
+        watch = snapshots.watch_snapshots(events.append)
+        source.read_on(8)
+        source.produced = mb(15)
+        eventually(lambda: any("more comes in for clients of broker 1001" in event.reason for event in events))
+        (told,) = [event for event in events if "more comes in" in event.reason]
+        seen = snapshots.fetch_snapshot(min_version=told.version, timeout=timedelta(seconds=30))
+        watch.close()
+    assert not told.urgent, "nothing moves unthrottled"
+    assert seen.progress is not None
+    assert seen.progress.growth[1001].led > mb(160)

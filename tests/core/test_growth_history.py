@@ -108,6 +108,12 @@ def test_a_broker_that_was_not_read_for_minutes_is_counted_anew() -> None:
     assert readings.counts(1002) == (0, 0)
 
 
+def test_two_readings_of_one_moment_lose_nothing() -> None:
+    readings = Readings().read({1001: {A: 0}}).read({1001: {A: 5}}).read({1001: {A: 7}}, after=0)
+    assert readings.counts() == (5, 5)
+    assert readings.read({1001: {A: 9}}).counts() == (9, 9)
+
+
 def test_earlier_counts_are_kept_for_minutes_the_older_the_sparser() -> None:
     readings = Readings()
     for count in range(600):

@@ -48,16 +48,19 @@ class Remote(Bench):
         self.stack.callback(client.close)
         return replace(super().ports(election), snapshots=client)
 
-    def play(self, cycles: int) -> set[str]:
-        """Run cycles; return the bases of the last one's decisions of 1003."""
+    def play(self, cycles: int, read_every: int = INTERVAL) -> set[str]:
+        """Run cycles, the logs being read so often; return the bases of the last one's decisions of 1003."""
         bases: set[str] = set()
         for _ in range(cycles):
             standing = self.rate(1003, FOLLOWER) or 0.0
-            self.cluster.grow(1003, "t1", 0, round(mb(standing) * INTERVAL))
-            self.cluster.grow(1003, "clients", 0, round(mb(self.produced) * INTERVAL))
+            for _ in range(0, INTERVAL, read_every):
+                self.seconds += read_every
+                self.cluster.grow(1003, "t1", 0, round(mb(standing) * read_every))
+                self.cluster.grow(1003, "clients", 0, round(mb(self.produced) * read_every))
+                self.cluster.fetch_snapshot(timeout=timedelta(seconds=1))
             self.past.append(self.produced + standing)
             self._measure()
-            record = self.cycle(after=INTERVAL)
+            record = self.cycle(after=0)
             bases = {one.basis for one in record.decisions if one.broker_id == 1003}
             self.rise()
             self.seconds -= 30
@@ -66,7 +69,7 @@ class Remote(Bench):
     def _measure(self) -> None:
         known = self.past[:-3][-3:]
         rx = sum(known) / len(known) if known else self.produced
-        end = NOON + timedelta(seconds=self.seconds + INTERVAL - 30)
+        end = NOON + timedelta(seconds=self.seconds - 30)
         self.metrics.set_loads(builders.load(1003, tx=0, rx=mb(rx), end=end))
         self.metrics.set_loads(builders.load(1001, tx=mb(20), rx=0, end=end))
 
@@ -88,3 +91,22 @@ def test_a_step_in_the_load_is_known_at_the_next_cycle_long_before_a_metric_says
     remote.play(2)
     assert remote.rate(1003, FOLLOWER) == pytest.approx(0.9 * (100 - 60), rel=0.1), "no metric covers the step yet"
     assert first is not None and first < 0.9 * (100 - 20)
+
+
+def test_where_logs_are_read_often_the_rate_is_right_at_the_first_cycle_after_the_step(remote: Remote) -> None:
+    remote.play(12, read_every=2)
+    assert remote.rate(1003, FOLLOWER) == pytest.approx(0.9 * (100 - 10), rel=0.05)
+    remote.produced = 60.0
+    remote.play(1, read_every=2)
+    assert remote.rate(1003, FOLLOWER) == pytest.approx(0.9 * (100 - 60), rel=0.1)
+
+
+def test_clients_that_leave_are_believed_when_they_have_been_away_for_half_a_minute(remote: Remote) -> None:
+    remote.produced = 60.0
+    remote.play(12, read_every=2)
+    remote.produced = 10.0
+    remote.play(1, read_every=2)
+    first = remote.rate(1003, FOLLOWER)
+    assert first is not None and first < 0.9 * (100 - 35), "a pause for breath is no reason for a burst"
+    remote.play(2, read_every=2)
+    assert remote.rate(1003, FOLLOWER) == pytest.approx(0.9 * (100 - 10), rel=0.1)

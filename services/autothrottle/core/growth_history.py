@@ -61,6 +61,8 @@ class GrowthHistory:
         for broker_id, logs in sizes.brokers.items():
             led, received = 0, 0
             if broker_id in brokers:
+                if logs.at <= brokers[broker_id].at:
+                    continue
                 apart = {*copied.get(broker_id, _NONE), *self.copied.get(broker_id, _NONE)}
                 led, received = _gained(broker_id, self.sizes[broker_id], logs, apart, leaders)
             brokers[broker_id] = _counted(brokers.get(broker_id), led, received, logs.at)
@@ -117,8 +119,6 @@ def _gained(
 def _counted(old: LogGrowth | None, led: int, received: int, at: datetime) -> LogGrowth:
     if old is None:
         return LogGrowth(0, 0, at, at)
-    if at <= old.at:
-        return old
     recent = _thinned((*old.recent, GrowthMark(old.at, old.led, old.received)), at)
     return LogGrowth(old.led + led, old.received + received, at, old.since, recent)
 

@@ -13,7 +13,7 @@ from enum import Enum
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress
-from autothrottle.core.growth import GrowthMark, LogGrowth
+from autothrottle.core.growth import LEAST_RISE, RISE, GrowthMark, LogGrowth
 from autothrottle.core.history import Port
 from autothrottle.core.loads import Utilization
 from autothrottle.core.policy.interface import Observation
@@ -26,6 +26,9 @@ LATE_SECONDS = 15.0
 
 LATEST_SECONDS = 30.0
 """What counts as now, at least: a few seconds of growth are noise."""
+
+_RISING_SECONDS = (4.0, 8.0, 15.0)
+"""Over which a rise of the clients' load is looked for, where logs are read often enough: clients do not wait."""
 
 LONG_VIEW_SECONDS = 1800.0
 """Over which the load that a plan for the whole move counts on is averaged."""
@@ -208,7 +211,11 @@ def _now_and_then(series: Series, start: float, end: float, now: float) -> tuple
     begin = max(min(series.times[-2], last - LATEST_SECONDS), series.times[0])
     if now - last > max(2 * (last - begin), 60.0):
         return None
-    return series.rate(begin, last), series.rate(start, end)
+    usual = series.rate(begin, last)
+    # A rise counts as soon as it lasts for some readings; what falls, or swings, waits until it is the mean.
+    windows = [seconds for seconds in _RISING_SECONDS if seconds < last - begin and series.readings(last - seconds) > 1]
+    latest = max([series.rate(last - seconds, last) for seconds in windows], default=usual)
+    return latest if latest > usual + max(RISE * usual, LEAST_RISE) else usual, series.rate(start, end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ _HIGHER = 1.1
 _SAME_RISE = 30.0
 """Seconds for which the readings before a rise are still among those that are looked at."""
 
-_CLOSE_SECONDS = 2.0
+_CLOSE_SECONDS = 0.5
 
 
 class GrowthReader:
@@ -161,7 +161,7 @@ class GrowthReader:
         return now < when + _SAME_RISE and rate < _HIGHER * told
 
     def _complain(self, failure: str) -> None:
-        if failure and not self._failure:
+        if failure and not self._failure and not self._closed:
             log.warning("the growth of logs cannot be read, clients' load is known as late as the metrics: %s", failure)
         self._failure = failure
 

@@ -178,6 +178,7 @@ def test_two_readings_above_all_before_are_a_rise_and_say_what_comes_now(led: bo
 def test_one_burst_is_no_rise_nor_is_what_swings_as_before() -> None:
     assert risen(grown(10, 10, 10, 10, 10, 30)) is None
     assert risen(grown(10, 20, 10, 20, 10, 20, 20, 20)) is None
+    assert risen(grown(10, 10, 10, 2, 14, 14)) is None, "they make up for what was held up"
     assert risen(grown(100, 100, 100, 109, 109)) is None, "not more than a tenth"
     assert risen(grown(0, 0, 0, 0.9, 0.9)) is None, "less than a megabyte per second"
 

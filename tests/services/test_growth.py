@@ -38,6 +38,8 @@ class Remote(Bench):
         self.cluster.grow(1003, "t1", 0, 0)
         self.produced = 10.0
         """MB/s, to 1003."""
+        self.burst: tuple[float, ...] = ()
+        """In place of that, in each 2 s of a cycle; the same in the mean."""
         self.past: list[float] = []
 
     def ports(self, election: MemoryElection) -> Ports:
@@ -53,10 +55,11 @@ class Remote(Bench):
         bases: set[str] = set()
         for _ in range(cycles):
             standing = self.rate(1003, FOLLOWER) or 0.0
-            for _ in range(0, INTERVAL, read_every):
+            for second in range(0, INTERVAL, read_every):
                 self.seconds += read_every
+                produced = self.burst[second // 2] if self.burst else self.produced
                 self.cluster.grow(1003, "t1", 0, round(mb(standing) * read_every))
-                self.cluster.grow(1003, "clients", 0, round(mb(self.produced) * read_every))
+                self.cluster.grow(1003, "clients", 0, round(mb(produced) * read_every))
                 self.cluster.fetch_snapshot(timeout=timedelta(seconds=1))
             self.past.append(self.produced + standing)
             self._measure()
@@ -99,6 +102,16 @@ def test_where_logs_are_read_often_the_rate_is_right_at_the_first_cycle_after_th
     remote.produced = 60.0
     remote.play(1, read_every=2)
     assert remote.rate(1003, FOLLOWER) == pytest.approx(0.9 * (100 - 60), rel=0.1)
+
+
+def test_clients_that_make_up_for_a_stall_do_not_lower_the_rate(remote: Remote) -> None:
+    remote.produced = 30.0
+    remote.play(12, read_every=2)
+    before = remote.rate(1003, FOLLOWER)
+    assert before == pytest.approx(0.9 * (100 - 30), rel=0.05)
+    remote.burst = (10.0, 10.0, 30.0, 50.0, 50.0)
+    remote.play(1, read_every=2)
+    assert remote.rate(1003, FOLLOWER) == before
 
 
 def test_clients_that_leave_are_believed_when_they_have_been_away_for_half_a_minute(remote: Remote) -> None:

@@ -6,6 +6,7 @@ logs of a broker can give them to a policy; none needs them. The type to know is
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -59,7 +60,7 @@ def risen(growth: LogGrowth) -> float | None:
     """Return what a broker takes in since a rise, bytes/s; None: there was none in the last readings.
 
     A rise is in each of the last `RISE_READINGS` above every reading of the seconds before, by `RISE` and at least by
-    `LEAST_RISE`, of what is produced or of all that comes in.
+    `LEAST_RISE`, of what is produced or of all that comes in, and does not only make up for a stall.
 
     >>> from datetime import UTC
     >>> second, noon = timedelta(seconds=1), datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -82,5 +83,9 @@ def risen(growth: LogGrowth) -> float | None:
 
 
 def _rises(rates: Sequence[float]) -> bool:
-    before, latest = max(rates[:-RISE_READINGS]), min(rates[-RISE_READINGS:])
-    return latest > before + max(RISE * before, LEAST_RISE)
+    before, latest = rates[:-RISE_READINGS], rates[-RISE_READINGS:]
+    if min(latest) <= max(before) + max(RISE * max(before), LEAST_RISE):
+        return False
+    usual = statistics.median(before)
+    # Clients that were held up make up for it: that is no more than they were going to bring.
+    return sum(rate - usual for rate in rates) > sum(rate - usual for rate in latest) / 2

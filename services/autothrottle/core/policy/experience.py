@@ -13,7 +13,7 @@ from enum import Enum
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress
-from autothrottle.core.growth import LEAST_RISE, RISE, GrowthMark, LogGrowth
+from autothrottle.core.growth import LEAST_RISE, RISE, RISE_READINGS, GrowthMark, LogGrowth
 from autothrottle.core.history import Port
 from autothrottle.core.loads import Utilization
 from autothrottle.core.policy.interface import Observation
@@ -29,6 +29,12 @@ LATEST_SECONDS = 30.0
 
 _RISING_SECONDS = (4.0, 8.0, 15.0)
 """Over which a rise of the clients' load is looked for, where logs are read often enough: clients do not wait."""
+
+_HELD_UP_SECONDS = 10.0
+"""Before a rise: what clients could not bring then they bring now."""
+
+_NOT_MADE_UP = 0.1
+"""The share of a rise by which the mean of both together is above the usual, at least: after a stall it is not."""
 
 LONG_VIEW_SECONDS = 1800.0
 """Over which the load that a plan for the whole move counts on is averaged."""
@@ -211,11 +217,34 @@ def _now_and_then(series: Series, start: float, end: float, now: float) -> tuple
     begin = max(min(series.times[-2], last - LATEST_SECONDS), series.times[0])
     if now - last > max(2 * (last - begin), 60.0):
         return None
+    return _latest(series, begin, last), _rate_of(series, start, end)
+
+
+def _rate_of(series: Series, start: float, end: float) -> float:
+    """The growth per second of an interval that `series` covers but for its end.
+
+    Of what came since the last reading nothing is known, which does not make it nothing: the mean of the rest stands
+    for it.
+    """
+    known = min(end, series.times[-1])
+    return series.rate(min(start, known - (end - start) / 2), known)
+
+
+def _latest(series: Series, begin: float, last: float) -> float:
+    """The growth per second up to now: the mean since `begin`, or what it has risen to meanwhile.
+
+    A rise counts as soon as it lasts for two readings, and only if it does not make up for what was held up just
+    before. What falls waits until it is the mean.
+    """
     usual = series.rate(begin, last)
-    # A rise counts as soon as it lasts for some readings; what falls, or swings, waits until it is the mean.
-    windows = [seconds for seconds in _RISING_SECONDS if seconds < last - begin and series.readings(last - seconds) > 1]
-    latest = max([series.rate(last - seconds, last) for seconds in windows], default=usual)
-    return latest if latest > usual + max(RISE * usual, LEAST_RISE) else usual, series.rate(start, end)
+    found = usual
+    for seconds in _RISING_SECONDS:
+        if last - seconds - _HELD_UP_SECONDS < begin or series.readings(last - seconds) < RISE_READINGS:
+            continue
+        risen, whole = series.rate(last - seconds, last), series.rate(last - seconds - _HELD_UP_SECONDS, last)
+        if risen > usual + max(RISE * usual, LEAST_RISE) and whole - usual > _NOT_MADE_UP * (risen - usual):
+            found = max(found, risen)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +316,7 @@ class Experience:
         if end <= start:
             return None
         if series is not None and series.covers(start, end, LATE_SECONDS):
-            return series.rate(start, end)
+            return _rate_of(series, start, end)
         earlier = landed.rate(*port, used.start, used.end)
         if earlier is not None:
             return float(earlier)

@@ -194,8 +194,9 @@ class Watched:
 def clients_bring_more_than_lands(cluster: KafkaCluster, watched: Watched) -> None:
     """Produce to both ends; what the move itself brings is no growth of theirs."""
     with topic(cluster, {0: [1001, 1004], 1: [1004, 1001]}, 1000) as beside:
-        created, known = datetime.now(UTC), dict[int, tuple[int, int]]()
-        eventually(lambda: known.update(watched.grown(created)) or known.keys() == SIDES.keys(), 60)
+        created = datetime.now(UTC)
+        eventually(lambda: watched.grown(created).keys() == SIDES.keys(), 60)
+        known = watched.grown(created)
         size = on_disk(cluster, 1001, beside)[beside, 0]
         fill(cluster, beside, BESIDE)
         produced = on_disk(cluster, 1001, beside)[beside, 0] - size

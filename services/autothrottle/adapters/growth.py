@@ -25,6 +25,9 @@ INTERVAL = timedelta(seconds=2)
 LEADERS_INTERVAL = timedelta(seconds=30)
 """Between two looks at who leads what."""
 
+_LOOK_AGAIN = timedelta(seconds=5)
+"""The same while a topic is there that nobody knows."""
+
 BROKER_TIMEOUT = timedelta(seconds=5)
 """For one broker's answer."""
 
@@ -144,7 +147,9 @@ class GrowthReader:
             return
         self._leaders = self._source.fetch_leaders(topics, BROKER_TIMEOUT)
         self._topics = topics
-        self._leaders_due = began + LEADERS_INTERVAL.total_seconds()
+        # What is new may not be known to whoever was asked.
+        is_complete = topics <= {topic for topic, _ in self._leaders}
+        self._leaders_due = began + (LEADERS_INTERVAL if is_complete else _LOOK_AGAIN).total_seconds()
 
     def _tell_rises(self, broker_ids: Collection[int]) -> None:
         now = time.monotonic()

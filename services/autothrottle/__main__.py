@@ -26,6 +26,7 @@ from kazoo.client import KazooClient
 
 from autothrottle import __version__
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
+from autothrottle.adapters.growth import GrowthReader
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
 from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
 from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
@@ -290,7 +291,8 @@ class Composition:
         """What reads log sizes, for as long as the process lives; None when nothing tells them."""
         if self._kafka_admin is None:
             return None
-        progress = ProgressReader(KafkaLogSizes(self._kafka_admin))
+        sizes = KafkaLogSizes(self._kafka_admin)
+        progress = ProgressReader(sizes, GrowthReader(sizes))
         self._stack.callback(progress.close)
         return progress
 

@@ -10,6 +10,7 @@ from autothrottle.core.changes import Change, Edit, ForeignThrottle, Outcome, Ou
 from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource, ReplicaRole
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress, TopicProgress
+from autothrottle.core.growth import GrowthMark, LogGrowth
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.pause import Pause, PauseMode
@@ -58,6 +59,15 @@ def flow_progresses(draw: st.DrawFn) -> FlowProgress:
     return FlowProgress(landed, draw(_bytes), draw(_bytes), at, draw(times), recent)
 
 
+@st.composite
+def log_growths(draw: st.DrawFn) -> LogGrowth:
+    """Counts that only grow, with earlier ones; in columns no time is 1970."""
+    led, received, at = draw(_bytes), draw(_bytes), draw(times)
+    marks = draw(st.lists(st.tuples(_microseconds, st.integers(0, led), st.integers(0, received)), max_size=3))
+    recent = tuple(GrowthMark(at - timedelta(microseconds=age), *counts) for age, *counts in marks)
+    return LogGrowth(led, received, at, draw(times), recent)
+
+
 etas = st.none() | times.filter(lambda time: time != datetime(1970, 1, 1, tzinfo=UTC))
 """In columns 1970 stands for what is unknown."""
 progresses = st.builds(
@@ -68,6 +78,7 @@ progresses = st.builds(
     st.none() | times,
     st.none() | times,
     st.none() | times,
+    st.dictionaries(broker_ids, log_growths(), max_size=5),
 )
 
 

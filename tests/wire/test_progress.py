@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress, TopicProgress
+from autothrottle.core.growth import GrowthMark, LogGrowth
 from autothrottle.v1.admin_pb2 import ListReassignmentsResponse
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.v1.discovery_pb2 import Progress as ProgressMessage
@@ -29,6 +30,9 @@ ONE = Progress(
     topics={"t": TopicProgress(30, 70)},
     at=NOON,
     eta=NOON + timedelta(minutes=7),
+    growth={
+        1001: LogGrowth(9, 20, NOON, NOON - timedelta(minutes=3), (GrowthMark(NOON - timedelta(seconds=2), 4, 5),))
+    },
 )
 
 
@@ -59,9 +63,17 @@ def test_progress_arrives_as_it_was_sent_however_it_is_cut(progress: Progress, r
         "recent_counts",
         "recent_ages_us",
         "recent_bytes_before",
+        "growth_led",
+        "growth_received",
+        "growth_times_us",
+        "growth_since_us",
+        "growth_recent_counts",
+        "growth_recent_ages_us",
+        "growth_recent_led_before",
+        "growth_recent_received_before",
     ],
 )
-def test_a_column_of_flows_that_is_too_short_is_incomplete(column: str) -> None:
+def test_a_column_of_flows_or_brokers_that_is_too_short_is_incomplete(column: str) -> None:
     message = sent(ONE, 10)
     getattr(message, column).pop()
     with pytest.raises(Incomplete, match=f"the column {column} of the progress has 0 values instead of 1"):

@@ -6,12 +6,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from autothrottle.adapters.growth import GrowthReader
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.flows import Progress
 from autothrottle.core.progress import LogSizes, ProgressHistory
 from autothrottle.core.topology import TopicReassignment
+from autothrottle.ports.cluster import Watch
 from autothrottle.ports.log_sizes import LogSizeSource
 
 log = logging.getLogger(__name__)
@@ -37,10 +40,20 @@ class ProgressReader:
     def __init__(
         self,
         source: LogSizeSource,
+        growth: GrowthReader | None = None,
         *,
         interval: timedelta = INTERVAL,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """Begin to read when something moves.
+
+        Args:
+            source: who knows the sizes of the logs that move.
+            growth: follows the same moves, closed with this; None: how fast all logs grow is unknown.
+            interval: between two readings, > 0.
+            now: the time, UTC.
+        """
+        self._growth = growth
         self._source, self._interval, self._now = source, interval, now
         self._changed = threading.Condition()
         self._moving: tuple[TopicReassignment, ...] = ()
@@ -59,6 +72,8 @@ class ProgressReader:
             self._closed = True
             self._changed.notify_all()
         self._thread.join(_CLOSE_SECONDS)
+        if self._growth:
+            self._growth.close()
 
     def follow(
         self,
@@ -81,11 +96,18 @@ class ProgressReader:
                 self._begun = True
                 self._changed.notify_all()
             self._moving, self._brokers = reassignments, brokers
+        if self._growth:
+            self._growth.follow(reassignments, brokers)
+
+    def watch_growth(self, notify: Callable[[str], None]) -> Watch | None:
+        """Call `notify` with a line whenever clients bring more to a broker; None: nobody knows."""
+        return self._growth.watch(notify) if self._growth else None
 
     @property
     def progress(self) -> Progress:
         """What the last reading gave; without a time before the first."""
-        return self._history.progress
+        progress = self._history.progress
+        return replace(progress, growth=self._growth.growth) if self._growth else progress
 
     def _run(self) -> None:
         began = worked = 0.0

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from autothrottle.core.growth import LogGrowth
+
 
 class Flow(NamedTuple):
     """The replication traffic from one leader to one destination: a tuple, since 100,000 are looked up at a time."""
@@ -96,6 +98,8 @@ class Progress:
     """Not before this, as far as the rates of the last minutes tell, UTC; None: unknown."""
     eta_high: datetime | None = None
     """Not after this, likewise."""
+    growth: Mapping[int, LogGrowth] = field(default_factory=dict)
+    """Broker id -> growth of its logs, of those that take part or did lately; absent: nobody has read it."""
 
     @property
     def bytes_landed(self) -> int:

@@ -1,12 +1,38 @@
 """How fast the logs on a broker grow: what clients do right now, minutes before a metric says so.
 
-Here live the values only. Who reads the sizes of all logs of a broker can give them to a policy; none needs them.
+Here live the values, and what a step in them is; they are counted in `growth_history`. Whoever reads the sizes of all
+logs of a broker can give them to a policy; none needs them. The type to know is `LogGrowth`.
 """
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import NamedTuple
+
+RISE = 0.1
+"""More than this share above what it was before is a rise: less would change no rate."""
+
+LEAST_RISE = 1_000_000.0
+"""Bytes/s: a smaller rise is none, whatever its share."""
+
+RISE_READINGS = 2
+"""So many readings in a row show a rise: one alone may be a burst."""
+
+BEFORE_RISE = timedelta(seconds=20)
+"""Over which the readings before a rise are looked at."""
+
+
+class GrowthMark(NamedTuple):
+    """What was counted at an earlier moment."""
+
+    at: datetime
+    """UTC."""
+    led: int
+    received: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +47,45 @@ class LogGrowth:
     """When it was read, UTC."""
     since: datetime
     """When counting began, UTC; subtract only counts with the same `since`."""
+    recent: tuple[GrowthMark, ...] = ()
+    """The counts of the last minutes, ascending and closest in the last seconds."""
+
+    @property
+    def curve(self) -> Sequence[GrowthMark]:
+        """All that was counted, the newest last."""
+        return (*self.recent, GrowthMark(self.at, self.led, self.received))
+
+
+def risen(growth: LogGrowth) -> float | None:
+    """Return what a broker takes in since a rise, bytes/s; None: there was none in the last readings.
+
+    A rise is in each of the last `RISE_READINGS` above every reading of the seconds before, by `RISE` and at least by
+    `LEAST_RISE`, of what is produced or of all that comes in, and does not only make up for a stall.
+
+    >>> from datetime import UTC
+    >>> second, noon = timedelta(seconds=1), datetime(2026, 1, 1, 12, tzinfo=UTC)
+    >>> counts = (0, 4_000_000, 8_000_000, 12_000_000, 26_000_000, 40_000_000)
+    >>> marks = [GrowthMark(noon + 2 * i * second, 0, count) for i, count in enumerate(counts)]
+    >>> risen(LogGrowth(0, 40_000_000, marks[-1].at, noon, tuple(marks[:-1])))
+    7000000.0
+    >>> risen(LogGrowth(0, 12_000_000, marks[3].at, noon, tuple(marks[:3]))) is None
+    True
+    """
+    curve = [mark for mark in growth.curve if mark.at >= growth.at - BEFORE_RISE]
+    if len(curve) < RISE_READINGS + 3:
+        return None
+    led = [(new.led - old.led) / (new.at - old.at).total_seconds() for old, new in pairwise(curve)]
+    received = [(new.received - old.received) / (new.at - old.at).total_seconds() for old, new in pairwise(curve)]
+    if not (_rises(led) or _rises(received)):
+        return None
+    first = curve[-1 - RISE_READINGS]
+    return (growth.received - first.received) / (growth.at - first.at).total_seconds()
+
+
+def _rises(rates: Sequence[float]) -> bool:
+    before, latest = rates[:-RISE_READINGS], rates[-RISE_READINGS:]
+    if min(latest) <= max(before) + max(RISE * max(before), LEAST_RISE):
+        return False
+    usual = statistics.median(before)
+    # Clients that were held up make up for it: that is no more than they were going to bring.
+    return sum(rate - usual for rate in rates) > sum(rate - usual for rate in latest) / 2

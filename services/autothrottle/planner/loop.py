@@ -314,7 +314,8 @@ class Planner:
             self._stand_still(cycle, cycle.pause)
             return
         memory, limits = self._memory, self._limits()
-        seen = Observation(self._now(), cycle.snapshot, cycle.loads)
+        progress = cycle.snapshot.progress
+        seen = Observation(self._now(), cycle.snapshot, cycle.loads, progress.growth if progress else {})
         memory.policy = (memory.policy or self._settings.policy).observe(seen)
         cycle.plan = plan(
             cycle.snapshot,

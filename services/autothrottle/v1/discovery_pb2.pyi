@@ -481,6 +481,15 @@ class Progress(_message.Message):
     TOPIC_ETAS_US_FIELD_NUMBER: _builtins.int
     TOPIC_ETA_LOWS_US_FIELD_NUMBER: _builtins.int
     TOPIC_ETA_HIGHS_US_FIELD_NUMBER: _builtins.int
+    GROWTH_BROKERS_FIELD_NUMBER: _builtins.int
+    GROWTH_LED_FIELD_NUMBER: _builtins.int
+    GROWTH_RECEIVED_FIELD_NUMBER: _builtins.int
+    GROWTH_TIMES_US_FIELD_NUMBER: _builtins.int
+    GROWTH_SINCE_US_FIELD_NUMBER: _builtins.int
+    GROWTH_RECENT_COUNTS_FIELD_NUMBER: _builtins.int
+    GROWTH_RECENT_AGES_US_FIELD_NUMBER: _builtins.int
+    GROWTH_RECENT_LED_BEFORE_FIELD_NUMBER: _builtins.int
+    GROWTH_RECENT_RECEIVED_BEFORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def read_time(self) -> _timestamp_pb2.Timestamp:
         """When the reading was complete; absent: there was none yet. Only in the first chunk, as `eta`."""
@@ -563,6 +572,42 @@ class Progress(_message.Message):
     def topic_eta_highs_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Not after this, likewise."""
 
+    @_builtins.property
+    def growth_brokers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The brokers whose logs were read, all of them: those that take part in a move, or did lately."""
+
+    @_builtins.property
+    def growth_led(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Bytes by which the logs that each of these leads grew; only grows. Subtract only counts with the same time of begin."""
+
+    @_builtins.property
+    def growth_received(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Bytes by which all its logs grew, but for replicas that were still being copied; likewise."""
+
+    @_builtins.property
+    def growth_times_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """When each of these was read, in microseconds since 1970."""
+
+    @_builtins.property
+    def growth_since_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """When counting began, in microseconds since 1970."""
+
+    @_builtins.property
+    def growth_recent_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many earlier counts of the last minutes each of these has."""
+
+    @_builtins.property
+    def growth_recent_ages_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How long before its time each earlier count was taken, in microseconds, broker after broker and the oldest first."""
+
+    @_builtins.property
+    def growth_recent_led_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How much less than `growth_led` it was."""
+
+    @_builtins.property
+    def growth_recent_received_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How much less than `growth_received` it was."""
+
     def __init__(
         self,
         *,
@@ -586,10 +631,19 @@ class Progress(_message.Message):
         topic_etas_us: _abc.Iterable[_builtins.int] | None = ...,
         topic_eta_lows_us: _abc.Iterable[_builtins.int] | None = ...,
         topic_eta_highs_us: _abc.Iterable[_builtins.int] | None = ...,
+        growth_brokers: _abc.Iterable[_builtins.int] | None = ...,
+        growth_led: _abc.Iterable[_builtins.int] | None = ...,
+        growth_received: _abc.Iterable[_builtins.int] | None = ...,
+        growth_times_us: _abc.Iterable[_builtins.int] | None = ...,
+        growth_since_us: _abc.Iterable[_builtins.int] | None = ...,
+        growth_recent_counts: _abc.Iterable[_builtins.int] | None = ...,
+        growth_recent_ages_us: _abc.Iterable[_builtins.int] | None = ...,
+        growth_recent_led_before: _abc.Iterable[_builtins.int] | None = ...,
+        growth_recent_received_before: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "read_time", b"read_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_grown", b"bytes_grown", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "followers", b"followers", "leaders", b"leaders", "read_time", b"read_time", "recent_ages_us", b"recent_ages_us", "recent_bytes_before", b"recent_bytes_before", "recent_counts", b"recent_counts", "since_us", b"since_us", "times_us", b"times_us", "topic_bytes_landed", b"topic_bytes_landed", "topic_bytes_left", b"topic_bytes_left", "topic_eta_highs_us", b"topic_eta_highs_us", "topic_eta_lows_us", b"topic_eta_lows_us", "topic_etas_us", b"topic_etas_us", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_grown", b"bytes_grown", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "followers", b"followers", "growth_brokers", b"growth_brokers", "growth_led", b"growth_led", "growth_received", b"growth_received", "growth_recent_ages_us", b"growth_recent_ages_us", "growth_recent_counts", b"growth_recent_counts", "growth_recent_led_before", b"growth_recent_led_before", "growth_recent_received_before", b"growth_recent_received_before", "growth_since_us", b"growth_since_us", "growth_times_us", b"growth_times_us", "leaders", b"leaders", "read_time", b"read_time", "recent_ages_us", b"recent_ages_us", "recent_bytes_before", b"recent_bytes_before", "recent_counts", b"recent_counts", "since_us", b"since_us", "times_us", b"times_us", "topic_bytes_landed", b"topic_bytes_landed", "topic_bytes_left", b"topic_bytes_left", "topic_eta_highs_us", b"topic_eta_highs_us", "topic_eta_lows_us", b"topic_eta_lows_us", "topic_etas_us", b"topic_etas_us", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

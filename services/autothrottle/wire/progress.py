@@ -8,6 +8,7 @@ from itertools import accumulate, islice, pairwise
 
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress, TopicProgress
+from autothrottle.core.growth import GrowthMark, LogGrowth
 from autothrottle.v1 import discovery_pb2
 from autothrottle.wire.times import time_from_message, time_to_message
 
@@ -33,6 +34,15 @@ _TOPIC_COLUMNS = (
     "topic_eta_lows_us",
     "topic_eta_highs_us",
 )
+_GROWTH_COLUMNS = (
+    "growth_brokers",
+    "growth_led",
+    "growth_received",
+    "growth_times_us",
+    "growth_since_us",
+    "growth_recent_counts",
+)
+_GROWTH_RECENT_COLUMNS = ("growth_recent_ages_us", "growth_recent_led_before", "growth_recent_received_before")
 
 
 def progress_to_messages(progress: Progress, rows_per_message: int) -> Iterator[discovery_pb2.Progress]:
@@ -40,7 +50,7 @@ def progress_to_messages(progress: Progress, rows_per_message: int) -> Iterator[
 
     Args:
         progress: what is sent.
-        rows_per_message: how many flows or topics one message holds at most, > 0.
+        rows_per_message: how many flows, topics or brokers one message holds at most, > 0.
     """
     header = discovery_pb2.Progress()
     if progress.at is not None:
@@ -76,6 +86,19 @@ def progress_to_messages(progress: Progress, rows_per_message: int) -> Iterator[
             topic_eta_lows_us=[_microseconds(count.eta_low) for _, count in named],
             topic_eta_highs_us=[_microseconds(count.eta_high) for _, count in named],
         )
+    brokers = iter(progress.growth.items())
+    while grown := list(islice(brokers, rows_per_message)):
+        yield discovery_pb2.Progress(
+            growth_brokers=[broker_id for broker_id, _ in grown],
+            growth_led=[growth.led for _, growth in grown],
+            growth_received=[growth.received for _, growth in grown],
+            growth_times_us=[_microseconds(growth.at) for _, growth in grown],
+            growth_since_us=[_microseconds(growth.since) for _, growth in grown],
+            growth_recent_counts=[len(growth.recent) for _, growth in grown],
+            growth_recent_ages_us=[(g.at - mark.at) // _MICROSECOND for _, g in grown for mark in g.recent],
+            growth_recent_led_before=[g.led - mark.led for _, g in grown for mark in g.recent],
+            growth_recent_received_before=[g.received - mark.received for _, g in grown for mark in g.recent],
+        )
 
 
 def progress_from_message(whole: discovery_pb2.Progress) -> Progress:
@@ -98,14 +121,12 @@ def progress_from_message(whole: discovery_pb2.Progress) -> Progress:
         eta=time_from_message(whole.eta) if whole.HasField("eta") else None,
         eta_low=time_from_message(whole.eta_low) if whole.HasField("eta_low") else None,
         eta_high=time_from_message(whole.eta_high) if whole.HasField("eta_high") else None,
+        growth=dict(_growth(whole)),
     )
 
 
 def _flows(whole: discovery_pb2.Progress) -> Iterator[tuple[Flow, FlowProgress]]:
-    if min(whole.recent_counts, default=0) < 0:
-        raise Incomplete("the column recent_counts of the progress has a number < 0; ask for the snapshot again")
-    edges = list(accumulate(whole.recent_counts, initial=0))
-    _check(whole, _RECENT_COLUMNS, edges[-1])
+    edges = _edges(whole, "recent_counts", _RECENT_COLUMNS)
     marks = list(zip(whole.recent_ages_us, whole.recent_bytes_before, strict=True))
     known = _Times()
     times = zip(whole.times_us, whole.since_us, pairwise(edges), strict=True)
@@ -115,6 +136,32 @@ def _flows(whole: discovery_pb2.Progress) -> Iterator[tuple[Flow, FlowProgress]]
     ):
         recent = tuple([LandedMark(known[at - age], landed - before) for age, before in marks[first:last]])
         yield Flow(leader, follower), FlowProgress(landed, grown, left, known[at], known[since], recent)
+
+
+def _growth(whole: discovery_pb2.Progress) -> Iterator[tuple[int, LogGrowth]]:
+    _check(whole, _GROWTH_COLUMNS)
+    edges = _edges(whole, "growth_recent_counts", _GROWTH_RECENT_COLUMNS)
+    marks = list(zip(*(getattr(whole, column) for column in _GROWTH_RECENT_COLUMNS), strict=True))
+    known = _Times()
+    times = zip(whole.growth_times_us, whole.growth_since_us, pairwise(edges), strict=True)
+    for broker_id, led, received, (at, since, (first, last)) in zip(
+        whole.growth_brokers, whole.growth_led, whole.growth_received, times, strict=True
+    ):
+        recent = tuple(
+            GrowthMark(known[at - age], led - led_before, received - received_before)
+            for age, led_before, received_before in marks[first:last]
+        )
+        yield broker_id, LogGrowth(led, received, known[at], known[since], recent)
+
+
+def _edges(whole: discovery_pb2.Progress, counts: str, columns: tuple[str, ...]) -> list[int]:
+    """Where the earlier counts of each row begin and end in their columns."""
+    numbers = getattr(whole, counts)
+    if min(numbers, default=0) < 0:
+        raise Incomplete(f"the column {counts} of the progress has a number < 0; ask for the snapshot again")
+    edges = list(accumulate(numbers, initial=0))
+    _check(whole, columns, edges[-1])
+    return edges
 
 
 class _Times(dict[int, datetime]):

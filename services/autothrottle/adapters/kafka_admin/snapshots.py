@@ -142,11 +142,14 @@ class AdminSnapshots:
         self._poll = _Poll()
         self._closed = threading.Event()
         self._calls = ThreadPoolExecutor(_THREADS, thread_name_prefix="admin-snapshots")
+        self._growth_watch = progress.watch_growth(self._clients_brought_more) if progress else None
         self._thread = threading.Thread(target=self._follow, name="admin-snapshots-poll", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop following the cluster."""
+        if self._growth_watch:
+            self._growth_watch.close()
         self._closed.set()
         self._thread.join()
         self._calls.shutdown()
@@ -306,6 +309,9 @@ class AdminSnapshots:
     def _publish(self, news: Iterable[Item]) -> None:
         for reason, urgent in news:
             self._watchers.publish(SnapshotEvent(self._next_version(0), reason, urgent))
+
+    def _clients_brought_more(self, reason: str) -> None:
+        self._publish([(reason, False)])
 
     # Whether somebody edits what keeps a move throttled.
 

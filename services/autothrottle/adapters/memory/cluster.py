@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.memory.election import MemoryElectorate
@@ -14,6 +14,7 @@ from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource
 from autothrottle.core.errors import Conflict, Incomplete, Unavailable
 from autothrottle.core.fetching import ClusterSettings
 from autothrottle.core.flows import Progress
+from autothrottle.core.growth_history import Copying, GrowthHistory
 from autothrottle.core.ledger import LedgerEntry
 from autothrottle.core.progress import BrokerLogSizes, LogSizes, ProgressHistory
 from autothrottle.core.topology import (
@@ -47,7 +48,8 @@ class MemoryPartition:
 class MemoryCluster:
     """A Kafka cluster with its controller and its other users.
 
-    It is a `SnapshotSource`, a `LogSizeSource`, a `FetchSettingsSource`, a `ConfigWriter` and a `Reassigner`.
+    It is a `SnapshotSource`, a `LogSizeSource`, an `AllLogsSource`, a `FetchSettingsSource`, a `ConfigWriter` and a
+    `Reassigner`.
     """
 
     def __init__(self, electorate: MemoryElectorate | None = None, brokers: Iterable[int] = ()) -> None:
@@ -79,6 +81,7 @@ class MemoryCluster:
         """What brokers and topics are configured to; of those that are absent nothing is told."""
         self.version = 1
         self._history: ProgressHistory | None = None
+        self._growth: GrowthHistory | None = None
         self._now: Callable[[], datetime] = lambda: datetime.now(UTC)
         self._taken = 0
         self._conflict = ""
@@ -139,6 +142,21 @@ class MemoryCluster:
                 problems={b: f"broker {b} does not answer" for b in wanted.keys() - self.log_bytes.keys()},
             )
 
+    def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
+        with self._lock:
+            self._answer()
+            return LogSizes(
+                brokers={
+                    b: BrokerLogSizes(self._now(), dict(self.log_bytes[b])) for b in broker_ids if b in self.log_bytes
+                },
+                problems={b: f"broker {b} does not answer" for b in broker_ids if b not in self.log_bytes},
+            )
+
+    def fetch_leaders(self, topics: Collection[str], timeout: timedelta) -> Mapping[TopicPartition, int]:
+        with self._lock:
+            self._answer()
+            return {(t, n): p.leader for t in topics for n, p in self.topics.get(t, {}).items()}
+
     def fetch_settings(
         self, broker_ids: Collection[int], topics: Collection[str], timeout: timedelta
     ) -> ClusterSettings:
@@ -177,6 +195,14 @@ class MemoryCluster:
     def tell_progress(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         """Let every snapshot from now on read log sizes and have a progress; without this it is unknown."""
         self._history, self._now = ProgressHistory(), now
+
+    def tell_growth(self) -> None:
+        """Let the progress of every snapshot from now on have the growth of all logs of the brokers that take part."""
+        self._growth = GrowthHistory()
+
+    def tell_rise(self, reason: str) -> None:
+        """Tell that clients bring more to a broker."""
+        self._publish(reason)
 
     def grow(self, broker_id: int, topic: str, partition: int, size: int) -> None:
         """Let a log become larger, smaller if < 0; its broker answers from now on."""
@@ -353,7 +379,15 @@ class MemoryCluster:
         moving = tuple(self._reassignments())
         sizes = self.fetch_log_sizes(self._history.wanted(moving), timedelta(seconds=1))
         self._history = self._history.observe(moving, sizes, self._now())
-        return self._history.progress
+        if self._growth is None:
+            return self._history.progress
+        self._growth = self._observed_growth(self._growth, moving)
+        return replace(self._history.progress, growth=self._growth.told)
+
+    def _observed_growth(self, history: GrowthHistory, moving: Iterable[TopicReassignment]) -> GrowthHistory:
+        copying, timeout = Copying.of(moving), timedelta(seconds=1)
+        sizes, leaders = self.fetch_all_log_sizes(copying.brokers, timeout), self.fetch_leaders(self.topics, timeout)
+        return history.observe(sizes, copying.copied, leaders)
 
     def _logs(self, broker_id: int, wanted: Mapping[str, Collection[int]]) -> dict[TopicPartition, int]:
         held = self.log_bytes[broker_id].items()

@@ -89,11 +89,14 @@ class ZooKeeperSnapshots:
         self._mirror.track([(Part.DATA, kafka.reassign_partitions)])
         self._tracked_children: dict[str, frozenset[str]] = {}
         self._dirty.set()
+        self._growth_watch = progress.watch_growth(self._clients_brought_more) if progress else None
         self._thread = threading.Thread(target=self._follow, name="zookeeper-snapshots", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop following the cluster."""
+        if self._growth_watch:
+            self._growth_watch.close()
         self._closed = True
         self._dirty.set()
         self._thread.join()
@@ -184,6 +187,10 @@ class ZooKeeperSnapshots:
                 continue
             for reason, urgent in news:
                 self._watchers.publish(SnapshotEvent(version, reason, urgent))
+
+    def _clients_brought_more(self, reason: str) -> None:
+        # Any snapshot shows it: what logs have grown by is read beside ZooKeeper.
+        self._watchers.publish(SnapshotEvent(0, reason))
 
     # Reading.
 

@@ -13,7 +13,7 @@ from enum import Enum
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress
-from autothrottle.core.growth import LogGrowth
+from autothrottle.core.growth import LEAST_RISE, RISE, RISE_READINGS, GrowthMark, LogGrowth
 from autothrottle.core.history import Port
 from autothrottle.core.loads import Utilization
 from autothrottle.core.policy.interface import Observation
@@ -29,6 +29,18 @@ LATEST_SECONDS = 30.0
 
 _STEP = 0.15
 """What the last reading differs by from the mean of that time, relative, when it is no noise."""
+
+_RARELY_SECONDS = 8.0
+"""Between two readings of logs, when one of them is long enough to be no noise."""
+
+_RISING_SECONDS = (4.0, 8.0, 15.0)
+"""Over which a rise of the clients' load is looked for, where logs are read often enough: clients do not wait."""
+
+_HELD_UP_SECONDS = 10.0
+"""Before a rise: what clients could not bring then they bring now."""
+
+_NOT_MADE_UP = 0.1
+"""The share of a rise by which the mean of both together is above the usual, at least: after a stall it is not."""
 
 LONG_VIEW_SECONDS = 1800.0
 """Over which the load that a plan for the whole move counts on is averaged."""
@@ -189,15 +201,18 @@ class _Growth:
 
     @staticmethod
     def extended(old: _Growth | None, new: LogGrowth) -> _Growth:
-        """The growth with one more reading; whoever counts anew begins a new series."""
-        at = new.at.timestamp()
-        if old is None or old.newest.since != new.since:
-            return _Growth(new, Series().plus(at, 0.0), Series().plus(at, 0.0))
-        return _Growth(
-            new,
-            old.led.plus(at, new.led - old.newest.led),
-            old.received.plus(at, new.received - old.newest.received),
-        )
+        """The growth with one more reading; whoever counts anew begins a new series, with what was counted before."""
+        led = received = Series()
+        known = new.curve[0]
+        if old is not None and old.newest.since == new.since:
+            led, received = old.led, old.received
+            known = GrowthMark(old.newest.at, old.newest.led, old.newest.received)
+        for mark in new.curve:
+            if not led.times or mark.at > known.at:
+                led = led.plus(mark.at.timestamp(), mark.led - known.led)
+                received = received.plus(mark.at.timestamp(), mark.received - known.received)
+                known = mark
+        return _Growth(new, led, received)
 
 
 def _now_and_then(series: Series, start: float, end: float, now: float) -> tuple[float, float] | None:
@@ -211,8 +226,38 @@ def _now_and_then(series: Series, start: float, end: float, now: float) -> tuple
     begin = max(min(series.times[-2], last - LATEST_SECONDS), series.times[0])
     if now - last > max(2 * (last - begin), 60.0):
         return None
-    latest, newest = series.rate(begin, last), series.rate(max(begin, min(series.times[-2], end)), last)
-    return newest if abs(newest - latest) > _STEP * latest else latest, series.rate(start, end)
+    return _latest(series, begin, last, end), _rate_of(series, start, end)
+
+
+def _rate_of(series: Series, start: float, end: float) -> float:
+    """The growth per second of an interval that `series` covers but for its end.
+
+    Of what came since the last reading nothing is known, which does not make it nothing: the mean of the rest stands
+    for it.
+    """
+    known = min(end, series.times[-1])
+    return series.rate(min(start, known - (end - start) / 2), known)
+
+
+def _latest(series: Series, begin: float, last: float, end: float) -> float:
+    """The growth per second up to now: the mean since `begin`, or what it is after a step.
+
+    Where logs are read rarely, the newest reading tells a step since the metric's `end`, up or down. Where they are
+    read often a rise counts as soon as it lasts for some readings, and only if it does not make up for what was held
+    up just before; what falls waits until it is the mean.
+    """
+    usual = series.rate(begin, last)
+    if last - series.times[-2] >= _RARELY_SECONDS:
+        newest = series.rate(max(begin, min(series.times[-2], end)), last)
+        return newest if abs(newest - usual) > _STEP * usual else usual
+    found = usual
+    for seconds in _RISING_SECONDS:
+        if last - seconds - _HELD_UP_SECONDS < begin or series.readings(last - seconds) < RISE_READINGS:
+            continue
+        risen, whole = series.rate(last - seconds, last), series.rate(last - seconds - _HELD_UP_SECONDS, last)
+        if risen > usual + max(RISE * usual, LEAST_RISE) and whole - usual > _NOT_MADE_UP * (risen - usual):
+            found = max(found, risen)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +329,7 @@ class Experience:
         if end <= start:
             return None
         if series is not None and series.covers(start, end, LATE_SECONDS):
-            return series.rate(start, end)
+            return _rate_of(series, start, end)
         earlier = landed.rate(*port, used.start, used.end)
         if earlier is not None:
             return float(earlier)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 KEPT_SECONDS = 900.0
@@ -45,6 +45,14 @@ class Series:
         20.0
         """
         return (self.at(end) - self.at(start)) / (end - start)
+
+    def readings(self, since: float) -> int:
+        """Return how many points came after a time that is not before the first one.
+
+        >>> Series((0.0, 2.0, 4.0), (0.0, 1.0, 2.0)).readings(0.0)
+        2
+        """
+        return len(self.times) - bisect_right(self.times, since)
 
     def covers(self, start: float, end: float, slack: float = 0.0) -> bool:
         """Whether an interval lies between the first point and the last one, give or take some seconds at the end."""

@@ -36,7 +36,7 @@ MEMORY = Path("/dev/shm")
 def plans(given: argparse.Namespace) -> list[Plan]:
     """All moves, in an order in which those of a policy are apart: what the machine does changes with time."""
     return [
-        Plan(policy, ratio, number, given.megabytes, given.interval, given.window, given.quiet)
+        Plan(policy, ratio, number, given.megabytes, given.interval, given.window, given.quiet, given.record_bytes)
         for ratio in (float(text) for text in given.ratio.split(","))
         for number in range(1, given.runs + 1)
         for policy in given.policies.split(",")
@@ -83,6 +83,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--interval", type=int, default=10, help="between two cycles, seconds")
     parser.add_argument("--window", type=int, default=10, help="of the metrics, seconds")
     parser.add_argument("--quiet", type=float, default=20.0, help="time before each move, seconds")
+    parser.add_argument("--record-bytes", type=int, default=2000, help="of what moves; four are a batch")
     parser.add_argument("--record", action="store_true", help=f"keep the table in {RESULTS.name}")
     given = parser.parse_args(arguments)
     if unknown := set(given.policies.split(",")) - set(POLICIES):

@@ -68,6 +68,9 @@ class Plan:
     """Of the metrics, seconds."""
     quiet_seconds: float
     """How long clients are watched before the move."""
+    record_bytes: int = 2000
+    """Of what moves; four are a batch. A fetch is cut where its size ends, in the middle of a batch: of batches nearly
+    as large as it much is sent, counted and thrown away."""
 
     @property
     def topic(self) -> str:

@@ -47,8 +47,10 @@ from tests.benchmarks.links.tally import (
     Sample,
     Waits,
     at_finishes,
+    carried_rates,
     full_share,
     landing_rates,
+    slowest_by_second,
     waits,
 )
 
@@ -152,7 +154,7 @@ def play(stage: Stage, plan: Plan) -> Run:
     """Fill a topic, let clients run for a while, move it, and judge what was seen."""
     cluster, topic = stage.cluster, plan.topic
     cluster.create_topic(topic, before_the_move())
-    fill(cluster, topic, plan.megabytes * MEGABYTE, record_bytes=RECORD_BYTES)
+    fill(cluster, topic, plan.megabytes * MEGABYTE, record_bytes=plan.record_bytes)
     try:
         with ExitStack() as stack:
             clients = stack.enter_context(Clients(stage, topic))
@@ -222,4 +224,6 @@ def judged(
         load=os.getloadavg()[0],
         throttles=[(round(at - began, 1), rate) for at, rate in watch.throttles],
         received=[round(rate) for rate in landed],
+        carried=[round(rate) for rate in carried_rates(during, (DESTINATION, "rx"))],
+        slowest=slowest_by_second([(x.at - began, x.seconds) for x in moving[DESTINATIONS]], ended - began),
     )

@@ -15,8 +15,9 @@ ALL, DESTINATIONS, MOVING = "all", "destination's", "moving"
 """Groups of partitions that are produced to: all steady ones, those of them with a replica on the destination; and
 those that move."""
 
-SATURATED = 0.95
-"""Share of its rate from which on a link counts as full."""
+SATURATED = 0.98
+"""Share of its rate from which on a link counts as full: nine tenths of what clients at half of it leave and their own
+half are 0.95, however evenly they flow."""
 
 FINISH_SECONDS = (1.0, 4.0)
 """Before and after a partition has joined the ISR: what was due then belongs to the finish."""

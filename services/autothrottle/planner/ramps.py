@@ -1,7 +1,8 @@
 """Rates on their way up: between two cycles the leader raises them step by step to what the last plan wants.
 
 Each step is fenced as a cycle's writes are, and expects what the step before it left: whoever meddles, or leads, ends
-the ramp, and the next cycle sees what stands. The type to know is `Ramps`.
+the ramp, and the next cycle sees what stands. A rate whose meter has not seen all that it may is lowered for some
+seconds, and is on its way up again to the same target. The type to know is `Ramps`.
 """
 
 from __future__ import annotations
@@ -159,7 +160,6 @@ class Ramps:
                 continue
             since = now - self._held_since.setdefault(port, now)
             if since % (2 * HELD.total_seconds()) < HELD.total_seconds():
-                # Never a raise by more than a ramp's: that is what the rate is held back for.
                 is_small = abs(held - stands) * _SMALL_SHARES < decision.rate
                 found[port] = stands if is_small else held
         self._held = found

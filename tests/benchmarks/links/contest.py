@@ -100,7 +100,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--policies", default=",".join(POLICIES), help="some of %(default)s")
     parser.add_argument("--ratio", default="0.9", help="shares of the headroom, by comma")
     parser.add_argument("--runs", type=int, default=2, help="of each policy and ratio")
-    parser.add_argument("--megabytes", type=int, default=25, help="of each of the 16 partitions that move")
+    parser.add_argument("--megabytes", type=int, default=16, help="of each of the 16 partitions that move")
     parser.add_argument("--interval", type=int, default=10, help="between two cycles, seconds")
     parser.add_argument("--window", type=int, default=10, help="of the metrics, seconds")
     parser.add_argument("--quiet", type=float, default=20.0, help="time before each move, seconds")
@@ -108,7 +108,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--fetch-kilobytes",
         type=sizes,
-        default=sizes("128,512"),
+        default=sizes("64,128"),
         help="replica.fetch.max.bytes (of a partition) and replica.fetch.response.max.bytes, 1024 bytes each",
     )
     parser.add_argument("--uneven", action="store_true", help="half of the partitions that move have twice the bytes")

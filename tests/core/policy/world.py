@@ -37,6 +37,8 @@ class World:
     efficiency: float = 1.0
     """What replication uses of the throttle."""
     has_progress: bool = True
+    late: int = 0
+    """How old log sizes are when a cycle sees them, seconds."""
     has_growth: bool = False
     blind: frozenset[int] = frozenset()
     """Brokers without metrics."""
@@ -51,6 +53,7 @@ class World:
     def __post_init__(self) -> None:
         self.left = dict(self.sizes)
         self.landed = dict.fromkeys(self.sizes, 0.0)
+        self.seen = [(self.landed, self.left)]
         self.brokers = sorted({b for flow in self.sizes for b in flow})
         self.carried: dict[Port, list[float]] = {(b, role): [0.0] for b in self.brokers for role in ReplicaRole}
         self.received: dict[int, float] = dict.fromkeys(self.brokers, 0.0)
@@ -78,6 +81,7 @@ class World:
             self.left[flow] -= rate
             self.landed[flow] += rate
         self.second += 1
+        self.seen = [*self.seen, (dict(self.landed), dict(self.left))][-1 - self.late :]
 
     def _replication(self) -> dict[Flow, float]:
         moving = [flow for flow, left in self.left.items() if left > 0]
@@ -123,8 +127,10 @@ class World:
 
     def _progress(self, now: datetime) -> Progress:
         since = self.at(self.begin)
-        counts = {f: FlowProgress(int(self.landed[f]), 0, int(left), now, since) for f, left in self.left.items()}
-        return Progress(flows=counts, at=now)
+        landed, remaining = self.seen[0]
+        at = now - timedelta(seconds=self.late)
+        counts = {f: FlowProgress(int(landed[f]), 0, int(left), at, since) for f, left in remaining.items()}
+        return Progress(flows=counts, at=at)
 
     def _loads(self) -> Loads:
         end = max(self.second - self.delay, 1)

@@ -277,7 +277,9 @@ class Experience:
         if end <= start:
             return None
         if series is not None and series.covers(start, end, LATE_SECONDS):
-            return series.rate(start, end)
+            # What has landed since the last reading is not known yet, which does not make it the clients'.
+            known = min(end, series.times[-1])
+            return series.rate(min(start, known - (end - start) / 2), known)
         earlier = landed.rate(*port, used.start, used.end)
         if earlier is not None:
             return float(earlier)

@@ -26,7 +26,7 @@ _AHEAD_SECONDS = 1.0
 _FREE_SECONDS = 0.05
 """Of the usual flow that may stay unspent: so little is no burst, and a meter in balance is not quite even."""
 
-_GAP_SECONDS = 0.5
+_GAP_SECONDS = 0.35
 """Of the usual flow that has to be unspent before a rate is lowered for it."""
 
 _OLDEST_SECONDS = 2.0

@@ -64,10 +64,20 @@ def test_a_rate_is_within_ten_percent_of_the_ideal_two_cycles_after_it_can_know_
     assert narrowest(decided) == pytest.approx(0.9 * mb(40), rel=0.1)
 
 
+@pytest.mark.parametrize("has_growth", [True, False])
 @pytest.mark.parametrize("late", [0, 1, 2])
-def test_what_landed_since_the_last_reading_is_not_taken_for_clients(late: int) -> None:
+def test_what_landed_since_the_last_reading_is_not_taken_for_clients(late: int, has_growth: bool) -> None:
     """Readings are up to two seconds old: of a metric of 10 s that would be a fifth of what replication is."""
-    world = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW, window=10, delay=0, interval=10, late=late)
+    world = World(
+        AdaptivePolicy(),
+        steady(mb(40)),
+        ONE_FLOW,
+        window=10,
+        delay=0,
+        interval=10,
+        late=late,
+        has_growth=has_growth,
+    )
     world.run(until=640)
     believed = [decided[2, FOLLOWER].client for decided in world.run(until=760)]
     assert believed == [pytest.approx(mb(40), rel=0.02)] * 12

@@ -205,7 +205,17 @@ def _now_and_then(series: Series, start: float, end: float, now: float) -> tuple
     begin = max(min(series.times[-2], last - LATEST_SECONDS), series.times[0])
     if now - last > max(2 * (last - begin), 60.0):
         return None
-    return series.rate(begin, last), series.rate(start, end)
+    return series.rate(begin, last), _rate_of(series, start, end)
+
+
+def _rate_of(series: Series, start: float, end: float) -> float:
+    """The growth per second of an interval that `series` covers but for its end.
+
+    Of what came since the last reading nothing is known, which does not make it nothing: the mean of the rest stands
+    for it.
+    """
+    known = min(end, series.times[-1])
+    return series.rate(min(start, known - (end - start) / 2), known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +287,7 @@ class Experience:
         if end <= start:
             return None
         if series is not None and series.covers(start, end, LATE_SECONDS):
-            # What has landed since the last reading is not known yet, which does not make it the clients'.
-            known = min(end, series.times[-1])
-            return series.rate(min(start, known - (end - start) / 2), known)
+            return _rate_of(series, start, end)
         earlier = landed.rate(*port, used.start, used.end)
         if earlier is not None:
             return float(earlier)

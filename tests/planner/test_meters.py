@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from autothrottle.core.configs import FOLLOWER_RATE, ConfigResource
+from autothrottle.core.fetching import ClusterSettings, FetchSettings
 from autothrottle.core.flows import Flow, FlowProgress, Progress
 from autothrottle.core.ledger import LedgerKey
 from autothrottle.planner import meters
@@ -73,6 +74,13 @@ def test_an_override_stands_as_it_is(bench: Bench) -> None:
     even(bench)
     bench.overrides.set_override(None, mb(81), autoremove=False)
     bench.cycle("an override changed", after=0.1)
+    assert {second(bench, 0) for _ in range(3)} == {81.0}
+
+
+def test_where_one_answer_is_more_than_the_gap_nothing_is_held_back(bench: Bench) -> None:
+    bench.cluster.settings = ClusterSettings({1003: FetchSettings(response_max_bytes=mb(300))})
+    even(bench)
+    eventually(lambda: bench.planner._guards.settings == bench.cluster.settings)
     assert {second(bench, 0) for _ in range(3)} == {81.0}
 
 

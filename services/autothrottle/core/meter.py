@@ -27,7 +27,7 @@ _FREE_SECONDS = 0.05
 """Of the usual flow that may stay unspent: so little is no burst, and a meter in balance is not quite even."""
 
 _GAP_SECONDS = 0.35
-"""Of the usual flow that has to be unspent before a rate is lowered for it."""
+"""Of the usual flow that has to be unspent before a rate is lowered for it, and at least the answers under way."""
 
 _OLDEST_SECONDS = 2.0
 """Of the newest reading, for it to tell anything of the meter."""
@@ -68,7 +68,7 @@ class Meter:
         # What was learned is kept while a rate that changes again and again says nothing new.
         return Meter(passed, rate, since, shares or self.shares)
 
-    def held(self, target: BytesPerSecond, now: float) -> BytesPerSecond:
+    def held(self, target: BytesPerSecond, now: float, under_way: int = 0) -> BytesPerSecond:
         """Return the rate to stand for the next second, so that it lets through what is usual: at most the target.
 
         `target * (1 - unspent / (usual * SPAN))`, `unspent` being what usually passes in a window less what has; the
@@ -77,6 +77,8 @@ class Meter:
         Args:
             target: what shall stand, bytes/s, > 0.
             now: seconds of the clock.
+            under_way: bytes that are fetched at once: as much as that is now too little and now too much, which no
+                rate makes even.
 
         >>> meter = Meter(Series((0.0, 12.0, 14.0, 20.0), (0.0, 120.0, 120.0, 180.0)), 10, 0.0, ((12.0, 1.0),))
         >>> meter.held(10, 20.0), meter.held(10, 26.0)
@@ -90,7 +92,7 @@ class Meter:
             return target
         seen = self.passed.counts[-1] - self.passed.at(begin) + usual * (now - self.passed.times[-1])
         unspent = usual * (now - begin) - seen
-        if unspent < _GAP_SECONDS * usual:
+        if unspent < max(_GAP_SECONDS * usual, under_way):
             return target
         return round(target * (1 - (unspent - _FREE_SECONDS * usual) / (usual * SPAN_SECONDS)))
 

@@ -85,7 +85,7 @@ class Planner:
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
         self._reading = Reading(ports, settings, self._triggers, self._submissions, self._catching_up, now, clock)
         self._telling = Telling(ports.events, settings, self._triggers, self._guards, now)
-        self._meters = Meters(ports.log_sizes, clock)
+        self._meters = Meters(ports.log_sizes, clock, lambda: self._guards.settings)
         self._ramps = Ramps(ports.writer, self._triggers, self._note_standing, clock, self._meters)
         self._watches = [
             ports.snapshots.watch_snapshots(self._happened),

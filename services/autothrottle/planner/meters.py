@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.fetching import ClusterSettings
 from autothrottle.core.history import Port
 from autothrottle.core.loads import BytesPerSecond
 from autothrottle.core.meter import Meter
@@ -61,12 +62,24 @@ class _Followed(NamedTuple):
 class Meters:
     """The meters of what moves now, read from `start` to `close` while there is something to read. Thread-safe."""
 
-    def __init__(self, source: LogSizeSource | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Follow nothing yet; without a source there are no meters."""
-        self._source, self._clock = source, clock
+    def __init__(
+        self,
+        source: LogSizeSource | None,
+        clock: Callable[[], float] = time.monotonic,
+        settings: Callable[[], ClusterSettings] = ClusterSettings,
+    ) -> None:
+        """Follow nothing yet.
+
+        Args:
+            source: tells how large logs are; without one there are no meters.
+            clock: monotonic, in seconds.
+            settings: how much the brokers fetch at once.
+        """
+        self._source, self._clock, self._settings = source, clock, settings
         self._changed = threading.Condition()
         self._followed = _Followed({}, {})
         self._moving: tuple[TopicReassignment, ...] = ()
+        self._followers: Mapping[Port, list[int]] = {}
         self._closed = False
         self._meters: Mapping[Port, Meter] = {}
         self._sizes: dict[Replica, int] = {}
@@ -92,6 +105,8 @@ class Meters:
         same = snapshot.reassignments == self._moving and bool(rates) == bool(self._followed.rates)
         replicas = self._followed.replicas if same else passed(snapshot) if rates else {}
         self._moving = snapshot.reassignments
+        if not same:
+            self._followers = _followers(replicas)
         with self._changed:
             self._followed = _Followed(replicas, rates)
             self._changed.notify_all()
@@ -99,7 +114,11 @@ class Meters:
     def held(self, port: Port, target: BytesPerSecond) -> BytesPerSecond:
         """Return what shall stand for the next second, bytes/s: at most the target, and that where nothing is known."""
         meter = self._meters.get(port)
-        return target if meter is None or target <= 0 else meter.held(target, self._clock())
+        if meter is None or target <= 0:
+            return target
+        settings = self._settings()
+        under_way = sum(settings.of(follower).response_max_bytes for follower in self._followers.get(port, ()))
+        return meter.held(target, self._clock(), under_way)
 
     def read(self) -> None:
         """Take one reading; the thread does it again and again."""
@@ -196,6 +215,15 @@ def passed(snapshot: Snapshot) -> dict[Replica, tuple[Port, ...]]:
         for topic, partition, leader, follower in rows
         if follower in followers
     }
+
+
+def _followers(replicas: Mapping[Replica, tuple[Port, ...]]) -> dict[Port, list[int]]:
+    """Port -> the destination of each of its flows."""
+    found: dict[Port, list[int]] = {}
+    for follower, ports in {(follower, ports) for (follower, _, _), ports in replicas.items()}:
+        for port in ports:
+            found.setdefault(port, []).append(follower)
+    return found
 
 
 def _busiest(snapshot: Snapshot, followers: set[int]) -> set[int]:

@@ -25,6 +25,7 @@ from tests.benchmarks.links.tally import (
     Sample,
     Waits,
     at_finishes,
+    carried_rates,
     claims,
     full_share,
     landing_rates,
@@ -47,13 +48,17 @@ def run(
 ) -> Run:
     quiet = dict.fromkeys((ALL, DESTINATIONS, MOVING), Waits(1000, 0.01, 0.1, 0.2))
     moving = dict.fromkeys((ALL, DESTINATIONS, MOVING), Waits(1000, 0.02, p99, most))
-    return Run(
-        policy, 0.9, 1, makespan, 90.0, 95.0, quiet, moving, 0.4, full, full, 1.5, 0, 2.0, [(0.0, 4 * MB)], [4 * MB]
-    )
+    series: tuple[list[int], list[int], list[float]] = ([4 * MB], [9 * MB], [0.1])
+    throttles = [(0.0, 4 * MB)]
+    return Run(policy, 0.9, 1, makespan, 90.0, 95.0, quiet, moving, 0.4, full, full, 1.5, 0, 2.0, throttles, *series)
 
 
-def test_a_second_is_full_from_95_percent_of_the_rate_on() -> None:
-    assert full_share(samples(9.4, 9.5, 10.0, 1.0), {PORT: 10.0 * MB}) == 0.5
+def test_a_second_is_full_from_98_percent_of_the_rate_on() -> None:
+    assert full_share(samples(9.7, 9.8, 10.0, 1.0), {PORT: 10.0 * MB}) == 0.5
+
+
+def test_what_a_link_carries_is_told_second_by_second() -> None:
+    assert carried_rates(samples(4.0, 6.0, 9.5), PORT) == [4.0 * MB, 6.0 * MB, 9.5 * MB]
 
 
 def test_a_late_sample_makes_a_longer_second_and_no_faster_one() -> None:

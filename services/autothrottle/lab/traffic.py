@@ -34,16 +34,17 @@ def fill(
     within_seconds: float = 300.0,
     record_bytes: int = _FILL_RECORD_BYTES,
     check: Callable[[], object] = lambda: None,
+    among: Callable[[int], bool] = lambda partition: True,
 ) -> None:
     """Produce at least that many bytes to every partition of a topic, and return when every running replica has them.
 
     A fetch brings at least a batch of `record_bytes` x 5, however little it asks for. `check` is called again and
-    again, and may raise to give up.
+    again, and may raise to give up. `among` says of which partitions, all by default.
 
     Raises:
         TimeoutError: the replicas still differ then.
     """
-    partitions = sorted(number for _, number in cluster.partitions([topic]))
+    partitions = sorted(number for _, number in cluster.partitions([topic]) if among(number))
     value = bytes(record_bytes)
     unconfirmed: deque[Any] = deque()
     producer = _producer(cluster, acks=1, enable_idempotence=False, batch_size=_RECORDS_PER_BATCH * record_bytes)

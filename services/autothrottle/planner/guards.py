@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from autothrottle.core import guards
 from autothrottle.core.deadline import held_to_deadline
+from autothrottle.core.fetching import ClusterSettings
 from autothrottle.core.flows import Progress
 from autothrottle.core.plan import Limits, Plan
 from autothrottle.core.schedule import Schedule, Window
@@ -55,6 +56,11 @@ class Guards:
     def settled(self) -> bool:
         """Whether the settings of all who take part have been read, or could not be."""
         return self._reader.known
+
+    @property
+    def settings(self) -> ClusterSettings:
+        """What brokers and topics are configured to, as far as it was read."""
+        return self._reader.settings
 
     def begin_term(self) -> None:
         """Forget what belongs to another term."""

@@ -24,7 +24,7 @@ from autothrottle.lab.links import unmet
 from autothrottle.lab.processes import scratch_directory
 from tests.benchmarks.links.layout import Plan
 from tests.benchmarks.links.stage import stage
-from tests.benchmarks.links.story import play
+from tests.benchmarks.links.story import play, warm_up
 from tests.benchmarks.links.tally import Run, claims, lines
 
 RESULTS = Path(__file__).parents[1] / "results" / "links.json"
@@ -36,7 +36,17 @@ MEMORY = Path("/dev/shm")
 def plans(given: argparse.Namespace) -> list[Plan]:
     """All moves, in an order in which those of a policy are apart: what the machine does changes with time."""
     return [
-        Plan(policy, ratio, number, given.megabytes, given.interval, given.window, given.quiet)
+        Plan(
+            policy,
+            ratio,
+            number,
+            given.megabytes,
+            given.interval,
+            given.window,
+            given.quiet,
+            given.record_bytes,
+            given.uneven,
+        )
         for ratio in (float(text) for text in given.ratio.split(","))
         for number in range(1, given.runs + 1)
         for policy in given.policies.split(",")
@@ -44,20 +54,31 @@ def plans(given: argparse.Namespace) -> list[Plan]:
 
 
 def record(path: Path, runs: Sequence[Run], given: argparse.Namespace, command: str) -> None:
-    """Keep runs in a file; those of other policies and ratios that it holds stay."""
+    """Keep runs in a file; those of other policies, ratios and settings that it holds stay."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    about = {"command": command, "date": now, "interval_seconds": given.interval, "window_seconds": given.window}
-    played = {(run.policy, run.ratio) for run in runs}
+    setting = {
+        "interval_seconds": given.interval,
+        "window_seconds": given.window,
+        "fetch_kilobytes": list(given.fetch_kilobytes),
+        "record_bytes": given.record_bytes,
+        "uneven": given.uneven,
+    }
+    about = {"command": command, "date": now, **setting}
+    played = [(run.policy, run.ratio) for run in runs]
     before = json.loads(path.read_text())["runs"] if path.exists() else []
-    kept = [row for row in before if (row["policy"], row["ratio"]) not in played]
+    kept = [
+        row
+        for row in before
+        if (row["policy"], row["ratio"]) not in played or any(row.get(key) != one for key, one in setting.items())
+    ]
     rows: list[dict[str, Any]] = [*kept, *({**rounded(asdict(run)), **about} for run in runs)]
     machine = {"cpus": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"machine": machine, "runs": sorted(rows, key=_order)}, indent=1) + "\n")
 
 
-def _order(row: Mapping[str, Any]) -> tuple[float, int, int]:
-    return -row["ratio"], POLICIES.index(row["policy"]), row["number"]
+def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return -row["ratio"], POLICIES.index(row["policy"]), row.get("fetch_kilobytes", []), row["number"]
 
 
 def rounded(value: Any) -> Any:
@@ -79,15 +100,33 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--policies", default=",".join(POLICIES), help="some of %(default)s")
     parser.add_argument("--ratio", default="0.9", help="shares of the headroom, by comma")
     parser.add_argument("--runs", type=int, default=2, help="of each policy and ratio")
-    parser.add_argument("--megabytes", type=int, default=25, help="of each of the 16 partitions that move")
+    parser.add_argument("--megabytes", type=int, default=16, help="of each of the 16 partitions that move")
     parser.add_argument("--interval", type=int, default=10, help="between two cycles, seconds")
     parser.add_argument("--window", type=int, default=10, help="of the metrics, seconds")
     parser.add_argument("--quiet", type=float, default=20.0, help="time before each move, seconds")
+    parser.add_argument("--record-bytes", type=int, default=2000, help="of what moves; four are a batch")
+    parser.add_argument(
+        "--fetch-kilobytes",
+        type=sizes,
+        default=sizes("64,128"),
+        help="replica.fetch.max.bytes (of a partition) and replica.fetch.response.max.bytes, 1024 bytes each",
+    )
+    parser.add_argument("--uneven", action="store_true", help="half of the partitions that move have twice the bytes")
     parser.add_argument("--record", action="store_true", help=f"keep the table in {RESULTS.name}")
     given = parser.parse_args(arguments)
     if unknown := set(given.policies.split(",")) - set(POLICIES):
         parser.error(f"--policies {', '.join(sorted(unknown))}: choose from {', '.join(POLICIES)}")
     return given
+
+
+def sizes(text: str) -> tuple[int, int]:
+    """Read two numbers: the size of a partition's part and of a whole answer.
+
+    >>> sizes("64,128")
+    (64, 128)
+    """
+    of_a_partition, whole = text.split(",")
+    return int(of_a_partition), int(whole)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -98,7 +137,11 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     command = shlex.join(["make", "bench-links", f"ARGS={shlex.join(arguments)}"])
     runs: list[Run] = []
-    with scratch_directory(parent=MEMORY if MEMORY.is_dir() else None) as directory, stage(directory) as built:
+    with (
+        scratch_directory(parent=MEMORY if MEMORY.is_dir() else None) as directory,
+        stage(directory, *given.fetch_kilobytes) as built,
+    ):
+        warm_up(built)
         for plan in plans(given):
             runs.append(play(built, plan))
             print("\n".join(lines(runs[-1:])[len(runs) > 1 :]), flush=True)

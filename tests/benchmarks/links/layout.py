@@ -61,18 +61,27 @@ class Plan:
     number: int
     """1 is the first of its kind."""
     megabytes: int
-    """Of each of the partitions that move."""
+    """Of each of the partitions that move; with `uneven` half of them have twice as much."""
     interval: int
     """Between two cycles, seconds."""
     window: int
     """Of the metrics, seconds."""
     quiet_seconds: float
     """How long clients are watched before the move."""
+    record_bytes: int = 2000
+    """Of what moves; four are a batch. A fetch is cut where its size ends, in the middle of a batch: of batches nearly
+    as large as it much is sent, counted and thrown away."""
+    uneven: bool = False
+    """Whether half of the partitions are at their end long before the others."""
 
     @property
     def topic(self) -> str:
         """The topic that moves."""
         return f"moved-{self.policy}-{self.ratio:g}-{self.number}"
+
+    def has_twice(self, partition: int) -> bool:
+        """Whether a partition has twice the usual bytes: of each leader's every other one."""
+        return self.uneven and partition // len(SOURCES) % 2 == 1
 
 
 def rates_of_links() -> dict[Port, float]:

@@ -37,9 +37,6 @@ from tests.benchmarks.links.layout import (
 )
 
 PROPERTIES: Mapping[str, object] = {
-    # One response is 0.1 s of what the destination's clients leave of its link.
-    "replica.fetch.max.bytes": 128 * 1024,
-    "replica.fetch.response.max.bytes": 512 * 1024,
     # The clients' topics shall not fill the memory in which the logs are.
     "log.segment.bytes": 16 * 1024 * 1024,
     "log.retention.check.interval.ms": 5000,
@@ -61,13 +58,27 @@ class Stage:
 
 
 @contextmanager
-def stage(directory: Path) -> Iterator[Stage]:
-    """Build the links, and start the brokers behind them and our own ZooKeeper."""
+def stage(directory: Path, fetch_kilobytes: int, response_kilobytes: int) -> Iterator[Stage]:
+    """Build the links, and start the brokers behind them and our own ZooKeeper.
+
+    Args:
+        directory: for everything that they write.
+        fetch_kilobytes: what a fetch brings of a partition at most, 1024 bytes.
+        response_kilobytes: what it brings in all; 500 are 0.1 s of what the destination's clients leave of its link.
+    """
+    fetches = {
+        "replica.fetch.max.bytes": 1024 * fetch_kilobytes,
+        "replica.fetch.response.max.bytes": 1024 * response_kilobytes,
+    }
     with ExitStack() as stack:
         zookeeper = stack.enter_context(ZooKeeperServer(directory / "zookeeper"))
         links = stack.enter_context(ShapedLinks(LINKS))
         cluster = KraftCluster(
-            directory / "kafka", tuple(LINKS), broker_properties=PROPERTIES, heap_megabytes=320, places=links.places
+            directory / "kafka",
+            tuple(LINKS),
+            broker_properties={**PROPERTIES, **fetches},
+            heap_megabytes=320,
+            places=links.places,
         )
         stack.enter_context(cluster)
         cluster.create_topic(RING, ring(), _KEPT)

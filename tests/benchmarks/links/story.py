@@ -47,14 +47,17 @@ from tests.benchmarks.links.tally import (
     Sample,
     Waits,
     at_finishes,
+    carried_rates,
     full_share,
     landing_rates,
+    slowest_by_second,
     waits,
 )
 
-RECORD_BYTES, _MOVING_RECORD_BYTES = 25_000, 5_000
+RECORD_BYTES, _MOVING_RECORD_BYTES = 50_000, 5_000
 _SETTLING_SECONDS, _AFTER_SECONDS = 8.0, 5.0
 _MOVE_SECONDS = 900.0
+_WARM_UP, _WARM_UP_SECONDS = "warm-up", 30.0
 
 
 @dataclass(slots=True)
@@ -148,11 +151,20 @@ def summed(waited: Mapping[str, Iterable[Latency]]) -> dict[str, Waits]:
     return {group: waits(latency.seconds for latency in latencies) for group, latencies in waited.items()}
 
 
+def warm_up(stage: Stage) -> None:
+    """Let clients run until the brokers' code is compiled: before that the first quiet time would not be quiet."""
+    stage.cluster.create_topic(_WARM_UP, before_the_move())
+    with Clients(stage, _WARM_UP):
+        time.sleep(_WARM_UP_SECONDS)
+    stage.cluster.delete_topic(_WARM_UP)
+
+
 def play(stage: Stage, plan: Plan) -> Run:
     """Fill a topic, let clients run for a while, move it, and judge what was seen."""
     cluster, topic = stage.cluster, plan.topic
     cluster.create_topic(topic, before_the_move())
-    fill(cluster, topic, plan.megabytes * MEGABYTE, record_bytes=RECORD_BYTES)
+    for among in (lambda _: True, plan.has_twice):
+        fill(cluster, topic, plan.megabytes * MEGABYTE, record_bytes=plan.record_bytes, among=among)
     try:
         with ExitStack() as stack:
             clients = stack.enter_context(Clients(stage, topic))
@@ -222,4 +234,6 @@ def judged(
         load=os.getloadavg()[0],
         throttles=[(round(at - began, 1), rate) for at, rate in watch.throttles],
         received=[round(rate) for rate in landed],
+        carried=[round(rate) for rate in carried_rates(during, (DESTINATION, "rx"))],
+        slowest=slowest_by_second([(x.at - began, x.seconds) for x in moving[DESTINATIONS]], ended - began),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ ALL, DESTINATIONS, MOVING = "all", "destination's", "moving"
 """Groups of partitions that are produced to: all steady ones, those of them with a replica on the destination; and
 those that move."""
 
-SATURATED = 0.95
-"""Share of its rate from which on a link counts as full."""
+SATURATED = 0.98
+"""Share of its rate from which on a link counts as full: nine tenths of what clients at half of it leave and their own
+half are 0.95, however evenly they flow."""
 
 FINISH_SECONDS = (1.0, 4.0)
 """Before and after a partition has joined the ISR: what was due then belongs to the finish."""
@@ -77,6 +79,10 @@ class Run:
     """(seconds since the begin, bytes/s that stood on the destination's follower side), at each change."""
     received: Sequence[int]
     """What landed on the destination in each second, bytes/s."""
+    carried: Sequence[int]
+    """What the destination's link carried to it in each second, bytes/s."""
+    slowest: Sequence[float]
+    """The longest wait of what was due in each second, of partitions with a replica on the destination, seconds."""
 
     def times(self, group: str) -> float:
         """The 99th percentile of a group's waits by that of the quiet time."""
@@ -131,6 +137,28 @@ def full_share(samples: Sequence[Sample], rates: Mapping[Port, float]) -> float:
 def landing_rates(samples: Sequence[Sample]) -> list[float]:
     """Return what landed in each second, bytes/s."""
     return [(after.landed - before.landed) / (after.at - before.at) for before, after in seconds(samples)]
+
+
+def carried_rates(samples: Sequence[Sample], port: Port) -> list[float]:
+    """Return what a port carried in each second, bytes/s."""
+    return [(after.carried[port] - before.carried[port]) / (after.at - before.at) for before, after in seconds(samples)]
+
+
+def slowest_by_second(waited: Iterable[tuple[float, float]], length: float) -> list[float]:
+    """Return the longest wait of each second, seconds; 0 where nothing was due.
+
+    Args:
+        waited: (when it was due, seconds from the begin; seconds until it was acknowledged).
+        length: seconds; a last one that is not whole counts.
+
+    >>> slowest_by_second([(0.2, 0.1), (0.9, 0.3), (2.5, 0.2)], 2.6)
+    [0.3, 0.0, 0.2]
+    """
+    found = [0.0] * math.ceil(length)
+    for at, seconds_waited in waited:
+        if 0 <= at < length:
+            found[int(at)] = max(found[int(at)], seconds_waited)
+    return found
 
 
 def at_finishes(waited: Iterable[tuple[float, float]], finishes: Sequence[float]) -> float:

@@ -89,6 +89,25 @@ def test_the_margin_takes_no_more_than_its_part_of_the_headroom() -> None:
     assert narrowest(careful.run(until=900)[-1]) == pytest.approx(Tuning().kept * IDEAL, rel=0.01)
 
 
+@pytest.mark.parametrize("has_growth", [True, False])
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_what_landed_since_the_last_reading_is_not_taken_for_clients(late: int, has_growth: bool) -> None:
+    """Readings are up to two seconds old: of a metric of 10 s that would be a fifth of what replication is."""
+    world = World(
+        AdaptivePolicy(),
+        steady(mb(40)),
+        ONE_FLOW,
+        window=10,
+        delay=0,
+        interval=10,
+        late=late,
+        has_growth=has_growth,
+    )
+    world.run(until=640)
+    believed = [decided[2, FOLLOWER].client for decided in world.run(until=760)]
+    assert believed == [pytest.approx(mb(40), rel=0.02)] * 12
+
+
 def test_what_replication_achieves_never_lowers_a_rate() -> None:
     """A slow disk or fetcher looks like congestion; a rate that follows it down never comes up again."""
     quick = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW)

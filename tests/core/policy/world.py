@@ -37,6 +37,8 @@ class World:
     efficiency: float = 1.0
     """What replication uses of the throttle."""
     has_progress: bool = True
+    late: int = 0
+    """How old log sizes are when a cycle sees them, seconds."""
     has_growth: bool = False
     blind: frozenset[int] = frozenset()
     """Brokers without metrics."""
@@ -55,6 +57,7 @@ class World:
         self.carried: dict[Port, list[float]] = {(b, role): [0.0] for b in self.brokers for role in ReplicaRole}
         self.received: dict[int, float] = dict.fromkeys(self.brokers, 0.0)
         self.led: dict[int, float] = dict.fromkeys(self.brokers, 0.0)
+        self.seen = [(self.landed, self.left, self.led, self.received)]
 
     def run(self, until: int) -> list[Mapping[Port, Decision]]:
         """Let time pass; return the decisions of each cycle of the move."""
@@ -78,6 +81,8 @@ class World:
             self.left[flow] -= rate
             self.landed[flow] += rate
         self.second += 1
+        counts = dict(self.landed), dict(self.left), dict(self.led), dict(self.received)
+        self.seen = [*self.seen, counts][-1 - self.late :]
 
     def _replication(self) -> dict[Flow, float]:
         moving = [flow for flow, left in self.left.items() if left > 0]
@@ -123,8 +128,10 @@ class World:
 
     def _progress(self, now: datetime) -> Progress:
         since = self.at(self.begin)
-        counts = {f: FlowProgress(int(self.landed[f]), 0, int(left), now, since) for f, left in self.left.items()}
-        return Progress(flows=counts, at=now)
+        landed, remaining, _, _ = self.seen[0]
+        at = now - timedelta(seconds=self.late)
+        counts = {f: FlowProgress(int(landed[f]), 0, int(left), at, since) for f, left in remaining.items()}
+        return Progress(flows=counts, at=at)
 
     def _loads(self) -> Loads:
         end = max(self.second - self.delay, 1)
@@ -144,7 +151,9 @@ class World:
     def _growth(self, now: datetime) -> dict[int, LogGrowth]:
         if not self.has_growth:
             return {}
-        return {b: LogGrowth(int(self.led[b]), int(self.received[b]), now, NOON) for b in self.brokers}
+        _, _, led, received = self.seen[0]
+        at = now - timedelta(seconds=self.late)
+        return {b: LogGrowth(int(led[b]), int(received[b]), at, NOON) for b in self.brokers}
 
 
 def ends(flow: Flow) -> tuple[Port, Port]:

@@ -116,7 +116,6 @@ def stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: Path) ->
     options = {
         "interval": str(INTERVAL),
         "metrics-window": "12",
-        "policy": "adaptive",
         "cap-map": f'{{"lab":{CAPACITY}}}',
         "min-rate": "1",
         "zk-session-timeout": "3",

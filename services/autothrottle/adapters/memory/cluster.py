@@ -200,10 +200,6 @@ class MemoryCluster:
         """Let the progress of every snapshot from now on have the growth of all logs of the brokers that take part."""
         self._growth = GrowthHistory()
 
-    def tell_rise(self, reason: str) -> None:
-        """Tell that clients bring more to a broker."""
-        self._publish(reason)
-
     def grow(self, broker_id: int, topic: str, partition: int, size: int) -> None:
         """Let a log become larger, smaller if < 0; its broker answers from now on."""
         with self._lock:

@@ -61,6 +61,11 @@ FOREIGN_FLAGS = {
     "reassignment",
     "policies",
     "runs",
+    "fetch-kilobytes",
+    "megabytes",
+    "quiet",
+    "record",
+    "uneven",
     "whole",
 }
 """Of the demo, simulations, scorer, spark-submit, Kafka's own tool, throttlectl, chaos runs, benches and tests."""

@@ -77,6 +77,14 @@ def test_what_retention_deletes_takes_nothing_back() -> None:
     assert readings.counts() == (5, 8)
 
 
+def test_a_log_that_retention_shortens_is_taken_to_have_grown_on_as_before() -> None:
+    """On brokers whose logs lost a segment together, clients seemed to bring less every half minute."""
+    readings = Readings().read({1001: {A: 100, B: 100}}).read({1001: {A: 130, B: 100}}).read({1001: {A: 20, B: 60}})
+    assert readings.counts() == (60, 60)
+    assert readings.read({1001: {A: 90, B: 60}}, after=4).counts() == (130, 130)
+    assert readings.read({1001: {A: 10, B: 60}}, after=2).counts() == (165, 165)
+
+
 def test_a_log_that_is_there_for_the_first_time_counts_from_then_on() -> None:
     readings = Readings().read({1001: {A: 1}}).read({1001: {A: 1, B: 1000}}).read({1001: {A: 1, B: 1003}})
     assert readings.counts() == (0, 3)

@@ -1,7 +1,8 @@
 """The growth of brokers' logs, counted from one reading of all their sizes to the next.
 
-Only what a log gains counts: retention deletes, and truncation, make it smaller and are nobody's traffic. A log that is
-there for the first time counts from then on. The type to know is `GrowthHistory`.
+Only what a log gains counts: retention deletes, and truncation, make it smaller and are nobody's traffic; one that is
+smaller than it was has gained meanwhile what it gained before. A log that is there for the first time counts from then
+on. The type to know is `GrowthHistory`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class GrowthHistory:
     """Broker id -> the sizes of its logs when they were last read."""
     copied: Copied = field(default_factory=dict)
     """As of the last reading."""
+    rates: Mapping[int, Mapping[TopicPartition, float]] = field(default_factory=dict)
+    """Broker id -> bytes/s by which its logs grew between the last two readings; those that did not are left out."""
 
     @property
     def told(self) -> Mapping[int, LogGrowth]:
@@ -58,18 +61,23 @@ class GrowthHistory:
             return self
         brokers = {b: growth for b, growth in self.brokers.items() if growth.at >= newest - FORGOTTEN}
         kept = {b: self.sizes[b] for b in brokers}
+        rates = {b: self.rates.get(b, {}) for b in brokers}
         for broker_id, logs in sizes.brokers.items():
             led, received = 0, 0
             if broker_id in brokers:
                 if logs.at <= brokers[broker_id].at:
                     continue
                 apart = {*copied.get(broker_id, _NONE), *self.copied.get(broker_id, _NONE)}
-                led, received = _gained(broker_id, self.sizes[broker_id], logs, apart, leaders)
+                seconds = (logs.at - brokers[broker_id].at).total_seconds()
+                rates[broker_id] = _rates(self.sizes[broker_id], logs, seconds, rates[broker_id])
+                gained = {row: round(rate * seconds) for row, rate in rates[broker_id].items() if row not in apart}
+                received = sum(gained.values())
+                led = sum(size for row, size in gained.items() if leaders.get(row) == broker_id)
             brokers[broker_id] = _counted(brokers.get(broker_id), led, received, logs.at)
             kept[broker_id] = logs.sizes
         # A broker that did not answer was last seen with what was copied then.
         silent = {b: rows for b, rows in self.copied.items() if b in kept and b not in sizes.brokers}
-        return GrowthHistory(brokers, kept, {**copied, **silent})
+        return GrowthHistory(brokers, kept, {**copied, **silent}, rates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +106,17 @@ class Copying:
         return Copying(copied, frozenset(leaders - {NO_LEADER}))
 
 
-def _gained(
-    broker_id: int,
-    old: Mapping[TopicPartition, int],
-    new: BrokerLogSizes,
-    apart: Collection[TopicPartition],
-    leaders: Mapping[TopicPartition, int],
-) -> tuple[int, int]:
-    """What came into the logs that a broker leads, and into all but those that are counted apart."""
-    led = received = 0
+def _rates(
+    old: Mapping[TopicPartition, int], new: BrokerLogSizes, seconds: float, before: Mapping[TopicPartition, float]
+) -> dict[TopicPartition, float]:
+    """By how many bytes/s the logs grew between two readings; those that became smaller as `before`."""
+    found: dict[TopicPartition, float] = {}
     for row, size in new.sizes.items():
         gained = size - old.get(row, size)
-        if gained > 0 and row not in apart:
-            received += gained
-            if leaders.get(row) == broker_id:
-                led += gained
-    return led, received
+        rate = gained / seconds if gained >= 0 else before.get(row, 0.0)
+        if rate > 0:
+            found[row] = rate
+    return found
 
 
 def _counted(old: LogGrowth | None, led: int, received: int, at: datetime) -> LogGrowth:

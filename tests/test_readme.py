@@ -64,7 +64,6 @@ FOREIGN_FLAGS = {
     "fetch-kilobytes",
     "megabytes",
     "quiet",
-    "record",
     "uneven",
     "whole",
 }

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 
+from autothrottle.adapters.growth import GrowthReader
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
 from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
 from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
@@ -33,6 +34,8 @@ MB = 1_000_000
 TIMEOUT = timedelta(seconds=30)
 SIDES = {1001: "leader.replication.throttled", 1004: "follower.replication.throttled"}
 FLOW = Flow(1001, 1004)
+BESIDE = 10 * MB
+"""What clients bring to each partition while the move goes on."""
 
 
 @contextlib.contextmanager
@@ -142,7 +145,8 @@ class Reader(ProgressReader):
 
     def __init__(self, kafka: KafkaAdmin) -> None:
         self.told = threading.Event()
-        super().__init__(KafkaLogSizes(kafka), interval=timedelta(seconds=1))
+        sizes, often = KafkaLogSizes(kafka), timedelta(seconds=1)
+        super().__init__(sizes, GrowthReader(sizes, interval=often), interval=often)
 
     def follow(
         self,
@@ -179,6 +183,34 @@ class Watched:
             self.seen.append(found)
         return found
 
+    def grown(self, after: datetime) -> dict[int, tuple[int, int]]:
+        """(led, received) of both ends, as they were read after a moment; a broker that was not is absent."""
+        self.look()
+        assert self.snapshot.progress is not None
+        read = self.snapshot.progress.growth.items()
+        return {b: (growth.led, growth.received) for b, growth in read if b in SIDES and growth.at > after}
+
+
+def clients_bring_more_than_lands(cluster: KafkaCluster, watched: Watched) -> None:
+    """Produce to both ends; what the move itself brings is no growth of theirs."""
+    with topic(cluster, {0: [1001, 1004], 1: [1004, 1001]}, 1000) as beside:
+        created = datetime.now(UTC)
+        eventually(lambda: watched.grown(created).keys() == SIDES.keys(), 60)
+        known = watched.grown(created)
+        size = on_disk(cluster, 1001, beside)[beside, 0]
+        fill(cluster, beside, BESIDE)
+        produced = on_disk(cluster, 1001, beside)[beside, 0] - size
+        assert produced >= BESIDE
+        # Each leads one of both partitions and holds the other one, too.
+        expected = {b: (led + produced, received + 2 * produced) for b, (led, received) in known.items()}
+
+        def are_counted() -> bool:
+            found = watched.grown(created)
+            ends = [(found[b], expected[b]) for b in SIDES]
+            return all(abs(count - wanted) < MB for end in ends for count, wanted in zip(*end, strict=True))
+
+        eventually(are_counted, 60)
+
 
 def follow_to_the_end(
     cluster: KafkaCluster, name: str, source: SnapshotSource, reader: Reader, until_eta: bool
@@ -189,6 +221,8 @@ def follow_to_the_end(
     assert reader.told.wait(60)
     with slow_move(cluster, name, 1 * MB):
         eventually(lambda: (found := watched.look()) and found.bytes_landed > 0, 60)
+        if until_eta:
+            clients_bring_more_than_lands(cluster, watched)
         # Nothing is produced: what has landed and what is left are the leader's log, of one reading.
         assert {seen.bytes_landed + seen.bytes_left for seen in watched.seen} == {size}
         if until_eta:

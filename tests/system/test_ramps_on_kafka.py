@@ -116,6 +116,7 @@ def stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: Path) ->
     options = {
         "interval": str(INTERVAL),
         "metrics-window": "12",
+        "policy": "adaptive",
         "cap-map": f'{{"lab":{CAPACITY}}}',
         "min-rate": "1",
         "zk-session-timeout": "3",

@@ -15,7 +15,7 @@ import pytest
 from autothrottle.__main__ import main
 from autothrottle.adapters.decision_log import DecisionLog, LogLimits
 from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
-from autothrottle.core.configs import ReplicaRole
+from autothrottle.core.configs import FOLLOWER_RATE, ConfigResource, ReplicaRole
 from autothrottle.core.loads import Capacity
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
@@ -327,3 +327,26 @@ def test_one_destination_whose_link_clients_fill_does_not_slow_the_flows_to_the_
         return sum(partition.landed.get(b, 0.0) for partition in partitions for b in (1004, 1005))
 
     assert copied_to_the_others(clients=95) >= 0.95 * copied_to_the_others(clients=20)
+
+
+@pytest.mark.parametrize(("policy", "follows"), [(AdaptivePolicy(), True), (HeadroomPolicy(), False)])
+def test_adaptive_is_played_with_the_growth_of_logs_and_knows_a_step_before_metrics_do(
+    policy: Policy, follows: bool
+) -> None:
+    # Half as much is written to the destination from minute 10 on; a metric of that minute comes four minutes later.
+    steps = (TrafficStep(0, 0, mb(50)), TrafficStep(600, 0, mb(25)))
+    brokers = {1001: VirtualBroker(LINK, ClientTraffic()), 1006: VirtualBroker(LINK, ClientTraffic(steps))}
+    moves = [VirtualMove("t", 0, mb(90_000), (1001,), (1001, 1006))]
+    late, interval = timedelta(seconds=120), timedelta(seconds=30)
+    recovery = VirtualRecovery(
+        VirtualScenario(brokers, moves, limits(), policy, interval, metrics_window=late, metrics_delay=late)
+    )
+    ideal, rates = 0.9 * mb(75), dict[int, int]()
+
+    def watch(seen: VirtualRecovery) -> None:
+        config = seen.kafka.configs.get(ConfigResource.broker(1006), {})
+        rates[round(seen.brokers.now)] = int(config.get(FOLLOWER_RATE, "0"))
+
+    with pytest.raises(TimeoutError):
+        recovery.run(timedelta(seconds=500), watch)
+    assert (rates[600 + 90] == pytest.approx(ideal, rel=0.1)) is follows

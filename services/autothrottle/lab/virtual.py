@@ -45,6 +45,12 @@ EVENTS_APART = 1.0
 """Seconds between two cycles that events start."""
 LONGEST = timedelta(hours=12)
 
+OTHER_LOGS = "other-logs"
+"""The topic that stands for all that does not move: a partition for each broker, with its id as number."""
+
+_OTHER_BYTES = 1 << 50
+"""What those partitions hold, more or less."""
+
 
 @dataclass(frozen=True, slots=True)
 class VirtualBroker:
@@ -282,7 +288,9 @@ class VirtualRecovery:
         self.brokers.start_reassignment({move.key: move.target for move in self.scenario.moves})
         for topic, moves in topics.items():
             self.kafka.start_reassignment(topic, {n: move.target for n, move in moves.items()})
+        self.kafka.add_topic(OTHER_LOGS, {broker_id: (broker_id,) for broker_id in self.brokers.brokers})
         self.kafka.tell_progress(self.now)
+        self.kafka.tell_growth()
         self._tell_sizes()
         return self._seconds
 
@@ -325,6 +333,11 @@ class VirtualRecovery:
         for key, partition in self.brokers.partitions.items():
             for broker_id in partition.landed.keys() & self.brokers.brokers.keys():
                 self.kafka.log_bytes.setdefault(broker_id, {})[key] = round(partition.landed[broker_id])
+        for broker_id, broker in self.brokers.brokers.items():
+            logs = self.kafka.log_bytes.setdefault(broker_id, {})
+            moving = sum(size for (topic, _), size in logs.items() if topic != OTHER_LOGS)
+            # All that comes in lands in some log: what is in none of those that move, or did, is in the others.
+            logs[OTHER_LOGS, broker_id] = _OTHER_BYTES + broker.counters().rx - moving
 
     def _cycle(self, reason: str) -> None:
         self._event, self._event_due = "", self._seconds + EVENTS_APART

@@ -384,6 +384,18 @@ def test_the_replica_that_answered_last_is_asked_first(serve: Serve, cluster: Me
     assert (first.calls, second.calls, restarted.calls) == (1, 2, 0)
 
 
+@pytest.mark.timeout(120)
+def test_a_call_that_begins_while_its_server_stops_goes_on_at_another_one(serve: Serve, cluster: MemoryCluster) -> None:
+    """One call of some dozens was lost by gRPC's own retry, for ever: the planner that leads would have stood still."""
+    staying = serve(Discovery(cluster))
+    for _ in range(400):
+        going = Server(Discovery(cluster))
+        with discovery(going.address, staying.address) as client:
+            client.fetch_snapshot(timeout=TIMEOUT)
+            going.stop()
+            client.fetch_snapshot(timeout=TIMEOUT)
+
+
 def test_a_replica_that_cannot_answer_gives_way_to_one_that_can(serve: Serve, cluster: MemoryCluster) -> None:
     cut_off = MemoryCluster()
     cut_off.unavailable(True)

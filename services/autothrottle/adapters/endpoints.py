@@ -44,6 +44,9 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # Services of one cluster talk directly, whatever the environment says of proxies.
     ("grpc.enable_http_proxy", 0),
+    # Whom to try next is decided here. gRPC's own retry (1.85) loses one of some dozens of calls that begin while their
+    # server stops, and then not even the deadline ends them.
+    ("grpc.enable_retries", 0),
 )
 
 Interceptor = grpc.UnaryUnaryClientInterceptor | grpc.UnaryStreamClientInterceptor

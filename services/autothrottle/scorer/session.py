@@ -27,7 +27,7 @@ _LOCAL = {
     "spark.ui.enabled": "false",
     # Most of a run's plans and methods run once: compiling them well takes longer than they do (of 1,000,000 rows a
     # fifth or more of all CPU time; of 10,000,000 it would gain 7 %).
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseParallelGC",
     # Of a shuffle one task takes so much; by default it is as little as 1 MB.
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",

@@ -27,6 +27,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
 FOREIGN_FLAGS = {
     "json",
+    "millions",
     "throttle",
     "addr",
     "etag",

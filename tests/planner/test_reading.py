@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
-from datetime import timedelta
+from typing import Any
 
 from autothrottle.adapters.memory import MemoryCluster
-from autothrottle.core.topology import Snapshot, TopicPartition
+from autothrottle.core.topology import Snapshot
 from tests.planner.bench import BROKERS, Bench, GatedMetrics
 
 MOVE = {(1001, "leader"): 72.0, (1003, "follower"): 81.0}
@@ -19,20 +18,10 @@ class ClusterThatWaits(MemoryCluster):
 
     metrics: GatedMetrics
 
-    def fetch_snapshot(
-        self,
-        *,
-        min_version: int = 0,
-        replicas_of: Collection[int] = (),
-        partitions: Collection[TopicPartition] = (),
-        timeout: timedelta,
-        may_presume: bool = False,
-    ) -> Snapshot:
+    def fetch_snapshot(self, **wanted: Any) -> Snapshot:
         assert self.metrics.hangs.wait(60), "the loads are read only when the cluster has been"
         self.metrics.reading_gate.set()
-        return super().fetch_snapshot(
-            min_version=min_version, replicas_of=replicas_of, partitions=partitions, timeout=timeout
-        )
+        return super().fetch_snapshot(**wanted)
 
 
 def test_the_loads_are_read_while_the_cluster_is() -> None:
@@ -70,19 +59,9 @@ class ClusterThatPresumes(MemoryCluster):
 
     asked: list[bool]
 
-    def fetch_snapshot(
-        self,
-        *,
-        min_version: int = 0,
-        replicas_of: Collection[int] = (),
-        partitions: Collection[TopicPartition] = (),
-        timeout: timedelta,
-        may_presume: bool = False,
-    ) -> Snapshot:
+    def fetch_snapshot(self, *, may_presume: bool = False, **wanted: Any) -> Snapshot:
         self.asked.append(may_presume)
-        found = super().fetch_snapshot(
-            min_version=min_version, replicas_of=replicas_of, partitions=partitions, timeout=timeout
-        )
+        found = super().fetch_snapshot(**wanted)
         if not (may_presume and found.reassignments):
             return found
         presumed = tuple(replace(r, isr=tuple((*isr, 1004) for isr in r.isr)) for r in found.reassignments)

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from autothrottle.core.loads import MEGABYTE
 from autothrottle.lab.processes import Process, scratch_directory
 from autothrottle.lab.services import Deployment
 from autothrottle_client import AdminClient
@@ -47,6 +48,9 @@ READING_SECONDS = 600.0
 
 POST_PAUSE_SECONDS = 0.05
 POST_ORIGINAL = "> 30 s"
+RISES = (350, 500, 600, 670, 720, 760, 790, 815)
+"""What clients send and receive at each step of one move, MB/s: every one lowers all rates by more than the threshold."""
+
 NOBODY = 900_000
 """A broker that is not there: an override of it is stored, and starts cycles, but changes no rate."""
 
@@ -244,29 +248,30 @@ def test_cycles_with_and_without_100_that_watch_and_50_that_call(
     among: list[Seen] = []
     calls: list[tuple[float, float]] = []
 
-    def changed(services: Installation, cause: Callable[[], object]) -> Seen:
-        services.measure(HEAVY)
-        return services.observe(cause, house.is_throttled(HEAVY))
+    def changed(services: Installation, load: int, cause: Callable[[], object]) -> Seen:
+        services.measure(load)
+        return services.observe(cause, house.is_throttled(load))
 
-    def among_clients(services: Installation, number: int) -> None:
-        with operators(services, tmp_path, number) as clients:
+    def among_clients(services: Installation, load: int) -> None:
+        with operators(services, tmp_path, len(among)) as clients:
 
             def cause() -> None:
                 clients.call()
                 services.run_cycle()
 
-            among.append(changed(services, cause))
+            among.append(changed(services, load, cause))
             calls.append(clients.wait())
         remove_overrides(services)
 
     with house.installation() as services:
-        for run in range(2 * RUNS):  # by turns, so that a noisy minute hits both
+        for run in range(RUNS):
             services.measure_before_a_move(LIGHT)
             services.observe(house.cluster.start_move, house.is_throttled(LIGHT))
-            if run % 2:
-                among_clients(services, run)
-            else:
-                alone.append(changed(services, services.run_cycle))
+            for number, rise in enumerate(RISES):  # by turns, so that a noisy minute hits both
+                if (number + run) % 2:
+                    among_clients(services, rise * MEGABYTE)
+                else:
+                    alone.append(changed(services, rise * MEGABYTE, services.run_cycle))
             services.observe(house.cluster.cancel_move, is_clean)
     clients, size = f"{WATCHERS} that watch, {CALLERS} that call at once", str(LARGE)
     durations = [s.duration for s in alone], [s.duration for s in among]

@@ -19,7 +19,7 @@ from autothrottle.ports.log_sizes import AllLogsSource
 
 log = logging.getLogger(__name__)
 
-INTERVAL = timedelta(seconds=2)
+INTERVAL = timedelta(seconds=1)
 """Between two readings, if a reading takes less than 5 % of it."""
 
 LEADERS_INTERVAL = timedelta(seconds=30)
@@ -37,11 +37,8 @@ _REST = 19
 _LONGEST_REST_SECONDS = 60.0
 """Growth that is read less often says nothing of now."""
 
-_TOLD_APART = 5.0
-"""Seconds between two rises that are told."""
-
 _HIGHER = 1.1
-"""So much more than at the last rise that was told of a broker is another one."""
+"""So much more than at the last rise that was told of a broker is told, too: the first reading may have seen a part."""
 
 _SAME_RISE = 30.0
 """Seconds for which the readings before a rise are still among those that are looked at."""
@@ -70,7 +67,6 @@ class GrowthReader:
         self._leaders_due = 0.0
         self._failure = ""
         self._told: dict[int, tuple[float, float]] = {}
-        self._told_last = -_TOLD_APART
         self._watchers = Subscriptions[str]()
         self._thread = threading.Thread(target=self._run, name="log-growth", daemon=True)
         self._thread.start()
@@ -155,9 +151,8 @@ class GrowthReader:
         now = time.monotonic()
         rates = {b: risen(self._history.brokers[b]) for b in broker_ids}
         fresh = {b: rate for b, rate in rates.items() if rate is not None and not self._is_told(b, rate, now)}
-        if not fresh or now < self._told_last + _TOLD_APART:
+        if not fresh:
             return
-        self._told_last = now
         self._told.update({b: (now, rate) for b, rate in fresh.items()})
         self._watchers.publish(f"more comes in for clients of {_named(fresh)}")
 

@@ -76,13 +76,21 @@ def risen(growth: LogGrowth) -> float | None:
         return None
     led = [(new.led - old.led) / (new.at - old.at).total_seconds() for old, new in pairwise(curve)]
     received = [(new.received - old.received) / (new.at - old.at).total_seconds() for old, new in pairwise(curve)]
-    if not (_rises(led) or _rises(received)):
+    if not (rises(led) or rises(received)):
         return None
     first = curve[-1 - RISE_READINGS]
     return (growth.received - first.received) / (growth.at - first.at).total_seconds()
 
 
-def _rises(rates: Sequence[float]) -> bool:
+def rises(rates: Sequence[float]) -> bool:
+    """Return whether the last readings of growth show a rise: see `risen`.
+
+    Args:
+        rates: of the readings of the last `BEFORE_RISE`, more than `RISE_READINGS`, bytes/s, the newest last.
+
+    >>> rises([4e6, 4e6, 4e6, 7e6, 7e6]), rises([4e6, 4e6, 0.0, 6e6, 6e6])
+    (True, False)
+    """
     before, latest = rates[:-RISE_READINGS], rates[-RISE_READINGS:]
     if min(latest) <= max(before) + max(RISE * max(before), LEAST_RISE):
         return False

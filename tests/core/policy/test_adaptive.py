@@ -84,6 +84,18 @@ def test_with_the_growth_of_logs_a_rate_is_right_one_cycle_after_a_step_and_stay
         assert narrowest(decided) == pytest.approx(0.9 * mb(100 - after), rel=0.1)
 
 
+def test_a_rise_counts_in_full_as_soon_as_two_readings_a_second_apart_show_it() -> None:
+    """The mean of the last four seconds had half of it then, and the next cycle was an interval away."""
+
+    def doubled(port: Port, second: int) -> float:
+        return mb(30) if second < 900 else mb(60)
+
+    world = World(AdaptivePolicy(), doubled, ONE_FLOW, interval=1, has_growth=True)
+    world.run(until=902)
+    decided = world.run(until=903)[-1]
+    assert decided[2, FOLLOWER].client == pytest.approx(mb(60), rel=0.02)
+
+
 def test_the_margin_takes_no_more_than_its_part_of_the_headroom() -> None:
     careful = World(AdaptivePolicy(tuning=Tuning(margin=20.0)), steady(mb(40)), ONE_FLOW)
     assert narrowest(careful.run(until=900)[-1]) == pytest.approx(Tuning().kept * IDEAL, rel=0.01)

@@ -7,13 +7,15 @@ it again after a few cycles. Everything in it is in bytes and seconds (of the Un
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress
-from autothrottle.core.growth import LEAST_RISE, RISE, RISE_READINGS, GrowthMark, LogGrowth
+from autothrottle.core.growth import BEFORE_RISE, LEAST_RISE, RISE, RISE_READINGS, GrowthMark, LogGrowth, rises
 from autothrottle.core.history import Port
 from autothrottle.core.loads import Utilization
 from autothrottle.core.policy.interface import Observation
@@ -250,7 +252,7 @@ def _latest(series: Series, begin: float, last: float, end: float) -> float:
     if last - series.times[-2] >= _RARELY_SECONDS:
         newest = series.rate(max(begin, min(series.times[-2], end)), last)
         return newest if abs(newest - usual) > _STEP * usual else usual
-    found = usual
+    found = _risen(series, max(begin, last - BEFORE_RISE.total_seconds())) or usual
     for seconds in _RISING_SECONDS:
         if last - seconds - _HELD_UP_SECONDS < begin or series.readings(last - seconds) < RISE_READINGS:
             continue
@@ -258,6 +260,17 @@ def _latest(series: Series, begin: float, last: float, end: float) -> float:
         if risen > usual + max(RISE * usual, LEAST_RISE) and whole - usual > _NOT_MADE_UP * (risen - usual):
             found = max(found, risen)
     return found
+
+
+def _risen(series: Series, begin: float) -> float | None:
+    """What the last readings since `begin` rose to, per second; None: they did not."""
+    first = bisect_left(series.times, begin)
+    if len(series.times) - first < RISE_READINGS + 3:
+        return None
+    marks = pairwise(zip(series.times[first:], series.counts[first:], strict=True))
+    if not rises([(new - old) / (later - earlier) for (earlier, old), (later, new) in marks]):
+        return None
+    return series.rate(series.times[-1 - RISE_READINGS], series.times[-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from autothrottle.core.client_traffic import ClientTraffic
 from autothrottle.core.configs import ConfigResource, ReplicaRole
 from autothrottle.core.loads import BrokerLoad, Capacity, Utilization
 from autothrottle.core.plan import Limits
-from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.schedule import NO_SCHEDULE, Schedule
 from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition, TopicPartition
@@ -91,7 +91,7 @@ class VirtualScenario:
     limits: Limits = field(
         default_factory=lambda: Limits(10_000_000, 0.9, 0.9, change_threshold=0.1, failure_threshold=1)
     )
-    policy: Policy = HeadroomPolicy()  # noqa: RUF009 (frozen)
+    policy: Policy = AdaptivePolicy()  # noqa: RUF009 (frozen)
     interval: timedelta = timedelta(seconds=60)
     metrics_window: timedelta = timedelta(seconds=60)
     metrics_delay: timedelta = timedelta(0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from autothrottle.core.limits import Limits
-from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.schedule import NO_SCHEDULE, Schedule
 from autothrottle.ports.catch_ups import CatchUpStore
@@ -31,7 +31,7 @@ class PlannerSettings:
     """What the operator configured."""
 
     limits: Limits
-    policy: Policy = HeadroomPolicy()  # noqa: RUF009 (frozen)
+    policy: Policy = AdaptivePolicy()  # noqa: RUF009 (frozen)
     """How rates are decided, before it has learned anything."""
     interval: timedelta = timedelta(seconds=180)
     """Between two scheduled cycles, >= 1 s."""

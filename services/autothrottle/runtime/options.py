@@ -89,10 +89,10 @@ class KafkaBackend(StrEnum):
 class PolicyName(StrEnum):
     """How rates are decided."""
 
-    HEADROOM = "headroom"
-    """The original's formula: a share of what clients leave free."""
     ADAPTIVE = "adaptive"
     """Replication counted from log sizes, a margin that learns, and not much more than the move needs."""
+    HEADROOM = "headroom"
+    """The original's formula: a share of what clients leave free."""
     STATIC = "static"
     """One rate for all."""
 
@@ -425,7 +425,7 @@ ZK_PREFIX = _znode("zk-prefix", "", "Kafka's chroot in ZooKeeper", "/kafka")
 ZK_CONFIG_PREFIX = _znode("zk-config-prefix", "autothrottle", "Where our own state lives; not under zk-prefix", "")
 ZK_SESSION_TIMEOUT = _seconds("zk-session-timeout", "6", "ZooKeeper session; bounds a failover", at_most=60)
 
-POLICY = _choice("policy", PolicyName.HEADROOM.value, "How rates are decided", *(policy.value for policy in PolicyName))
+POLICY = _choice("policy", PolicyName.ADAPTIVE.value, "How rates are decided", *(policy.value for policy in PolicyName))
 STATIC_RATE = _megabytes_per_second("static-rate", "50", "Rate of every broker in each role, with the static policy")
 INTERVAL = _seconds("interval", "180", "Time between two scheduled cycles")
 MIN_RATE = _megabytes_per_second("min-rate", "10", "Lowest throttle, and the one without metrics")

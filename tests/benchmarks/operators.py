@@ -1,10 +1,10 @@
 """Clients that watch cycles, and others that call at once when they get SIGUSR1.
 
-A program of its own, `python -m tests.benchmarks.operators PLANNER ADMIN WATCHERS CALLERS`, with the lowest priority and
-one thread: what the services have to do for the clients is in a figure, what the clients do themselves, which is done
-on other hosts, is kept out of it as far as the machine allows. (A thread for each client of gRPC's synchronous API wakes
-ten times a second.) Every client has a connection of its own, and answers are not decoded. It says `ready` when all
-watches stand, and after each round of calls how many failed and how long they took.
+A program of its own, `python -m tests.benchmarks.operators PLANNER ADMIN WATCHERS CALLERS`, with the lowest priority
+and one thread: what the services have to do for the clients is in a figure, what the clients do themselves, on other
+hosts, is kept out of it as far as the machine allows. (Each thread of gRPC's synchronous API wakes ten times a second.)
+Every client has a connection of its own, and answers are not decoded. It says `ready` when all watches stand, and after
+each round of calls how many failed and how long they took.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import signal
 import statistics
 import sys
 import time
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -35,8 +36,9 @@ OVERRIDE = "/autothrottle.v1.AdminService/SetOverride"
 async def watch(planner: str, standing: asyncio.Semaphore) -> None:
     """Follow the cycles for ever, receive, and keep nothing."""
     async with grpc.aio.insecure_channel(planner, options=OPTIONS) as channel:
+        follow: Any = channel.unary_stream(WATCH)
         number = 0
-        async for _ in channel.unary_stream(WATCH)(b""):
+        async for _ in follow(b""):
             if not number:
                 standing.release()
             number += 1
@@ -49,7 +51,7 @@ class Caller:
         method, request = [(STATE, b""), (OVERRIDES, b""), (OVERRIDE, _override(number))][number % 3]
         address = planner if method == STATE else admin
         self._request, self._channel = request, grpc.aio.insecure_channel(address, options=OPTIONS)
-        self._method = self._channel.unary_unary(method)
+        self._method: Any = self._channel.unary_unary(method)
 
     async def connect(self) -> None:
         """Connect, so that a round is the calls and nothing else."""

@@ -49,7 +49,7 @@ READING_SECONDS = 600.0
 POST_PAUSE_SECONDS = 0.05
 POST_ORIGINAL = "> 30 s"
 RISES = (350, 500, 600, 670, 720, 760, 790, 815)
-"""What clients send and receive at each step of one move, MB/s: every one lowers all rates by more than the threshold."""
+"""What clients send and receive at each step of a move, MB/s: each lowers all rates by more than the threshold."""
 
 NOBODY = 900_000
 """A broker that is not there: an override of it is stored, and starts cycles, but changes no rate."""

@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.benchmarks.links.layout import (
+    DESTINATION,
     LINKS,
+    MOVED_PARTITIONS,
+    SECOND,
     Plan,
     before_the_move,
     beside,
@@ -25,6 +28,7 @@ from tests.benchmarks.links.tally import (
     Sample,
     Waits,
     at_finishes,
+    beside_a_full_one,
     carried_rates,
     claims,
     full_share,
@@ -44,13 +48,23 @@ def samples(*megabytes: float) -> list[Sample]:
 
 
 def run(
-    policy: str = "adaptive", p99: float = 0.3, most: float = 0.9, full: float = 0.05, makespan: float = 100
+    policy: str = "adaptive",
+    p99: float = 0.3,
+    most: float = 0.9,
+    full: float = 0.05,
+    makespan: float = 100,
+    second: str = "none",
+    received: tuple[int, ...] = (4 * MB,),
 ) -> Run:
     quiet = dict.fromkeys((ALL, DESTINATIONS, MOVING), Waits(1000, 0.01, 0.1, 0.2))
     moving = dict.fromkeys((ALL, DESTINATIONS, MOVING), Waits(1000, 0.02, p99, most))
-    series: tuple[list[int], list[int], list[float]] = ([4 * MB], [9 * MB], [0.1])
-    throttles = [(0.0, 4 * MB)]
-    return Run(policy, 0.9, 1, makespan, 90.0, 95.0, quiet, moving, 0.4, full, full, 1.5, 0, 2.0, throttles, *series)
+    throttles, carried = [(0.0, 4 * MB)], [9 * MB]
+    judged = (makespan, 90.0, 95.0, quiet, moving, 0.4, full, full, 1.5, 0, 2.0, throttles, received, carried, [0.1])
+    return Run(policy, 0.9, 1, second, *judged)
+
+
+def plan(policy: str, ratio: float = 0.9, second: str = "none") -> Plan:
+    return Plan(policy, ratio, 1, 10, 10, 10, 15.0, second=second)
 
 
 def test_a_second_is_full_from_98_percent_of_the_rate_on() -> None:
@@ -101,17 +115,32 @@ def test_the_bound_is_what_the_destination_needs_at_that_ratio() -> None:
     clients = dict.fromkeys(rates_of_links(), 5.0 * MB)
     sizes = dict.fromkeys(before_the_move(), 21 * MB)
     # 5 MB/s of headroom, of which 0.2 MB/s are what is produced to the moving partitions meanwhile.
-    assert bound(sizes, clients, 0.9) == pytest.approx(16 * 21 / (4.5 - 0.2))
-    assert bound(sizes, clients, 0.6) == pytest.approx(16 * 21 / (3.0 - 0.2))
+    assert bound(plan("adaptive"), sizes, clients) == pytest.approx(16 * 21 / (4.5 - 0.2))
+    assert bound(plan("adaptive", ratio=0.6), sizes, clients) == pytest.approx(16 * 21 / (3.0 - 0.2))
+
+
+def test_a_second_destination_has_a_quarter_of_the_partitions_and_no_replica_of_them_yet() -> None:
+    assert plan("adaptive").moved_to(DESTINATION) == list(before_the_move())
+    there = plan("adaptive", second="full").moved_to(SECOND)
+    assert len(there) == MOVED_PARTITIONS / 4
+    assert not any(SECOND in before_the_move()[p] for p in there)
+
+
+def test_what_a_destination_gets_beside_a_full_one_is_by_what_it_gets_beside_an_open_one() -> None:
+    first = (0, 9 * MB, 9 * MB)
+    runs = [run(second="open", received=(*first, 4 * MB, 4 * MB, 1)), run(second="full", received=(*first, 3 * MB, 1))]
+    assert beside_a_full_one(runs) == {("adaptive", 0.9): 0.75}
+    assert beside_a_full_one(runs[:1]) == {}
 
 
 def test_the_simulator_plays_the_same_move() -> None:
     clients = {port: 0.5 * rate for port, rate in rates_of_links().items()}
     sizes = dict.fromkeys(before_the_move(), 5 * MB)
-    plans = [Plan(policy, 0.9, 1, 10, 10, 10, 15.0) for policy in ("none", "static", "headroom", "adaptive")]
-    none, *throttled = [simulated(plan, sizes, clients) for plan in plans]
-    assert none < 0.8 * bound(sizes, clients, 0.9)
-    assert throttled == pytest.approx([bound(sizes, clients, 0.9)] * 3, rel=0.05)
+    policies = ("none", "static", "headroom", "adaptive")
+    none, *throttled = [simulated(plan(policy), sizes, clients) for policy in policies]
+    least = bound(plan("adaptive"), sizes, clients)
+    assert none < 0.8 * least
+    assert throttled == pytest.approx([least] * 3, rel=0.05)
 
 
 def test_client_rates_are_means_of_the_quiet_time() -> None:
@@ -126,5 +155,5 @@ def test_a_claim_is_met_when_every_run_meets_it() -> None:
 
 def test_the_table_has_a_cell_in_every_column() -> None:
     heads, row = lines([run()])
-    assert heads.startswith("policy    ratio  run  makespan s  / bound")
-    assert row.split()[:5] == ["adaptive", "0.9", "1", "100.0", "1.11"]
+    assert heads.startswith("policy    ratio  run  second  makespan s  / bound")
+    assert row.split()[:6] == ["adaptive", "0.9", "1", "none", "100.0", "1.11"]

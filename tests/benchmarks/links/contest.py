@@ -22,10 +22,10 @@ from typing import Any
 
 from autothrottle.lab.links import unmet
 from autothrottle.lab.processes import scratch_directory
-from tests.benchmarks.links.layout import Plan
+from tests.benchmarks.links.layout import SECONDS, Plan
 from tests.benchmarks.links.stage import stage
 from tests.benchmarks.links.story import play, warm_up
-from tests.benchmarks.links.tally import Run, claims, lines
+from tests.benchmarks.links.tally import Run, beside_a_full_one, claims, lines
 
 RESULTS = Path(__file__).parents[1] / "results" / "links.json"
 POLICIES = ("none", "static", "headroom", "adaptive")
@@ -46,7 +46,9 @@ def plans(given: argparse.Namespace) -> list[Plan]:
             given.quiet,
             given.record_bytes,
             given.uneven,
+            second,
         )
+        for second in given.second.split(",")
         for ratio in (float(text) for text in given.ratio.split(","))
         for number in range(1, given.runs + 1)
         for policy in given.policies.split(",")
@@ -64,12 +66,13 @@ def record(path: Path, runs: Sequence[Run], given: argparse.Namespace, command: 
         "uneven": given.uneven,
     }
     about = {"command": command, "date": now, **setting}
-    played = [(run.policy, run.ratio) for run in runs]
+    played = [(run.policy, run.ratio, run.second) for run in runs]
     before = json.loads(path.read_text())["runs"] if path.exists() else []
     kept = [
         row
         for row in before
-        if (row["policy"], row["ratio"]) not in played or any(row.get(key) != one for key, one in setting.items())
+        if (row["policy"], row["ratio"], row["second"]) not in played
+        or any(row.get(key) != one for key, one in setting.items())
     ]
     rows: list[dict[str, Any]] = [*kept, *({**rounded(asdict(run)), **about} for run in runs)]
     machine = {"cpus": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
@@ -78,7 +81,7 @@ def record(path: Path, runs: Sequence[Run], given: argparse.Namespace, command: 
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return -row["ratio"], POLICIES.index(row["policy"]), row.get("fetch_kilobytes", []), row["number"]
+    return -row["ratio"], POLICIES.index(row["policy"]), row.get("fetch_kilobytes", []), row["second"], row["number"]
 
 
 def rounded(value: Any) -> Any:
@@ -112,10 +115,12 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         help="replica.fetch.max.bytes (of a partition) and replica.fetch.response.max.bytes, 1024 bytes each",
     )
     parser.add_argument("--uneven", action="store_true", help="half of the partitions that move have twice the bytes")
+    parser.add_argument("--second", default="none", help=f"how a second destination is, by comma: {', '.join(SECONDS)}")
     parser.add_argument("--record", action="store_true", help=f"keep the table in {RESULTS.name}")
     given = parser.parse_args(arguments)
-    if unknown := set(given.policies.split(",")) - set(POLICIES):
-        parser.error(f"--policies {', '.join(sorted(unknown))}: choose from {', '.join(POLICIES)}")
+    for option, text, known in (("policies", given.policies, POLICIES), ("second", given.second, SECONDS)):
+        if unknown := set(text.split(",")) - set(known):
+            parser.error(f"--{option} {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
     return given
 
 
@@ -153,6 +158,8 @@ def main(arguments: Sequence[str]) -> int:
         print(
             f"{claim['claim']}: {reached} (wanted: at most {claim['wanted']:g}): {'met' if claim['met'] else 'NOT MET'}"
         )
+    for (policy, ratio), kept in beside_a_full_one(runs).items():
+        print(f"{policy}, {ratio:g}: beside a full destination the other got {kept:.2f} of its rate (wanted: 0.95)")
     return 0
 
 

@@ -23,8 +23,16 @@ DESTINATION = 1005
 LINKS = {**dict.fromkeys(SOURCES, 20 * MEGABYTE), DESTINATION: 10 * MEGABYTE}
 """Bytes/s of each direction."""
 
-RING, BESIDE = "steady", "beside"
-"""Topics of the clients: one is on the sources alone; every partition of the other has a replica on the destination."""
+SECOND = 1004
+"""Where a quarter of the partitions go in a move with a second destination, whose link has half of its rate free, or is
+nearly full: the flows to the other destination are not to be slowed by it."""
+
+RING, BESIDE, CROWD = "steady", "beside", "crowd"
+"""Topics of the clients: one is on the sources alone; every partition of the next has a replica on the destination; the
+last one fills the second destination."""
+
+CROWD_RATE = 0.45 * LINKS[SECOND]
+"""What is produced to it, bytes/s: all clients together have 95 % of that link then."""
 
 RING_RATE, BESIDE_RATE, MOVING_RATE = 2.1875 * MEGABYTE, 0.625 * MEGABYTE, 0.0125 * MEGABYTE
 """What is produced to each partition, bytes/s: steady ones together take half of every link's receiving direction."""
@@ -45,9 +53,18 @@ def beside() -> dict[int, list[int]]:
     return {p: [SOURCES[p], DESTINATION] if p < 4 else [DESTINATION, SOURCES[p - 4]] for p in range(8)}
 
 
+def crowd() -> dict[int, list[int]]:
+    """The partition that only the second destination has."""
+    return {0: [SECOND]}
+
+
 def before_the_move() -> dict[int, list[int]]:
     """Replicas of the topic that moves."""
     return {p: [SOURCES[p % 4], SOURCES[(p + 1) % 4]] for p in range(MOVED_PARTITIONS)}
+
+
+SECONDS = ("none", "open", "full")
+"""There is no second destination; it is as the sources are; clients nearly fill its link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +90,25 @@ class Plan:
     as large as it much is sent, counted and thrown away."""
     uneven: bool = False
     """Whether half of the partitions are at their end long before the others."""
+    second: str = "none"
+    """How the second destination is: one of `SECONDS`."""
 
     @property
     def topic(self) -> str:
         """The topic that moves."""
-        return f"moved-{self.policy}-{self.ratio:g}-{self.number}"
+        return f"moved-{self.policy}-{self.ratio:g}-{self.second}-{self.number}"
+
+    def after_the_move(self) -> dict[int, list[int]]:
+        """Replicas of the topic that moves, where they shall be: each leader keeps its own."""
+        return {p: [replicas[0], self._destination(p, replicas)] for p, replicas in before_the_move().items()}
+
+    def moved_to(self, destination: int) -> list[int]:
+        """The partitions that one destination gets."""
+        return [p for p, replicas in self.after_the_move().items() if replicas[-1] == destination]
+
+    def _destination(self, partition: int, replicas: Sequence[int]) -> int:
+        goes_there = self.second != "none" and partition >= MOVED_PARTITIONS // 2 and SECOND not in replicas
+        return SECOND if goes_there else DESTINATION
 
     def has_twice(self, partition: int) -> bool:
         """Whether a partition has twice the usual bytes: of each leader's every other one."""
@@ -95,23 +126,23 @@ def client_rates(samples: Sequence[Sample]) -> dict[Port, float]:
     return {port: (last.carried[port] - first.carried[port]) / (last.at - first.at) for port in first.carried}
 
 
-def bound(sizes: Mapping[int, int], clients: Mapping[Port, float], ratio: float) -> float:
-    """Return how long the move takes at least if it keeps to that share of the headroom, seconds.
+def bound(plan: Plan, sizes: Mapping[int, int], clients: Mapping[Port, float]) -> float:
+    """Return how long the copying to the destination takes at least at the plan's share of the headroom, seconds.
 
     Args:
+        plan: what is played.
         sizes: partition -> bytes to be copied.
         clients: port -> what clients have of it, bytes/s.
-        ratio: in (0, 1].
     """
-    leaders = {p: replicas[0] for p, replicas in before_the_move().items()}
-    ports = {(DESTINATION, "rx"): list(sizes)} | {
-        (leader, "tx"): [p for p in sizes if leaders[p] == leader] for leader in set(leaders.values())
+    there = plan.moved_to(DESTINATION)
+    ports = {(DESTINATION, "rx"): there} | {
+        (leader, "tx"): [p for p in there if before_the_move()[p][0] == leader] for leader in SOURCES
     }
     rates = rates_of_links()
     return bound_seconds(
         PortDemand(
             sum(sizes[p] for p in partitions),
-            [(1.0, budget(rates[port], clients[port], ratio, 0.0))],
+            [(1.0, budget(rates[port], clients[port], plan.ratio, 0.0))],
             len(partitions) * MOVING_RATE,
         )
         for port, partitions in ports.items()
@@ -146,10 +177,8 @@ def simulated(plan: Plan, sizes: Mapping[int, int], clients: Mapping[Port, float
     """
     before = MOVING_RATE * plan.window  # what the simulated brokers produce before the move
     move = [
-        VirtualMove(
-            plan.topic, p, sizes[p] - before, (replicas[0], _COPIED), (replicas[0], DESTINATION), round(MOVING_RATE)
-        )
-        for p, replicas in before_the_move().items()
+        VirtualMove(plan.topic, p, sizes[p] - before, (replicas[0], _COPIED), tuple(replicas), round(MOVING_RATE))
+        for p, replicas in plan.after_the_move().items()
     ]
     scenario = VirtualScenario(
         {

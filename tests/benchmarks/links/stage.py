@@ -25,13 +25,13 @@ from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
 from tests.benchmarks.links.layout import (
     BESIDE,
-    DESTINATION,
+    CROWD,
     LINKS,
     MIN_RATE,
     RING,
     Plan,
-    before_the_move,
     beside,
+    crowd,
     ring,
     static_rate,
 )
@@ -83,6 +83,7 @@ def stage(directory: Path, fetch_kilobytes: int, response_kilobytes: int) -> Ite
         stack.enter_context(cluster)
         cluster.create_topic(RING, ring(), _KEPT)
         cluster.create_topic(BESIDE, beside(), _KEPT)
+        cluster.create_topic(CROWD, crowd(), _KEPT)
         yield Stage(links, cluster, zookeeper, directory)
 
 
@@ -148,13 +149,13 @@ def _wait_until_clean(stage: Stage, process: Process) -> None:
     wait_until(clean, 120.0, "no throttle stands any more")
 
 
-def submit(stage: Stage, topic: str, admin: str | None) -> None:
+def submit(stage: Stage, plan: Plan, admin: str | None) -> None:
     """Ask for the move: of the product, or of Kafka itself."""
-    moved = {p: [replicas[0], DESTINATION] for p, replicas in before_the_move().items()}
+    moved = plan.after_the_move()
     if admin is None:
-        stage.cluster.reassign_through_bootstrap({(topic, p): replicas for p, replicas in moved.items()})
+        stage.cluster.reassign_through_bootstrap({(plan.topic, p): replicas for p, replicas in moved.items()})
         return
-    targets = [types_pb2.PartitionTarget(topic=topic, partition=p, replicas=r) for p, r in moved.items()]
+    targets = [types_pb2.PartitionTarget(topic=plan.topic, partition=p, replicas=r) for p, r in moved.items()]
     with grpc.insecure_channel(admin) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
         stub.SubmitReassignment(admin_pb2.SubmitReassignmentRequest(partitions=targets), timeout=60)

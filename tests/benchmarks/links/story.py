@@ -23,8 +23,9 @@ from autothrottle.lab.traffic import ClientLoad, Latency, fill
 from tests.benchmarks.links.layout import (
     BESIDE,
     BESIDE_RATE,
+    CROWD,
+    CROWD_RATE,
     DESTINATION,
-    MOVED_PARTITIONS,
     MOVING_RATE,
     RING,
     RING_RATE,
@@ -33,6 +34,7 @@ from tests.benchmarks.links.layout import (
     beside,
     bound,
     client_rates,
+    crowd,
     rates_of_links,
     ring,
     simulated,
@@ -113,14 +115,16 @@ class Watch:
 class Clients:
     """The steady producers, and a few records for the partitions that move; a context manager."""
 
-    def __init__(self, stage: Stage, topic: str) -> None:
+    def __init__(self, stage: Stage, topic: str, crowd_rate: float = 0.0) -> None:
         # What is produced to the destination's partitions has a producer of its own: it does not hold up the others.
+        crowded = [(CROWD, {(CROWD, p): crowd_rate for p in crowd()}, RECORD_BYTES)] if crowd_rate else []
         self._loads = {
             name: ClientLoad(stage.cluster, rates, record_bytes=size, tick_seconds=0.01)
             for name, rates, size in (
                 (RING, {(RING, p): RING_RATE for p in ring()}, RECORD_BYTES),
                 (BESIDE, {(BESIDE, p): BESIDE_RATE for p in beside()}, RECORD_BYTES),
                 (topic, {(topic, p): MOVING_RATE for p in before_the_move()}, _MOVING_RECORD_BYTES),
+                *crowded,
             )
         }
         self._topic = topic
@@ -167,7 +171,7 @@ def play(stage: Stage, plan: Plan) -> Run:
         fill(cluster, topic, plan.megabytes * MEGABYTE, record_bytes=plan.record_bytes, among=among)
     try:
         with ExitStack() as stack:
-            clients = stack.enter_context(Clients(stage, topic))
+            clients = stack.enter_context(Clients(stage, topic, CROWD_RATE if plan.second == "full" else 0.0))
             watch = stack.enter_context(Watch(stage, topic))
             admin = None if plan.policy == "none" else stack.enter_context(product(stage, plan))
             time.sleep(_SETTLING_SECONDS + (plan.window if admin else 0))
@@ -175,14 +179,15 @@ def play(stage: Stage, plan: Plan) -> Run:
             time.sleep(plan.quiet_seconds)
             sizes = leader_sizes(stage, topic)
             began = time.monotonic()
-            submit(stage, topic, admin)
-            wait_until(lambda: len(watch.finishes) == MOVED_PARTITIONS, _MOVE_SECONDS, f"{topic} is moved")
+            submit(stage, plan, admin)
+            there = len(plan.moved_to(DESTINATION))
+            wait_until(lambda: len(watch.finishes) == there, _MOVE_SECONDS, f"{topic} is on {DESTINATION}")
             ended = max(watch.finishes.values())
             time.sleep(_AFTER_SECONDS)
             time.sleep(max(still_waiting(clients, ended), 0.0))
             return judged(plan, clients, watch, sizes, (quiet_from, began, ended))
     finally:
-        cluster.wait_until_reassigned(60)
+        cluster.wait_until_reassigned(_MOVE_SECONDS if plan.second == "full" else 60)
         cluster.delete_topic(topic)
 
 
@@ -221,8 +226,9 @@ def judged(
         policy=plan.policy,
         ratio=plan.ratio,
         number=plan.number,
+        second=plan.second,
         makespan=ended - began,
-        bound=bound(sizes, loads, plan.ratio),
+        bound=bound(plan, sizes, loads),
         simulated=simulated(plan, sizes, loads),
         quiet=summed(quiet),
         moving=summed(moving),

@@ -19,6 +19,8 @@ SATURATED = 0.98
 """Share of its rate from which on a link counts as full: nine tenths of what clients at half of it leave and their own
 half are 0.95, however evenly they flow."""
 
+_FIRST_SECONDS = 3
+
 FINISH_SECONDS = (1.0, 4.0)
 """Before and after a partition has joined the ISR: what was due then belongs to the finish."""
 
@@ -53,6 +55,8 @@ class Run:
     ratio: float
     number: int
     """1 is the first of its kind."""
+    second: str
+    """How a second destination was; "none": there was none, and what follows is of the only one."""
     makespan: float
     """From the call that submits the move until the last replica is in sync, seconds."""
     bound: float
@@ -177,6 +181,7 @@ COLUMNS = (
     "policy",
     "ratio",
     "run",
+    "second",
     "makespan s",
     "/ bound",
     "/ simulated",
@@ -205,6 +210,7 @@ def cells(run: Run) -> list[str]:
         run.policy,
         f"{run.ratio:g}",
         str(run.number),
+        run.second,
         f"{run.makespan:.1f}",
         f"{run.makespan / run.bound:.2f}",
         f"{run.makespan / run.simulated:.2f}",
@@ -235,7 +241,7 @@ def lines(runs: Iterable[Run]) -> list[str]:
 
 def claims(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """What the adaptive policy was to show at a ratio of 0.9, run by run; [] without such runs."""
-    chosen = [run for run in runs if run.policy == "adaptive" and run.ratio == 0.9]
+    chosen = [run for run in runs if (run.policy, run.ratio, run.second) == ("adaptive", 0.9, "none")]
     if not chosen:
         return []
     wanted = (
@@ -255,3 +261,20 @@ def claims(runs: Sequence[Run]) -> list[dict[str, Any]]:
         }
         for what, most, reached in wanted
     ]
+
+
+def beside_a_full_one(runs: Sequence[Run]) -> dict[tuple[str, float], float]:
+    """Return (policy, ratio) -> what lands in a second while clients fill a second destination, by what does else.
+
+    The first seconds, in which the rates are found, do not count.
+    """
+    found: dict[tuple[str, float], dict[str, list[Run]]] = {}
+    for run in runs:
+        found.setdefault((run.policy, run.ratio), {}).setdefault(run.second, []).append(run)
+    both = {key: kinds for key, kinds in found.items() if {"open", "full"} <= kinds.keys()}
+    return {key: _landed(kinds["full"]) / _landed(kinds["open"]) for key, kinds in both.items()}
+
+
+def _landed(runs: Sequence[Run]) -> float:
+    """Mean bytes/s from the fourth second to the last but one."""
+    return statistics.mean(statistics.mean(run.received[_FIRST_SECONDS:-1]) for run in runs)

@@ -115,6 +115,7 @@ def test_a_snapshot_on_the_wire(figures: Figures, is_throttled: bool) -> None:
     figures.add("largest chunk of a snapshot", size, "MB", [max(map(len, chunks)) / MEGABYTE])
 
 
+@pytest.mark.usefixtures("collected_rarely")
 def test_plan_of_the_adaptive_policy(figures: Figures) -> None:
     """95,000 flows whose log sizes are read anew before every cycle; observing is what a cycle does before its plan."""
     history = ThrottleHistory().observe(NOW - timedelta(hours=1), {})

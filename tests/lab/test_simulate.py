@@ -212,15 +212,15 @@ def test_a_configuration_file_and_the_environment_beat_the_scenario(tmp_path: Pa
     read = read_scenario(EXAMPLE)
     config = tmp_path / "autothrottle.toml"
     config.write_text('interval = 45\nzk-addr = ["zk1:2181"]\n')
-    given = configure(read, ["--config", str(config), "--max-rate=70"], {"AUTOTHROTTLE_POLICY": "adaptive"})
+    given = configure(read, ["--config", str(config), "--max-rate=70"], {"AUTOTHROTTLE_POLICY": "headroom"})
     scenario = scenario_of(read, given)
     assert (scenario.policy.name, scenario.interval.total_seconds(), scenario.limits.max_tx_ratio) == (
-        "adaptive",
+        "headroom",
         45,
         0.7,
     )
     plain = scenario_of(read, configure(read, [], {}))
-    assert (plain.policy.name, plain.interval.total_seconds(), plain.limits.max_tx_ratio) == ("headroom", 60, 0.9)
+    assert (plain.policy.name, plain.interval.total_seconds(), plain.limits.max_tx_ratio) == ("adaptive", 60, 0.9)
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,13 @@ from tests.builders import mb
 from tests.planner.bench import Bench
 
 
-def test_a_static_rate_stands_on_every_participant_and_goes_with_the_move() -> None:
+def test_a_static_rate_stands_on_every_participant_and_goes_with_the_move(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     with Bench(policy=StaticPolicy(mb(33))) as bench:
         bench.begin_move()
         bench.cycle()
         assert bench.rates() == {(1001, "leader"): 33.0, (1003, "follower"): 33.0}
+        assert "Replication throttle rate for broker 1001 [leader] (static): 33.00MB/s" in caplog.messages
         bench.cluster.finish("t1")
         bench.cycle("the reassignment of [t1] ended")
         assert bench.is_clean()
@@ -33,7 +35,8 @@ def test_adaptive_without_log_sizes_decides_by_the_formula_and_says_so(caplog: p
         began = bench.cycle("a reassignment of [t1] started")
         assert bench.rates() == {(1001, "leader"): 72.0, (1003, "follower"): 81.0}
         assert {decision.basis for decision in began.decisions} == {Step.GUESSED.value}
-        assert any(Step.GUESSED.value in message for message in caplog.messages)
+        said = "(based on a 90% max free capacity utilization): 72.00MB/s; clients: "
+        assert any(f"{said}{Step.GUESSED.value}" in message for message in caplog.messages)
 
 
 def test_adaptive_keeps_the_fail_safe_and_what_operators_override() -> None:

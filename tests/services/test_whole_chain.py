@@ -13,6 +13,7 @@ from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.capacity import CapacityLimits
 from autothrottle.core.configs import FOLLOWER_REPLICAS, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.loads import Capacity
+from autothrottle.core.policy.experience import Step
 from autothrottle.lab.datadog import API_KEY, APP_KEY, DatadogEmulator
 from autothrottle.planner.narration import UNKNOWN_PROGRESS
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
@@ -144,7 +145,7 @@ def test_a_recovery_is_told_in_the_words_that_operators_know(
         eventually(lambda: len(emulator.events) == 2)
         house.cluster.finish("test0")
         eventually(lambda: len(emulator.events) == 4)
-    basis = "(based on a 90% max free capacity utilization)"
+    basis, known = "(based on a 90% max free capacity utilization)", f"; clients: {Step.GUESSED.value}"
     assert [r.getMessage() for r in caplog.records if r.name.startswith("autothrottle.planner")] == [
         "Leading in term 1",
         "No topics undergoing reassignment",
@@ -152,11 +153,11 @@ def test_a_recovery_is_told_in_the_words_that_operators_know(
         "Source brokers participating in replication: [1001 1004]",
         "Destination brokers participating in replication: [1003]",
         UNKNOWN_PROGRESS,
-        f"Replication throttle rate for broker 1001 [leader] {basis}: 72.00MB/s",
+        f"Replication throttle rate for broker 1001 [leader] {basis}: 72.00MB/s{known}",
         "Updated throttle on broker 1001 [leader]",
-        f"Replication throttle rate for broker 1003 [follower] {basis}: 81.00MB/s",
+        f"Replication throttle rate for broker 1003 [follower] {basis}: 81.00MB/s{known}",
         "Updated throttle on broker 1003 [follower]",
-        f"Replication throttle rate for broker 1004 [leader] {basis}: 72.00MB/s",
+        f"Replication throttle rate for broker 1004 [leader] {basis}: 72.00MB/s{known}",
         "Updated throttle on broker 1004 [leader]",
         "Topics with ongoing reassignments: [test0]",
         "Source brokers participating in replication: [1001]",

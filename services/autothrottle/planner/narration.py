@@ -16,6 +16,7 @@ from autothrottle.core.ledger import LedgerEntry
 from autothrottle.core.loads import MEGABYTE
 from autothrottle.core.pause import Pause
 from autothrottle.core.plan import Decision, Limits, Plan, Reason
+from autothrottle.core.policy import static
 from autothrottle.core.progress import Remainder
 from autothrottle.core.topology import Snapshot, participants
 from autothrottle.ports.metrics import Event
@@ -121,8 +122,8 @@ def rate_lines(plan: Plan, applied: Applied, limits: Limits) -> list[str]:
     for decision in plan.decisions:
         if (decision.broker_id, decision.role) in told:
             where = f"broker {decision.broker_id} [{decision.role.value}]"
-            basis = _basis(decision, limits)
-            lines.append(f"Replication throttle rate for {where} ({basis}): {megabytes(decision.rate)}MB/s")
+            rate = f"{megabytes(decision.rate)}MB/s{_clients(decision)}"
+            lines.append(f"Replication throttle rate for {where} ({_basis(decision, limits)}): {rate}")
             lines.append(f"Updated throttle on {where}")
     return lines
 
@@ -144,10 +145,18 @@ def _basis(decision: Decision, limits: Limits) -> str:
         case Reason.STARVATION:
             return "less would never end: more is produced to its partitions"
         case Reason.HEADROOM | Reason.UNCHANGED:
-            percent = limits.max_ratio(decision.role) * 100
-            if decision.client is None:
-                return decision.basis or f"based on a {percent:g}% max free capacity utilization"
-            return f"{percent:g}% max, clients {megabytes(decision.client)}MB/s {decision.basis}"
+            if decision.basis == static.BASIS:
+                return decision.basis
+            return f"based on a {limits.max_ratio(decision.role) * 100:g}% max free capacity utilization"
+
+
+def _clients(decision: Decision) -> str:
+    """What the policy counts on of clients, behind the line that the original has too."""
+    of_headroom = decision.reason in (Reason.HEADROOM, Reason.UNCHANGED)
+    if not of_headroom or decision.basis in ("", static.BASIS):
+        return ""
+    load = "" if decision.client is None else f" {megabytes(decision.client)}MB/s"
+    return f"; clients{load}: {decision.basis}"
 
 
 def removal_lines(plan: Plan, applied: Applied) -> list[str]:

@@ -9,6 +9,9 @@ from autothrottle.core.history import Port
 from autothrottle.core.loads import BytesPerSecond
 from autothrottle.core.policy.interface import Observation, Proposal, Sight
 
+BASIS = "static"
+"""Of each of its proposals: no load of clients was worked out."""
+
 
 @dataclass(frozen=True, slots=True)
 class StaticPolicy:
@@ -28,4 +31,4 @@ class StaticPolicy:
 
     def propose(self, sight: Sight) -> Mapping[Port, Proposal]:
         """The rate, for each port."""
-        return dict.fromkeys(sight.ports, Proposal(self.rate, basis="static"))
+        return dict.fromkeys(sight.ports, Proposal(self.rate, basis=BASIS))

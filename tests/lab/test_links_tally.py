@@ -143,6 +143,16 @@ def test_the_simulator_plays_the_same_move() -> None:
     assert throttled == pytest.approx([least] * 3, rel=0.05)
 
 
+def test_in_the_simulator_a_destination_that_clients_fill_does_not_slow_the_other_one() -> None:
+    sizes = dict.fromkeys(before_the_move(), 5 * MB)
+    took = []
+    for share in (0.5, 0.95):
+        clients = {port: 0.5 * rate for port, rate in rates_of_links().items()}
+        clients[SECOND, "rx"] = share * LINKS[SECOND]
+        took.append(simulated(plan("adaptive", second="full"), sizes, clients))
+    assert took[1] <= took[0] / 0.95 + 1, "it is told to a second"
+
+
 def test_client_rates_are_means_of_the_quiet_time() -> None:
     assert client_rates(samples(4.0, 6.0)) == {PORT: 5.0 * MB}
 

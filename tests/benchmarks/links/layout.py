@@ -58,9 +58,9 @@ def crowd() -> dict[int, list[int]]:
     return {0: [SECOND]}
 
 
-def before_the_move() -> dict[int, list[int]]:
-    """Replicas of the topic that moves."""
-    return {p: [SOURCES[p % 4], SOURCES[(p + 1) % 4]] for p in range(MOVED_PARTITIONS)}
+def led_by_turns(brokers: Sequence[int]) -> dict[int, list[int]]:
+    """Replicas of a topic of `MOVED_PARTITIONS`: each broker's are followed by the next one."""
+    return {p: [brokers[(p + n) % len(brokers)] for n in (0, 1)] for p in range(MOVED_PARTITIONS)}
 
 
 SECONDS = ("none", "open", "full")
@@ -98,16 +98,21 @@ class Plan:
         """The topic that moves."""
         return f"moved-{self.policy}-{self.ratio:g}-{self.second}-{self.number}"
 
+    def before_the_move(self) -> dict[int, list[int]]:
+        """Replicas of the topic that moves; a second destination has none, and is no leader that is full itself."""
+        among = SOURCES if self.second == "none" else [b for b in SOURCES if b != SECOND]
+        return led_by_turns(among)
+
     def after_the_move(self) -> dict[int, list[int]]:
         """Replicas of the topic that moves, where they shall be: each leader keeps its own."""
-        return {p: [replicas[0], self._destination(p, replicas)] for p, replicas in before_the_move().items()}
+        return {p: [replicas[0], self._destination(p)] for p, replicas in self.before_the_move().items()}
 
     def moved_to(self, destination: int) -> list[int]:
         """The partitions that one destination gets."""
         return [p for p, replicas in self.after_the_move().items() if replicas[-1] == destination]
 
-    def _destination(self, partition: int, replicas: Sequence[int]) -> int:
-        goes_there = self.second != "none" and partition >= MOVED_PARTITIONS // 2 and SECOND not in replicas
+    def _destination(self, partition: int) -> int:
+        goes_there = self.second != "none" and partition >= MOVED_PARTITIONS // 2 and partition % 2 == 0
         return SECOND if goes_there else DESTINATION
 
     def has_twice(self, partition: int) -> bool:
@@ -134,9 +139,9 @@ def bound(plan: Plan, sizes: Mapping[int, int], clients: Mapping[Port, float]) -
         sizes: partition -> bytes to be copied.
         clients: port -> what clients have of it, bytes/s.
     """
-    there = plan.moved_to(DESTINATION)
+    there, leaders = plan.moved_to(DESTINATION), {p: ids[0] for p, ids in plan.before_the_move().items()}
     ports = {(DESTINATION, "rx"): there} | {
-        (leader, "tx"): [p for p in there if before_the_move()[p][0] == leader] for leader in SOURCES
+        (leader, "tx"): [p for p in there if leaders[p] == leader] for leader in SOURCES
     }
     rates = rates_of_links()
     return bound_seconds(

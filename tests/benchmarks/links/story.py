@@ -26,15 +26,17 @@ from tests.benchmarks.links.layout import (
     CROWD,
     CROWD_RATE,
     DESTINATION,
+    MOVED_PARTITIONS,
     MOVING_RATE,
     RING,
     RING_RATE,
+    SOURCES,
     Plan,
-    before_the_move,
     beside,
     bound,
     client_rates,
     crowd,
+    led_by_turns,
     rates_of_links,
     ring,
     simulated,
@@ -123,7 +125,7 @@ class Clients:
             for name, rates, size in (
                 (RING, {(RING, p): RING_RATE for p in ring()}, RECORD_BYTES),
                 (BESIDE, {(BESIDE, p): BESIDE_RATE for p in beside()}, RECORD_BYTES),
-                (topic, {(topic, p): MOVING_RATE for p in before_the_move()}, _MOVING_RECORD_BYTES),
+                (topic, {(topic, p): MOVING_RATE for p in range(MOVED_PARTITIONS)}, _MOVING_RECORD_BYTES),
                 *crowded,
             )
         }
@@ -157,7 +159,7 @@ def summed(waited: Mapping[str, Iterable[Latency]]) -> dict[str, Waits]:
 
 def warm_up(stage: Stage) -> None:
     """Let clients run until the brokers' code is compiled: before that the first quiet time would not be quiet."""
-    stage.cluster.create_topic(_WARM_UP, before_the_move())
+    stage.cluster.create_topic(_WARM_UP, led_by_turns(SOURCES))
     with Clients(stage, _WARM_UP):
         time.sleep(_WARM_UP_SECONDS)
     stage.cluster.delete_topic(_WARM_UP)
@@ -166,7 +168,7 @@ def warm_up(stage: Stage) -> None:
 def play(stage: Stage, plan: Plan) -> Run:
     """Fill a topic, let clients run for a while, move it, and judge what was seen."""
     cluster, topic = stage.cluster, plan.topic
-    cluster.create_topic(topic, before_the_move())
+    cluster.create_topic(topic, plan.before_the_move())
     for among in (lambda _: True, plan.has_twice):
         fill(cluster, topic, plan.megabytes * MEGABYTE, record_bytes=plan.record_bytes, among=among)
     try:
@@ -177,7 +179,7 @@ def play(stage: Stage, plan: Plan) -> Run:
             time.sleep(_SETTLING_SECONDS + (plan.window if admin else 0))
             quiet_from = time.monotonic()
             time.sleep(plan.quiet_seconds)
-            sizes = leader_sizes(stage, topic)
+            sizes = leader_sizes(stage, plan)
             began = time.monotonic()
             submit(stage, plan, admin)
             there = len(plan.moved_to(DESTINATION))
@@ -197,9 +199,10 @@ def still_waiting(clients: Clients, ended: float) -> float:
     return min(slowest, 30.0)
 
 
-def leader_sizes(stage: Stage, topic: str) -> dict[int, int]:
+def leader_sizes(stage: Stage, plan: Plan) -> dict[int, int]:
     """Partition -> bytes of its log on its leader."""
-    return {p: stage.cluster.log_bytes(replicas[0]).get((topic, p), 0) for p, replicas in before_the_move().items()}
+    leaders = {p: replicas[0] for p, replicas in plan.before_the_move().items()}
+    return {p: stage.cluster.log_bytes(leader).get((plan.topic, p), 0) for p, leader in leaders.items()}
 
 
 def judged(

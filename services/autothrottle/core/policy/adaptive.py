@@ -9,7 +9,7 @@ For each port, in bytes/s:
    link that is always as full the margin takes at most 15 % of the ratio's share.
 4. `rate = max(floor, min(h, 1.5 * need))`, the need being what the move asks of the port to end as soon as its
    narrowest place allows, and what the flows of that place need where they share a port with others. A rate of 1.25 to
-   2 times the need, and within h, stays.
+   2 times the need, and within h, stays, and so does one of a port that is done within half a minute.
 5. A leader gets what its in-sync followers read of the partitions that move on top: its meter counts them.
 
 Where something of that cannot be seen it does without, port by port (`experience.Step`): without the growth of all logs
@@ -35,6 +35,9 @@ from autothrottle.core.topology import Snapshot, flows
 
 _OLD_SECONDS = 300.0
 """A metric that ended longer ago is the less sure the older it is."""
+
+_ENDS_SOON_SECONDS = 30.0
+"""What is done within them keeps its rate: lowered, it would stand still until the meter's window has drained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +147,15 @@ class AdaptivePolicy:
 
     def _eased(self, one: PortSight, need: float, on_top: float) -> float:
         """What a port gets beyond its need, where clients leave room for it: what it has, while that is about right."""
-        if one.previous is not None:
-            least, most = self.tuning.slacks
-            if (1 + least) * need <= one.previous - on_top <= (1 + most) * need:
-                return one.previous - on_top
-        return (1 + self.tuning.slack) * need
+        eased = (1 + self.tuning.slack) * need
+        if one.previous is None:
+            return eased
+        least, most = self.tuning.slacks
+        kept = one.previous - on_top
+        if (1 + least) * need <= kept <= (1 + most) * need:
+            return kept
+        ends_soon = self.experience.reading.left.get(one.port, 0) <= kept * _ENDS_SOON_SECONDS
+        return max(eased, kept) if ends_soon else eased
 
 
 def _in_sync_followers(snapshot: Snapshot) -> dict[int, float]:

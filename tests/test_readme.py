@@ -65,6 +65,7 @@ FOREIGN_FLAGS = {
     "fetch-kilobytes",
     "megabytes",
     "quiet",
+    "second",
     "uneven",
     "whole",
 }

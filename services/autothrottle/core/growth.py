@@ -72,25 +72,27 @@ def risen(growth: LogGrowth) -> float | None:
     True
     """
     curve = [mark for mark in growth.curve if mark.at >= growth.at - BEFORE_RISE]
-    if len(curve) < RISE_READINGS + 3:
-        return None
-    led = [(new.led - old.led) / (new.at - old.at).total_seconds() for old, new in pairwise(curve)]
-    received = [(new.received - old.received) / (new.at - old.at).total_seconds() for old, new in pairwise(curve)]
-    if not (rises(led) or rises(received)):
+    times = [mark.at.timestamp() for mark in curve]
+    if not (rises(times, [mark.led for mark in curve]) or rises(times, [mark.received for mark in curve])):
         return None
     first = curve[-1 - RISE_READINGS]
     return (growth.received - first.received) / (growth.at - first.at).total_seconds()
 
 
-def rises(rates: Sequence[float]) -> bool:
-    """Return whether the last readings of growth show a rise: see `risen`.
+def rises(times: Sequence[float], counts: Sequence[float]) -> bool:
+    """Return whether the last readings of a count show a rise: see `risen`.
 
     Args:
-        rates: of the readings of the last `BEFORE_RISE`, more than `RISE_READINGS`, bytes/s, the newest last.
+        times: of the readings of the last `BEFORE_RISE`, seconds, ascending; of a few too little can be said.
+        counts: bytes, cumulative, one for each time.
 
-    >>> rises([4e6, 4e6, 4e6, 7e6, 7e6]), rises([4e6, 4e6, 0.0, 6e6, 6e6])
+    >>> rises(range(6), [0, 4e6, 8e6, 12e6, 19e6, 26e6]), rises(range(6), [0, 4e6, 8e6, 8e6, 14e6, 20e6])
     (True, False)
     """
+    if len(times) < RISE_READINGS + 3:
+        return False
+    spans = zip(pairwise(times), pairwise(counts), strict=True)
+    rates = [(new - old) / (later - earlier) for (earlier, later), (old, new) in spans]
     before, latest = rates[:-RISE_READINGS], rates[-RISE_READINGS:]
     if min(latest) <= max(before) + max(RISE * max(before), LEAST_RISE):
         return False

@@ -22,7 +22,7 @@ from typing import Any
 
 from autothrottle.lab.links import unmet
 from autothrottle.lab.processes import scratch_directory
-from tests.benchmarks.links.layout import SECONDS, Plan
+from tests.benchmarks.links.layout import SECOND_KINDS, Plan
 from tests.benchmarks.links.stage import stage
 from tests.benchmarks.links.story import play, warm_up
 from tests.benchmarks.links.tally import Run, beside_a_full_one, claims, lines
@@ -115,10 +115,12 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         help="replica.fetch.max.bytes (of a partition) and replica.fetch.response.max.bytes, 1024 bytes each",
     )
     parser.add_argument("--uneven", action="store_true", help="half of the partitions that move have twice the bytes")
-    parser.add_argument("--second", default="none", help=f"how a second destination is, by comma: {', '.join(SECONDS)}")
+    parser.add_argument(
+        "--second", default="none", help=f"how a second destination is, by comma: {', '.join(SECOND_KINDS)}"
+    )
     parser.add_argument("--record", action="store_true", help=f"keep the table in {RESULTS.name}")
     given = parser.parse_args(arguments)
-    for option, text, known in (("policies", given.policies, POLICIES), ("second", given.second, SECONDS)):
+    for option, text, known in (("policies", given.policies, POLICIES), ("second", given.second, SECOND_KINDS)):
         if unknown := set(text.split(",")) - set(known):
             parser.error(f"--{option} {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
     return given

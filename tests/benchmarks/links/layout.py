@@ -43,9 +43,14 @@ MOVED_PARTITIONS = 16
 MIN_RATE = 1 * MEGABYTE
 
 
+def led_by_turns(brokers: Sequence[int], partitions: int = MOVED_PARTITIONS) -> dict[int, list[int]]:
+    """Replicas of so many partitions: each broker's are followed by the next one."""
+    return {p: [brokers[(p + n) % len(brokers)] for n in (0, 1)] for p in range(partitions)}
+
+
 def ring() -> dict[int, list[int]]:
     """Partitions of the sources among themselves, two led by each."""
-    return {p: [SOURCES[p % 4], SOURCES[(p + 1) % 4]] for p in range(8)}
+    return led_by_turns(SOURCES, 8)
 
 
 def beside() -> dict[int, list[int]]:
@@ -58,12 +63,7 @@ def crowd() -> dict[int, list[int]]:
     return {0: [SECOND]}
 
 
-def led_by_turns(brokers: Sequence[int]) -> dict[int, list[int]]:
-    """Replicas of a topic of `MOVED_PARTITIONS`: each broker's are followed by the next one."""
-    return {p: [brokers[(p + n) % len(brokers)] for n in (0, 1)] for p in range(MOVED_PARTITIONS)}
-
-
-SECONDS = ("none", "open", "full")
+SECOND_KINDS = ("none", "open", "full")
 """There is no second destination; it is as the sources are; clients nearly fill its link."""
 
 
@@ -91,7 +91,7 @@ class Plan:
     uneven: bool = False
     """Whether half of the partitions are at their end long before the others."""
     second: str = "none"
-    """How the second destination is: one of `SECONDS`."""
+    """How the second destination is: one of `SECOND_KINDS`."""
 
     @property
     def topic(self) -> str:

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import pairwise
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress
@@ -265,10 +264,7 @@ def _latest(series: Series, begin: float, last: float, end: float) -> float:
 def _risen(series: Series, begin: float) -> float | None:
     """What the last readings since `begin` rose to, per second; None: they did not."""
     first = bisect_left(series.times, begin)
-    if len(series.times) - first < RISE_READINGS + 3:
-        return None
-    marks = pairwise(zip(series.times[first:], series.counts[first:], strict=True))
-    if not rises([(new - old) / (later - earlier) for (earlier, old), (later, new) in marks]):
+    if not rises(series.times[first:], series.counts[first:]):
         return None
     return series.rate(series.times[-1 - RISE_READINGS], series.times[-1])
 

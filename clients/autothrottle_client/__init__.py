@@ -31,6 +31,7 @@ from autothrottle_client.estimates import Estimate, PortEstimate
 from autothrottle_client.model import (
     AuditAction,
     AuditRecord,
+    Basis,
     CatchUp,
     ClusterState,
     Cycle,
@@ -56,6 +57,7 @@ __all__ = [
     "AuditAction",
     "AuditRecord",
     "AutothrottleError",
+    "Basis",
     "CatchUp",
     "ClusterState",
     "Conflict",

@@ -56,6 +56,21 @@ class Reason(StrEnum):
     """A word that this version of the client does not know."""
 
 
+class Basis(StrEnum):
+    """What a rate was worked out from."""
+
+    GROWTH = "growth"
+    """The clients' load now, by the growth of logs."""
+    COUNTED = "counted"
+    """The clients' load of the metric's interval, replication counted."""
+    GUESSED = "guessed"
+    """The clients' load of the metric's interval, replication taken for the throttle."""
+    STATIC = "static"
+    """The rate that the operator gave, whatever clients do."""
+    UNKNOWN = "unknown"
+    """A word that this version of the client does not know."""
+
+
 class PauseMode(StrEnum):
     """What becomes of autothrottle's throttles while it is paused."""
 
@@ -162,8 +177,10 @@ class Decision:
     """What the direction carries; None without metrics."""
     client_bytes_per_second: int | None = None
     """The load of clients that the policy counts on; None without metrics, or where its formula says it."""
-    basis: str = ""
-    """What the policy worked the clients' load out from, in a few words; empty where its formula says it."""
+    client_age_seconds: int | None = None
+    """Since the end of the metric's interval in which that load was measured; None where that is."""
+    basis: Basis | None = None
+    """What the policy worked the rate out from; None where its formula says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +340,14 @@ _REASONS: Mapping[int, Reason] = MappingProxyType(
         types_pb2.Decision.REASON_OVER_CAPACITY: Reason.OVER_CAPACITY,
         types_pb2.Decision.REASON_STARVATION: Reason.STARVATION,
         types_pb2.Decision.REASON_FINISH_BY: Reason.FINISH_BY,
+    }
+)
+_BASES: Mapping[int, Basis] = MappingProxyType(
+    {
+        types_pb2.Decision.BASIS_GROWTH: Basis.GROWTH,
+        types_pb2.Decision.BASIS_COUNTED: Basis.COUNTED,
+        types_pb2.Decision.BASIS_GUESSED: Basis.GUESSED,
+        types_pb2.Decision.BASIS_STATIC: Basis.STATIC,
     }
 )
 _PAUSE_MODES: Mapping[int, PauseMode] = MappingProxyType(
@@ -521,7 +546,8 @@ def _decision_from_message(message: types_pb2.Decision) -> Decision:
         utilization_bytes_per_second=_present(message, "utilization_bytes_per_second"),
         capacity_bytes_per_second=_present(message, "capacity_bytes_per_second"),
         client_bytes_per_second=_present(message, "client_bytes_per_second"),
-        basis=message.basis,
+        client_age_seconds=_present(message, "client_age_seconds"),
+        basis=_BASES.get(message.basis, Basis.UNKNOWN) if message.basis else None,
     )
 
 

@@ -76,6 +76,7 @@ from autothrottle.runtime.configuration import (
 )
 from autothrottle.runtime.logs import configure_logs
 from autothrottle.runtime.options import KafkaBackend
+from autothrottle.runtime.priority import give_way
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.signals import stop_on_signals
 from autothrottle.runtime.tracing import Tracing, configure_tracing
@@ -436,6 +437,7 @@ def _planner(composition: Composition) -> None:
 
 
 def _admin(composition: Composition) -> None:
+    give_way()
     addresses = composition.configuration.addresses
     address = composition.serve("admin", [composition.admin(_peers(composition))], addresses.listen)
     composition.join("admin", address)
@@ -443,6 +445,7 @@ def _admin(composition: Composition) -> None:
 
 
 def _gateway(composition: Composition) -> None:
+    give_way()
     address = composition.gateway(composition.configuration.addresses.admin)
     composition.join("gateway", address)
     log.info("Admin API: %s", address)

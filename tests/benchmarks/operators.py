@@ -10,7 +10,6 @@ each round of calls how many failed and how long they took.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import statistics
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from autothrottle.runtime.priority import give_way
 from autothrottle.v1 import admin_pb2
 
 OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 64 * 1024 * 1024)]
@@ -71,7 +71,7 @@ def _override(number: int) -> bytes:
 
 async def main(planner: str, admin: str, watchers: int, callers: int) -> None:
     """Watch, and call when told to."""
-    os.nice(19)
+    give_way(19)
     asked = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, asked.set)
     standing = asyncio.Semaphore(0)

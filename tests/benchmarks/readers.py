@@ -12,7 +12,6 @@ SIGTERM ends it. Whenever all sessions have had everything for a moment, a line 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import selectors
 import signal
@@ -21,6 +20,8 @@ import struct
 import sys
 import time
 from collections import deque
+
+from autothrottle.runtime.priority import give_way
 
 CHANGES, CONFIG = b"/config/changes", b"/config/"
 SESSION_MS = 30_000
@@ -118,7 +119,7 @@ class Broker:
 
 def main(connect: str, sessions: int) -> None:
     """Follow until the end."""
-    os.nice(19)
+    give_way(19)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     host, _, port = connect.partition(",")[0].rpartition(":")
     brokers = [Broker((host, int(port))) for _ in range(sessions)]

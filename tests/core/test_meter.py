@@ -96,7 +96,7 @@ def test_what_is_slow_for_another_reason_is_not_slowed_down() -> None:
 def test_what_is_fetched_at_once_is_no_gap() -> None:
     meter = Meter()
     for half in range(60):
-        meter = meter.observe(half / 2, 0.0 if half > 58 else mb(2.2), TARGET)
+        meter = meter.observe(half / 2, 0.0 if half > 56 else mb(2.2), TARGET)
     assert meter.held(TARGET, 29.5, under_way=mb(2)) < TARGET
     assert meter.held(TARGET, 29.5, under_way=mb(10)) == TARGET
 

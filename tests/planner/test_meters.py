@@ -65,9 +65,11 @@ def test_a_cycle_leaves_a_rate_that_is_held_back_as_it_is(bench: Bench) -> None:
 
 def test_the_target_stands_again_whatever_replication_does(bench: Bench) -> None:
     even(bench)
-    slow = [second(bench, 55) for _ in range(45)]
+    slow = [second(bench, 55) for _ in range(120)]
     assert min(slow) > 55 * 1.04, "it never holds back what passes"
     assert 81.0 in slow[:45]
+    # On a real 3.9.2 a move took a fifth longer: every other 20 s its rate was held back, for the quota's own gaps.
+    assert sum(rate < 81.0 for rate in slow) <= 20 + 8, "once in two minutes, and the way up again"
 
 
 def test_an_override_stands_as_it_is(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from autothrottle.core.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource, ReplicaRole
 from autothrottle.core.plan import Decision, Plan, Reason
+from autothrottle.core.policy.interface import Basis
 from autothrottle.core.topology import Snapshot
 from autothrottle.planner import narration
 from autothrottle.planner.narration import Applied
@@ -70,6 +72,26 @@ def test_a_rate_that_was_written_is_told_with_what_it_was_decided_on(reason: Rea
         f"Replication throttle rate for broker 1037 [leader] ({basis}): 139.83MB/s",
         "Updated throttle on broker 1037 [leader]",
     ]
+
+
+def test_what_is_counted_on_of_clients_is_told_behind_the_line_that_the_original_has() -> None:
+    measured = replace(builders.decision(1037, LEADER, 139_830_000, Reason.HEADROOM), client=60_000_000, client_age=90)
+    for decision, end in (
+        (replace(measured, basis=Basis.GROWTH), "; clients 60.00MB/s: now, by the growth of logs"),
+        (
+            replace(measured, basis=Basis.COUNTED, client_age=301),
+            "; clients 60.00MB/s: of the metric's interval, replication counted, 301s old",
+        ),
+        (replace(measured, basis=None), ""),
+    ):
+        line = narration.rate_lines(decided(decision), applied((1037, LEADER)), builders.limits())[0]
+        assert line.endswith(f"free capacity utilization): 139.83MB/s{end}")
+
+
+def test_a_static_rate_is_told_as_such() -> None:
+    decision = replace(builders.decision(1037, LEADER, 139_830_000, Reason.HEADROOM), basis=Basis.STATIC)
+    line = narration.rate_lines(decided(decision), applied((1037, LEADER)), builders.limits())[0]
+    assert line == "Replication throttle rate for broker 1037 [leader] (static): 139.83MB/s"
 
 
 class CountedRates(dict[tuple[int, ReplicaRole], int | None]):

@@ -12,7 +12,7 @@ import pytest
 from autothrottle.adapters.memory import MemoryElection
 from autothrottle.adapters.rpc import DiscoveryClient
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.experience import Step
+from autothrottle.core.policy.interface import Basis
 from autothrottle.discovery.servicer import DiscoveryServicer
 from autothrottle.planner.settings import Ports
 from autothrottle.runtime.server import ServiceServer
@@ -50,9 +50,9 @@ class Remote(Bench):
         self.stack.callback(client.close)
         return replace(super().ports(election), snapshots=client)
 
-    def play(self, cycles: int, read_every: int = INTERVAL) -> set[str]:
+    def play(self, cycles: int, read_every: int = INTERVAL) -> set[Basis | None]:
         """Run cycles, the logs being read so often; return the bases of the last one's decisions of 1003."""
-        bases: set[str] = set()
+        bases: set[Basis | None] = set()
         for _ in range(cycles):
             standing = self.rate(1003, FOLLOWER) or 0.0
             for second in range(0, INTERVAL, read_every):
@@ -86,7 +86,7 @@ def remote() -> Iterator[Remote]:
 
 
 def test_a_step_in_the_load_is_known_at_the_next_cycle_long_before_a_metric_says_so(remote: Remote) -> None:
-    assert remote.play(12) == {Step.GROWTH.value}
+    assert remote.play(12) == {Basis.GROWTH}
     assert remote.rate(1003, FOLLOWER) == pytest.approx(0.9 * (100 - 10), rel=0.05)
     remote.produced = 60.0
     remote.play(1)

@@ -13,7 +13,6 @@ from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.capacity import CapacityLimits
 from autothrottle.core.configs import FOLLOWER_REPLICAS, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.loads import Capacity
-from autothrottle.core.policy.experience import Step
 from autothrottle.lab.datadog import API_KEY, APP_KEY, DatadogEmulator
 from autothrottle.planner.narration import UNKNOWN_PROGRESS
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
@@ -145,7 +144,8 @@ def test_a_recovery_is_told_in_the_words_that_operators_know(
         eventually(lambda: len(emulator.events) == 2)
         house.cluster.finish("test0")
         eventually(lambda: len(emulator.events) == 4)
-    basis, known = "(based on a 90% max free capacity utilization)", f"; clients: {Step.GUESSED.value}"
+    basis = "(based on a 90% max free capacity utilization)"
+    known = "; clients: of the metric's interval, replication taken for the throttle"
     assert [r.getMessage() for r in caplog.records if r.name.startswith("autothrottle.planner")] == [
         "Leading in term 1",
         "No topics undergoing reassignment",

@@ -1,4 +1,8 @@
-"""Watches a recovery on a real cluster from outside: the controller's words and log sizes, never a planner's."""
+"""Watches a recovery on a real cluster from outside: the controller's words and log sizes.
+
+`Decisions` is what the planner says of itself: a rate that it decided stands some seconds later, or lower for a while
+where a meter has not seen all that it may.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from kazoo.exceptions import NoNodeError
 from autothrottle.lab.datadog import DatadogEmulator
 from autothrottle.lab.kafka import KafkaCluster, Partition
 from autothrottle.lab.traffic import BrokerCounters
+from autothrottle_client import PlannerClient
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
@@ -44,6 +49,32 @@ class Sample:
     """Broker id -> bytes of the topic's partitions that it has copied while outside of the ISR, cumulative."""
     rx: Mapping[int, float]
     """Broker id -> all bytes received, cumulative."""
+
+
+class Decisions:
+    """The rates that a planner decides for one broker and role, as its cycles end; a context manager."""
+
+    def __init__(self, planner: str, broker_id: int, role: str) -> None:
+        self._client, self._port = PlannerClient(planner), (broker_id, role)
+        self._watch = self._client.watch_cycles()
+        self.rates: list[tuple[float, int]] = []
+        """(`time.monotonic()`, bytes/s), in order."""
+        self._thread = threading.Thread(target=self._follow, name="decisions", daemon=True)
+
+    def __enter__(self) -> Decisions:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.close()
+        self._thread.join()
+        self._client.close()
+
+    def _follow(self) -> None:
+        for cycle in self._watch:
+            for decision in cycle.decisions:
+                if (decision.broker_id, decision.role) == self._port:
+                    self.rates.append((time.monotonic(), decision.rate_bytes_per_second))
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -325,6 +326,24 @@ def test_threads_that_change_overrides_at_once_take_turns(subject: Subject) -> N
     assert len(versions) == 12
     assert transactions() - before < 24
     assert subject.store.read_overrides().brokers.keys() == set(range(1, 14))
+
+
+def test_two_stores_that_change_by_turns_keep_one_record_and_what_was_before(subject: Subject) -> None:
+    """Each remembers where its own last change left the record, which the other's has moved on."""
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(session(subject.server))
+        other = ZooKeeperOverrides(client, subject.tree.own, PATIENCE, subject.records_kept)
+        stack.callback(other.close)
+        rates = [number * MB for number in range(1, 31)]
+        for number, rate in enumerate(rates):
+            (subject.store, other)[number // 2 % 2].set_override(1, rate, False)
+        records = subject.store.read_audit_records(100)
+    assert len(records) == subject.records_kept
+    assert [record.after and record.after.rate for record in records] == rates[: -subject.records_kept - 1 : -1]
+    assert all(
+        newer.before is not None and older.after is not None and newer.before.rate == older.after.rate
+        for newer, older in pairwise(records)
+    )
 
 
 def test_a_reading_that_many_share_shows_what_stood_when_they_asked(subject: Subject) -> None:

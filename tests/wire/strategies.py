@@ -15,6 +15,7 @@ from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.pause import Pause, PauseMode
 from autothrottle.core.plan import Decision, Reason
+from autothrottle.core.policy.interface import Basis
 from autothrottle.core.topology import Assignment, Problem, Snapshot, TopicReassignment
 
 text = st.text(max_size=8)
@@ -141,7 +142,8 @@ decisions = st.builds(
     st.none() | int64,
     st.none() | int64,
     st.none() | int64,
-    text,
+    st.none() | int32,
+    st.none() | st.sampled_from(Basis),
 )
 pauses = st.builds(Pause, st.sampled_from(PauseMode), text, st.none() | times, text)
 _texts = st.lists(text, max_size=3).map(tuple)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 
@@ -5,6 +7,7 @@ from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.errors import Invalid
 from autothrottle.core.plan import Reason
+from autothrottle.core.policy.interface import Basis
 from autothrottle.v1 import planner_pb2, types_pb2
 from autothrottle.wire.cycles import (
     cycle_from_message,
@@ -43,8 +46,21 @@ def test_every_role_and_reason_has_a_word_of_its_own(role: ReplicaRole, reason: 
     assert types_pb2.Decision.Reason.Name(message.reason) == f"REASON_{reason.name}"
 
 
+@pytest.mark.parametrize("basis", Basis)
+def test_every_basis_has_a_word_of_its_own(basis: Basis) -> None:
+    message = decision_to_message(replace(builders.decision(), basis=basis))
+    assert types_pb2.Decision.Basis.Name(message.basis) == f"BASIS_{basis.name}"
+
+
+def test_a_decision_of_a_basis_that_a_newer_version_knows_is_refused() -> None:
+    message = decision_to_message(builders.decision())
+    message.basis = 99  # type: ignore[assignment]
+    with pytest.raises(Invalid, match="basis 99 of broker 1001's decision is unknown"):
+        decision_from_message(message)
+
+
 def test_a_decision_without_a_role_is_refused() -> None:
     message = decision_to_message(builders.decision())
     message.ClearField("role")
-    with pytest.raises(Invalid, match="role 0 or reason 1 of broker 1001's decision is unknown"):
+    with pytest.raises(Invalid, match="role 0, reason 1 or basis 0 of broker 1001's decision is unknown"):
         decision_from_message(message)

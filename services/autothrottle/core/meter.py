@@ -26,8 +26,9 @@ _AHEAD_SECONDS = 1.0
 _FREE_SECONDS = 0.05
 """Of the usual flow that may stay unspent: so little is no burst, and a meter in balance is not quite even."""
 
-_GAP_SECONDS = 0.35
-"""Of the usual flow that has to be unspent before a rate is lowered for it, and at least the answers under way."""
+_GAP_SECONDS = 1.0
+"""Of the usual flow that has to be unspent before a rate is lowered for it, and at least the answers under way: a quota
+that is on or off leaves some tenths of a second unspent all along."""
 
 _OLDEST_SECONDS = 2.0
 """Of the newest reading, for it to tell anything of the meter."""

@@ -18,7 +18,7 @@ from autothrottle.core.limits import Limits as Limits
 from autothrottle.core.loads import BrokerLoad, BytesPerSecond, Loads
 from autothrottle.core.overrides import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import Policy, PortSight, Proposal, Sight
+from autothrottle.core.policy.interface import Basis, Policy, PortSight, Proposal, Sight
 from autothrottle.core.topology import Snapshot, TopicReassignment, participants
 
 CONSUMER_OFFSETS = "__consumer_offsets"
@@ -63,8 +63,10 @@ class Decision:
     """What the direction carries, bytes/s; None without metrics."""
     client: BytesPerSecond | None = None
     """The load of clients that the policy counts on, bytes/s; None without metrics, or where its formula says it."""
-    basis: str = ""
-    """What the policy worked the clients' load out from, in a few words; empty where its formula says it."""
+    client_age: int | None = None
+    """Seconds since the end of the metric's interval that it was measured in, >= 0; None where `client` is."""
+    basis: Basis | None = None
+    """What the policy worked the rate out from; None where its formula says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,7 @@ def _proposed(one: PortSight, proposal: Proposal, limits: Limits) -> Decision:
         utilization=one.used.rate,
         capacity=one.capacity,
         client=proposal.client,
+        client_age=proposal.client_age,
         basis=proposal.basis,
     )
 

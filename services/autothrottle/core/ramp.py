@@ -9,6 +9,7 @@ goes on from what stands. A lowering needs none, and ends one.
 from __future__ import annotations
 
 from datetime import timedelta
+from math import ceil
 
 from autothrottle.core.loads import BytesPerSecond
 
@@ -53,5 +54,5 @@ def step(standing: BytesPerSecond, target: BytesPerSecond, elapsed: timedelta) -
         return target
     if elapsed < PACE / 2:
         return standing
-    rise = round(target * (min(elapsed, LONGEST_STEP) / RISE))
-    return min(target, standing + max(rise, 1))
+    # Rounded up: a raise of 22 bytes/s rounded down would take two steps too many.
+    return min(target, standing + ceil(target * (min(elapsed, LONGEST_STEP) / RISE)))

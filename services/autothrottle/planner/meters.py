@@ -79,6 +79,7 @@ class Meters:
         self._changed = threading.Condition()
         self._followed = _Followed({}, {})
         self._moving: tuple[TopicReassignment, ...] = ()
+        self._replicas: Mapping[Replica, tuple[Port, ...]] = {}
         self._followers: Mapping[Port, list[int]] = {}
         self._closed = False
         self._meters: Mapping[Port, Meter] = {}
@@ -98,17 +99,16 @@ class Meters:
         """Whether anything is followed."""
         return bool(self._followed.replicas)
 
-    def follow(self, snapshot: Snapshot, rates: Mapping[Port, BytesPerSecond]) -> None:
-        """Take over what moves and what stands, and return at once."""
+    def follow(self, snapshot: Snapshot, standing: Callable[[], Mapping[Port, BytesPerSecond]]) -> None:
+        """Take over what moves, and what stands where that is to be read, and return at once."""
         if self._source is None:
             return
-        same = snapshot.reassignments == self._moving and bool(rates) == bool(self._followed.rates)
-        replicas = self._followed.replicas if same else passed(snapshot) if rates else {}
-        self._moving = snapshot.reassignments
-        if not same:
-            self._followers = _followers(replicas)
+        if snapshot.reassignments != self._moving:
+            self._moving, self._replicas = snapshot.reassignments, passed(snapshot)
+            self._followers = _followers(self._replicas)
+        rates = standing() if self._replicas else {}
         with self._changed:
-            self._followed = _Followed(replicas, rates)
+            self._followed = _Followed(self._replicas if rates else {}, rates)
             self._changed.notify_all()
 
     def held(self, port: Port, target: BytesPerSecond) -> BytesPerSecond:

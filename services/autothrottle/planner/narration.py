@@ -16,12 +16,20 @@ from autothrottle.core.ledger import LedgerEntry
 from autothrottle.core.loads import MEGABYTE
 from autothrottle.core.pause import Pause
 from autothrottle.core.plan import Decision, Limits, Plan, Reason
-from autothrottle.core.policy import static
+from autothrottle.core.policy.adaptive import OLD_SECONDS
+from autothrottle.core.policy.interface import Basis
 from autothrottle.core.progress import Remainder
 from autothrottle.core.topology import Snapshot, participants
 from autothrottle.ports.metrics import Event
 
 GIGABYTE = 1000 * MEGABYTE
+
+_KNOWN_BY = {
+    Basis.GROWTH: "now, by the growth of logs",
+    Basis.COUNTED: "of the metric's interval, replication counted",
+    Basis.GUESSED: "of the metric's interval, replication taken for the throttle",
+}
+"""How the load of clients is known, in words."""
 
 _TOPICS_SHOWN = 20
 """How many a finding names."""
@@ -145,18 +153,19 @@ def _basis(decision: Decision, limits: Limits) -> str:
         case Reason.STARVATION:
             return "less would never end: more is produced to its partitions"
         case Reason.HEADROOM | Reason.UNCHANGED:
-            if decision.basis == static.BASIS:
-                return decision.basis
+            if decision.basis is Basis.STATIC:
+                return "static"
             return f"based on a {limits.max_ratio(decision.role) * 100:g}% max free capacity utilization"
 
 
 def _clients(decision: Decision) -> str:
     """What the policy counts on of clients, behind the line that the original has too."""
     of_headroom = decision.reason in (Reason.HEADROOM, Reason.UNCHANGED)
-    if not of_headroom or decision.basis in ("", static.BASIS):
+    if not of_headroom or decision.basis not in _KNOWN_BY:
         return ""
     load = "" if decision.client is None else f" {megabytes(decision.client)}MB/s"
-    return f"; clients{load}: {decision.basis}"
+    age = decision.client_age or 0
+    return f"; clients{load}: {_KNOWN_BY[decision.basis]}" + (f", {age}s old" if age > OLD_SECONDS else "")
 
 
 def removal_lines(plan: Plan, applied: Applied) -> list[str]:

@@ -41,7 +41,11 @@ _RESERVE = BUDGET // 10
 _STEP_TIMEOUT = timedelta(seconds=10)
 
 HELD = timedelta(seconds=20)
-"""A rate is held back for what its meter has not seen for so long at most, and then not for as long again."""
+"""A rate is held back for what its meter has not seen for so long at most."""
+
+_NOT_HELD = timedelta(seconds=100)
+"""Then it is not for so long: what is held back is lost to the move, and where replication leaves some of its throttle
+unspent all along, as on links much faster than that, a move took a fifth longer."""
 
 _SMALL_SHARES = 100
 """A rate that is held back is written again when it differs by a hundredth of the target."""
@@ -151,15 +155,15 @@ class Ramps:
         """Find the rates that are held back for now."""
         found: dict[Port, BytesPerSecond] = {}
         now, may_write = self._clock(), not math.isinf(self._interval())
+        over = (HELD + _NOT_HELD).total_seconds()
+        self._held_since = {port: since for port, since in self._held_since.items() if now - since < over}
         for decision in self._plan.decisions if may_write else ():
             port = decision.broker_id, decision.role
             stands = standing_rate(self._snapshot, *port)
             held = self._meters.held(port, decision.rate)
             if stands is None or held >= decision.rate or decision.reason in _OVERRIDES:
-                self._held_since.pop(port, None)
                 continue
-            since = now - self._held_since.setdefault(port, now)
-            if since % (2 * HELD.total_seconds()) < HELD.total_seconds():
+            if now - self._held_since.setdefault(port, now) < HELD.total_seconds():
                 is_small = abs(held - stands) * _SMALL_SHARES < decision.rate
                 found[port] = stands if is_small else held
         self._held = found
@@ -170,7 +174,7 @@ class Ramps:
 
     def _follow(self, plan: Plan, snapshot: Snapshot) -> None:
         self._plan, self._snapshot = plan, snapshot
-        self._meters.follow(snapshot, _standing(plan, snapshot))
+        self._meters.follow(snapshot, lambda: _standing(plan, snapshot))
         rising = self._rising()
         self._raised = {port: since for port, since in self._raised.items() if port in rising}
         self._held = {port: rate for port, rate in self._held.items() if port in rising}

@@ -214,6 +214,37 @@ class Decision(_message.Message):
     REASON_FINISH_BY: Decision.Reason.ValueType  # 16
     """Less than the headroom gives: it is enough to be done by the time that the operator has set."""
 
+    class _Basis:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _BasisEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Decision._Basis.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        BASIS_UNSPECIFIED: Decision._Basis.ValueType  # 0
+        """See the policy's formula."""
+        BASIS_GROWTH: Decision._Basis.ValueType  # 1
+        """The clients' load now, by the growth of logs."""
+        BASIS_COUNTED: Decision._Basis.ValueType  # 2
+        """The clients' load of the metric's interval, replication counted."""
+        BASIS_GUESSED: Decision._Basis.ValueType  # 3
+        """The clients' load of the metric's interval, replication taken for the throttle."""
+        BASIS_STATIC: Decision._Basis.ValueType  # 4
+        """The rate that the operator gave, whatever clients do."""
+
+    class Basis(_Basis, metaclass=_BasisEnumTypeWrapper):
+        """What a rate was worked out from."""
+
+    BASIS_UNSPECIFIED: Decision.Basis.ValueType  # 0
+    """See the policy's formula."""
+    BASIS_GROWTH: Decision.Basis.ValueType  # 1
+    """The clients' load now, by the growth of logs."""
+    BASIS_COUNTED: Decision.Basis.ValueType  # 2
+    """The clients' load of the metric's interval, replication counted."""
+    BASIS_GUESSED: Decision.Basis.ValueType  # 3
+    """The clients' load of the metric's interval, replication taken for the throttle."""
+    BASIS_STATIC: Decision.Basis.ValueType  # 4
+    """The rate that the operator gave, whatever clients do."""
+
     BROKER_ID_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
     RATE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
@@ -224,6 +255,7 @@ class Decision(_message.Message):
     CAPACITY_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     CLIENT_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     BASIS_FIELD_NUMBER: _builtins.int
+    CLIENT_AGE_SECONDS_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     """The broker's id, >= 0."""
     role: Global___ReplicaRole.ValueType
@@ -242,8 +274,10 @@ class Decision(_message.Message):
     """What the direction carries, bytes per second; absent without metrics."""
     client_bytes_per_second: _builtins.int
     """The load of clients that the policy counts on, bytes per second; absent without metrics, or where its formula says it."""
-    basis: _builtins.str
-    """What the policy worked the clients' load out from, in a few words; empty where its formula says it."""
+    basis: Global___Decision.Basis.ValueType
+    """What the policy worked the rate out from; unspecified where its formula says it."""
+    client_age_seconds: _builtins.int
+    """Seconds since the end of the metric's interval in which the clients' load was measured, >= 0; absent where that is."""
     def __init__(
         self,
         *,
@@ -256,14 +290,17 @@ class Decision(_message.Message):
         utilization_bytes_per_second: _builtins.int | None = ...,
         capacity_bytes_per_second: _builtins.int | None = ...,
         client_bytes_per_second: _builtins.int | None = ...,
-        basis: _builtins.str = ...,
+        basis: Global___Decision.Basis.ValueType = ...,
+        client_age_seconds: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_client_bytes_per_second", b"_client_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_standing_bytes_per_second", b"_standing_bytes_per_second", "_utilization_bytes_per_second", b"_utilization_bytes_per_second", "capacity_bytes_per_second", b"capacity_bytes_per_second", "client_bytes_per_second", b"client_bytes_per_second", "headroom_bytes_per_second", b"headroom_bytes_per_second", "standing_bytes_per_second", b"standing_bytes_per_second", "utilization_bytes_per_second", b"utilization_bytes_per_second"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_client_age_seconds", b"_client_age_seconds", "_client_bytes_per_second", b"_client_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_standing_bytes_per_second", b"_standing_bytes_per_second", "_utilization_bytes_per_second", b"_utilization_bytes_per_second", "capacity_bytes_per_second", b"capacity_bytes_per_second", "client_age_seconds", b"client_age_seconds", "client_bytes_per_second", b"client_bytes_per_second", "headroom_bytes_per_second", b"headroom_bytes_per_second", "standing_bytes_per_second", b"standing_bytes_per_second", "utilization_bytes_per_second", b"utilization_bytes_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_client_bytes_per_second", b"_client_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_standing_bytes_per_second", b"_standing_bytes_per_second", "_utilization_bytes_per_second", b"_utilization_bytes_per_second", "basis", b"basis", "broker_id", b"broker_id", "capacity_bytes_per_second", b"capacity_bytes_per_second", "client_bytes_per_second", b"client_bytes_per_second", "headroom_bytes_per_second", b"headroom_bytes_per_second", "rate_bytes_per_second", b"rate_bytes_per_second", "reason", b"reason", "role", b"role", "standing_bytes_per_second", b"standing_bytes_per_second", "utilization_bytes_per_second", b"utilization_bytes_per_second"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_client_age_seconds", b"_client_age_seconds", "_client_bytes_per_second", b"_client_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_standing_bytes_per_second", b"_standing_bytes_per_second", "_utilization_bytes_per_second", b"_utilization_bytes_per_second", "basis", b"basis", "broker_id", b"broker_id", "capacity_bytes_per_second", b"capacity_bytes_per_second", "client_age_seconds", b"client_age_seconds", "client_bytes_per_second", b"client_bytes_per_second", "headroom_bytes_per_second", b"headroom_bytes_per_second", "rate_bytes_per_second", b"rate_bytes_per_second", "reason", b"reason", "role", b"role", "standing_bytes_per_second", b"standing_bytes_per_second", "utilization_bytes_per_second", b"utilization_bytes_per_second"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__capacity_bytes_per_second: _TypeAlias = _typing.Literal["capacity_bytes_per_second"]  # noqa: Y015
     _WhichOneofArgType__capacity_bytes_per_second: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__client_age_seconds: _TypeAlias = _typing.Literal["client_age_seconds"]  # noqa: Y015
+    _WhichOneofArgType__client_age_seconds: _TypeAlias = _typing.Literal["_client_age_seconds", b"_client_age_seconds"]  # noqa: Y015
     _WhichOneofReturnType__client_bytes_per_second: _TypeAlias = _typing.Literal["client_bytes_per_second"]  # noqa: Y015
     _WhichOneofArgType__client_bytes_per_second: _TypeAlias = _typing.Literal["_client_bytes_per_second", b"_client_bytes_per_second"]  # noqa: Y015
     _WhichOneofReturnType__headroom_bytes_per_second: _TypeAlias = _typing.Literal["headroom_bytes_per_second"]  # noqa: Y015
@@ -274,6 +311,8 @@ class Decision(_message.Message):
     _WhichOneofArgType__utilization_bytes_per_second: _TypeAlias = _typing.Literal["_utilization_bytes_per_second", b"_utilization_bytes_per_second"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__capacity_bytes_per_second) -> _WhichOneofReturnType__capacity_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__client_age_seconds) -> _WhichOneofReturnType__client_age_seconds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__client_bytes_per_second) -> _WhichOneofReturnType__client_bytes_per_second | None: ...
     @_typing.overload

@@ -6,6 +6,7 @@ from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.errors import Invalid
 from autothrottle.core.plan import Decision, Reason
+from autothrottle.core.policy.interface import Basis
 from autothrottle.v1 import planner_pb2, types_pb2
 from autothrottle.wire.changes import (
     foreign_from_message,
@@ -32,6 +33,14 @@ _REASON = {
     Reason.STARVATION: types_pb2.Decision.REASON_STARVATION,
     Reason.FINISH_BY: types_pb2.Decision.REASON_FINISH_BY,
 }
+_BASIS = {
+    None: types_pb2.Decision.BASIS_UNSPECIFIED,
+    Basis.GROWTH: types_pb2.Decision.BASIS_GROWTH,
+    Basis.COUNTED: types_pb2.Decision.BASIS_COUNTED,
+    Basis.GUESSED: types_pb2.Decision.BASIS_GUESSED,
+    Basis.STATIC: types_pb2.Decision.BASIS_STATIC,
+}
+_BASIS_BACK = {number: basis for basis, number in _BASIS.items()}
 _REASON_BACK = {number: reason for reason, number in _REASON.items()}
 
 
@@ -52,7 +61,8 @@ def decision_to_message(decision: Decision) -> types_pb2.Decision:
         utilization_bytes_per_second=decision.utilization,
         capacity_bytes_per_second=decision.capacity,
         client_bytes_per_second=decision.client,
-        basis=decision.basis,
+        client_age_seconds=decision.client_age,
+        basis=_BASIS[decision.basis],
     )
 
 
@@ -60,13 +70,13 @@ def decision_from_message(message: types_pb2.Decision) -> Decision:
     """Return the decision that a message holds.
 
     Raises:
-        Invalid: when its role or reason is none that this version knows.
+        Invalid: when its role, reason or basis is none that this version knows.
     """
     role, reason = _ROLE_BACK.get(message.role), _REASON_BACK.get(message.reason)
-    if role is None or reason is None:
+    if role is None or reason is None or message.basis not in _BASIS_BACK:
         raise Invalid(
-            f"role {message.role} or reason {message.reason} of broker {message.broker_id}'s decision is "
-            "unknown; update this program"
+            f"role {message.role}, reason {message.reason} or basis {message.basis} of broker "
+            f"{message.broker_id}'s decision is unknown; update this program"
         )
     return Decision(
         broker_id=message.broker_id,
@@ -78,7 +88,8 @@ def decision_from_message(message: types_pb2.Decision) -> Decision:
         utilization=_present(message, "utilization_bytes_per_second"),
         capacity=_present(message, "capacity_bytes_per_second"),
         client=_present(message, "client_bytes_per_second"),
-        basis=message.basis,
+        client_age=_present(message, "client_age_seconds"),
+        basis=_BASIS_BACK[message.basis],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 import pytest
@@ -13,9 +13,8 @@ from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress
 from autothrottle.core.history import Port
 from autothrottle.core.plan import Decision, Reason, plan
 from autothrottle.core.policy.adaptive import AdaptivePolicy, Tuning
-from autothrottle.core.policy.experience import Step
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import Observation, Policy
+from autothrottle.core.policy.interface import Basis, Observation, Policy
 from autothrottle.core.policy.pace import Work, needs
 from autothrottle.core.policy.static import StaticPolicy
 from tests import builders
@@ -182,13 +181,13 @@ def test_the_first_cycle_counts_everything_from_before_the_move_as_clients() -> 
 
 
 def test_it_says_what_it_knows_the_clients_from() -> None:
-    def basis(has_growth: bool, has_progress: bool) -> set[str]:
+    def basis(has_growth: bool, has_progress: bool) -> set[Basis | None]:
         world = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW, has_growth=has_growth, has_progress=has_progress)
         return {decision.basis for decision in world.run(until=1500)[-1].values()}
 
-    assert basis(has_growth=True, has_progress=True) == {Step.GROWTH.value}
-    assert basis(has_growth=False, has_progress=True) == {Step.COUNTED.value}
-    assert basis(has_growth=False, has_progress=False) == {Step.GUESSED.value}
+    assert basis(has_growth=True, has_progress=True) == {Basis.GROWTH}
+    assert basis(has_growth=False, has_progress=True) == {Basis.COUNTED}
+    assert basis(has_growth=False, has_progress=False) == {Basis.GUESSED}
 
 
 def test_without_log_sizes_it_decides_as_the_original_formula_does() -> None:
@@ -214,7 +213,7 @@ def test_old_metrics_make_it_careful_and_it_says_how_old_they_are() -> None:
     fresh = World(AdaptivePolicy(), steady(mb(70)), ONE_FLOW).run(until=2400)[-1]
     old = World(AdaptivePolicy(), steady(mb(70)), ONE_FLOW, delay=600, begin=1200).run(until=2400)[-1]
     assert old[2, FOLLOWER].rate < fresh[2, FOLLOWER].rate
-    assert old[2, FOLLOWER].basis.endswith("600s old")
+    assert old[2, FOLLOWER].client_age == 600
 
 
 def test_after_a_failover_nothing_is_raised_until_the_metric_is_covered_and_then_it_is_as_before() -> None:
@@ -226,9 +225,9 @@ def test_after_a_failover_nothing_is_raised_until_the_metric_is_covered_and_then
     world.policy, world.history = AdaptivePolicy(), type(world.history)()
     for decisions in world.run(until=1200 + 240):
         assert narrowest(decisions) <= narrowest(before)
-        assert {decision.basis for decision in decisions.values()} == {Step.GUESSED.value}
+        assert {decision.basis for decision in decisions.values()} == {Basis.GUESSED}
     after = world.run(until=1200 + 240 + 120)[-1]
-    assert {decision.basis for decision in after.values()} == {Step.COUNTED.value}
+    assert {decision.basis for decision in after.values()} == {Basis.COUNTED}
     assert narrowest(after) == pytest.approx(0.9 * mb(80), rel=0.1)
 
 
@@ -245,7 +244,38 @@ def test_after_a_failover_the_earlier_counts_of_the_flows_tell_replication_at_on
     policy = AdaptivePolicy().observe(Observation(now, moving, found))
     decided = plan(moving, found, builders.limits(), policy=policy)
     assert [decision.client for decision in decided.decisions] == [mb(40), mb(40)]
-    assert {decision.basis for decision in decided.decisions} == {Step.COUNTED.value}
+    assert {decision.basis for decision in decided.decisions} == {Basis.COUNTED}
+
+
+def test_what_landed_in_a_second_before_the_throttle_stood_is_not_spread_over_the_time_between_two_cycles() -> None:
+    """On a real 4.3 clients of 2 MB/s counted as none, and the rate was 20 % too high for ten seconds.
+
+    130 MB had landed before the first throttle stood.
+    """
+    second, begin = timedelta(seconds=1), NOON + 60 * timedelta(seconds=1)
+    policy: Policy = AdaptivePolicy()
+    marks: tuple[LandedMark, ...] = (LandedMark(begin, 0),)
+
+    def landed(now: datetime) -> int:  # 130 MB in the first second, then 9 MB/s
+        return mb(130) + ((now - begin) // second - 1) * mb(9) if now > begin else 0
+
+    for cycle in range(3):
+        now = begin + 10 * cycle * second
+        count = FlowProgress(landed(now), 0, 10**12, now, begin, marks)
+        marks = (*marks, *(LandedMark(now + k * second, landed(now + k * second)) for k in range(1, 11, 2)))
+        moving = builders.snapshot(
+            builders.reassignment("t", {0: (1, (1,), (2,), ())}), progress=Progress({Flow(1, 2): count}, at=now)
+        )
+        # The metric of the last cycle: its 12 s begin after the burst.
+        used = mb(2) + mb(9)
+        found = builders.loads(
+            *(builders.load(b, used, used, end=now, interval=12 * second) for b in (1, 2)),
+        )
+        policy = policy.observe(Observation(now, moving, found))
+    assert isinstance(policy, AdaptivePolicy)
+    load = policy.experience.load((2, FOLLOWER))
+    assert load is not None
+    assert load.rate == pytest.approx(mb(2), rel=0.05)
 
 
 def test_a_leader_gets_on_top_what_its_in_sync_followers_read() -> None:

@@ -51,9 +51,17 @@ class AuditTrail:
         self._client, self._own, self._records_kept = client, own, records_kept
         self._timeout = timeout.total_seconds()
         self._turn = threading.Lock()
+        self._known: TrailEnd | None = None
+        """Where our last change left it, for whoever has the turn; None: to be read."""
 
     def end(self) -> TrailEnd:
-        """Return where the record ends; its parent is made when there is none."""
+        """Return where the record ends; its parent is made when there is none. Only from within `retried`.
+
+        After a change of ours it is not read again, its 1,000 names neither: if somebody else changed something
+        meanwhile, the next change finds out, since it names the counter.
+        """
+        if self._known is not None:
+            return self._known
         path = self._own.audit
         try:
             names, stat = self._client.get_children_async(path, include_data=True).get(timeout=self._timeout)
@@ -67,8 +75,8 @@ class AuditTrail:
     ) -> int | None:
         """Carry out a change together with its record; return the transaction, None: somebody was faster.
 
-        The version of the parent orders all our changes: that of an override alone proves nothing, since a node
-        that was removed and made anew meanwhile has it too.
+        Only from within `retried`. The version of the parent orders all our changes: that of an override alone proves
+        nothing, since a node that was removed and made anew meanwhile has it too.
 
         Args:
             change: what is to be done.
@@ -82,15 +90,18 @@ class AuditTrail:
         counter = len(change.operations)
         change.set_data(self._own.audit, b"", end.counter)
         change.create(self._own.audit_record, format_audit_record(record), sequence=True)
-        surplus = max(0, len(end.names) + 1 - self._records_kept)
-        for name in end.names[: min(surplus, _MOST_TRIMMED)]:
+        surplus = min(max(0, len(end.names) + 1 - self._records_kept), _MOST_TRIMMED)
+        for name in end.names[:surplus]:
             change.delete(f"{self._own.audit}/{name}")
+        self._known = None
         results = change.commit_async().get(timeout=self._timeout)
         if fence is not None:
             demand_term(fence, results)
         failed = [r for r in results if isinstance(r, Exception) and not isinstance(r, RolledBackError)]
         if not failed:
-            return int(results[counter].mzxid)
+            parent, made = results[counter : counter + 2]
+            self._known = TrailEnd((*end.names[surplus:], made.rpartition("/")[2]), int(parent.version))
+            return int(parent.mzxid)
         if isinstance(failed[0], BadVersionError | NoNodeError | NodeExistsError):
             return None
         raise failed[0]

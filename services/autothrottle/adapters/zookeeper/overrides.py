@@ -139,10 +139,12 @@ class ZooKeeperOverrides:
                 change.create(path, format_override(wanted))
             else:
                 change.set_data(path, format_override(wanted), found.node_version)
-            return self._commit(change, found, _Deed(who, AuditAction.SET, broker_id, wanted))
+            done = self._commit(change, found, _Deed(who, AuditAction.SET, broker_id, wanted))
+            if done is None:  # somebody was faster, or the first override has no parent yet
+                self._client.ensure_path_async(self._own.overrides).get(timeout=self._timeout)
+            return done
 
         with translated_errors("setting an override"):
-            self._client.ensure_path_async(self._own.overrides).get(timeout=self._timeout)
             return replace(wanted, version=self._trail.retried(attempt))
 
     def remove_override(self, broker_id: int | None, *, version: int = 0, who: str = "") -> bool:

@@ -12,7 +12,7 @@ For each port, in bytes/s:
    2 times the need, and within h, stays, and so does one of a port that is done within half a minute.
 5. A leader gets what its in-sync followers read of the partitions that move on top: its meter counts them.
 
-Where something of that cannot be seen it does without, port by port (`experience.Step`): without the growth of all logs
+Where something of that cannot be seen it does without, port by port (`interface.Basis`): without the growth of all logs
 `c = m`; while replication of the metric's interval was not counted the original's formula stands in for 1 to 3, and a
 planner that has just begun raises nothing; without the bytes that are left 4 is left out. What a rate achieved never
 lowers it: unmodelled limits would run away.
@@ -27,13 +27,13 @@ from dataclasses import dataclass, field, replace
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.history import Port
 from autothrottle.core.limits import Limits
-from autothrottle.core.policy.experience import ClientLoad, Experience, Step
+from autothrottle.core.policy.experience import ClientLoad, Experience
 from autothrottle.core.policy.headroom import headroom_rate
-from autothrottle.core.policy.interface import Observation, PortSight, Proposal, Sight
+from autothrottle.core.policy.interface import Basis, Observation, PortSight, Proposal, Sight
 from autothrottle.core.policy.pace import Work, needs
 from autothrottle.core.topology import Snapshot, flows
 
-_OLD_SECONDS = 300.0
+OLD_SECONDS = 300.0
 """A metric that ended longer ago is the less sure the older it is."""
 
 _ENDS_SOON_SECONDS = 30.0
@@ -104,7 +104,7 @@ class AdaptivePolicy:
                 guess = min(guess, float(max(one.previous, sight.limits.floor)))
             return _Room(guess, guess, None)
         ratio, floor = sight.limits.max_ratio(one.role), float(sight.limits.floor)
-        spread *= max(load.age / _OLD_SECONDS, 1.0)
+        spread *= max(load.age / OLD_SECONDS, 1.0)
         free = one.capacity - load.rate
         # Of a link that clients nearly fill all the time the margin would take most: the move would hardly get on
         # there. Where it is full for once it can wait.
@@ -140,10 +140,9 @@ class AdaptivePolicy:
         on_top = in_sync * self.experience.grown(one.port) if one.role is ReplicaRole.LEADER else 0.0
         rate = room.now if need is None else min(room.now, self._eased(one, need, on_top))
         rate = max(rate, float(limits.floor)) + on_top
-        basis = (room.load.step if room.load else Step.GUESSED).value
-        if room.load and room.load.age > _OLD_SECONDS:
-            basis = f"{basis}, {room.load.age:.0f}s old"
-        return Proposal(round(rate), round(room.load.rate) if room.load else None, basis)
+        if room.load is None:
+            return Proposal(round(rate), basis=Basis.GUESSED)
+        return Proposal(round(rate), round(room.load.rate), max(round(room.load.age), 0), room.load.basis)
 
     def _eased(self, one: PortSight, need: float, on_top: float) -> float:
         """What a port gets beyond its need, where clients leave room for it: what it has, while that is about right."""

@@ -10,17 +10,19 @@ import statistics
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress
 from autothrottle.core.growth import BEFORE_RISE, LEAST_RISE, RISE, RISE_READINGS, GrowthMark, LogGrowth, rises
 from autothrottle.core.history import Port
 from autothrottle.core.loads import Utilization
-from autothrottle.core.policy.interface import Observation
+from autothrottle.core.policy.interface import Basis, Observation
 from autothrottle.core.policy.margin import ErrorSpread
 from autothrottle.core.policy.series import KEPT_SECONDS, Series
 from autothrottle.core.replication import Replication
+
+_FEW_FLOWS = 1000
+"""Of so many the earlier counts of each are added up in every cycle."""
 
 LATE_SECONDS = 15.0
 """A metric may end so long after the last reading of log sizes and still count as covered."""
@@ -56,14 +58,6 @@ _MOST_BYTES_OUT = 8.0
 """Bytes out for a byte produced, replication and consumers together: what is more is no fan-out."""
 
 
-class Step(Enum):
-    """What a client load was worked out from, the best first."""
-
-    GROWTH = "now, by the growth of logs"
-    COUNTED = "of the metric's interval, replication counted"
-    GUESSED = "of the metric's interval, replication taken for the throttle"
-
-
 @dataclass(frozen=True, slots=True)
 class ClientLoad:
     """What clients are believed to use of one port."""
@@ -72,7 +66,7 @@ class ClientLoad:
     """Bytes/s now."""
     long_view: float
     """Mean of the last half hour, or of what was seen of it, bytes/s."""
-    step: Step
+    basis: Basis
     age: float
     """Seconds from the end of the metric's interval until now."""
 
@@ -330,18 +324,21 @@ class Experience:
     def _replication(self, port: Port, used: Utilization, landed: Replication) -> float | None:
         """What replication took of a port over exactly a metric's interval, bytes/s; None: unknown.
 
-        What was counted before this planner looked is known by the earlier counts of each flow; to add these up for all
-        ports of a large cluster in every cycle would take seconds.
+        The earlier counts of each flow tell it to the second, before this planner looked too: within the ten seconds
+        between two cycles most may have landed in one, before the throttle stood. To add them up for all ports of a
+        large cluster in every cycle would take seconds; there they are asked only where the readings do not suffice.
         """
         start, end = used.start.timestamp(), used.end.timestamp()
         series = self.reading.landed.get(port)
         if end <= start:
             return None
-        if series is not None and series.covers(start, end, LATE_SECONDS):
-            return _rate_of(series, start, end)
-        earlier = landed.rate(*port, used.start, used.end)
-        if earlier is not None:
-            return float(earlier)
+        covering = series if series is not None and series.covers(start, end, LATE_SECONDS) else None
+        if covering is None or len(self.reading.flows) <= _FEW_FLOWS:
+            counted = landed.rate(*port, used.start, used.end)
+            if counted is not None:
+                return float(counted)
+        if covering is not None:
+            return _rate_of(covering, start, end)
         if self.since is None or self.since > start:
             return None
         if series is None:
@@ -392,10 +389,10 @@ def _remembered(old: _PortMemory, now: float, measured: _Measured | None, brough
     mean = old.load.long_view if old.load else rate
     horizon = min(max(now - since, 1.0), LONG_VIEW_SECONDS)
     mean += (rate - mean) * min((now - old.at) / horizon, 1.0)
-    step = Step.COUNTED if brought is None else Step.GROWTH
+    basis = Basis.COUNTED if brought is None else Basis.GROWTH
     forecasts = old.forecasts
     if not forecasts or forecasts[-1][0] <= now - _FORECASTS_APART:
         forecasts = (*(f for f in forecasts if f[0] > now - KEPT_SECONDS), (now, rate))
-    load = ClientLoad(rate, mean, step, now - measured.end)
+    load = ClientLoad(rate, mean, basis, now - measured.end)
     compared = measured.end if measured.start >= old.compared else old.compared
     return _PortMemory(load, since, now, forecasts, compared)

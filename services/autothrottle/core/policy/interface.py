@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from typing import Protocol
 
 from autothrottle.core.configs import ReplicaRole
@@ -60,6 +61,19 @@ class Sight:
     """The ports that take part and whose rates are decided already: overrides, and rates without metrics."""
 
 
+class Basis(Enum):
+    """What a rate was worked out from, where the formula does not say it."""
+
+    GROWTH = "growth"
+    """The clients' load now, by the growth of logs."""
+    COUNTED = "counted"
+    """The clients' load of the metric's interval, replication counted."""
+    GUESSED = "guessed"
+    """The clients' load of the metric's interval, replication taken for the throttle."""
+    STATIC = "static"
+    """The rate that the operator gave, whatever clients do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """The rate that a policy would give a port, before the change threshold."""
@@ -68,8 +82,10 @@ class Proposal:
     """>= 0."""
     client: BytesPerSecond | None = None
     """The load of clients that it counts on; None: see the formula."""
-    basis: str = ""
-    """What the client load was worked out from, in a few words; empty: see the formula."""
+    client_age: int | None = None
+    """Seconds since the end of the metric's interval that it was measured in, >= 0; None where `client` is."""
+    basis: Basis | None = None
+    """What it was worked out from; None: see the formula."""
 
 
 class Policy(Protocol):

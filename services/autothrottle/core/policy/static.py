@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 from autothrottle.core.history import Port
 from autothrottle.core.loads import BytesPerSecond
-from autothrottle.core.policy.interface import Observation, Proposal, Sight
-
-BASIS = "static"
-"""Of each of its proposals: no load of clients was worked out."""
+from autothrottle.core.policy.interface import Basis, Observation, Proposal, Sight
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,4 +28,4 @@ class StaticPolicy:
 
     def propose(self, sight: Sight) -> Mapping[Port, Proposal]:
         """The rate, for each port."""
-        return dict.fromkeys(sight.ports, Proposal(self.rate, basis=BASIS))
+        return dict.fromkeys(sight.ports, Proposal(self.rate, basis=Basis.STATIC))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -32,7 +33,8 @@ def progress(at: float, **flows: FlowProgress) -> Progress:
 
 
 def rate(found: Progress, start: float, end: float, broker_id: int = 1004, role: ReplicaRole = FOLLOWER) -> int | None:
-    return Replication(found).rate(broker_id, role, after(start), after(end))
+    mean = Replication(found).mean(broker_id, role, after(start), after(end))
+    return mean and mean.rate
 
 
 def test_a_destination_receives_all_its_flows_and_a_leader_sends_its_own() -> None:
@@ -68,12 +70,12 @@ def test_a_short_tail_after_the_last_count_is_as_what_came_before_and_a_long_one
     assert rate(found, 8, 25) is None
     assert rate(found, 20, 30) is None
     landed = Replication(found).landed(1004, FOLLOWER, after(8), after(25))
-    assert landed == Landed(120, after(20))
+    assert landed == Landed(120, after(20), off=98)
 
 
 def test_an_interval_is_known_as_far_as_its_slowest_flow() -> None:
     found = progress(20, a=count((0, 0), (20, 200)), b=count((0, 0), (16, 160)))
-    assert Replication(found).landed(1004, FOLLOWER, after(0), after(20)) == Landed(320, after(16))
+    assert Replication(found).landed(1004, FOLLOWER, after(0), after(20)) == Landed(320, after(16), off=80)
 
 
 def test_a_flow_that_ended_lands_nothing_more() -> None:
@@ -98,9 +100,28 @@ def test_an_interval_without_length_says_nothing() -> None:
 
 def test_of_the_ports_of_a_moving_flow_that_was_not_counted_nothing_is_known() -> None:
     found = Replication(progress(20, a=count((0, 0), (20, 200))), moving=[A, B])
-    assert found.rate(1004, FOLLOWER, after(0), after(20)) is None
-    assert found.rate(1002, LEADER, after(0), after(20)) is None
-    assert found.rate(1001, LEADER, after(0), after(20)) == 10
+    assert found.mean(1004, FOLLOWER, after(0), after(20)) is None
+    assert found.mean(1002, LEADER, after(0), after(20)) is None
+    assert found.mean(1001, LEADER, after(0), after(20)) == (10, 0)
+
+
+def off(found: FlowProgress, start: float, end: float) -> int:
+    mean = Replication(progress(1000, a=found)).mean(1004, FOLLOWER, after(start), after(end))
+    assert mean is not None
+    return mean.off
+
+
+def test_what_may_have_come_in_a_burst_between_two_readings_makes_the_mean_uncertain() -> None:
+    found = count(*((2.0 * k, 20 * k) for k in range(20)))
+    assert off(found, 4, 20) == 0  # these moments were read
+    assert off(found, 5, 21) == round(2 * 20 * 0.5 / 16)
+    assert off(count((0, 0), (2, 0), (4, 500), (20, 500), (22, 600)), 1, 10) == 0  # nothing came around them
+
+
+def test_one_burst_more_or_less_may_have_come_after_the_last_reading() -> None:
+    found = [(2.0 * k, 20 * k) for k in range(11)]
+    assert off(count(*found), 4, 20.5) == round(10 * 1.0 / 16.5)
+    assert off(count(*found, left=0), 4, 22) == 0  # the flow has ended
 
 
 @st.composite
@@ -135,6 +156,24 @@ def test_what_landed_in_two_intervals_is_what_landed_in_both_together(
 
     assert landed(start, middle) + landed(middle, end) == pytest.approx(landed(start, end), abs=2)
     assert landed(-1000, 100) >= landed(start, end) >= 0
+
+
+@given(a=counts(), start=edges, end=edges)
+def test_the_mean_is_off_by_no_more_than_what_came_around_its_two_ends(
+    a: FlowProgress, start: float, end: float
+) -> None:
+    start, end = sorted((start, end))
+    if end - start < 1:
+        return
+    found = Replication(progress(200, a=a)).mean(1004, FOLLOWER, after(start), after(end))
+    assert found is not None
+    assert 0 <= found.off <= 2 * max_between(a) / (end - start) + 1
+
+
+def max_between(found: FlowProgress) -> int:
+    """The most that came between two readings."""
+    marks = [*(mark.bytes_landed for mark in found.recent), found.bytes_landed]
+    return max(new - old for old, new in pairwise(marks))
 
 
 @given(a=counts(), b=counts(), start=edges, end=edges)

@@ -70,6 +70,10 @@ class Decisions:
         self._thread.join()
         self._client.close()
 
+    def at(self, moment: float) -> int | None:
+        """Return what the last cycle before a moment decided, bytes/s; None: there was none."""
+        return next((rate for at, rate in reversed(self.rates) if at <= moment), None)
+
     def _follow(self) -> None:
         for cycle in self._watch:
             for decision in cycle.decisions:
@@ -167,7 +171,10 @@ class RecoveryWatch:
                     return sample
                 seen += 1
             time.sleep(0.02)
-        raise AssertionError(f"within {within_seconds:.0f} s it was never true that {what}: {self.samples[-1:]}")
+        stood = {port: self.rates_of(*port) for port in {port for sample in self.samples for port in sample.rates}}
+        raise AssertionError(
+            f"within {within_seconds:.0f} s it was never true that {what}: {self.samples[-1:]}; stood: {stood}"
+        )
 
     # Judgements.
 

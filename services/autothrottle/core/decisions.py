@@ -257,9 +257,9 @@ def _replicated(seen: CycleSeen) -> Mapping[Port, BytesPerSecond]:
     for decision in seen.record.decisions:
         if (load := seen.loads.brokers.get(decision.broker_id)) is not None:
             used = load.of(decision.role)
-            rate = replication.rate(decision.broker_id, decision.role, used.start, used.end)
-            if rate is not None:
-                found[decision.broker_id, decision.role] = rate
+            mean = replication.mean(decision.broker_id, decision.role, used.start, used.end)
+            if mean is not None:
+                found[decision.broker_id, decision.role] = mean.rate
     return found
 
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
+from math import sqrt
 from typing import NamedTuple
 
 from autothrottle.core.configs import ReplicaRole
@@ -35,6 +36,16 @@ class Landed(NamedTuple):
     bytes: int
     until: datetime
     """Up to when it is known, UTC; the end of the interval when all of it is."""
+    off: int = 0
+    """By how much `bytes` may be wrong, either way: a standard deviation, if what came came in bursts."""
+
+
+class MeanRate(NamedTuple):
+    """What a port carried over an interval, in bytes/s."""
+
+    rate: BytesPerSecond
+    off: BytesPerSecond = 0
+    """By how much `rate` may be wrong, either way: what comes in bursts landed somewhere between two counts."""
 
 
 @dataclass(frozen=True)
@@ -77,16 +88,16 @@ class Replication:
         until = min(until, end)
         if until <= start:
             return None
-        total = 0.0
+        total = off = 0.0
         for count in counts:
             part = _between(count, start, until)
             if part is None:
                 return None
-            total += part
-        return Landed(round(total), until)
+            total, off = total + part[0], off + part[1]
+        return Landed(round(total), until, round(off))
 
-    def rate(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> BytesPerSecond | None:
-        """Return the mean replication of a port over an interval, bytes/s; None: unknown.
+    def mean(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> MeanRate | None:
+        """Return the mean replication of a port over an interval; None: unknown.
 
         At most `LARGEST_TAIL` of the interval may be younger than the newest count. Each flow's count is taken to grow
         evenly between two readings.
@@ -103,25 +114,38 @@ class Replication:
         >>> marks = (LandedMark(noon, 0), LandedMark(noon + 10 * second, 100))
         >>> count = FlowProgress(300, 0, 700, noon + 20 * second, noon, marks)
         >>> found = Replication(Progress({Flow(1, 2): count}, at=noon + 20 * second))
-        >>> found.rate(2, ReplicaRole.FOLLOWER, noon + 5 * second, noon + 15 * second)
-        15
+        >>> found.mean(2, ReplicaRole.FOLLOWER, noon + 5 * second, noon + 15 * second)
+        MeanRate(rate=15, off=15)
         """
         landed = self.landed(broker_id, role, start, end)
         if landed is None or (end - landed.until) > LARGEST_TAIL * (end - start):
             return None
-        return round(landed.bytes / (landed.until - start).total_seconds())
+        rate = landed.bytes / (landed.until - start).total_seconds()
+        # Of bursts as far apart as the readings, one more or one less may have come after the last reading.
+        counts = self._ports[role].get(broker_id, ())
+        apart = max((count.at - count.recent[-1].at for count in counts if count.recent), default=timedelta(0))
+        off = landed.off + rate * sqrt((end - landed.until).total_seconds() * apart.total_seconds())
+        return MeanRate(round(rate), round(off / (end - start).total_seconds()))
 
 
-def _between(count: FlowProgress, start: datetime, end: datetime) -> float | None:
-    """What landed between two moments; None: not all of it was counted. Nothing lands after the last count."""
-    total, at, landed = 0.0, count.at, count.bytes_landed
+def _between(count: FlowProgress, start: datetime, end: datetime) -> tuple[float, float] | None:
+    """What landed between two moments, and how far that may be off; None: not all of it was counted.
+
+    What came between two readings may have come in one burst, before a moment between them or after it. Nothing lands
+    after the last count.
+    """
+    total, off, at, landed = 0.0, 0.0, count.at, count.bytes_landed
     for old_at, old_landed in reversed(count.recent):  # backwards, since an interval is of the last minutes
         if old_landed != landed and old_at < end and at > start:
             if at - old_at > LONGEST_STRETCH:
                 return None
             total += (landed - old_landed) * ((min(end, at) - max(start, old_at)) / (at - old_at))
+            for moment in (start, end):
+                if old_at < moment < at:
+                    share = (moment - old_at) / (at - old_at)
+                    off += (landed - old_landed) * sqrt(share * (1 - share))
         at, landed = old_at, old_landed
         if at <= start:
-            return total
+            return total, off
     # Before the first count nothing had landed, or nobody knows what.
-    return None if start < at and landed > 0 else total
+    return None if start < at and landed > 0 else (total, off)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 
@@ -17,6 +19,7 @@ from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Basis, Observation, Policy
 from autothrottle.core.policy.pace import Work, needs
 from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.core.replication import Replication
 from tests import builders
 from tests.benchmarks.control.contestants import OriginalPolicy
 from tests.builders import NOON, mb
@@ -266,8 +269,8 @@ def test_what_landed_in_a_second_before_the_throttle_stood_is_not_spread_over_th
         moving = builders.snapshot(
             builders.reassignment("t", {0: (1, (1,), (2,), ())}), progress=Progress({Flow(1, 2): count}, at=now)
         )
-        # The metric of the last cycle: its 12 s begin after the burst.
-        used = mb(2) + mb(9)
+        # The metric of the last cycle begins after the burst.
+        used = mb(2) + round((landed(now) - landed(now - 12 * second)) / 12)
         found = builders.loads(
             *(builders.load(b, used, used, end=now, interval=12 * second) for b in (1, 2)),
         )
@@ -276,6 +279,47 @@ def test_what_landed_in_a_second_before_the_throttle_stood_is_not_spread_over_th
     load = policy.experience.load((2, FOLLOWER))
     assert load is not None
     assert load.rate == pytest.approx(mb(2), rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_lands_in_bursts_does_not_make_the_clients_of_short_metrics_swing(seed: int) -> None:
+    """On real brokers a fetch of 10 MB landed somewhere between two readings 2 s apart.
+
+    Clients of 6 MB/s were 5.45 to 6.5 by metrics of 12 s, and the rate followed by up to 16 %.
+    """
+    chance, second = random.Random(seed), timedelta(seconds=1)
+    bursts = [*accumulate(chance.uniform(0.5, 3.5) for _ in range(120))]  # a fetch of 10 MB every 2 s
+
+    def landed(since_begin: float) -> int:
+        return mb(10) * bisect_right(bursts, since_begin)
+
+    def clients(since_begin: float) -> float:
+        return mb(6) * since_begin + mb(6) * max(since_begin - 140, 0.0)
+
+    policy, believed, raw = AdaptivePolicy(), {}, {}
+    for at in range(20, 200, 10):
+        now = NOON + at * second
+        readings = [LandedMark(NOON + k * second, landed(k)) for k in range(0, at + 1, 2)]
+        *marks, (_, newest) = readings
+        counts = {Flow(1, 2): FlowProgress(newest, 0, 10**12, now, NOON, tuple(marks))}
+        moving = builders.snapshot(
+            builders.reassignment("t", {0: (1, (1,), (2,), ())}), progress=Progress(counts, at=now), brokers=(1, 2)
+        )
+        start, end = at - 13.0, at - 1.0
+        used = round((clients(end) - clients(start) + landed(end) - landed(start)) / 12)
+        found = builders.loads(*(builders.load(b, used, used, end=now - second, interval=12 * second) for b in (1, 2)))
+        policy = policy.observe(Observation(now, moving, found))
+        load = policy.experience.load((2, FOLLOWER))
+        counted = Replication(Progress(counts, at=now)).mean(2, FOLLOWER, now - 13 * second, now - second)
+        assert load is not None
+        assert counted is not None
+        believed[at], raw[at] = load.rate, used - counted.rate
+    steady = [rate for at, rate in believed.items() if 40 <= at <= 140]
+    assert steady == pytest.approx([mb(6)] * len(steady), rel=0.07)
+    assert max(abs(rate / mb(6) - 1) for at, rate in raw.items() if 40 <= at <= 140) > 0.1
+    # A step is seen as soon as a metric has it in full, up to what one burst at each of its ends may be.
+    assert believed[160] == pytest.approx(mb(12), abs=2 * mb(10) / 12)
+    assert believed[190] == pytest.approx(mb(12), rel=0.07)
 
 
 def test_a_leader_gets_on_top_what_its_in_sync_followers_read() -> None:

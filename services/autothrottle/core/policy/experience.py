@@ -7,43 +7,24 @@ it again after a few cycles. Everything in it is in bytes and seconds (of the Un
 from __future__ import annotations
 
 import statistics
-from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress
-from autothrottle.core.growth import BEFORE_RISE, LEAST_RISE, RISE, RISE_READINGS, GrowthMark, LogGrowth, rises
 from autothrottle.core.history import Port
 from autothrottle.core.loads import Utilization
+from autothrottle.core.policy.growth_curves import GrowthCurves, now_and_then
 from autothrottle.core.policy.interface import Basis, Observation
 from autothrottle.core.policy.margin import ErrorSpread
-from autothrottle.core.policy.series import KEPT_SECONDS, Series
-from autothrottle.core.replication import Replication
+from autothrottle.core.policy.series import KEPT_SECONDS, LATE_SECONDS, Series
+from autothrottle.core.replication import MeanRate, Replication
 
 _FEW_FLOWS = 1000
 """Of so many the earlier counts of each are added up in every cycle."""
 
-LATE_SECONDS = 15.0
-"""A metric may end so long after the last reading of log sizes and still count as covered."""
-
-LATEST_SECONDS = 30.0
-"""What counts as now: a few seconds of growth are noise."""
-
-_STEP = 0.15
-"""What the last reading differs by from the mean of that time, relative, when it is no noise."""
-
-_RARELY_SECONDS = 8.0
-"""Between two readings of logs, when one of them is long enough to be no noise."""
-
-_RISING_SECONDS = (4.0, 8.0, 15.0)
-"""Over which a rise of the clients' load is looked for, where logs are read often enough: clients do not wait."""
-
-_HELD_UP_SECONDS = 10.0
-"""Before a rise: what clients could not bring then they bring now."""
-
-_NOT_MADE_UP = 0.1
-"""The share of a rise by which the mean of both together is above the usual, at least: after a stall it is not."""
+_SETTLED_SECONDS = 60.0
+"""Of metrics that tell what clients use where each may be off: shorter ones count for their share of it."""
 
 LONG_VIEW_SECONDS = 1800.0
 """Over which the load that a plan for the whole move counts on is averaged."""
@@ -76,6 +57,8 @@ class _Measured:
     """The client load of a metric's interval."""
 
     rate: float
+    off: float
+    """By how much `rate` may be wrong, either way, since replication is known up to that only."""
     capacity: float
     start: float
     end: float
@@ -93,6 +76,8 @@ class _PortMemory:
     """(when, client load that was believed then), ascending."""
     compared: float = 0.0
     """End of the last metric that forecasts were compared with."""
+    measured: _Measured | None = None
+    """The last metric's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,90 +172,13 @@ def _extended(
 
 
 @dataclass(frozen=True, slots=True)
-class _Growth:
-    """The growth of one broker's logs over time."""
-
-    newest: LogGrowth
-    led: Series
-    received: Series
-
-    @staticmethod
-    def extended(old: _Growth | None, new: LogGrowth) -> _Growth:
-        """The growth with one more reading; whoever counts anew begins a new series, with what was counted before."""
-        led = received = Series()
-        known = new.curve[0]
-        if old is not None and old.newest.since == new.since:
-            led, received = old.led, old.received
-            known = GrowthMark(old.newest.at, old.newest.led, old.newest.received)
-        for mark in new.curve:
-            if not led.times or mark.at > known.at:
-                led = led.plus(mark.at.timestamp(), mark.led - known.led)
-                received = received.plus(mark.at.timestamp(), mark.received - known.received)
-                known = mark
-        return _Growth(new, led, received)
-
-
-def _now_and_then(series: Series, start: float, end: float, now: float) -> tuple[float, float] | None:
-    """The growth per second of the last interval, and that of a metric's interval; None: not known.
-
-    After a step the last interval does not reach back into the metric's: what that has seen would be halved again.
-    """
-    if len(series.times) < 2 or not series.covers(start, end, LATE_SECONDS):
-        return None
-    last = series.times[-1]
-    begin = max(min(series.times[-2], last - LATEST_SECONDS), series.times[0])
-    if now - last > max(2 * (last - begin), 60.0):
-        return None
-    return _latest(series, begin, last, end), _rate_of(series, start, end)
-
-
-def _rate_of(series: Series, start: float, end: float) -> float:
-    """The growth per second of an interval that `series` covers but for its end.
-
-    Of what came since the last reading nothing is known, which does not make it nothing: the mean of the rest stands
-    for it.
-    """
-    known = min(end, series.times[-1])
-    return series.rate(min(start, known - (end - start) / 2), known)
-
-
-def _latest(series: Series, begin: float, last: float, end: float) -> float:
-    """The growth per second up to now: the mean since `begin`, or what it is after a step.
-
-    Where logs are read rarely, the newest reading tells a step since the metric's `end`, up or down. Where they are
-    read often a rise counts as soon as it lasts for some readings, and only if it does not make up for what was held
-    up just before; what falls waits until it is the mean.
-    """
-    usual = series.rate(begin, last)
-    if last - series.times[-2] >= _RARELY_SECONDS:
-        newest = series.rate(max(begin, min(series.times[-2], end)), last)
-        return newest if abs(newest - usual) > _STEP * usual else usual
-    found = _risen(series, max(begin, last - BEFORE_RISE.total_seconds())) or usual
-    for seconds in _RISING_SECONDS:
-        if last - seconds - _HELD_UP_SECONDS < begin or series.readings(last - seconds) < RISE_READINGS:
-            continue
-        risen, whole = series.rate(last - seconds, last), series.rate(last - seconds - _HELD_UP_SECONDS, last)
-        if risen > usual + max(RISE * usual, LEAST_RISE) and whole - usual > _NOT_MADE_UP * (risen - usual):
-            found = max(found, risen)
-    return found
-
-
-def _risen(series: Series, begin: float) -> float | None:
-    """What the last readings since `begin` rose to, per second; None: they did not."""
-    first = bisect_left(series.times, begin)
-    if not rises(series.times[first:], series.counts[first:]):
-        return None
-    return series.rate(series.times[-1 - RISE_READINGS], series.times[-1])
-
-
-@dataclass(frozen=True, slots=True)
 class Experience:
     """What was seen in the last minutes."""
 
     since: float | None = None
     """When the first observation was made."""
     reading: _Reading = field(default_factory=_Reading)
-    growth: Mapping[int, _Growth] = field(default_factory=dict)
+    growth: Mapping[int, GrowthCurves] = field(default_factory=dict)
     ports: Mapping[Port, _PortMemory] = field(default_factory=dict)
     spread: ErrorSpread = field(default_factory=ErrorSpread)
     """How far forecasts were off."""
@@ -280,7 +188,7 @@ class Experience:
         now = seen.now.timestamp()
         since = now if self.since is None else self.since
         reading = self.reading.plus(seen.snapshot.progress)
-        growth = {b: _Growth.extended(self.growth.get(b), g) for b, g in seen.growth.items()}
+        growth = {b: GrowthCurves.extended(self.growth.get(b), g) for b, g in seen.growth.items()}
         counted = Experience(since, reading, growth, self.ports, self.spread)
         measured = counted._measured(seen)
         brought = counted._brought_to_now(measured, now)
@@ -316,13 +224,46 @@ class Experience:
                     replication = None  # nobody has counted yet what moves
                 found[port] = None
                 if replication is not None:
-                    start, end = used.start.timestamp(), used.end.timestamp()
-                    clients = max(used.rate - replication, 0.0)
-                    found[port] = _Measured(clients, float(load.capacity.of(role)), start, end)
+                    measured = _Measured(
+                        rate=used.rate - replication.rate,
+                        off=replication.off,
+                        capacity=float(load.capacity.of(role)),
+                        start=used.start.timestamp(),
+                        end=used.end.timestamp(),
+                    )
+                    found[port] = self._settled(port, measured)
         return found
 
-    def _replication(self, port: Port, used: Utilization, landed: Replication) -> float | None:
-        """What replication took of a port over exactly a metric's interval, bytes/s; None: unknown.
+    def _settled(self, port: Port, new: _Measured) -> _Measured:
+        """A metric's client load with what was known before it, as far as it may be off.
+
+        What lands in bursts makes the shorter metrics differ that much from one to the next, and no client does.
+        """
+        memory = self.ports.get(port)
+        before, rate = memory.measured if memory else None, new.rate
+        if before is not None and new.off > 0:
+            expected = before.rate + self._grown_between(port, before, new)
+            fresh = min(max((new.end - before.end) / _SETTLED_SECONDS, 0.0), 1.0)
+            rate = expected + fresh * (new.rate - expected)
+            rate = min(max(rate, new.rate - new.off), new.rate + new.off)
+        return new if rate == new.rate >= 0 else replace(new, rate=max(rate, 0.0))
+
+    def _grown_between(self, port: Port, before: _Measured, new: _Measured) -> float:
+        """By how much more clients use of a port in one metric's interval than in another, as far as logs tell."""
+        broker_id, role = port
+        growth = self.growth.get(broker_id)
+        if growth is None:
+            return 0.0
+        series = growth.of(role)
+        if not all(series.covers(one.start, one.end, LATE_SECONDS) for one in (before, new)):
+            return 0.0
+        then, now = series.mean(before.start, before.end), series.mean(new.start, new.end)
+        if role is ReplicaRole.FOLLOWER:
+            return now - then
+        return min(before.rate / then, _MOST_BYTES_OUT) * (now - then) if then > 0 else 0.0
+
+    def _replication(self, port: Port, used: Utilization, landed: Replication) -> MeanRate | None:
+        """What replication took of a port over exactly a metric's interval; None: unknown.
 
         The earlier counts of each flow tell it to the second, before this planner looked too: within the ten seconds
         between two cycles most may have landed in one, before the throttle stood. To add them up for all ports of a
@@ -333,17 +274,16 @@ class Experience:
         if end <= start:
             return None
         covering = series if series is not None and series.covers(start, end, LATE_SECONDS) else None
-        if covering is None or len(self.reading.flows) <= _FEW_FLOWS:
-            counted = landed.rate(*port, used.start, used.end)
-            if counted is not None:
-                return float(counted)
+        counts = covering is None or len(self.reading.flows) <= _FEW_FLOWS
+        if counts and (counted := landed.mean(*port, used.start, used.end)) is not None:
+            return counted
         if covering is not None:
-            return _rate_of(covering, start, end)
+            return MeanRate(round(covering.mean(start, end)))
         if self.since is None or self.since > start:
             return None
         if series is None:
-            return 0.0  # it was watched, and in no flow
-        return series.rate(start, end) if end <= series.times[-1] + LATE_SECONDS else None
+            return MeanRate(0)  # it was watched, and in no flow
+        return MeanRate(round(series.rate(start, end))) if end <= series.times[-1] + LATE_SECONDS else None
 
     def _brought_to_now(self, measured: Mapping[Port, _Measured | None], now: float) -> dict[Port, float]:
         """The client loads of those ports whose change since the metric the growth of logs tells."""
@@ -353,8 +293,7 @@ class Experience:
             growth = self.growth.get(broker_id)
             if one is None or growth is None:
                 continue
-            series = growth.received if role is ReplicaRole.FOLLOWER else growth.led
-            rates = _now_and_then(series, one.start, one.end, now)
+            rates = now_and_then(growth.of(role), one.start, one.end, now)
             if rates is None:
                 continue
             if role is ReplicaRole.FOLLOWER:
@@ -383,7 +322,7 @@ class Experience:
 def _remembered(old: _PortMemory, now: float, measured: _Measured | None, brought: float | None) -> _PortMemory:
     """What is remembered of a port after a cycle."""
     if measured is None:
-        return _PortMemory(None, old.since, old.at, old.forecasts, old.compared)
+        return _PortMemory(None, old.since, old.at, old.forecasts, old.compared, old.measured)
     rate = measured.rate if brought is None else brought
     since = old.since or now
     mean = old.load.long_view if old.load else rate
@@ -395,4 +334,4 @@ def _remembered(old: _PortMemory, now: float, measured: _Measured | None, brough
         forecasts = (*(f for f in forecasts if f[0] > now - KEPT_SECONDS), (now, rate))
     load = ClientLoad(rate, mean, basis, now - measured.end)
     compared = measured.end if measured.start >= old.compared else old.compared
-    return _PortMemory(load, since, now, forecasts, compared)
+    return _PortMemory(load, since, now, forecasts, compared, measured)

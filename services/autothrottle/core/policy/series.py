@@ -8,6 +8,9 @@ from dataclasses import dataclass
 KEPT_SECONDS = 900.0
 """How long points are kept: longer than any metric's window and delay together."""
 
+LATE_SECONDS = 15.0
+"""A metric may end so long after the last reading of log sizes and still count as covered."""
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -45,6 +48,15 @@ class Series:
         20.0
         """
         return (self.at(end) - self.at(start)) / (end - start)
+
+    def mean(self, start: float, end: float) -> float:
+        """Return the mean growth per second of an interval that is covered but for its end.
+
+        Of what came since the last reading nothing is known, which does not make it nothing: the mean of the rest
+        stands for it.
+        """
+        known = min(end, self.times[-1])
+        return self.rate(min(start, known - (end - start) / 2), known)
 
     def readings(self, since: float) -> int:
         """Return how many points came after a time that is not before the first one.

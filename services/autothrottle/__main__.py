@@ -176,7 +176,6 @@ class Composition:
                 pauses=self._pauses,
                 catch_ups=self._catch_ups,
                 settings=discovery,
-                log_sizes=discovery if configuration.kafka.bootstrap_servers else None,
                 tracer=self._tracing.tracer,
                 decisions=self._decisions(),
             ),

@@ -72,7 +72,6 @@ class Bench:
 
     Time is virtual, for `cycle`, or real, for the planner's own thread.
 
-    `follows` says whether the planner sees what passes the throttles from one second to the next.
     While no throttle stood the headroom is 72 MB/s for a leader and 81 MB/s for a follower.
     """
 
@@ -89,10 +88,8 @@ class Bench:
         finish_by: datetime | None = None,
         policy: Policy = HeadroomPolicy(),  # noqa: B008 (frozen)
         decisions: DecisionSink | None = None,
-        follows: bool = False,
     ) -> None:
         self.seconds = 0.0
-        self.follows = follows
         self.real_time, self.tracer, self.decisions = real_time, tracer, decisions
         self._begin = datetime.now(UTC) if real_time else NOON
         self.electorate = MemoryElectorate()
@@ -137,7 +134,6 @@ class Bench:
             pauses=self.pauses,
             catch_ups=self.catch_ups,
             settings=self.cluster,
-            log_sizes=self.cluster if self.follows else None,
             tracer=self.tracer,
             decisions=self.decisions,
         )

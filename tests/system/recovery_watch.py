@@ -1,7 +1,6 @@
 """Watches a recovery on a real cluster from outside: the controller's words and log sizes.
 
-`Decisions` is what the planner says of itself: a rate that it decided stands some seconds later, or lower for a while
-where a meter has not seen all that it may.
+`Decisions` is what the planner says of itself: a rate that it decided stands some seconds later, when it has risen.
 """
 
 from __future__ import annotations

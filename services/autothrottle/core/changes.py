@@ -8,10 +8,9 @@ else is not touched. The type to know is `Change`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
-from typing import NamedTuple
 
 from autothrottle.core.configs import (
     MAX_VALUE_BYTES,
@@ -25,9 +24,7 @@ from autothrottle.core.configs import (
     parse_replicas,
 )
 from autothrottle.core.errors import Invalid
-from autothrottle.core.history import Port
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.loads import BytesPerSecond
 from autothrottle.core.plan import DesiredReplicas, Plan
 from autothrottle.core.ramp import needs_ramp, step
 from autothrottle.core.topology import Snapshot
@@ -182,16 +179,7 @@ Pace = Callable[[int, ReplicaRole], timedelta]
 """(Broker id, role) -> how long ago its rate was raised by a step; see `ramp.step`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Climb:
-    """How rates come to what the plan wants."""
-
-    pace: Pace
-    held: Mapping[Port, BytesPerSecond] = field(default_factory=dict)
-    """Ports at which less shall stand for now, and what, bytes/s: their meters have not seen all that they may."""
-
-
-def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, climb: Climb | None = None) -> ChangeSet:
+def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pace | None = None) -> ChangeSet:
     """Return the edits that make the cluster carry the plan, and give back what the plan does not need.
 
     Args:
@@ -199,7 +187,7 @@ def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, climb: Cl
         snapshot: what stands, and what of it is ours.
         term: the term that writes, for the ledger.
         cycle: the cycle that writes, for the ledger.
-        climb: how rates rise; None: at once.
+        pace: how rates rise; None: at once.
     """
     done: list[Change] = []
     refused: list[Outcome] = []
@@ -211,7 +199,7 @@ def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, climb: Cl
         if problem := snapshot.unreadable_configs.get(resource):
             refused.append(Outcome(resource, OutcomeStatus.REFUSED, f"{problem.path}: {problem.reason}"))
             continue
-        keys = dict(_keys(plan, rates, of_the_move, snapshot, resource, climb))
+        keys = dict(_keys(plan, rates, of_the_move, snapshot, resource, pace))
         found = [(name, text) for name, key in keys.items() for text in (key.finding, key.warning) if text]
         findings += [f"{resource}, {name}: {text}" for name, text in found]
         change = _change(snapshot, resource, keys, term, cycle)
@@ -220,15 +208,14 @@ def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, climb: Cl
     return ChangeSet(tuple(done), tuple(refused), tuple(findings))
 
 
-def next_steps(plan: Plan, snapshot: Snapshot, term: int, cycle: int, climb: Climb) -> tuple[Change, ...]:
+def next_steps(plan: Plan, snapshot: Snapshot, term: int, cycle: int, pace: Pace) -> tuple[Change, ...]:
     """Return the next steps of the rates that are on their way to what the plan wants, and no other change."""
     rates, found = plan.rates, []
-    held = {ConfigResource.broker(broker_id) for broker_id, _ in climb.held}
     for resource in rates:
         entry = snapshot.ledger.get(resource)
-        if entry is None or (resource not in held and all(key.target is None for key in entry.keys.values())):
+        if entry is None or all(key.target is None for key in entry.keys.values()):
             continue
-        keys = dict(_keys(plan, rates, frozenset(), snapshot, resource, climb))
+        keys = dict(_keys(plan, rates, frozenset(), snapshot, resource, pace))
         change = _change(snapshot, resource, keys, term, cycle)
         found += [change] if change is not None and change.edits else []
     return tuple(found)
@@ -260,7 +247,7 @@ def _keys(
     of_the_move: frozenset[int],
     snapshot: Snapshot,
     resource: ConfigResource,
-    climb: Climb | None,
+    pace: Pace | None,
 ) -> Iterator[tuple[str, _Key]]:
     standing = snapshot.throttles.get(resource, {})
     entry = snapshot.ledger.get(resource)
@@ -269,8 +256,8 @@ def _keys(
         belongs = resource.broker_id in of_the_move
         for role in ReplicaRole:
             key, desired = role.rate_key, rates.get(resource, {}).get(role.rate_key)
-            way = _way(climb, resource.broker_id, role)
-            yield key, _rate(desired, standing.get(key), ours.get(key), belongs, plan.hold, way)
+            elapsed = pace(resource.broker_id, role) if pace else None
+            yield key, _rate(desired, standing.get(key), ours.get(key), belongs, plan.hold, elapsed)
     else:
         lists = plan.replicas.get(resource.name, DesiredReplicas())
         for role in ReplicaRole:
@@ -281,33 +268,20 @@ def _keys(
             )
 
 
-class _Way(NamedTuple):
-    """How one rate comes to what the plan wants."""
-
-    elapsed: timedelta
-    """Since it was raised by a step."""
-    held: BytesPerSecond | None
-    """What shall stand for now if it is less; None: the next step."""
-
-
-def _way(climb: Climb | None, broker_id: int, role: ReplicaRole) -> _Way | None:
-    return _Way(climb.pace(broker_id, role), climb.held.get((broker_id, role))) if climb else None
-
-
 def _rate(
     desired: int | None,
     standing: str | None,
     ours: LedgerKey | None,
     of_the_move: bool,
     hold: bool,
-    way: _Way | None,
+    elapsed: timedelta | None,
 ) -> _Key:
-    """What shall become of a rate; without a `way` it rises at once."""
+    """What shall become of a rate; without an `elapsed` time since its last step it rises at once."""
     if ours is None:
-        return _rate_of_others(desired, standing, of_the_move, hold, way)
+        return _rate_of_others(desired, standing, of_the_move, hold, elapsed)
     edited = not ours.is_ours(standing)
     if desired is not None:
-        value, target = _step(standing, desired, way, ours.target is not None)
+        value, target = _step(standing, desired, elapsed, ours.target is not None)
         finding = f"{_rate_edit(standing, ours)}; repaired" if edited and standing != value else ""
         return _Key(value, LedgerKey(ours.before, value, target=target), finding)
     if hold:
@@ -317,22 +291,22 @@ def _rate(
     return _Key(standing, None, f"{_rate_edit(standing, ours)}; left as it is")
 
 
-def _step(standing: str | None, desired: int, way: _Way | None, is_rising: bool) -> tuple[str, str | None]:
+def _step(standing: str | None, desired: int, elapsed: timedelta | None, is_rising: bool) -> tuple[str, str | None]:
     """What to write of a rate, and what it is a step to; None: it is all of it."""
     now = limiting_rate(standing or "")
-    if now is not None and way is not None and way.held is not None and way.held < desired:
-        return str(way.held), str(desired)
-    if now is None or way is None or not (is_rising or needs_ramp(now, desired)):
+    if now is None or elapsed is None or not (is_rising or needs_ramp(now, desired)):
         return str(desired), None
-    value = step(now, desired, way.elapsed)
+    value = step(now, desired, elapsed)
     return str(value), None if value == desired else str(desired)
 
 
-def _rate_of_others(desired: int | None, standing: str | None, of_the_move: bool, hold: bool, way: _Way | None) -> _Key:
+def _rate_of_others(
+    desired: int | None, standing: str | None, of_the_move: bool, hold: bool, elapsed: timedelta | None
+) -> _Key:
     """A key that is not in the ledger; a rate that belongs to the move is not put back."""
     before = None if of_the_move else standing
     if desired is not None and of_the_move:
-        value, target = _step(standing, desired, way, is_rising=False)
+        value, target = _step(standing, desired, elapsed, is_rising=False)
         return _Key(value, LedgerKey(None, value, target=target))
     if desired is not None:
         # Without lists it has held nothing back: the meter has seen what there was.

@@ -35,7 +35,6 @@ from autothrottle.planner.catching_up import LOOKED_AFTER, CatchingUp
 from autothrottle.planner.guards import Guards
 from autothrottle.planner.journal import Journal
 from autothrottle.planner.memory import CycleInHand, Memory
-from autothrottle.planner.meters import Meters
 from autothrottle.planner.ramps import Ramps
 from autothrottle.planner.reading import Reading, moving, obstacle_to_submissions, standing
 from autothrottle.planner.settings import CLUSTER_TIMEOUT, IN_SHADOW, PlannerSettings, Ports
@@ -85,8 +84,7 @@ class Planner:
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
         self._reading = Reading(ports, settings, self._triggers, self._submissions, self._catching_up, now, clock)
         self._telling = Telling(ports.events, settings, self._triggers, self._guards, now)
-        self._meters = Meters(ports.log_sizes, clock, lambda: self._guards.settings)
-        self._ramps = Ramps(ports.writer, self._triggers, self._note_standing, clock, self._meters)
+        self._ramps = Ramps(ports.writer, self._triggers, self._note_standing, clock)
         self._watches = [
             ports.snapshots.watch_snapshots(self._happened),
             ports.overrides.watch_overrides(lambda: self._triggers.request("an override changed")),
@@ -97,7 +95,6 @@ class Planner:
     def start(self, address: str) -> None:
         """Stand for election as `address`, and run a cycle whenever one is due."""
         self._thread.start()
-        self._meters.start()
         self._ports.election.join(address, self._triggers.restart)
 
     def stop(self) -> None:
@@ -111,7 +108,6 @@ class Planner:
         self._ports.election.leave()
         self._telling.stop()
         self._guards.close()
-        self._meters.close()
         with self._ended:
             self._ended.notify_all()
 
@@ -338,8 +334,8 @@ class Planner:
         cycle.plan = guarded.plan
         cycle.findings += guarded.findings
         cycle.left = foreseen(cycle.left, cycle.read, {(d.broker_id, d.role): d.rate for d in cycle.plan.decisions})
-        climb = None if self._settings.shadow else self._ramps.climb()
-        found = changes(cycle.plan, cycle.snapshot, cycle.term.fence, cycle.number, climb)
+        pace = None if self._settings.shadow else self._ramps.pace
+        found = changes(cycle.plan, cycle.snapshot, cycle.term.fence, cycle.number, pace)
         cycle.changes, cycle.outcomes = list(found.changes), list(found.refused)
         cycle.findings += found.findings
 

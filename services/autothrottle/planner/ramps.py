@@ -1,8 +1,7 @@
 """Rates on their way up: between two cycles the leader raises them step by step to what the last plan wants.
 
 Each step is fenced as a cycle's writes are, and expects what the step before it left: whoever meddles, or leads, ends
-the ramp, and the next cycle sees what stands. A rate whose meter has not seen all that it may is lowered for some
-seconds, and is on its way up again to the same target. The type to know is `Ramps`.
+the ramp, and the next cycle sees what stands. The type to know is `Ramps`.
 """
 
 from __future__ import annotations
@@ -14,15 +13,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from autothrottle.core.changes import Change, Climb, Outcome, OutcomeStatus, carried_out, next_steps
+from autothrottle.core.changes import Change, Outcome, OutcomeStatus, carried_out, next_steps
 from autothrottle.core.configs import ConfigResource, ReplicaRole, ResourceType
 from autothrottle.core.errors import AutothrottleError, NotLeader
 from autothrottle.core.history import Port
-from autothrottle.core.loads import BytesPerSecond
-from autothrottle.core.plan import Plan, Reason, standing_rate
+from autothrottle.core.plan import Plan
 from autothrottle.core.ramp import LONGEST_STEP, PACE, RISE
 from autothrottle.core.topology import Snapshot
-from autothrottle.planner.meters import Meters
 from autothrottle.planner.triggers import Triggers
 from autothrottle.ports.cluster import ConfigWriter
 
@@ -40,19 +37,6 @@ _RESERVE = BUDGET // 10
 
 _STEP_TIMEOUT = timedelta(seconds=10)
 
-HELD = timedelta(seconds=20)
-"""A rate is held back for what its meter has not seen for so long at most."""
-
-_NOT_HELD = timedelta(seconds=100)
-"""Then it is not for so long: what is held back is lost to the move, and where replication leaves some of its throttle
-unspent all along, as on links much faster than that, a move took a fifth longer."""
-
-_SMALL_SHARES = 100
-"""A rate that is held back is written again when it differs by a hundredth of the target."""
-
-_OVERRIDES = (Reason.BROKER_OVERRIDE, Reason.CLUSTER_OVERRIDE)
-"""What an operator has set stands as it is."""
-
 
 class Ramps:
     """The rates that rise, of the last plan of one term; for the planner's own thread."""
@@ -63,7 +47,6 @@ class Ramps:
         triggers: Triggers,
         stood: Callable[[Snapshot], None],
         clock: Callable[[], float] = time.monotonic,
-        meters: Meters | None = None,
     ) -> None:
         """Raise nothing yet.
 
@@ -72,13 +55,8 @@ class Ramps:
             triggers: told when the next step is due, and that a cycle is when a step failed.
             stood: called with the cluster as it is after a step.
             clock: monotonic, in seconds.
-            meters: what passes the throttles.
         """
         self._writer, self._triggers, self._stood, self._clock = writer, triggers, stood, clock
-        self._meters = meters or Meters(None, clock)
-        self._held: dict[Port, BytesPerSecond] = {}
-        self._held_since: dict[Port, float] = {}
-        self._stepped = -math.inf
         self._plan, self._snapshot = Plan(), Snapshot.empty()
         self._raised: dict[Port, float] = {}
         self._refused: frozenset[ConfigResource] = frozenset()
@@ -90,8 +68,6 @@ class Ramps:
     def forget(self) -> None:
         """Raise nothing any more: another term begins, or nothing may be written."""
         self._raised.clear()
-        self._held.clear()
-        self._held_since.clear()
         self._follow(Plan(), Snapshot.empty())
 
     def pace(self, broker_id: int, role: ReplicaRole) -> timedelta:
@@ -105,10 +81,6 @@ class Ramps:
         # Not before half of it is over, so that rates which began at different times rise together.
         elapsed = self._clock() - raised
         return timedelta(seconds=elapsed if elapsed >= interval / 2 else 0)
-
-    def climb(self) -> Climb:
-        """Return how the rates of a cycle come to what it wants."""
-        return Climb(self.pace, dict(self._held))
 
     def took(self, plan: Plan, snapshot: Snapshot, wanted: Sequence[Change], outcomes: Sequence[Outcome]) -> None:
         """Take over what a cycle wants, what it found, and what it has written of that."""
@@ -128,9 +100,7 @@ class Ramps:
 
     def step(self, fence: int, cycle: int) -> None:
         """Write the steps that are due; when one fails a cycle is asked for, which sees what stands."""
-        self._stepped = self._clock()
-        self._hold()
-        steps = next_steps(self._plan, self._snapshot, fence, cycle, self.climb())
+        steps = next_steps(self._plan, self._snapshot, fence, cycle, self.pace)
         wanted = [change for change in steps if change.resource not in self._refused]
         try:
             outcomes = self._writer.apply(fence, wanted, _STEP_TIMEOUT) if wanted else []
@@ -151,45 +121,22 @@ class Ramps:
         if wanted:
             self._stood(self._snapshot)
 
-    def _hold(self) -> None:
-        """Find the rates that are held back for now."""
-        found: dict[Port, BytesPerSecond] = {}
-        now, may_write = self._clock(), not math.isinf(self._interval())
-        over = (HELD + _NOT_HELD).total_seconds()
-        self._held_since = {port: since for port, since in self._held_since.items() if now - since < over}
-        for decision in self._plan.decisions if may_write else ():
-            port = decision.broker_id, decision.role
-            stands = standing_rate(self._snapshot, *port)
-            held = self._meters.held(port, decision.rate)
-            if stands is None or held >= decision.rate or decision.reason in _OVERRIDES:
-                continue
-            if now - self._held_since.setdefault(port, now) < HELD.total_seconds():
-                is_small = abs(held - stands) * _SMALL_SHARES < decision.rate
-                found[port] = stands if is_small else held
-        self._held = found
-
     def _ask_for_a_cycle(self, reason: str) -> None:
         log.warning("A step of a rate on its way up was not written, a cycle looks after it: %s", reason)
         self._triggers.request("a step of a ramp failed")
 
     def _follow(self, plan: Plan, snapshot: Snapshot) -> None:
         self._plan, self._snapshot = plan, snapshot
-        self._meters.follow(snapshot, lambda: _standing(plan, snapshot))
         rising = self._rising()
         self._raised = {port: since for port, since in self._raised.items() if port in rising}
-        self._held = {port: rate for port, rate in self._held.items() if port in rising}
-        watched = max(0.0, self._stepped + PACE.total_seconds() - self._clock())
         if not rising:
-            return self._triggers.step_in(timedelta(seconds=watched) if self._meters.active else None)
+            return self._triggers.step_in(None)
         self._brokers = max(1, len({broker_id for broker_id, _ in rising}))
         interval = self._interval()
         last = min(self._raised.get(port, self._clock()) for port in rising)
         longest = LONGEST_STEP.total_seconds()
         due = last + interval if interval <= longest else self._clock() + longest
-        due = max(0.0, due - self._clock())
-        if self._meters.active:
-            due = min(due, watched) if due > 0 else watched
-        self._triggers.step_in(timedelta(seconds=due))
+        self._triggers.step_in(timedelta(seconds=max(0.0, due - self._clock())))
 
     def _rising(self) -> set[Port]:
         """The ports whose rate is a step to what the plan wants."""
@@ -212,12 +159,6 @@ class Ramps:
         if steps < 1:
             return math.inf
         return min(max(RISE.total_seconds() / (steps / 2), PACE.total_seconds()), LONGEST_STEP.total_seconds())
-
-
-def _standing(plan: Plan, snapshot: Snapshot) -> dict[Port, BytesPerSecond]:
-    """The rates that stand of those that the plan wants."""
-    ports = [(decision.broker_id, decision.role) for decision in plan.decisions]
-    return {port: rate for port in ports if (rate := standing_rate(snapshot, *port)) is not None}
 
 
 def _of(status: OutcomeStatus, outcomes: Sequence[Outcome]) -> frozenset[ConfigResource]:

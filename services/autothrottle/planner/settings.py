@@ -14,7 +14,6 @@ from autothrottle.ports.cluster import ConfigWriter, Reassigner, SnapshotSource
 from autothrottle.ports.decisions import DecisionSink
 from autothrottle.ports.fetch_settings import FetchSettingsSource
 from autothrottle.ports.leadership import Election
-from autothrottle.ports.log_sizes import LogSizeSource
 from autothrottle.ports.metrics import EventSink, LoadSource
 from autothrottle.ports.overrides import OverrideStore
 from autothrottle.ports.pauses import PauseStore
@@ -65,7 +64,5 @@ class Ports:
     catch_ups: CatchUpStore
     settings: FetchSettingsSource
     tracer: Tracer = UNTRACED
-    log_sizes: LogSizeSource | None = None
-    """What tells what passes the throttles, from one second to the next; None: nothing does."""
     decisions: DecisionSink | None = None
     """Where decisions are logged; None: nowhere."""

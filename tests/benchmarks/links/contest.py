@@ -111,7 +111,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--fetch-kilobytes",
         type=sizes,
-        default=sizes("64,128"),
+        default=sizes("32,64"),
         help="replica.fetch.max.bytes (of a partition) and replica.fetch.response.max.bytes, 1024 bytes each",
     )
     parser.add_argument("--uneven", action="store_true", help="half of the partitions that move have twice the bytes")

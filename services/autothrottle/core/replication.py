@@ -139,13 +139,19 @@ def _between(count: FlowProgress, start: datetime, end: datetime) -> tuple[float
         if old_landed != landed and old_at < end and at > start:
             if at - old_at > LONGEST_STRETCH:
                 return None
-            total += (landed - old_landed) * ((min(end, at) - max(start, old_at)) / (at - old_at))
-            for moment in (start, end):
-                if old_at < moment < at:
-                    share = (moment - old_at) / (at - old_at)
-                    off += (landed - old_landed) * sqrt(share * (1 - share))
+            came, span = landed - old_landed, at - old_at
+            total += came * ((min(end, at) - max(start, old_at)) / span)
+            if old_at < start:
+                off += came * _deviation((start - old_at) / span)
+            if at > end:
+                off += came * _deviation((at - end) / span)
         at, landed = old_at, old_landed
         if at <= start:
             return total, off
     # Before the first count nothing had landed, or nobody knows what.
     return None if start < at and landed > 0 else (total, off)
+
+
+def _deviation(share: float) -> float:
+    """The standard deviation of a count, as a share of a burst that came before a moment with this probability."""
+    return sqrt(share * (1 - share))

@@ -222,6 +222,8 @@ class ZnodeMirror:
         if exists is not None:
             with self._lock:
                 self._dirty.add(key)
+                if key[0] is Part.CHILDREN:
+                    self._watched.discard(key)  # it was made just now, and the watch is one of its data
 
     def _watch(self, key: Key) -> Callable[[Any], None] | None:
         """A watch for a key, unless one stands already: every read would pile up another."""

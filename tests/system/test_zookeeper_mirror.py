@@ -1,0 +1,85 @@
+"""A mirror's copies are fresh whatever happens between two of its requests."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from autothrottle.adapters.zookeeper.mirror import Key, Part, ZnodeMirror
+from autothrottle.lab.zookeeper import ZooKeeperServer
+from tests.system.zookeeper_tree import session
+
+SECONDS = 30.0
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    with session(zookeeper) as client:
+        yield client
+
+
+@pytest.fixture
+def other(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    with session(zookeeper) as client:
+        yield client
+
+
+def caught_up(mirror: ZnodeMirror) -> set[Key]:
+    mirror.catch_up(SECONDS)
+    read: set[Key] = set()
+    while some := mirror.read_changed(SECONDS):
+        read |= some
+    return read
+
+
+def test_children_are_followed_also_when_their_parent_is_made_while_it_is_looked_for(
+    client: KazooClient, other: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of a parent that is not there is asked for, then whether it is there now.
+
+    A leader made the ledger's directory between the two. What stands on a node that is there then is a watch of its
+    data; the mirror took it for one of its children, and for two minutes a second planner, which led by then, saw
+    nothing of the ledger: it gave back the wrong rates and left the lists.
+    """
+    parent, exists = f"/mirror-{uuid.uuid4().hex}", client.exists_async
+
+    def made_just_before(path: str, watch: Any = None) -> Any:
+        other.ensure_path(parent)
+        return exists(path, watch=watch)
+
+    monkeypatch.setattr(client, "exists_async", made_just_before)
+    mirror = ZnodeMirror(client)
+    mirror.track([(Part.CHILDREN, parent)])
+    caught_up(mirror)
+    for name in ("first", "second"):
+        other.create(f"{parent}/{name}")
+        caught_up(mirror)
+    assert mirror.children(parent) == ("first", "second")
+    mirror.close()
+
+
+@pytest.mark.parametrize("part", Part)
+def test_a_node_that_is_made_deleted_and_made_again_is_seen_each_time(
+    client: KazooClient, other: KazooClient, part: Part
+) -> None:
+    path = f"/mirror-{uuid.uuid4().hex}"
+    mirror = ZnodeMirror(client)
+    mirror.track([(part, path)])
+    assert caught_up(mirror) == {(part, path)}
+    for data in (b"one", b"two"):
+        other.create(path, data)
+        other.create(f"{path}/child-{data.decode()}")
+        caught_up(mirror)
+        if part is Part.DATA:
+            assert mirror.data(path) == data
+        else:
+            assert mirror.children(path) == (f"child-{data.decode()}",)
+        other.delete(path, recursive=True)
+        caught_up(mirror)
+        assert mirror.data(path) is None
+        assert mirror.children(path) == ()
+    mirror.close()

@@ -132,8 +132,14 @@ class Heard:
         return time.monotonic() - acted
 
 
+def heard_from_now_on(source: ZooKeeperSnapshots) -> Heard:
+    """What a source tells after its first look: what moved before that was found, and did not start."""
+    eventually(lambda: source._watched_since is not None)
+    return Heard(source)
+
+
 def test_whatever_a_cycle_should_see_is_told_at_once(subject: Subject) -> None:
-    cluster, heard = subject.cluster, Heard(subject.source)
+    cluster, heard = subject.cluster, heard_from_now_on(subject.source)
     took = []
     for number in range(3):
         topic = f"t{number}"
@@ -156,7 +162,7 @@ def test_whatever_a_cycle_should_see_is_told_at_once(subject: Subject) -> None:
 
 def test_a_start_that_is_told_before_its_states_are_read_is_told_once(subject: Subject) -> None:
     source, cluster = subject.another(many_states=2), subject.cluster
-    heard = Heard(source)
+    heard = heard_from_now_on(source)
     for topic in ("t1", "t2"):
         cluster.add_topic(topic, {0: [1001, 1002], 1: [1002, 1001]})
     source.fetch_snapshot(timeout=TIMEOUT)
@@ -189,7 +195,7 @@ def begin(subject: Subject, heard: Heard, topic: str) -> None:
 
 def test_what_begins_to_move_may_be_presumed_until_its_states_are_read(subject: Subject) -> None:
     source, cluster = subject.another(many_states=2, offer=patient()), subject.cluster
-    heard = Heard(source)
+    heard = heard_from_now_on(source)
     for topic in ("t1", "t2"):
         cluster.add_topic(topic, {0: [1001, 1002], 1: [1002, 1001]})
         cluster.move_leader(topic, 0, 1002)
@@ -214,7 +220,7 @@ def test_what_begins_to_move_may_be_presumed_until_its_states_are_read(subject: 
 
 def test_what_was_presumed_rightly_stays_the_same_object(subject: Subject) -> None:
     source, cluster = subject.another(many_states=2, offer=patient()), subject.cluster
-    heard = Heard(source)
+    heard = heard_from_now_on(source)
     cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1001]})
     source.fetch_snapshot(timeout=TIMEOUT)
     begin(subject, heard, "t1")
@@ -226,7 +232,7 @@ def test_what_was_presumed_rightly_stays_the_same_object(subject: Subject) -> No
 
 def test_what_only_the_old_node_names_may_be_presumed_too(subject: Subject) -> None:
     source, cluster = subject.another(many_states=2, offer=patient()), subject.cluster
-    heard = Heard(source)
+    heard = heard_from_now_on(source)
     cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1001]})
     source.fetch_snapshot(timeout=TIMEOUT)
     targets = {("t1", 0): [1003, 1001], ("t1", 1): [1003, 1002]}
@@ -250,7 +256,7 @@ def test_what_moves_at_the_first_look_is_not_presumed(subject: Subject) -> None:
 
 def test_nobody_who_wants_the_whole_waits_for_those_who_do_not(subject: Subject) -> None:
     source, cluster = subject.another(many_states=2, offer=patient()), subject.cluster
-    heard = Heard(source)
+    heard = heard_from_now_on(source)
     cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1001]})
     source.fetch_snapshot(timeout=TIMEOUT)
     begin(subject, heard, "t1")
@@ -269,7 +275,7 @@ def test_what_moves_already_at_the_first_look_is_told_too(subject: Subject) -> N
 
 
 def test_what_does_not_concern_a_move_is_not_told(subject: Subject) -> None:
-    heard = Heard(subject.source)
+    heard = heard_from_now_on(subject.source)
     subject.cluster.add_topic("t1", {0: [1001, 1002]})
     subject.cluster.set_config(BROKER, {LEADER_RATE: "5"})
     subject.cluster.delete_topic("t1")
@@ -419,7 +425,7 @@ def test_after_the_server_was_silent_changes_are_seen_again(
         subject = Subject(own_zookeeper, stack)
         source = subject.another(session_seconds=1.2)
         subject.cluster.add_topic("t1", {0: [1001, 1002]})
-        heard = Heard(source)
+        heard = heard_from_now_on(source)
         # Announced before the silence: what is first seen after it comes as one event, whatever else changed. It
         # started, or was found: the source may have its first look before or after it.
         heard.seconds_until(": [t1]", lambda: subject.cluster.start_reassignment("t1", {0: [1003, 1002]}))
@@ -442,7 +448,7 @@ def test_what_changed_while_the_server_was_away_is_seen_when_it_is_back(own_zook
         subject = Subject(own_zookeeper, stack, zk_prefix="")
         subject.cluster.add_topic("t1", {0: [1001, 1002]})
         before = subject.snapshot()
-        heard = Heard(subject.source)
+        heard = heard_from_now_on(subject.source)
         own_zookeeper.kill()
         own_zookeeper.start()
         # A session of its own is the first to write: the source may not be back yet.

@@ -19,6 +19,7 @@ from kazoo.exceptions import NoNodeError
 from autothrottle.lab.datadog import DatadogEmulator
 from autothrottle.lab.kafka import KafkaCluster, Partition
 from autothrottle.lab.traffic import BrokerCounters
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
 from autothrottle_client import PlannerClient
 
 LEADER_RATE = "leader.replication.throttled.rate"
@@ -242,6 +243,21 @@ class RecoveryWatch:
 def by_admin(cluster: KafkaCluster) -> dict[str, str]:
     """Return the options that make the services reach a cluster through Kafka's admin API."""
     return {"kafka-backend": "admin", "bootstrap-servers": cluster.bootstrap_servers}
+
+
+def submit(admin: admin_pb2_grpc.AdminServiceStub, targets: Mapping[Partition, Sequence[int]]) -> None:
+    """Let the leading planner submit a reassignment once its throttles stand: nothing of it lands before that.
+
+    Args:
+        admin: the admin service.
+        targets: partition -> its replicas after the move.
+    """
+    partitions = [
+        types_pb2.PartitionTarget(topic=topic, partition=number, replicas=replicas)
+        for (topic, number), replicas in targets.items()
+    ]
+    answer = admin.SubmitReassignment(admin_pb2.SubmitReassignmentRequest(partitions=partitions), timeout=60)
+    assert answer.submitted == len(partitions)
 
 
 def _entries(value: str | None) -> frozenset[str]:

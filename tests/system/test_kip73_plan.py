@@ -22,8 +22,8 @@ from autothrottle.lab.kraft import KraftCluster
 from autothrottle.lab.services import Deployment, ServiceProcesses
 from autothrottle.lab.traffic import ClientLoad, fill
 from autothrottle.lab.zookeeper import ZooKeeperServer
-from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
-from tests.system.recovery_watch import RecoveryWatch, Sample, by_admin
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc
+from tests.system.recovery_watch import RecoveryWatch, Sample, by_admin, submit
 
 MB = 1_000_000
 RATE = 6 * MB
@@ -101,7 +101,7 @@ def test_replicas_move_at_the_rate_that_the_throttle_dictates(
     override(admin, RATE)
     load = ClientLoad(cluster, {(topic, p): produced / 12 for p in range(12)}, acks=1) if produced else nullcontext()
     with load, RecoveryWatch(cluster, topic) as watch:
-        submit(admin, topic, move)
+        submit(admin, {(topic, p): replicas for p, replicas in move.after.items()})
         began = watch.wait_until(lambda s: bool(s.moving), 30, "it moves")
         time.sleep(2 * WINDOW_SECONDS)
         rates, whole = landed(watch, began.at + 1)
@@ -141,11 +141,3 @@ def between(first: Sample, last: Sample) -> float:
 def override(admin: admin_pb2_grpc.AdminServiceStub, rate: int) -> None:
     wanted = admin_pb2.Override(rate_bytes_per_second=rate)
     admin.SetOverride(admin_pb2.SetOverrideRequest(override=wanted), timeout=10)
-
-
-def submit(admin: admin_pb2_grpc.AdminServiceStub, topic: str, move: Move) -> None:
-    partitions = [
-        types_pb2.PartitionTarget(topic=topic, partition=p, replicas=replicas) for p, replicas in move.after.items()
-    ]
-    answer = admin.SubmitReassignment(admin_pb2.SubmitReassignmentRequest(partitions=partitions), timeout=60)
-    assert answer.submitted == len(partitions)

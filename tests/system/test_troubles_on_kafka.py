@@ -25,6 +25,7 @@ from tests.system.recovery_watch import (
     RecoveryWatch,
     by_admin,
     feed,
+    submit,
 )
 
 MB = 1_000_000
@@ -76,10 +77,11 @@ def moving(cluster: KraftCluster, services: ServiceProcesses, topic: str, megaby
     fill(cluster, topic, megabytes * MB // 12)
     before = cluster.stored_configs()
     with RecoveryWatch(cluster, topic) as watch, grpc.insecure_channel(services.addresses["admin"]) as channel:
-        cluster.reassign_through_bootstrap({(topic, p): [DESTINATION] for p in assignment})
+        # Found by a poll it would be over on a fast machine: without a throttle 420 MB take a second there.
+        admin = admin_pb2_grpc.AdminServiceStub(channel)
+        submit(admin, {(topic, p): [DESTINATION] for p in assignment})
         watch.wait_until(lambda s: bool(s.lists[1]) and (DESTINATION, FOLLOWER_RATE) in s.rates, 30, "throttled")
         yield watch
-        admin = admin_pb2_grpc.AdminServiceStub(channel)
         hurry = admin_pb2.Override(rate_bytes_per_second=500 * MB)
         admin.SetOverride(admin_pb2.SetOverrideRequest(override=hurry), timeout=10)
         try:

@@ -4,6 +4,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from autothrottle.core.configs import THROTTLE_KEYS
 from autothrottle.lab.kafka import KafkaCluster
@@ -11,6 +12,7 @@ from autothrottle.lab.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle.lab.kraft import KraftCluster
 from autothrottle.lab.processes import scratch_directory
 from autothrottle.lab.zookeeper import ZooKeeperServer
+from tests.system.zookeeper_tree import session
 
 HERE = Path(__file__).parent
 FIRST_FETCH_SECONDS = 1200
@@ -28,6 +30,20 @@ def zookeeper() -> Iterator[ZooKeeperServer]:
     """One ZooKeeper for all tests that keep to a tree of their own; Kafka's is in its root."""
     with scratch_directory() as directory, ZooKeeperServer(directory) as server:
         yield server
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    """A session with the ZooKeeper for all tests."""
+    with session(zookeeper) as client:
+        yield client
+
+
+@pytest.fixture
+def other(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    """A session beside `client`, of whoever else writes there."""
+    with session(zookeeper) as client:
+        yield client
 
 
 @pytest.fixture

@@ -2,32 +2,18 @@
 
 import time
 import uuid
-from collections.abc import Iterator
 
-import pytest
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, get_many_async, watch_many_async
-from autothrottle.adapters.zookeeper.mirror import Key, Part, ZnodeMirror
+from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle.lab.zookeeper import ZooKeeperServer
-from tests.system.zookeeper_tree import session
+from tests.system.zookeeper_tree import caught_up, session
 
 MANY = BATCH_NODES + 300
 """More than one request holds."""
 
 SECONDS = 30.0
-
-
-@pytest.fixture
-def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    with session(zookeeper) as client:
-        yield client
-
-
-@pytest.fixture
-def other(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    with session(zookeeper) as client:
-        yield client
 
 
 def created(client: KazooClient, count: int) -> list[str]:
@@ -47,14 +33,6 @@ def mirrored(client: KazooClient, paths: list[str]) -> ZnodeMirror:
     mirror.track([(Part.DATA, path) for path in paths])
     caught_up(mirror)
     return mirror
-
-
-def caught_up(mirror: ZnodeMirror) -> set[Key]:
-    mirror.catch_up(SECONDS)
-    read: set[Key] = set()
-    while some := mirror.read_changed(SECONDS):
-        read |= some
-    return read
 
 
 def test_what_is_read_in_bulk_is_what_a_single_read_returns(client: KazooClient) -> None:

@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.zookeeper.mirror import Key, Part, ZnodeMirror
-from autothrottle.lab.zookeeper import ZooKeeperServer
-from tests.system.zookeeper_tree import session
-
-SECONDS = 30.0
-
-
-@pytest.fixture
-def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    with session(zookeeper) as client:
-        yield client
-
-
-@pytest.fixture
-def other(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    with session(zookeeper) as client:
-        yield client
-
-
-def caught_up(mirror: ZnodeMirror) -> set[Key]:
-    mirror.catch_up(SECONDS)
-    read: set[Key] = set()
-    while some := mirror.read_changed(SECONDS):
-        read |= some
-    return read
+from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
+from tests.system.zookeeper_tree import caught_up
 
 
 def test_children_are_followed_also_when_their_parent_is_made_while_it_is_looked_for(

@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.zookeeper.codec import parse_config, parse_ledger_entry
+from autothrottle.adapters.zookeeper.mirror import Key, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.core.configs import ConfigResource
@@ -33,6 +34,15 @@ def session(server: ZooKeeperServer, seconds: float = 10.0) -> Iterator[KazooCli
         yield client
     finally:
         disconnect(client)
+
+
+def caught_up(mirror: ZnodeMirror, seconds: float = 30.0) -> set[Key]:
+    """Read all that was written so far; return what was read."""
+    mirror.catch_up(seconds)
+    read: set[Key] = set()
+    while some := mirror.read_changed(seconds):
+        read |= some
+    return read
 
 
 def freeze(server: ZooKeeperServer) -> None:

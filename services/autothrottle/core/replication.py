@@ -39,6 +39,12 @@ class Landed(NamedTuple):
     off: int = 0
     """By how much `bytes` may be wrong, either way: a standard deviation, if what came came in bursts."""
 
+    def mean(self, start: datetime, end: datetime) -> BytesPerSecond | None:
+        """Return the mean over the interval, bytes/s; None: more than `LARGEST_TAIL` of it is unknown."""
+        if end - self.until > LARGEST_TAIL * (end - start):
+            return None
+        return round(self.bytes / (self.until - start).total_seconds())
+
 
 class MeanRate(NamedTuple):
     """What a port carried over an interval, in bytes/s."""
@@ -118,14 +124,15 @@ class Replication:
         MeanRate(rate=15, off=15)
         """
         landed = self.landed(broker_id, role, start, end)
-        if landed is None or (end - landed.until) > LARGEST_TAIL * (end - start):
+        if landed is None or (rate := landed.mean(start, end)) is None:
             return None
-        rate = landed.bytes / (landed.until - start).total_seconds()
-        # Of bursts as far apart as the readings, one more or one less may have come after the last reading.
-        counts = self._ports[role].get(broker_id, ())
-        apart = max((count.at - count.recent[-1].at for count in counts if count.recent), default=timedelta(0))
-        off = landed.off + rate * sqrt((end - landed.until).total_seconds() * apart.total_seconds())
-        return MeanRate(round(rate), round(off / (end - start).total_seconds()))
+        off = float(landed.off)
+        if landed.until < end:
+            # Of bursts as far apart as the readings, one more or one less may have come after the last reading.
+            counts = self._ports[role].get(broker_id, ())
+            apart = max((count.at - count.recent[-1].at for count in counts if count.recent), default=timedelta(0))
+            off += rate * sqrt((end - landed.until).total_seconds() * apart.total_seconds())
+        return MeanRate(rate, round(off / (end - start).total_seconds()))
 
 
 def _between(count: FlowProgress, start: datetime, end: datetime) -> tuple[float, float] | None:

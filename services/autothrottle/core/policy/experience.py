@@ -242,25 +242,20 @@ class Experience:
         memory = self.ports.get(port)
         before, rate = memory.measured if memory else None, new.rate
         if before is not None and new.off > 0:
-            expected = before.rate + self._grown_between(port, before, new)
+            expected = self._brought_between(port, before, new)
             fresh = min(max((new.end - before.end) / _SETTLED_SECONDS, 0.0), 1.0)
             rate = expected + fresh * (new.rate - expected)
             rate = min(max(rate, new.rate - new.off), new.rate + new.off)
         return new if rate == new.rate >= 0 else replace(new, rate=max(rate, 0.0))
 
-    def _grown_between(self, port: Port, before: _Measured, new: _Measured) -> float:
-        """By how much more clients use of a port in one metric's interval than in another, as far as logs tell."""
+    def _brought_between(self, port: Port, before: _Measured, new: _Measured) -> float:
+        """What clients use in a metric's interval if they use what they used in another one, as far as logs tell."""
         broker_id, role = port
         growth = self.growth.get(broker_id)
-        if growth is None:
-            return 0.0
-        series = growth.of(role)
+        series = growth.of(role) if growth else Series()
         if not all(series.covers(one.start, one.end, LATE_SECONDS) for one in (before, new)):
-            return 0.0
-        then, now = series.mean(before.start, before.end), series.mean(new.start, new.end)
-        if role is ReplicaRole.FOLLOWER:
-            return now - then
-        return min(before.rate / then, _MOST_BYTES_OUT) * (now - then) if then > 0 else 0.0
+            return before.rate
+        return _brought(role, before.rate, series.mean(before.start, before.end), series.mean(new.start, new.end))
 
     def _replication(self, port: Port, used: Utilization, landed: Replication) -> MeanRate | None:
         """What replication took of a port over exactly a metric's interval; None: unknown.
@@ -287,25 +282,19 @@ class Experience:
 
     def _brought_to_now(self, measured: Mapping[Port, _Measured | None], now: float) -> dict[Port, float]:
         """The client loads of those ports whose change since the metric the growth of logs tells."""
-        found: dict[Port, float] = {}
-        outward: dict[int, tuple[float, float, float]] = {}
+        grown: dict[Port, tuple[float, float, float]] = {}
         for (broker_id, role), one in measured.items():
             growth = self.growth.get(broker_id)
             if one is None or growth is None:
                 continue
             rates = now_and_then(growth.of(role), one.start, one.end, now)
-            if rates is None:
-                continue
-            if role is ReplicaRole.FOLLOWER:
-                found[broker_id, role] = max(one.rate + rates[0] - rates[1], 0.0)
-            else:
-                outward[broker_id] = (one.rate, *rates)
-        ratios = [rate / then for rate, _, then in outward.values() if then > 0]
+            if rates is not None:
+                grown[broker_id, role] = one.rate, rates[1], rates[0]
+        ratios = [
+            rate / then for (_, role), (rate, then, _) in grown.items() if role is ReplicaRole.LEADER and then > 0
+        ]
         most = min(1.5 * statistics.median(ratios), _MOST_BYTES_OUT) if ratios else 0.0
-        for broker_id, (rate, latest, then) in outward.items():
-            ratio = min(rate / then, most) if then > 0 else 0.0
-            found[broker_id, ReplicaRole.LEADER] = max(rate + ratio * (latest - then), 0.0)
-        return found
+        return {port: max(_brought(port[1], *rates, most), 0.0) for port, rates in grown.items()}
 
     def _error(self, port: Port, measured: _Measured) -> float | None:
         """How far the forecasts of a metric's interval were off, relative; None: there were none, or it is known."""
@@ -317,6 +306,16 @@ class Experience:
             return None
         forecast = sum(believed) / len(believed)
         return (measured.rate - forecast) / max(forecast, _SMALL_LOAD * measured.capacity)
+
+
+def _brought(role: ReplicaRole, rate: float, then: float, now: float, most: float = _MOST_BYTES_OUT) -> float:
+    """A client load brought along by the growth of logs from what it was `then` to what it is `now`, per second.
+
+    What comes in grows by as much; what goes out by as many bytes for each as there were, `most` at most.
+    """
+    if role is ReplicaRole.FOLLOWER:
+        return rate + now - then
+    return rate + (min(rate / then, most) * (now - then) if then > 0 else 0.0)
 
 
 def _remembered(old: _PortMemory, now: float, measured: _Measured | None, brought: float | None) -> _PortMemory:

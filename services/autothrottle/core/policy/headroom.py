@@ -11,7 +11,7 @@ from autothrottle.core.history import Port, ThrottleHistory
 from autothrottle.core.limits import Limits
 from autothrottle.core.loads import BytesPerSecond, Utilization
 from autothrottle.core.policy.interface import Observation, PortSight, Proposal, Sight
-from autothrottle.core.replication import LARGEST_TAIL, Replication
+from autothrottle.core.replication import Replication
 from autothrottle.core.topology import Snapshot, flows
 
 
@@ -85,9 +85,8 @@ def _known(
     """Tell replication from clients: by what landed, else by the throttle that stood, else by what was before."""
     landed = replication and replication.landed(broker_id, role, used.start, used.end)
     if landed and not history.was_unthrottled(broker_id, role, landed.until, used.end):
-        tail = used.end - landed.until
-        if tail <= LARGEST_TAIL * (used.end - used.start):
-            mean = round(landed.bytes / (used.end - used.start - tail).total_seconds())
+        mean = landed.mean(used.start, used.end)
+        if mean is not None:
             return _Known(used.rate, mean, mean)
     if history.was_unthrottled(broker_id, role, used.start, used.end):
         # At link speed for a second: in the metrics that looks like clients.

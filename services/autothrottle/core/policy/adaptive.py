@@ -30,7 +30,7 @@ from autothrottle.core.limits import Limits
 from autothrottle.core.policy.experience import ClientLoad, Experience
 from autothrottle.core.policy.headroom import headroom_rate
 from autothrottle.core.policy.interface import Basis, Observation, PortSight, Proposal, Sight
-from autothrottle.core.policy.pace import Work, needs
+from autothrottle.core.policy.pace import Work, narrowest, needs
 from autothrottle.core.topology import Snapshot, flows
 
 OLD_SECONDS = 300.0
@@ -52,6 +52,8 @@ class Tuning:
     """Share of what is usual headroom in this move below which the others wait the less for a port, >= 0."""
     margin: float = 1.5
     """How many spreads of the forecasts' errors stay free, >= 0."""
+    margin_waited_for: float = 0.75
+    """The same of the ports that the whole move waits for: elsewhere what stays free costs no time."""
     kept: float = 0.85
     """Share of what the ratio gives that a margin leaves at least where the link is as full as usual, in [0, 1]."""
 
@@ -86,16 +88,18 @@ class AdaptivePolicy:
 
     def propose(self, sight: Sight) -> Mapping[Port, Proposal]:
         """The rate of each port."""
-        spread = self.tuning.margin * self.experience.spread.sigma
-        rooms = {port: self._room(one, sight, spread) for port, one in sight.ports.items()}
-        needed = self._needs(sight, rooms)
+        rooms = {port: self._room(one, sight, self.tuning.margin) for port, one in sight.ports.items()}
+        works = self._works(sight, rooms)
+        for port in narrowest(works):
+            rooms[port] = self._room(sight.ports[port], sight, self.tuning.margin_waited_for)
+        needed = self._needs(sight, works)
         in_sync = _in_sync_followers(sight.snapshot)
         return {
             port: self._proposal(sight.ports[port], room, needed.get(port), in_sync.get(port[0], 0.0), sight.limits)
             for port, room in rooms.items()
         }
 
-    def _room(self, one: PortSight, sight: Sight, spread: float) -> _Room:
+    def _room(self, one: PortSight, sight: Sight, margin: float) -> _Room:
         load = self.experience.load(one.port)
         if load is None:
             guess = float(headroom_rate(one, sight.limits, sight.history, None))
@@ -104,7 +108,7 @@ class AdaptivePolicy:
                 guess = min(guess, float(max(one.previous, sight.limits.floor)))
             return _Room(guess, guess, None)
         ratio, floor = sight.limits.max_ratio(one.role), float(sight.limits.floor)
-        spread *= max(load.age / OLD_SECONDS, 1.0)
+        spread = margin * self.experience.spread.sigma * max(load.age / OLD_SECONDS, 1.0)
         free = one.capacity - load.rate
         # Of a link that clients nearly fill all the time the margin would take most: the move would hardly get on
         # there. Where it is full for once it can wait.
@@ -113,17 +117,13 @@ class AdaptivePolicy:
         room = max(floor, min(ratio * free, max(free - spread * load.rate, kept * ratio * free)))
         return _Room(room, max(room, ratio * (one.capacity - load.long_view)), load)
 
-    def _needs(self, sight: Sight, rooms: Mapping[Port, _Room]) -> Mapping[Port, float]:
-        """What each port needs; one with a flow of which nobody knows what is left is not here."""
-        progress = sight.snapshot.progress
-        if progress is None:
+    def _works(self, sight: Sight, rooms: Mapping[Port, _Room]) -> Mapping[Port, Work]:
+        """What is to go through each port; nothing where nobody knows what is left."""
+        if sight.snapshot.progress is None:
             return {}
-        unknown: set[Port] = set()
-        for leader, follower in flows(sight.snapshot).keys() - progress.flows.keys():
-            unknown |= {(leader, ReplicaRole.LEADER), (follower, ReplicaRole.FOLLOWER)}
         usual = [room.long_view / sight.ports[port].capacity for port, room in rooms.items()]
         least = self.tuning.least * statistics.median(usual) if usual else 0.0
-        ports = {
+        return {
             port: Work(
                 left=float(self.experience.reading.left.get(port, 0)),
                 headroom=room.long_view,
@@ -132,9 +132,18 @@ class AdaptivePolicy:
             )
             for port, room in rooms.items()
         }
+
+    @staticmethod
+    def _needs(sight: Sight, works: Mapping[Port, Work]) -> Mapping[Port, float]:
+        """What each port needs; one with a flow of which nobody knows what is left is not here."""
+        progress = sight.snapshot.progress
+        if progress is None:
+            return {}
+        unknown: set[Port] = set()
+        for leader, follower in flows(sight.snapshot).keys() - progress.flows.keys():
+            unknown |= {(leader, ReplicaRole.LEADER), (follower, ReplicaRole.FOLLOWER)}
         left = [(flow, float(count.bytes_left)) for flow, count in progress.flows.items()]
-        found = needs(left, ports)
-        return {port: need for port, need in found.items() if port not in unknown}
+        return {port: need for port, need in needs(left, works).items() if port not in unknown}
 
     def _proposal(self, one: PortSight, room: _Room, need: float | None, in_sync: float, limits: Limits) -> Proposal:
         on_top = in_sync * self.experience.grown(one.port) if one.role is ReplicaRole.LEADER else 0.0

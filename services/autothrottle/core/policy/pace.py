@@ -48,6 +48,12 @@ class Work:
         return self.seconds * (min(self.headroom / self.least, 1.0) ** 2 if self.least > 0 else 1.0)
 
 
+def narrowest(ports: Mapping[Port, Work]) -> frozenset[Port]:
+    """Return the ports that the whole move waits for: what they do not carry now comes at its end."""
+    whole = max((work.waited_for for work in ports.values()), default=0.0)
+    return frozenset(port for port, work in ports.items() if whole and work.waited_for >= _NARROW * whole)
+
+
 def needs(flows: Collection[tuple[Flow, float]], ports: Mapping[Port, Work]) -> dict[Port, float]:
     """Return what each port needs, bytes/s, so that no flow is the reason for a late end.
 
@@ -82,7 +88,7 @@ def _beside(flows: Collection[tuple[Flow, float]], ports: Mapping[Port, Work], w
     Kafka lets flows share a port evenly, whatever each has left: one that the move waits for gets no more than the
     small ones beside it. It takes as many times what that flow needs as there are flows.
     """
-    narrow = {port for port, work in ports.items() if work.waited_for >= _NARROW * whole}
+    narrow = narrowest(ports)
     senders = {broker_id for broker_id, role in narrow if role is ReplicaRole.LEADER}
     receivers = {broker_id for broker_id, role in narrow if role is ReplicaRole.FOLLOWER}
     into: dict[int, float] = {}

@@ -20,6 +20,7 @@ from autothrottle.core.policy.interface import Basis, Observation, Policy
 from autothrottle.core.policy.pace import Work, needs
 from autothrottle.core.policy.static import StaticPolicy
 from autothrottle.core.replication import Replication
+from autothrottle.core.topology import Snapshot
 from tests import builders
 from tests.benchmarks.control.contestants import OriginalPolicy
 from tests.builders import NOON, mb
@@ -32,6 +33,15 @@ IDEAL = 0.9 * (mb(100) - mb(40))
 
 def rates(decisions: Mapping[Port, Decision]) -> dict[Port, int]:
     return {port: decision.rate for port, decision in decisions.items()}
+
+
+def copying(count: FlowProgress, at: datetime, isr: tuple[int, ...] = (1,)) -> Snapshot:
+    """Leader 1 sends to broker 2."""
+    return builders.snapshot(
+        builders.reassignment("t", {0: (1, isr, (2,), ())}),
+        progress=Progress({Flow(1, 2): count}, at=at),
+        brokers=(1, 2),
+    )
 
 
 def narrowest(decisions: Mapping[Port, Decision]) -> int:
@@ -263,10 +273,7 @@ def test_after_a_failover_nothing_is_raised_until_the_metric_is_covered_and_then
 def test_after_a_failover_the_earlier_counts_of_the_flows_tell_replication_at_once() -> None:
     now, minute = NOON, timedelta(minutes=1)
     marks = tuple(LandedMark(now - k * minute, (10 - k) * 60 * mb(30)) for k in range(10, 0, -1))
-    counts = {Flow(1, 2): FlowProgress(10 * 60 * mb(30), 0, 10**12, now, now - 60 * minute, marks)}
-    moving = builders.snapshot(
-        builders.reassignment("t", {0: (1, (1,), (2,), ())}), progress=Progress(counts, at=now), brokers=(1, 2)
-    )
+    moving = copying(FlowProgress(10 * 60 * mb(30), 0, 10**12, now, now - 60 * minute, marks), now)
     found = builders.loads(
         *(builders.load(b, mb(70), mb(70), end=now - 2 * minute, interval=2 * minute) for b in (1, 2))
     )
@@ -292,9 +299,7 @@ def test_what_landed_in_a_second_before_the_throttle_stood_is_not_spread_over_th
         now = begin + 10 * cycle * second
         count = FlowProgress(landed(now), 0, 10**12, now, begin, marks)
         marks = (*marks, *(LandedMark(now + k * second, landed(now + k * second)) for k in range(1, 11, 2)))
-        moving = builders.snapshot(
-            builders.reassignment("t", {0: (1, (1,), (2,), ())}), progress=Progress({Flow(1, 2): count}, at=now)
-        )
+        moving = copying(count, now)
         # The metric of the last cycle begins after the burst.
         used = mb(2) + round((landed(now) - landed(now - 12 * second)) / 12)
         found = builders.loads(
@@ -327,16 +332,14 @@ def test_what_lands_in_bursts_does_not_make_the_clients_of_short_metrics_swing(s
         now = NOON + at * second
         readings = [LandedMark(NOON + k * second, landed(k)) for k in range(0, at + 1, 2)]
         *marks, (_, newest) = readings
-        counts = {Flow(1, 2): FlowProgress(newest, 0, 10**12, now, NOON, tuple(marks))}
-        moving = builders.snapshot(
-            builders.reassignment("t", {0: (1, (1,), (2,), ())}), progress=Progress(counts, at=now), brokers=(1, 2)
-        )
+        moving = copying(FlowProgress(newest, 0, 10**12, now, NOON, tuple(marks)), now)
         start, end = at - 13.0, at - 1.0
         used = round((clients(end) - clients(start) + landed(end) - landed(start)) / 12)
         found = builders.loads(*(builders.load(b, used, used, end=now - second, interval=12 * second) for b in (1, 2)))
         policy = policy.observe(Observation(now, moving, found))
         load = policy.experience.load((2, FOLLOWER))
-        counted = Replication(Progress(counts, at=now)).mean(2, FOLLOWER, now - 13 * second, now - second)
+        assert moving.progress is not None
+        counted = Replication(moving.progress).mean(2, FOLLOWER, now - 13 * second, now - second)
         assert load is not None
         assert counted is not None
         believed[at], raw[at] = load.rate, used - counted.rate
@@ -351,14 +354,13 @@ def test_what_lands_in_bursts_does_not_make_the_clients_of_short_metrics_swing(s
 def test_a_leader_gets_on_top_what_its_in_sync_followers_read() -> None:
     """Its meter counts what they read of the partitions that move, and does not hold it back."""
     minute = timedelta(minutes=1)
-    rows = {0: (1, (1, 8, 9), (2,), ())}
 
     def decided(grown_per_second: int) -> Mapping[Port, Decision]:
         policy: Policy = AdaptivePolicy()
         for k in range(5):
             now = NOON + k * minute
             count = FlowProgress(0, k * 60 * grown_per_second, 10**12, now, NOON)
-            moving = builders.snapshot(builders.reassignment("t", rows), progress=Progress({Flow(1, 2): count}, at=now))
+            moving = copying(count, now, isr=(1, 8, 9))
             found = builders.loads(*(builders.load(b, mb(40), mb(40), end=now, interval=minute / 2) for b in (1, 2)))
             policy = policy.observe(Observation(now, moving, found))
         made = plan(moving, found, builders.limits(change_threshold=0), policy=policy)

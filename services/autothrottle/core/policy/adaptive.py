@@ -3,7 +3,7 @@
 For each port, in bytes/s:
 
 1. `m = max(utilization - replication, 0)`, both over exactly the metric's interval: replication is counted from the
-   sizes of logs, whatever the throttle was. Where metrics overlap, `m` is that of the newest part if it clearly differs.
+   sizes of logs, whatever the throttle was. Where metrics overlap `m` is that of the newest part, if it clearly differs.
 2. `c = m` brought to now by how much faster logs grow than in that interval, where somebody reads them all.
 3. `h = max(floor, min(ratio * (C - c), C - c - 1.5 * sigma * c))`, sigma being how far forecasts were off lately; of a
    link that is always as full the margin takes at most 15 % of the ratio's share. The ports that the whole move waits
@@ -104,7 +104,7 @@ class AdaptivePolicy:
         load = self.experience.load(one.port)
         if load is None:
             guess = float(headroom_rate(one, sight.limits, sight.history, None))
-            if self.experience.reading.at and one.previous is not None:
+            if self.experience.counts.at and one.previous is not None:
                 # It is being counted, and soon known: until then nothing is raised on a guess.
                 guess = min(guess, float(max(one.previous, sight.limits.floor)))
             return _Room(guess, guess, None)
@@ -126,7 +126,7 @@ class AdaptivePolicy:
         least = self.tuning.least * statistics.median(usual) if usual else 0.0
         return {
             port: Work(
-                left=float(self.experience.reading.left.get(port, 0)),
+                left=float(self.experience.counts.left.get(port, 0)),
                 headroom=room.long_view,
                 grown=self.experience.grown(port),
                 least=least * sight.ports[port].capacity,
@@ -163,7 +163,7 @@ class AdaptivePolicy:
         kept = one.previous - on_top
         if (1 + least) * need <= kept <= (1 + most) * need:
             return kept
-        ends_soon = self.experience.reading.left.get(one.port, 0) <= kept * _ENDS_SOON_SECONDS
+        ends_soon = self.experience.counts.left.get(one.port, 0) <= kept * _ENDS_SOON_SECONDS
         return max(eased, kept) if ends_soon else eased
 
 

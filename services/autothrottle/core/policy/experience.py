@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from autothrottle.core.configs import ReplicaRole
-from autothrottle.core.flows import Flow, FlowProgress, Progress
+from autothrottle.core.flows import Progress
 from autothrottle.core.history import Port
 from autothrottle.core.loads import Utilization
+from autothrottle.core.policy.flow_counts import FlowCounts
 from autothrottle.core.policy.growth_curves import GrowthCurves, now_and_then
 from autothrottle.core.policy.interface import Basis, Observation
 from autothrottle.core.policy.load_parts import LoadParts, MeanLoad
@@ -89,103 +90,12 @@ class _PortMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
-    """What has been counted of the flows."""
-
-    flows: Mapping[Flow, FlowProgress] = field(default_factory=dict)
-    landed: Mapping[Port, Series] = field(default_factory=dict)
-    """Replication through each port that was seen in a flow."""
-    grown: Mapping[Port, Series] = field(default_factory=dict)
-    """What was produced to the partitions of its flows."""
-    left: Mapping[Port, int] = field(default_factory=dict)
-    """What its flows that are known have still to copy, bytes."""
-    at: float = 0.0
-
-    def plus(self, progress: Progress | None) -> _Reading:
-        """What is counted after one more reading of log sizes."""
-        if progress is None or progress.at is None or progress.at.timestamp() <= self.at:
-            return self
-        gains, known = _gains(self.flows, progress.flows), len(self.flows)
-        old = {} if gains.matched == known else {f: c for f, c in self.flows.items() if f not in progress.flows}
-        at = progress.at.timestamp()
-        kept = {f: c for f, c in old.items() if c.at.timestamp() > at - KEPT_SECONDS}
-        return _Reading(
-            flows={**kept, **progress.flows} if kept else progress.flows,
-            landed=_extended(self.landed, gains.landed, gains.times, at),
-            grown=_extended(self.grown, gains.grown, gains.times, at),
-            left=gains.left,
-            at=at,
-        )
-
-
-@dataclass(slots=True)
-class _Gains:
-    """What came between two readings, by port."""
-
-    landed: dict[Port, int]
-    grown: dict[Port, int]
-    left: dict[Port, int]
-    times: dict[Port, float]
-    matched: int = 0
-    """How many of the flows known before were read again."""
-
-
-def _gains(old: Mapping[Flow, FlowProgress], new: Mapping[Flow, FlowProgress]) -> _Gains:
-    # By role and broker id apart: with 100,000 flows, to hash pairs would be half of the work.
-    landed: dict[ReplicaRole, dict[int, int]] = {role: {} for role in ReplicaRole}
-    grown: dict[ReplicaRole, dict[int, int]] = {role: {} for role in ReplicaRole}
-    left: dict[ReplicaRole, dict[int, int]] = {role: {} for role in ReplicaRole}
-    times: dict[int, float] = {}
-    latest: dict[int, float] = {}
-    matched = 0
-    out, into = landed[ReplicaRole.LEADER], landed[ReplicaRole.FOLLOWER]
-    left_out, left_into = left[ReplicaRole.LEADER], left[ReplicaRole.FOLLOWER]
-    grown_out, grown_into = grown[ReplicaRole.LEADER], grown[ReplicaRole.FOLLOWER]
-    for flow, count in new.items():
-        before, came, produced = old.get(flow), 0, 0
-        if before is not None:
-            matched += 1
-            if before.since == count.since:
-                came, produced = count.bytes_landed - before.bytes_landed, count.bytes_grown - before.bytes_grown
-        leader, follower = flow
-        left_out[leader] = left_out.get(leader, 0) + count.bytes_left
-        left_into[follower] = left_into.get(follower, 0) + count.bytes_left
-        out[leader] = out.get(leader, 0) + came
-        into[follower] = into.get(follower, 0) + came
-        grown_out[leader] = grown_out.get(leader, 0) + produced
-        grown_into[follower] = grown_into.get(follower, 0) + produced
-        if follower not in times:  # one broker answers for all of its logs at once
-            times[follower] = count.at.timestamp()
-        if latest.get(leader, 0.0) < times[follower]:
-            latest[leader] = times[follower]
-    at = {(b, ReplicaRole.LEADER): t for b, t in latest.items()} | {
-        (b, ReplicaRole.FOLLOWER): t for b, t in times.items()
-    }
-    return _Gains(_by_port(landed), _by_port(grown), _by_port(left), at, matched)
-
-
-def _by_port(found: Mapping[ReplicaRole, Mapping[int, int]]) -> dict[Port, int]:
-    return {(broker_id, role): amount for role, brokers in found.items() for broker_id, amount in brokers.items()}
-
-
-def _extended(
-    series: Mapping[Port, Series], gains: Mapping[Port, int], times: Mapping[Port, float], at: float
-) -> dict[Port, Series]:
-    """Every port with one more point; nothing comes through one that is in no flow any more."""
-    found = {port: old.plus(at, 0.0) for port, old in series.items() if port not in gains}
-    found = {port: one for port, one in found.items() if one.counts[0] != one.counts[-1]}
-    for port, gained in gains.items():
-        found[port] = series.get(port, Series()).plus(times[port], gained)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
 class Experience:
     """What was seen in the last minutes."""
 
     since: float | None = None
     """When the first observation was made."""
-    reading: _Reading = field(default_factory=_Reading)
+    counts: FlowCounts = field(default_factory=FlowCounts)
     growth: Mapping[int, GrowthCurves] = field(default_factory=dict)
     ports: Mapping[Port, _PortMemory] = field(default_factory=dict)
     spread: ErrorSpread = field(default_factory=ErrorSpread)
@@ -195,9 +105,9 @@ class Experience:
         """Return the experience with one more cycle."""
         now = seen.now.timestamp()
         since = now if self.since is None else self.since
-        reading = self.reading.plus(seen.snapshot.progress)
+        counts = self.counts.plus(seen.snapshot.progress)
         growth = {b: GrowthCurves.extended(self.growth.get(b), g) for b, g in seen.growth.items()}
-        counted = Experience(since, reading, growth, self.ports, self.spread)
+        counted = Experience(since, counts, growth, self.ports, self.spread)
         measured = counted._measured(seen)
         brought = counted._brought_to_now(measured, now)
         errors = [e for port, one in measured.items() if one and (e := counted._error(port, one)) is not None]
@@ -205,7 +115,7 @@ class Experience:
             port: _remembered(self.ports.get(port, _PortMemory()), now, measured[port], brought.get(port))
             for port in measured
         }
-        return Experience(since, reading, growth, ports, self.spread.observe(errors))
+        return Experience(since, counts, growth, ports, self.spread.observe(errors))
 
     def load(self, port: Port) -> ClientLoad | None:
         """The client load of a port; None: replication cannot be told from clients, or there is no metric."""
@@ -214,7 +124,7 @@ class Experience:
 
     def grown(self, port: Port, seconds: float = 300.0) -> float:
         """What is produced to the partitions of a port's flows, bytes/s, mean of the last minutes; 0: unknown."""
-        series = self.reading.grown.get(port)
+        series = self.counts.grown.get(port)
         if series is None or len(series.times) < 2:
             return 0.0
         end = series.times[-1]
@@ -228,7 +138,7 @@ class Experience:
             for role in ReplicaRole:
                 port, used = (broker_id, role), load.of(role)
                 replication = self._replication(port, used, landed)
-                if not self.reading.at and seen.snapshot.reassignments:
+                if not self.counts.at and seen.snapshot.reassignments:
                     replication = None  # nobody has counted yet what moves
                 found[port] = None
                 if replication is not None:
@@ -279,12 +189,12 @@ class Experience:
         large cluster in every cycle would take seconds; there they are asked only where the readings do not suffice.
         """
         start, end = used.start.timestamp(), used.end.timestamp()
-        series = self.reading.landed.get(port)
+        series = self.counts.landed.get(port)
         if end <= start:
             return None
         covering = series if series is not None and series.covers(start, end, LATE_SECONDS) else None
-        counts = covering is None or len(self.reading.flows) <= _FEW_FLOWS
-        if counts and (counted := landed.mean(*port, used.start, used.end)) is not None:
+        few = covering is None or len(self.counts.flows) <= _FEW_FLOWS
+        if few and (counted := landed.mean(*port, used.start, used.end)) is not None:
             return counted
         if covering is not None:
             return MeanRate(round(covering.mean(start, end)))

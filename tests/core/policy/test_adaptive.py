@@ -108,23 +108,6 @@ def test_a_rise_counts_in_full_as_soon_as_two_readings_a_second_apart_show_it() 
     assert decided[2, FOLLOWER].client == pytest.approx(mb(60), rel=0.02)
 
 
-@pytest.mark.parametrize(("before", "after"), [(30, 60), (60, 30)])
-def test_a_step_that_no_log_shows_is_known_from_the_first_part_of_a_metric_that_has_it(before: int, after: int) -> None:
-    """Consumers that catch up write nothing. The mean of two minutes has all of a step two minutes after it begins to.
-
-    Four minutes of clients crowded out when they come, and of a link left unused when they are done: the half minute
-    that a metric has and the one before has not tells it a minute and a half earlier.
-    """
-
-    def stepping(port: Port, second: int) -> float:
-        return mb(before) if second < 1500 else mb(after)
-
-    world = World(AdaptivePolicy(), stepping, ONE_FLOW)
-    world.run(until=1500 + world.delay + world.interval)
-    for decided in world.run(until=1500 + 3 * world.delay):
-        assert narrowest(decided) == pytest.approx(0.9 * mb(100 - after), rel=0.1)
-
-
 def test_the_ports_that_the_move_waits_for_keep_the_smaller_margin() -> None:
     """A margin there is time that the whole move takes longer, on a link that is nearly full most of it."""
     flows = {Flow(1, 3): 3e11, Flow(2, 3): 1e11}

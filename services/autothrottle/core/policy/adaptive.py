@@ -3,7 +3,7 @@
 For each port, in bytes/s:
 
 1. `m = max(utilization - replication, 0)`, both over exactly the metric's interval: replication is counted from the
-   sizes of logs, whatever the throttle was. Where metrics overlap, it is that of the newest part if it clearly differs.
+   sizes of logs, whatever the throttle was.
 2. `c = m` brought to now by how much faster logs grow than in that interval, where somebody reads them all.
 3. `h = max(floor, min(ratio * (C - c), C - c - 1.5 * sigma * c))`, sigma being how far forecasts were off lately; of a
    link that is always as full the margin takes at most 15 % of the ratio's share. The ports that the whole move waits

@@ -17,7 +17,6 @@ from autothrottle.core.loads import Utilization
 from autothrottle.core.policy.flow_counts import FlowCounts
 from autothrottle.core.policy.growth_curves import GrowthCurves, now_and_then
 from autothrottle.core.policy.interface import Basis, Observation
-from autothrottle.core.policy.load_parts import LoadParts, MeanLoad
 from autothrottle.core.policy.margin import ErrorSpread
 from autothrottle.core.policy.series import KEPT_SECONDS, LATE_SECONDS, Series
 from autothrottle.core.replication import MeanRate, Replication
@@ -30,9 +29,6 @@ _SETTLED_SECONDS = 60.0
 
 LONG_VIEW_SECONDS = 1800.0
 """Over which the load that a plan for the whole move counts on is averaged."""
-
-_CLEAR_PART = 0.05
-"""Share of the capacity by which the newest part of a metric differs from the whole when it is no noise."""
 
 _SMALL_LOAD = 0.15
 """Share of the capacity below which an error is not relative to the load: that of a new, empty broker is near 0."""
@@ -61,16 +57,12 @@ class ClientLoad:
 class _Measured:
     """The client load of a metric's interval."""
 
-    mean: MeanLoad
+    rate: float
     off: float
-    """By how much it may be wrong, either way, since replication is known up to that only."""
+    """By how much `rate` may be wrong, either way, since replication is known up to that only."""
     capacity: float
-    parts: LoadParts = field(default_factory=LoadParts)
-
-    @property
-    def newest(self) -> MeanLoad:
-        """What counts as its end: the newest part where that is known to differ."""
-        return self.parts.newest or self.mean
+    start: float
+    end: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +134,14 @@ class Experience:
                     replication = None  # nobody has counted yet what moves
                 found[port] = None
                 if replication is not None:
-                    mean = MeanLoad(used.rate - replication.rate, used.start.timestamp(), used.end.timestamp())
-                    capacity = float(load.capacity.of(role))
-                    found[port] = self._parted(port, self._settled(port, _Measured(mean, replication.off, capacity)))
+                    measured = _Measured(
+                        rate=used.rate - replication.rate,
+                        off=replication.off,
+                        capacity=float(load.capacity.of(role)),
+                        start=used.start.timestamp(),
+                        end=used.end.timestamp(),
+                    )
+                    found[port] = self._settled(port, measured)
         return found
 
     def _settled(self, port: Port, new: _Measured) -> _Measured:
@@ -152,27 +149,16 @@ class Experience:
 
         What lands in bursts makes the shorter metrics differ that much from one to the next, and no client does.
         """
-        before, rate = self._last_measured(port), new.mean.rate
-        if before is not None and new.off > 0:
-            expected = self._brought_between(port, before.mean, new.mean)
-            fresh = min(max((new.mean.end - before.mean.end) / _SETTLED_SECONDS, 0.0), 1.0)
-            rate = expected + fresh * (new.mean.rate - expected)
-            rate = min(max(rate, new.mean.rate - new.off), new.mean.rate + new.off)
-        return new if rate == new.mean.rate >= 0 else replace(new, mean=replace(new.mean, rate=max(rate, 0.0)))
-
-    def _parted(self, port: Port, new: _Measured) -> _Measured:
-        """A metric's client load with what the one before tells of its newest part."""
-        before = self._last_measured(port)
-        if before is None:
-            return replace(new, parts=LoadParts.of(new.mean))
-        off = before.off * before.mean.seconds + new.off * new.mean.seconds
-        return replace(new, parts=before.parts.plus(before.mean, new.mean, _CLEAR_PART * new.capacity, off))
-
-    def _last_measured(self, port: Port) -> _Measured | None:
         memory = self.ports.get(port)
-        return memory.measured if memory else None
+        before, rate = memory.measured if memory else None, new.rate
+        if before is not None and new.off > 0:
+            expected = self._brought_between(port, before, new)
+            fresh = min(max((new.end - before.end) / _SETTLED_SECONDS, 0.0), 1.0)
+            rate = expected + fresh * (new.rate - expected)
+            rate = min(max(rate, new.rate - new.off), new.rate + new.off)
+        return new if rate == new.rate >= 0 else replace(new, rate=max(rate, 0.0))
 
-    def _brought_between(self, port: Port, before: MeanLoad, new: MeanLoad) -> float:
+    def _brought_between(self, port: Port, before: _Measured, new: _Measured) -> float:
         """What clients use in a metric's interval if they use what they used in another one, as far as logs tell."""
         broker_id, role = port
         growth = self.growth.get(broker_id)
@@ -211,9 +197,9 @@ class Experience:
             growth = self.growth.get(broker_id)
             if one is None or growth is None:
                 continue
-            rates = now_and_then(growth.of(role), one.newest.start, one.newest.end, now)
+            rates = now_and_then(growth.of(role), one.start, one.end, now)
             if rates is not None:
-                grown[broker_id, role] = one.newest.rate, rates[1], rates[0]
+                grown[broker_id, role] = one.rate, rates[1], rates[0]
         ratios = [
             rate / then for (_, role), (rate, then, _) in grown.items() if role is ReplicaRole.LEADER and then > 0
         ]
@@ -223,14 +209,13 @@ class Experience:
     def _error(self, port: Port, measured: _Measured) -> float | None:
         """How far the forecasts of a metric's interval were off, relative; None: there were none, or it is known."""
         memory = self.ports.get(port)
-        mean = measured.mean
-        if memory is None or mean.start < memory.compared:
+        if memory is None or measured.start < memory.compared:
             return None  # each moment counts once: else one step of the load is many errors
-        believed = [rate for when, rate in memory.forecasts if mean.start < when <= mean.end]
+        believed = [rate for when, rate in memory.forecasts if measured.start < when <= measured.end]
         if not believed:
             return None
         forecast = sum(believed) / len(believed)
-        return (mean.rate - forecast) / max(forecast, _SMALL_LOAD * measured.capacity)
+        return (measured.rate - forecast) / max(forecast, _SMALL_LOAD * measured.capacity)
 
 
 def _brought(role: ReplicaRole, rate: float, then: float, now: float, most: float = _MOST_BYTES_OUT) -> float:
@@ -247,7 +232,7 @@ def _remembered(old: _PortMemory, now: float, measured: _Measured | None, brough
     """What is remembered of a port after a cycle."""
     if measured is None:
         return _PortMemory(None, old.since, old.at, old.forecasts, old.compared, old.measured)
-    rate = measured.newest.rate if brought is None else brought
+    rate = measured.rate if brought is None else brought
     since = old.since or now
     mean = old.load.long_view if old.load else rate
     horizon = min(max(now - since, 1.0), LONG_VIEW_SECONDS)
@@ -256,6 +241,6 @@ def _remembered(old: _PortMemory, now: float, measured: _Measured | None, brough
     forecasts = old.forecasts
     if not forecasts or forecasts[-1][0] <= now - _FORECASTS_APART:
         forecasts = (*(f for f in forecasts if f[0] > now - KEPT_SECONDS), (now, rate))
-    load = ClientLoad(rate, mean, basis, now - measured.mean.end)
-    compared = measured.mean.end if measured.mean.start >= old.compared else old.compared
+    load = ClientLoad(rate, mean, basis, now - measured.end)
+    compared = measured.end if measured.start >= old.compared else old.compared
     return _PortMemory(load, since, now, forecasts, compared, measured)

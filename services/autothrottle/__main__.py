@@ -146,6 +146,7 @@ class Composition:
             instance_type_tag=datadog.instance_type_tag,
             capacity_tag=datadog.capacity_tag or None,
             metrics_window=datadog.metrics_window,
+            metrics_delay=datadog.metrics_delay,
             event_tags=datadog.event_tags,
         )
         source = self._stack.enter_context(DatadogMetrics(settings, self.configuration.capacities))

@@ -127,6 +127,22 @@ def test_the_query_is_sent_with_its_rollup_from_now_minus_window_to_now(lab: Lab
     }
 
 
+def test_points_that_come_late_cover_what_they_say_if_the_delay_is_told(lab: Lab) -> None:
+    """A mean of what was there already was taken for that of two minutes until now."""
+    lab.emulator.add_host("h3", 1003, "d2.xlarge")
+    for seconds in range(-600, -39, 10):  # 10 MB/s, 60 in the last minute, of which 40 s are not there yet
+        total = 10 * MB * (600 + seconds) + 50 * MB * max(seconds + 60, 0)
+        lab.emulator.record(1003, NOW + seconds, total, total)
+    lab.now = NOW + 10
+    assert lab.loads().brokers[1003].tx.end == datetime.fromtimestamp(NOW, UTC), "which nobody has seen"
+    told = lab.loads(metrics_delay=timedelta(seconds=50)).brokers[1003].tx
+    assert (told.start, told.end) == (
+        datetime.fromtimestamp(NOW - 40 - WINDOW, UTC),
+        datetime.fromtimestamp(NOW - 40, UTC),
+    )
+    assert told.rate == (100 * 10 + 20 * 60) * MB // 120
+
+
 def test_the_host_is_found_among_other_tags_of_the_scope_in_any_case(lab: Lab) -> None:
     lab.answer_queries({"scope": "service:kafka, host:H1,env:a", "pointlist": [[(NOW - WINDOW) * 1000, 7.0]]})
     assert lab.loads().brokers[1001].tx.rate == 7
@@ -702,6 +718,8 @@ def test_a_wrong_key_is_found_before_it_is_needed() -> None:
     [
         ({"metrics_window": timedelta(seconds=0.5)}, "metrics-window is 0.5 s"),
         ({"metrics_window": timedelta(seconds=1.5)}, "metrics-window is 1.5 s"),
+        ({"metrics_delay": timedelta(seconds=-1)}, "metrics-delay is -1 s"),
+        ({"metrics_delay": timedelta(seconds=0.5)}, "metrics-delay is 0.5 s"),
         ({"tag_ttl": timedelta(0)}, "tag-ttl"),
         ({"net_rx_query": " "}, "net-rx-query"),
         ({"url": "api.datadoghq.eu"}, "datadog-url is 'api.datadoghq.eu'"),

@@ -86,6 +86,8 @@ class DatadogConfiguration:
     """"" when capacities are in no tag."""
     metrics_window: timedelta
     """Span of a query and its rollup, whole seconds, >= 1 s."""
+    metrics_delay: timedelta
+    """How long ago a query ends, whole seconds, >= 0 s."""
     event_tags: tuple[str, ...]
     """Beside our own."""
 
@@ -354,6 +356,7 @@ def _datadog(reader: _Reader, warnings: list[str]) -> DatadogConfiguration:
         instance_type_tag=reader.of(options.INSTANCE_TYPE_TAG),
         capacity_tag=reader.of(options.CAPACITY_TAG),
         metrics_window=reader.of(options.METRICS_WINDOW),
+        metrics_delay=reader.of(options.METRICS_DELAY),
         event_tags=reader.of(options.DD_EVENT_TAGS),
     )
 

@@ -386,6 +386,9 @@ NET_RX_QUERY = _text(
 BROKER_ID_TAG = _tag("broker-id-tag", "broker_id", "Datadog host tag that holds the broker id", "")
 INSTANCE_TYPE_TAG = _tag("instance-type-tag", "instance-type", "Datadog host tag that holds the instance type", "")
 METRICS_WINDOW = _seconds("metrics-window", "120", "Time span of metrics that is queried, and the rollup", whole=True)
+METRICS_DELAY = _seconds(
+    "metrics-delay", "0", "How late Datadog has the newest points: queries end so long ago", whole=True, at_least=0
+)
 DD_EVENT_TAGS = _tags("dd-event-tags", "Tags of Datadog events beside our own")
 
 KAFKA_BACKEND = _choice(

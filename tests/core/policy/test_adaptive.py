@@ -141,6 +141,18 @@ def test_what_landed_since_the_last_reading_is_not_taken_for_clients(late: int, 
     assert believed == [pytest.approx(mb(40), rel=0.02)] * 12
 
 
+def test_a_metric_without_its_newest_seconds_hides_clients_and_one_that_is_as_old_does_not() -> None:
+    """What landed in them was taken off a mean that had none of it: hence `--metrics-delay`."""
+
+    def believed(delay: int, missing: int) -> list[int | None]:
+        world = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW, delay=delay, missing=missing)
+        return [decided[2, FOLLOWER].client for decided in world.run(until=900)]
+
+    assert believed(delay=40, missing=0) == [pytest.approx(mb(40), rel=0.01)] * 10
+    hidden = believed(delay=0, missing=40)[1:4]
+    assert all(rate is not None and mb(20) < rate < mb(31) for rate in hidden), "for a minute and a half"
+
+
 def test_what_replication_achieves_never_lowers_a_rate() -> None:
     """A slow disk or fetcher looks like congestion; a rate that follows it down never comes up again."""
     quick = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW)

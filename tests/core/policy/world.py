@@ -33,6 +33,8 @@ class World:
     """Bytes to copy."""
     window: int = 120
     delay: int = 120
+    missing: int = 0
+    """Of so many seconds at its end a metric knows nothing, and does not say so."""
     interval: int = 30
     efficiency: float = 1.0
     """What replication uses of the throttle."""
@@ -140,7 +142,8 @@ class World:
 
         def used(port: Port) -> Utilization:
             totals = self.carried[port]
-            return Utilization(round((totals[end] - totals[start]) / (end - start)), begun, ended)
+            known = end - self.missing
+            return Utilization(round((totals[known] - totals[start]) / (known - start)), begun, ended)
 
         if self.second < self.delay + self.window:
             return Loads()

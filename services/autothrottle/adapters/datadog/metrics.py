@@ -65,7 +65,7 @@ class DatadogMetrics:
 
     def fetch_loads(self, timeout: timedelta) -> Loads:
         deadline = _deadline(timeout)
-        end = int(self._clock())
+        end = int(self._clock()) - self._settings.delay_seconds
         window = Window(end - self._settings.window_seconds, end)
         try:
             tx, rx = self._fetch_series(window, deadline)

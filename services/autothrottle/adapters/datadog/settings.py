@@ -28,6 +28,8 @@ class DatadogSettings:
     """Host tag that holds MB/s; None: no such tag."""
     metrics_window: timedelta = timedelta(seconds=120)
     """Span of a query, and its rollup: whole seconds, >= 1."""
+    metrics_delay: timedelta = timedelta(0)
+    """How long ago a query ends: whole seconds, >= 0; so late are the newest points."""
     event_tags: tuple[str, ...] = ()
     """Go with every event, beside `metrics.EVENT_TAGS`."""
     tag_ttl: timedelta = timedelta(hours=1)
@@ -38,6 +40,9 @@ class DatadogSettings:
         seconds = self.metrics_window.total_seconds()
         if seconds < 1 or seconds % 1:
             problems.append(f"metrics-window is {seconds:g} s; give whole seconds >= 1")
+        delay = self.metrics_delay.total_seconds()
+        if delay < 0 or delay % 1:
+            problems.append(f"metrics-delay is {delay:g} s; give whole seconds >= 0")
         if self.tag_ttl <= timedelta(0):
             problems.append(f"tag-ttl is {self.tag_ttl.total_seconds():g} s; give a time > 0")
         if problems:
@@ -47,6 +52,11 @@ class DatadogSettings:
     def window_seconds(self) -> int:
         """The span of a query in seconds."""
         return int(self.metrics_window.total_seconds())
+
+    @property
+    def delay_seconds(self) -> int:
+        """How long ago a query ends, in seconds."""
+        return int(self.metrics_delay.total_seconds())
 
 
 def _key_problems(settings: DatadogSettings) -> Iterable[str]:

@@ -43,6 +43,9 @@ _FOLLOW_SECONDS = 1.0
 _OUTAGE_SECONDS = 60.0
 """So long a reassignment is followed though nobody answers."""
 
+_TOLD_SECONDS = 10.0
+"""So long a broker may tell of an assignment as it was after the controller has ended the move."""
+
 _PROBLEMS_SHOWN = 5
 
 
@@ -155,13 +158,18 @@ def _follow(call: Call, admin: AdminClient, wanted: Targets) -> int:
     """Show how far a reassignment is until it is over; whether it arrived is asked at the end."""
     follower, shown = Follower(wanted), _ProgressBar(call)
     patience = time.monotonic() + _OUTAGE_SECONDS
+    over: float | None = None
     while True:
         try:
             progress = follower.progress(datetime.now(UTC), admin.list_reassignments())
             shown.show(progress)
-            if progress.done == progress.partitions:
+            if progress.done < progress.partitions:
+                over = None
+            else:
+                over = over or time.monotonic()
                 left = admin.submit_reassignment(wanted, validate_only=True)
-                if not left.already_moving:
+                is_told = not left.submitted or time.monotonic() > over + _TOLD_SECONDS
+                if is_told and not left.already_moving:
                     break
             patience = time.monotonic() + _OUTAGE_SECONDS
         except (Unavailable, Incomplete):

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -278,6 +279,27 @@ def test_what_is_followed_and_cancelled_by_somebody_has_failed(house: House, pla
     assert errors == (
         "throttlectl: 1 partitions did not arrive: their reassignment was cancelled, or they were moved again\n"
     )
+
+
+def test_what_a_broker_tells_later_than_the_controller_has_arrived_all_the_same(house: House, plan: Path) -> None:
+    """On a busy machine a finished move was called cancelled: nothing moved, and one partition was where it had been."""
+    with command("reassign", str(plan)) as running:
+        eventually(lambda: house.cluster.submissions, SECONDS)
+        eventually(lambda: house.cluster.topics["t1"][1].moves, SECONDS)
+        target = house.cluster.submissions[0]["t1", 1]
+        assert target is not None
+        house.cluster.cancel("t1", 1)
+        house.cluster.finish("t1", 0)
+        assert running.stdout is not None
+        while "2/2 partitions" not in running.stdout.readline():
+            assert running.poll() is None
+        time.sleep(2.0)
+        assert running.poll() is None, "it looks again before it says so"
+        house.cluster.start_reassignment("t1", {1: target})
+        house.cluster.finish("t1", 1)
+        rest, errors = running.communicate(timeout=SECONDS)
+    assert running.returncode == 0, errors
+    assert rest.splitlines()[-1] == "2 partitions arrived"
 
 
 def test_an_interrupt_ends_the_following_and_not_the_reassignment(house: House, plan: Path) -> None:

@@ -282,7 +282,7 @@ def test_what_is_followed_and_cancelled_by_somebody_has_failed(house: House, pla
 
 
 def test_what_a_broker_tells_later_than_the_controller_has_arrived_all_the_same(house: House, plan: Path) -> None:
-    """On a busy machine a finished move was called cancelled: nothing moved, and one partition was where it had been."""
+    """On a busy machine a finished move was called cancelled: nothing moved, and a partition was where it had been."""
     with command("reassign", str(plan)) as running:
         eventually(lambda: house.cluster.submissions, SECONDS)
         eventually(lambda: house.cluster.topics["t1"][1].moves, SECONDS)

@@ -158,18 +158,16 @@ def _follow(call: Call, admin: AdminClient, wanted: Targets) -> int:
     """Show how far a reassignment is until it is over; whether it arrived is asked at the end."""
     follower, shown = Follower(wanted), _ProgressBar(call)
     patience = time.monotonic() + _OUTAGE_SECONDS
-    over: float | None = None
+    told = time.monotonic() + _TOLD_SECONDS
     while True:
         try:
             progress = follower.progress(datetime.now(UTC), admin.list_reassignments())
             shown.show(progress)
             if progress.done < progress.partitions:
-                over = None
+                told = time.monotonic() + _TOLD_SECONDS
             else:
-                over = over or time.monotonic()
                 left = admin.submit_reassignment(wanted, validate_only=True)
-                is_told = not left.submitted or time.monotonic() > over + _TOLD_SECONDS
-                if is_told and not left.already_moving:
+                if not left.already_moving and (not left.submitted or time.monotonic() > told):
                     break
             patience = time.monotonic() + _OUTAGE_SECONDS
         except (Unavailable, Incomplete):

@@ -50,7 +50,7 @@ class Work:
 
 def narrowest(ports: Mapping[Port, Work]) -> frozenset[Port]:
     """Return the ports that the whole move waits for: what they do not carry now comes at its end."""
-    whole = max((work.waited_for for work in ports.values()), default=0.0)
+    whole = _longest_wait(ports)
     return frozenset(port for port, work in ports.items() if whole and work.waited_for >= _NARROW * whole)
 
 
@@ -66,7 +66,7 @@ def needs(flows: Collection[tuple[Flow, float]], ports: Mapping[Port, Work]) -> 
         flows: each with the bytes that it has left.
         ports: those that take part; a flow with an end that is not among them counts by its other end.
     """
-    whole = max((work.waited_for for work in ports.values()), default=0.0)
+    whole = _longest_wait(ports)
     slow = {port: work.seconds for port, work in ports.items() if work.seconds > whole}
     wanted = {port: work.left / whole if whole else 0.0 for port, work in ports.items()}
     for flow, left in flows if slow else ():
@@ -80,6 +80,10 @@ def needs(flows: Collection[tuple[Flow, float]], ports: Mapping[Port, Work]) -> 
         port: max(rate, min(beside.get(port, 0.0), ports[port].headroom)) + ports[port].grown
         for port, rate in wanted.items()
     }
+
+
+def _longest_wait(ports: Mapping[Port, Work]) -> float:
+    return max((work.waited_for for work in ports.values()), default=0.0)
 
 
 def _beside(flows: Collection[tuple[Flow, float]], ports: Mapping[Port, Work], whole: float) -> Mapping[Port, float]:

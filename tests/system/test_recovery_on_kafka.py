@@ -42,15 +42,6 @@ PARTITIONS = 12
 BYTES_PER_PARTITION = 90 * MB
 
 
-@pytest.fixture
-def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    client = KazooClient(zookeeper.connect)
-    client.start()
-    yield client
-    client.stop()
-    client.close()
-
-
 @pytest.fixture(scope="module")
 def datadog(each_cluster: KafkaCluster) -> Iterator[DatadogEmulator]:
     with DatadogEmulator() as emulator, BrokerCounters(each_cluster) as counters:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autothrottle.lab.links import Count
 from tests.benchmarks.links.layout import (
     DESTINATION,
     LINKS,
@@ -40,10 +41,15 @@ PORT = (1005, "rx")
 MB = 1_000_000
 
 
+def sample(at: float, total: float) -> Sample:
+    """The port has carried so many bytes, and all of them have landed."""
+    return Sample(at, {PORT: Count(at, round(total))}, round(total))
+
+
 def samples(*megabytes: float) -> list[Sample]:
     """One sample a second; what the port carried in each second."""
     totals = [sum(megabytes[:n]) * MB for n in range(len(megabytes) + 1)]
-    return [Sample(float(at), {PORT: total}, round(total)) for at, total in enumerate(totals)]
+    return [sample(float(at), total) for at, total in enumerate(totals)]
 
 
 def run(
@@ -74,14 +80,24 @@ def test_what_a_link_carries_is_told_second_by_second() -> None:
     assert carried_rates(samples(4.0, 6.0, 9.5), PORT) == [4.0 * MB, 6.0 * MB, 9.5 * MB]
 
 
+def test_a_port_is_full_by_the_moments_of_its_own_counts() -> None:
+    """Who looks may be held up between the ports: by one moment for all of them even links were full by turns."""
+    held_up = [
+        Sample(float(at), {PORT: Count(at + late, round((at + late) * 9.5 * MB))}, 0)
+        for at, late in enumerate((0.0, 0.05, 0.0))
+    ]
+    assert full_share(held_up, {PORT: 10.0 * MB}) == 0.0
+    assert carried_rates(held_up, PORT) == pytest.approx([9.5 * MB, 9.5 * MB])
+
+
 def test_a_late_sample_makes_a_longer_second_and_no_faster_one() -> None:
-    late = [Sample(0.0, {PORT: 0.0}, 0), Sample(2.0, {PORT: 10.0 * MB}, 10 * MB)]
+    late = [sample(0.0, 0), sample(2.0, 10 * MB)]
     assert full_share(late, {PORT: 10.0 * MB}) == 0.0
     assert landing_rates(late) == [5.0 * MB]
 
 
 def test_samples_that_follow_too_soon_are_put_together() -> None:
-    hurried = [Sample(at, {PORT: at * MB}, round(at * MB)) for at in (0.0, 0.2, 1.0, 1.1, 2.0)]
+    hurried = [sample(at, at * MB) for at in (0.0, 0.2, 1.0, 1.1, 2.0)]
     assert landing_rates(hurried) == [MB, MB]
 
 

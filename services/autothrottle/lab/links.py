@@ -19,15 +19,16 @@ import os
 import secrets
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.lab.kafka import Place
 from autothrottle.lab.kraft import CONTROLLER_ID
 from autothrottle.lab.processes import network_pieces
-from autothrottle.lab.traffic import Counters
 
 MTU_BYTES = 9000
 """Few large packets: the machine has better things to do."""
@@ -39,6 +40,29 @@ QUEUE_SECONDS = 0.05
 """What waits in front of a full link; more is dropped, and TCP slows down."""
 
 _MOST_BROKERS = 200
+
+_RX, _TX = "tx_bytes", "rx_bytes"
+"""Kernel's names of what a broker receives and sends: the other end of its link counts the other way round."""
+
+
+class Count(NamedTuple):
+    """What has passed one way until a moment."""
+
+    at: float
+    """`time.monotonic()`."""
+    total: int
+    """Bytes."""
+
+    def rate_since(self, earlier: Count) -> float:
+        """Return what has passed since an earlier count, bytes/s."""
+        return (self.total - earlier.total) / (self.at - earlier.at)
+
+
+class CardCounts(NamedTuple):
+    """What a broker's card has received and sent; what waits or was dropped is not in it."""
+
+    rx: Count
+    tx: Count
 
 
 class ShapedLinks:
@@ -63,6 +87,8 @@ class ShapedLinks:
         """Both of the namespace and of the link's end on this machine, at most 15 characters."""
         self._hosts: dict[int, str] = {}
         self._gateway = ""
+        self._counters: dict[int, tuple[int, int]] = {}
+        """Broker id -> open files of what it receives and sends: opening them each time would make moments inexact."""
         self._stack = ExitStack()
 
     def __enter__(self) -> ShapedLinks:
@@ -93,15 +119,9 @@ class ShapedLinks:
         }
         return {CONTROLLER_ID: Place(self._gateway), **brokers}
 
-    def counters(self) -> dict[int, Counters]:
-        """Return what each broker's card has received and sent, in bytes; what waits or was dropped is not in it."""
-        found = {}
-        for broker_id, name in self._names.items():
-            statistics = Path("/sys/class/net", name, "statistics")
-            # The other end of the link counts the other way round.
-            received, sent = (int((statistics / which).read_text()) for which in ("tx_bytes", "rx_bytes"))
-            found[broker_id] = Counters(received, sent)
-        return found
+    def counters(self) -> dict[int, CardCounts]:
+        """Return what each broker's card has received and sent."""
+        return {broker_id: CardCounts(_count(rx), _count(tx)) for broker_id, (rx, tx) in self._counters.items()}
 
     def _build(self) -> None:
         self._gateway, *hosts = _addresses(1 + len(self.rates))
@@ -111,6 +131,12 @@ class ShapedLinks:
         for (broker_id, name), host in zip(self._names.items(), hosts, strict=True):
             self._hosts[broker_id] = host
             self._plug(name, host, self.rates[broker_id])
+            self._counters[broker_id] = (self._open(name, _RX), self._open(name, _TX))
+
+    def _open(self, link: str, counter: str) -> int:
+        opened = os.open(Path("/sys/class/net", link, "statistics", counter), os.O_RDONLY)
+        self._stack.callback(os.close, opened)
+        return opened
 
     def _plug(self, name: str, host: str, rate: int) -> None:
         mtu, inside = str(MTU_BYTES), ("ip", "-netns", name)
@@ -133,6 +159,12 @@ def shaping(device: str, rate: int) -> tuple[str, ...]:
     limit = BURST_BYTES + round(rate * QUEUE_SECONDS)
     buckets = ("rate", f"{8 * rate}bit", "burst", str(BURST_BYTES), "limit", str(limit))
     return ("qdisc", "add", "dev", device, "root", "tbf", *buckets)
+
+
+def _count(opened: int) -> Count:
+    # The moment is that before the reading: after it this thread may have to wait for others of its process.
+    at = time.monotonic()
+    return Count(at, int(os.pread(opened, 32, 0)))
 
 
 def unmet(user_id: int, find: Callable[[str], str | None]) -> str:

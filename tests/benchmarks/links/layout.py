@@ -128,7 +128,7 @@ def rates_of_links() -> dict[Port, float]:
 def client_rates(samples: Sequence[Sample]) -> dict[Port, float]:
     """Port -> what it carried in a quiet time, bytes/s."""
     first, last = samples[0], samples[-1]
-    return {port: (last.carried[port] - first.carried[port]) / (last.at - first.at) for port in first.carried}
+    return {port: last.carried[port].rate_since(first.carried[port]) for port in first.carried}
 
 
 def bound(plan: Plan, sizes: Mapping[int, int], clients: Mapping[Port, float]) -> float:

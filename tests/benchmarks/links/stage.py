@@ -129,8 +129,8 @@ def _fed(links: ShapedLinks, datadog: DatadogEmulator) -> Iterator[None]:
 
     def feed() -> None:
         while not ending.wait(_FEED_SECONDS):
-            for broker_id, counters in links.counters().items():
-                datadog.record(broker_id, time.time(), counters.tx_bytes, counters.rx_bytes)
+            for broker_id, counts in links.counters().items():
+                datadog.record(broker_id, time.time(), counts.tx.total, counts.rx.total)
 
     thread = threading.Thread(target=feed, name="network cards", daemon=True)
     thread.start()

@@ -19,6 +19,7 @@ from autothrottle.core.bound import budget
 from autothrottle.core.configs import FOLLOWER_RATE
 from autothrottle.core.loads import MEGABYTE
 from autothrottle.lab.kafka import wait_until
+from autothrottle.lab.links import Count
 from autothrottle.lab.traffic import ClientLoad, Latency, fill
 from tests.benchmarks.links.layout import (
     BESIDE,
@@ -97,10 +98,10 @@ class Watch:
         while not self._ending.wait(max(0.0, began + len(self.samples) - time.monotonic())):
             logs = self.stage.cluster.log_bytes(DESTINATION)
             landed = sum(amount for (topic, _), amount in logs.items() if topic == self.topic)
-            carried: dict[Port, float] = {}
-            for broker_id, counters in self.stage.links.counters().items():
-                carried |= {(broker_id, "rx"): counters.rx_bytes, (broker_id, "tx"): counters.tx_bytes}
-            self.samples.append(Sample(time.monotonic(), carried, landed))
+            at, carried = time.monotonic(), dict[Port, Count]()
+            for broker_id, counts in self.stage.links.counters().items():
+                carried |= {(broker_id, "rx"): counts.rx, (broker_id, "tx"): counts.tx}
+            self.samples.append(Sample(at, carried, landed))
 
     def _follow(self) -> None:
         while not self._ending.wait(0.2):

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autothrottle.lab.links import Count
+
 Port = tuple[int, str]
 """Broker id, and "rx" (what it receives) or "tx" (what it sends)."""
 
@@ -31,8 +33,8 @@ class Sample:
 
     at: float
     """`time.monotonic()`."""
-    carried: Mapping[Port, float]
-    """Bytes that have passed, cumulative."""
+    carried: Mapping[Port, Count]
+    """What has passed; each port's count has a moment of its own."""
     landed: int
     """Bytes of the moving partitions in the destination's logs."""
 
@@ -129,10 +131,7 @@ def full_share(samples: Sequence[Sample], rates: Mapping[Port, float]) -> float:
     """
     pairs = seconds(samples)
     full = [
-        any(
-            after.carried[port] - before.carried[port] >= SATURATED * rate * (after.at - before.at)
-            for port, rate in rates.items()
-        )
+        any(after.carried[port].rate_since(before.carried[port]) >= SATURATED * rate for port, rate in rates.items())
         for before, after in pairs
     ]
     return sum(full) / len(full) if full else 0.0
@@ -145,7 +144,7 @@ def landing_rates(samples: Sequence[Sample]) -> list[float]:
 
 def carried_rates(samples: Sequence[Sample], port: Port) -> list[float]:
     """Return what a port carried in each second, bytes/s."""
-    return [(after.carried[port] - before.carried[port]) / (after.at - before.at) for before, after in seconds(samples)]
+    return [after.carried[port].rate_since(before.carried[port]) for before, after in seconds(samples)]
 
 
 def slowest_by_second(waited: Iterable[tuple[float, float]], length: float) -> list[float]:

@@ -233,6 +233,59 @@ def test_without_log_sizes_it_decides_as_the_original_formula_does() -> None:
     assert [rates(decisions) for decisions in blind] == [rates(decisions) for decisions in plain]
 
 
+TWO_MOVES = {Flow(1, 3): 1e12, Flow(2, 4): 1e12}
+
+
+def test_a_broker_that_never_tells_its_log_sizes_goes_by_the_throttles_that_stood() -> None:
+    """While those of another one were told its replication counted as nothing, and so as clients.
+
+    Its rates swung between the floor and the headroom for as long as the move took.
+    """
+    world = World(AdaptivePolicy(), steady(mb(40)), TWO_MOVES, silent=frozenset({3}))
+    world.run(until=1200)
+    for decided in world.run(until=2400):
+        assert rates(decided)[1, LEADER] == pytest.approx(IDEAL, rel=0.1)
+        assert rates(decided)[3, FOLLOWER] == pytest.approx(IDEAL, rel=0.1)
+        assert {decided[port].basis for port in ((1, LEADER), (3, FOLLOWER))} == {Basis.GUESSED}
+        assert {decided[port].basis for port in ((2, LEADER), (4, FOLLOWER))} == {Basis.COUNTED}
+
+
+def test_where_log_sizes_are_never_told_rates_rise_again_when_clients_leave() -> None:
+    def leaving(port: Port, second: int) -> float:
+        return mb(70) if 900 <= second < 1500 else mb(40)
+
+    world = World(AdaptivePolicy(), leaving, TWO_MOVES, silent=frozenset({3}))
+    assert rates(world.run(until=1500)[-1])[3, FOLLOWER] == pytest.approx(0.9 * mb(30), rel=0.1)
+    assert rates(world.run(until=2400)[-1])[3, FOLLOWER] == pytest.approx(IDEAL, rel=0.1)
+
+
+@pytest.mark.parametrize("seconds", [30, 90, 300])
+@pytest.mark.parametrize("who", ["the destination", "the leader", "everybody"])
+def test_log_sizes_that_are_not_told_for_a_while_change_no_rate(who: str, seconds: int) -> None:
+    """A broker that was too busy for one answer lost most of its rate, since all that had landed was forgotten.
+
+    When it answered again all that had come meanwhile counted as one moment's, and clients as none.
+    """
+    world = World(AdaptivePolicy(), steady(mb(40)), TWO_MOVES)
+    world.run(until=1200)
+    world.silent = frozenset({3} if who == "the destination" else {1} if who == "the leader" else ())
+    world.has_progress = who != "everybody"
+    silent = world.run(until=1200 + seconds)
+    world.silent, world.has_progress = frozenset(), True
+    for decided in (*silent, *world.run(until=2400)):
+        assert rates(decided)[1, LEADER] == pytest.approx(IDEAL, rel=0.1)
+        assert rates(decided)[3, FOLLOWER] == pytest.approx(IDEAL, rel=0.1)
+
+
+def test_what_nobody_counts_any_more_goes_by_the_throttles_that_stood() -> None:
+    """A broker that catches up, too: what it lacks is no reassignment, and nobody counts it."""
+    world = World(AdaptivePolicy(), steady(mb(40)), TWO_MOVES, silent=frozenset({3}))
+    world.run(until=630)
+    world.has_progress = False
+    for decided in world.run(until=2400):
+        assert rates(decided)[3, FOLLOWER] == pytest.approx(IDEAL, rel=0.1)
+
+
 def test_a_broker_without_metrics_keeps_its_rate_then_gets_the_minimum_and_the_others_are_decided_as_before() -> None:
     world = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW)
     before = world.run(until=1200)[-1]

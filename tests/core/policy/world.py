@@ -44,6 +44,8 @@ class World:
     has_growth: bool = False
     blind: frozenset[int] = frozenset()
     """Brokers without metrics."""
+    silent: frozenset[int] = frozenset()
+    """Brokers that do not tell the sizes of their logs."""
     begin: int = 600
     """Second in which the move begins; the planner runs from the start."""
     second: int = 0
@@ -132,7 +134,8 @@ class World:
         since = self.at(self.begin)
         landed, remaining, _, _ = self.seen[0]
         at = now - timedelta(seconds=self.late)
-        counts = {f: FlowProgress(int(landed[f]), 0, int(left), at, since) for f, left in remaining.items()}
+        told = {f: left for f, left in remaining.items() if not self.silent.intersection(f)}
+        counts = {f: FlowProgress(int(landed[f]), 0, int(left), at, since) for f, left in told.items()}
         return Progress(flows=counts, at=at)
 
     def _loads(self) -> Loads:

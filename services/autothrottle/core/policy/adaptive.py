@@ -104,7 +104,7 @@ class AdaptivePolicy:
         load = self.experience.load(one.port)
         if load is None:
             guess = float(headroom_rate(one, sight.limits, sight.history, None))
-            if self.experience.counts.at and one.previous is not None:
+            if self.experience.is_counted_soon(one.port) and one.previous is not None:
                 # It is being counted, and soon known: until then nothing is raised on a guess.
                 guess = min(guess, float(max(one.previous, sight.limits.floor)))
             return _Room(guess, guess, None)

@@ -7,11 +7,11 @@ it again after a few cycles. Everything in it is in bytes and seconds (of the Un
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from autothrottle.core.configs import ReplicaRole
-from autothrottle.core.flows import Progress
+from autothrottle.core.flows import Flow, Progress
 from autothrottle.core.history import Port
 from autothrottle.core.loads import Utilization
 from autothrottle.core.policy.flow_counts import FlowCounts
@@ -20,9 +20,16 @@ from autothrottle.core.policy.interface import Basis, Observation
 from autothrottle.core.policy.margin import ErrorSpread
 from autothrottle.core.policy.series import KEPT_SECONDS, LATE_SECONDS, Series
 from autothrottle.core.replication import MeanRate, Replication
+from autothrottle.core.topology import Snapshot, flows
 
 _FEW_FLOWS = 1000
 """Of so many the earlier counts of each are added up in every cycle."""
+
+_COUNTED_WITHIN_SECONDS = 10.0
+"""A flow that has begun may go uncounted for so long: until then next to nothing of it is in a metric."""
+
+_COUNTED_SOON_SECONDS = 60.0
+"""What nobody has counted for longer may never be counted: a broker that does not tell the sizes of its logs."""
 
 _SETTLED_SECONDS = 60.0
 """Of metrics that tell what clients use where each may be off: shorter ones count for their share of it."""
@@ -92,14 +99,23 @@ class Experience:
     ports: Mapping[Port, _PortMemory] = field(default_factory=dict)
     spread: ErrorSpread = field(default_factory=ErrorSpread)
     """How far forecasts were off."""
+    uncounted: Mapping[Port, float] = field(default_factory=dict)
+    """Port with a flow that moves and of which nobody tells what landed -> since when."""
+    unknown: Mapping[Port, float] = field(default_factory=dict)
+    """Port -> when it was last unknown what landed there; absent: not in the last minutes."""
+    at: float = 0.0
+    """When the last observation was made."""
 
     def observe(self, seen: Observation) -> Experience:
         """Return the experience with one more cycle."""
         now = seen.now.timestamp()
         since = now if self.since is None else self.since
-        counts = self.counts.plus(seen.snapshot.progress)
+        uncounted, unknown = self._uncounted(seen.snapshot, now)
+        counts = self.counts.plus(seen.snapshot.progress, unknown)
+        before = {port: when for port, when in self.unknown.items() if when > now - KEPT_SECONDS}
+        unknown_when = {**before, **dict.fromkeys(unknown, now)}
         growth = {b: GrowthCurves.extended(self.growth.get(b), g) for b, g in seen.growth.items()}
-        counted = Experience(since, counts, growth, self.ports, self.spread)
+        counted = Experience(since, counts, growth, self.ports, self.spread, uncounted, unknown_when, now)
         measured = counted._measured(seen)
         brought = counted._brought_to_now(measured, now)
         errors = [e for port, one in measured.items() if one and (e := counted._error(port, one)) is not None]
@@ -107,12 +123,16 @@ class Experience:
             port: _remembered(self.ports.get(port, _PortMemory()), now, measured[port], brought.get(port))
             for port in measured
         }
-        return Experience(since, counts, growth, ports, self.spread.observe(errors))
+        return replace(counted, ports=ports, spread=self.spread.observe(errors))
 
     def load(self, port: Port) -> ClientLoad | None:
         """The client load of a port; None: replication cannot be told from clients, or there is no metric."""
         memory = self.ports.get(port)
         return memory.load if memory else None
+
+    def is_counted_soon(self, port: Port) -> bool:
+        """Whether a port without a load may have one soon: its flows are counted, but not for as long as a metric."""
+        return bool(self.counts.at) and self.at - self.uncounted.get(port, self.at) < _COUNTED_SOON_SECONDS
 
     def grown(self, port: Port, seconds: float = 300.0) -> float:
         """What is produced to the partitions of a port's flows, bytes/s, mean of the last minutes; 0: unknown."""
@@ -122,6 +142,18 @@ class Experience:
         end = series.times[-1]
         return series.rate(max(series.times[0], end - seconds), end)
 
+    def _uncounted(self, snapshot: Snapshot, now: float) -> tuple[Mapping[Port, float], Collection[Port]]:
+        """The ports of flows that are not counted, since when each, and those of which nothing is known by now.
+
+        What has only begun has carried nothing yet. What was counted before and is not any more, since a broker does
+        not tell its log sizes, goes on: taken for nothing it would be taken for clients.
+        """
+        told = snapshot.progress.flows if snapshot.progress else {}
+        missing = flows(snapshot).keys() - told.keys()
+        uncounted = {port: self.uncounted.get(port, now) for port in _ends(missing)}
+        for_long = {port for port, since in uncounted.items() if now - since >= _COUNTED_WITHIN_SECONDS}
+        return uncounted, for_long | _ends(missing & self.counts.flows.keys())
+
     def _measured(self, seen: Observation) -> dict[Port, _Measured | None]:
         """The client load of each metric's interval; None: what was replication in it is unknown."""
         found: dict[Port, _Measured | None] = {}
@@ -130,7 +162,7 @@ class Experience:
             for role in ReplicaRole:
                 port, used = (broker_id, role), load.of(role)
                 replication = self._replication(port, used, landed)
-                if not self.counts.at and seen.snapshot.reassignments:
+                if self.unknown.get(port) == self.at or (not self.counts.at and seen.snapshot.reassignments):
                     replication = None  # nobody has counted yet what moves
                 found[port] = None
                 if replication is not None:
@@ -184,7 +216,7 @@ class Experience:
             return counted
         if covering is not None:
             return MeanRate(round(covering.mean(start, end)))
-        if self.since is None or self.since > start:
+        if self.since is None or self.since > start or port in self.unknown:
             return None
         if series is None:
             return MeanRate(0)  # it was watched, and in no flow
@@ -216,6 +248,12 @@ class Experience:
             return None
         forecast = sum(believed) / len(believed)
         return (measured.rate - forecast) / max(forecast, _SMALL_LOAD * measured.capacity)
+
+
+def _ends(found: Collection[Flow]) -> set[Port]:
+    """The ports of some flows."""
+    leaders, followers = {flow.leader for flow in found}, {flow.follower for flow in found}
+    return {(b, ReplicaRole.LEADER) for b in leaders} | {(b, ReplicaRole.FOLLOWER) for b in followers}
 
 
 def _brought(role: ReplicaRole, rate: float, then: float, now: float, most: float = _MOST_BYTES_OUT) -> float:

@@ -5,8 +5,9 @@ The type to know is `FlowCounts`. Everything in it is in bytes and seconds (of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress
@@ -28,8 +29,14 @@ class FlowCounts:
     at: float = 0.0
     """When log sizes were read last; 0: never."""
 
-    def plus(self, progress: Progress | None) -> FlowCounts:
-        """Return what is counted after one more reading of log sizes; one that is not newer changes nothing."""
+    def plus(self, progress: Progress | None, unknown: Collection[Port] = ()) -> FlowCounts:
+        """Return what is counted after one more reading of log sizes; one that is not newer changes nothing.
+
+        Args:
+            progress: the reading.
+            unknown: ports with a flow that moves and is not in it: what landed there begins anew when it is counted
+                again, since nobody can tell when the bytes of the meantime came.
+        """
         if progress is None or progress.at is None or progress.at.timestamp() <= self.at:
             return self
         gains, known = _gains(self.flows, progress.flows), len(self.flows)
@@ -38,8 +45,8 @@ class FlowCounts:
         kept = {f: c for f, c in old.items() if c.at.timestamp() > at - KEPT_SECONDS}
         return FlowCounts(
             flows={**kept, **progress.flows} if kept else progress.flows,
-            landed=_extended(self.landed, gains.landed, gains.times, at),
-            grown=_extended(self.grown, gains.grown, gains.times, at),
+            landed=_extended(_without(self.landed, unknown), _without(gains.landed, unknown), gains.times, at),
+            grown=_extended(self.grown, gains.grown, gains.times, at, unknown),
             left=gains.left,
             at=at,
         )
@@ -95,11 +102,22 @@ def _by_port(found: Mapping[ReplicaRole, Mapping[int, int]]) -> dict[Port, int]:
     return {(broker_id, role): amount for role, brokers in found.items() for broker_id, amount in brokers.items()}
 
 
+_Value = TypeVar("_Value")
+
+
+def _without(found: Mapping[Port, _Value], unknown: Collection[Port]) -> Mapping[Port, _Value]:
+    return {port: value for port, value in found.items() if port not in unknown} if unknown else found
+
+
 def _extended(
-    series: Mapping[Port, Series], gains: Mapping[Port, int], times: Mapping[Port, float], at: float
+    series: Mapping[Port, Series],
+    gains: Mapping[Port, int],
+    times: Mapping[Port, float],
+    at: float,
+    unknown: Collection[Port] = (),
 ) -> dict[Port, Series]:
     """Every port with one more point; nothing comes through one that is in no flow any more."""
-    found = {port: old.plus(at, 0.0) for port, old in series.items() if port not in gains}
+    found = {port: old if port in unknown else old.plus(at, 0.0) for port, old in series.items() if port not in gains}
     found = {port: one for port, one in found.items() if one.counts[0] != one.counts[-1]}
     for port, gained in gains.items():
         found[port] = series.get(port, Series()).plus(times[port], gained)

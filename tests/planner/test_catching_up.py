@@ -10,6 +10,7 @@ import pytest
 
 from autothrottle.core.catch_up import CatchUp
 from autothrottle.planner.loop import Planner
+from autothrottle.ports.leadership import Term
 from tests.builders import mb
 from tests.planner.bench import FOLLOWER, Bench
 
@@ -149,3 +150,35 @@ def test_in_shadow_and_while_paused_nothing_is_forgotten() -> None:
         bench.cycle()
         assert bench.is_clean() and bench.catch_ups.read_catch_ups() == {1003: CATCH_UP}
         assert isinstance(bench.planner, Planner)
+
+
+def test_a_new_leader_that_cannot_read_the_catch_ups_removes_nothing_of_theirs(bench: Bench) -> None:
+    """It took none that could be read for none, and the broker went on at the speed of its link."""
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.begin_move("moves")
+    bench.cycle()
+    standing = bench.lists("t1"), bench.lists("t2"), bench.rates().keys()
+    bench.term = Term(bench.cluster.begin_term())
+    bench.catch_ups.unavailable(True)
+    record = bench.cycle()
+    assert any("cannot be read, nothing is removed until they can" in finding for finding in record.findings)
+    assert (bench.lists("t1"), bench.lists("t2"), bench.rates().keys()) == standing
+    bench.cluster.finish("moves")
+    bench.cycle()
+    assert bench.lists("moves") != (None, None)
+
+    bench.catch_ups.unavailable(False)
+    bench.cycle()
+    assert bench.lists("moves") == (None, None) and bench.lists("t2") == ("0:1002", "0:1003")
+    bench.catch_ups.remove_catch_up(1003)
+    bench.cycle()
+    assert bench.is_clean()
+
+
+def test_catch_ups_that_ended_under_another_leader_are_not_those_that_hold(bench: Bench) -> None:
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.cycle()
+    bench.term = Term(bench.cluster.begin_term())
+    bench.catch_ups.remove_catch_up(1003)
+    bench.catch_ups.unavailable(True)
+    assert "t1" not in bench.cycle().topics

@@ -26,6 +26,12 @@ class CatchingUp:
         self._held: frozenset[TopicPartition] = frozenset()
         self._lagging: Mapping[int, frozenset[TopicPartition]] = {}
         self._told: dict[int, int] = {}
+        self.is_known = False
+        """Whether they were read in this term: until then no throttle may go, it may be a catch-up's."""
+
+    def begin_term(self) -> None:
+        """Forget what was read in another term: catch-ups may have begun and ended since."""
+        self._standing, self._held, self._lagging, self.is_known = {}, frozenset(), {}, False
 
     @property
     def brokers(self) -> Collection[int]:
@@ -47,7 +53,9 @@ class CatchingUp:
         try:
             self._standing = self._store.read_catch_ups()
         except AutothrottleError as error:
-            return [f"the catch-ups cannot be read, the last ones hold: {error}"]
+            fate = "the last ones hold" if self.is_known else "nothing is removed until they can"
+            return [f"the catch-ups cannot be read, {fate}: {error}"]
+        self.is_known = True
         return []
 
     def lacks(self, snapshot: Snapshot) -> bool:

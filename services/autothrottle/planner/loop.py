@@ -267,6 +267,7 @@ class Planner:
             self._ramps.forget()
             self._submissions.begin_term(term.fence)
             self._guards.begin_term()
+            self._catching_up.begin_term()
         memory, start = self._memory, self._now()
         memory.cycles += 1
         cycle = CycleInHand(term, memory.cycles)
@@ -330,6 +331,8 @@ class Planner:
         if self._submissions.withdrawn or memory.withdrawn:
             # The lists of what was throttled in vain are no reassignment that an override has waited for.
             cycle.plan, memory.withdrawn = replace(cycle.plan, finished_override=False), False
+        if not self._catching_up.is_known:
+            cycle.plan = replace(cycle.plan, hold=True, finished_override=False)
         guarded = self._guards.keep(cycle.plan, cycle.read, cycle.snapshot, limits, self._now())
         cycle.plan = guarded.plan
         cycle.findings += guarded.findings

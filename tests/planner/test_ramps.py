@@ -215,6 +215,20 @@ def test_a_pause_holds_a_ramp_where_it_is_and_it_goes_on_afterwards(bench: Bench
     assert bench.rise()[-1] == 81.0
 
 
+def test_a_pause_holds_a_ramp_though_the_cycle_that_read_it_failed(bench: Bench) -> None:
+    """The cycle read the pause and then not the cluster; the steps of the plan before went on to its end."""
+    half_way(bench)
+    before = bench.rate(1003, FOLLOWER)
+    bench.pauses.set_pause(Pause(PauseMode.KEEP, "somebody", NOON, "a release"))
+    bench.cluster.incomplete("topics cannot be listed")
+    assert bench.cycle("it was paused or resumed").error
+    bench.cluster.incomplete("")
+    assert set(bench.rise()) == {before}
+    bench.pauses.remove_pause()
+    bench.cycle("it was paused or resumed")
+    assert bench.rise()[-1] == 81.0
+
+
 def test_a_move_that_ends_in_mid_ramp_leaves_nothing(bench: Bench) -> None:
     half_way(bench)
     bench.cluster.finish("t1")

@@ -249,8 +249,11 @@ class Planner:
             self._ended.notify_all()
 
     def run_step(self, term: Term | None) -> None:
-        """Raise the rates that are on their way up by the step that is due; nothing while another term has begun."""
-        if term is not None and term.fence == self._fence:
+        """Raise the rates that are on their way up by the step that is due.
+
+        Nothing while another term has begun, or it is paused: the cycle that read the pause may have failed later.
+        """
+        if term is not None and term.fence == self._fence and self._memory.pause is None:
             self._ramps.step(term.fence, self._memory.cycles)
 
     def run_cycle(self, term: Term, trigger: Trigger) -> CycleRecord:

@@ -313,6 +313,37 @@ def test_an_override_with_autoremove_outlives_what_was_not_submitted(bench: Benc
     assert bench.is_clean() and bench.overrides.read_overrides().cluster is None
 
 
+def test_an_override_with_autoremove_outlives_it_too_when_its_lists_go_a_cycle_later(
+    bench: Bench, pool: ThreadPoolExecutor
+) -> None:
+    """Only the first cycle knew that they were of no reassignment; when its write was refused the next one did not."""
+    bench.overrides.set_override(None, mb(50), autoremove=True)
+    waiting = submitting(pool, bench)
+    bench.cluster.brokers.remove(1003)
+    bench.cluster.refuse(ConfigResource.topic("t1"), "not now")
+    bench.cycle("a submitted reassignment is looked after")
+    with pytest.raises(Invalid):
+        waiting.result(30)
+    bench.cluster.refuse(ConfigResource.topic("t1"), "")
+    for _ in range(3):
+        bench.cycle()
+    assert bench.is_clean() and bench.overrides.read_overrides().cluster is not None
+
+
+def test_an_override_with_autoremove_outlives_what_kafka_has_refused(bench: Bench, pool: ThreadPoolExecutor) -> None:
+    """What was sent to Kafka counted as a reassignment, whatever Kafka said."""
+    bench.overrides.set_override(None, mb(50), autoremove=True)
+    waiting = submitting(pool, bench)
+    bench.cluster.refuse_reassignments("another one is in the way")
+    bench.cycle("a submitted reassignment is looked after")
+    with pytest.raises(Conflict):
+        waiting.result(30)
+    bench.cluster.refuse_reassignments("")
+    for _ in range(3):
+        bench.cycle()
+    assert bench.is_clean() and bench.overrides.read_overrides().cluster is not None
+
+
 # Until it is seen.
 
 

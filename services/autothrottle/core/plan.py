@@ -154,7 +154,7 @@ def plan(
         decisions=tuple(sorted(decisions, key=lambda d: (d.broker_id, d.role.value))),
         replicas=_replica_lists(snapshot, standalone),
         hold=bool(snapshot.problems or overrides.unreadable or (limits.keep_throttles and not snapshot.reassignments)),
-        finished_override=_is_over(snapshot, overrides) and (after_reassignment or _had_a_move(snapshot)),
+        finished_override=_is_over(snapshot, overrides) and (after_reassignment or had_a_move(snapshot)),
     )
 
 
@@ -166,7 +166,7 @@ def _is_over(snapshot: Snapshot, overrides: Overrides) -> bool:
     return not (snapshot.reassignments or snapshot.problems or None in overrides.unreadable)
 
 
-def _had_a_move(snapshot: Snapshot) -> bool:
+def had_a_move(snapshot: Snapshot) -> bool:
     """Whether lists of a move are still in the ledger: leader lists, since overrides write none."""
     return any(LEADER_REPLICAS in entry.keys for entry in snapshot.ledger.values())
 

@@ -25,7 +25,7 @@ from autothrottle.core.decisions import CycleSeen, LogSettings
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.overrides import whose
 from autothrottle.core.pause import Pause, PauseMode, stale_lists, taken_back
-from autothrottle.core.plan import Limits, plan
+from autothrottle.core.plan import Limits, had_a_move, plan
 from autothrottle.core.policy.interface import Observation
 from autothrottle.core.progress import foreseen
 from autothrottle.core.reassignment import Submitted, Targets, proposal
@@ -314,10 +314,15 @@ class Planner:
     # Decide.
 
     def _decide(self, cycle: CycleInHand) -> None:
+        memory = self._memory
+        # The lists of what was throttled in vain are no reassignment that an override has waited for, however many
+        # cycles it takes until they are gone.
+        withdrawn = memory.withdrawn or self._submissions.withdrawn
+        memory.withdrawn = withdrawn and had_a_move(cycle.snapshot) and not cycle.read.reassignments
         if cycle.pause is not None:
             self._stand_still(cycle, cycle.pause)
             return
-        memory, limits = self._memory, self._limits()
+        limits = self._limits()
         progress = cycle.snapshot.progress
         seen = Observation(self._now(), cycle.snapshot, cycle.loads, progress.growth if progress else {})
         memory.policy = (memory.policy or self._settings.policy).observe(seen)
@@ -331,9 +336,8 @@ class Planner:
             memory.after_reassignment,
             memory.policy,
         )
-        if self._submissions.withdrawn or memory.withdrawn:
-            # The lists of what was throttled in vain are no reassignment that an override has waited for.
-            cycle.plan, memory.withdrawn = replace(cycle.plan, finished_override=False), False
+        if memory.withdrawn and not memory.after_reassignment:
+            cycle.plan = replace(cycle.plan, finished_override=False)
         if not self._catching_up.is_known:
             cycle.plan = replace(cycle.plan, hold=True, finished_override=False)
         guarded = self._guards.keep(cycle.plan, cycle.read, cycle.snapshot, limits, self._now())
@@ -354,7 +358,6 @@ class Planner:
 
     def _stand_still(self, cycle: CycleInHand, pause: Pause) -> None:
         """Decide on nothing: what stands stays, or what is ours goes."""
-        self._memory.withdrawn |= self._submissions.withdrawn
         if pause.mode is PauseMode.KEEP:
             if stale := stale_lists(cycle.snapshot, cycle.overrides, self._settings.limits.keep_throttles):
                 cycle.findings.append(narration.stale_line(stale))

@@ -63,6 +63,12 @@ class Submission:
         """Whether Kafka may have heard of it."""
         return self._begun
 
+    @property
+    def in_vain(self) -> bool:
+        """Whether it was throttled, and Kafka has surely taken nothing of it."""
+        refused = isinstance(self._end, AutothrottleError) and not isinstance(self._end, Unavailable)
+        return refused or not self._begun
+
     def begin(self) -> bool:
         """Return whether it may be submitted; from then on nobody can give it up."""
         with self._changed:
@@ -183,7 +189,7 @@ class Submissions:
             except AutothrottleError as error:
                 current.end(error)
                 current = None
-        self.withdrawn = before is not None and before is not current and not before.begun
+        self.withdrawn = before is not None and before is not current and before.in_vain
         self._shown = current
         started = {row: target for row, (target, _) in self._unseen.items()}
         return with_proposed(snapshot, {**started, **(current.proposal.start if current else {})})

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from datetime import UTC, timedelta
 
 import pytest
 
+from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.fetching import ClusterSettings, FetchSettings
 from autothrottle.core.schedule import Schedule, Window, parse_schedule
+from autothrottle.planner import settings_reader
+from autothrottle.planner.settings_reader import SettingsReader
 from tests import builders
 from tests.builders import NOON, eventually, mb
-from tests.planner.bench import FOLLOWER, LEADER, Bench
+from tests.planner.bench import BROKERS, FOLLOWER, LEADER, Bench
 
 GB = 1_000_000_000
 
@@ -117,6 +121,26 @@ def test_without_settings_kafkas_defaults_count_and_that_is_said_once(
     bench.cycle()
     eventually(lambda: bench.planner._guards.settled)
     assert "fetch" not in " ".join(bench.cycle().findings), "at 72 MB/s the defaults are small enough"
+
+
+@pytest.mark.parametrize("fault", ["nobody answers", "one does not answer"])
+def test_settings_that_are_not_told_this_time_are_as_they_were(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One answer that was late: partitions below min.insync.replicas were held back again, for a minute at least."""
+    monkeypatch.setattr(settings_reader, "RETRY_SECONDS", 0.0)
+    cluster, read = MemoryCluster(brokers=BROKERS), threading.Semaphore(0)
+    cluster.settings = told = ClusterSettings({1003: FetchSettings(5, 7)}, {"t1": 2})
+    reader = SettingsReader(cluster, read.release)
+    try:
+        reader.want({1003}, {"t1"})
+        assert read.acquire(timeout=30) and reader.settings == told
+        cluster.settings = ClusterSettings()
+        cluster.unavailable(fault == "nobody answers")
+        reader.want({1003}, {"t1"})
+        assert read.acquire(timeout=30) and reader.settings == told
+        reader.want({1004}, {"t2"})
+        assert read.acquire(timeout=30) and reader.settings == ClusterSettings(), "those of others are forgotten"
+    finally:
+        reader.close()
 
 
 NIGHT = Schedule((Window(12 * 60, 13 * 60, 0.5),), UTC)

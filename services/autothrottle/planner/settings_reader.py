@@ -79,7 +79,7 @@ class SettingsReader:
             found = self._fetch(*wanted)
             with self._changed:
                 self._asked, self._at, self._due = wanted, time.monotonic(), False
-                self._settings = found
+                self._settings = _with(found, self._settings, *wanted)
             self._read()
 
     def _fetch(self, broker_ids: Collection[int], topics: Collection[str]) -> ClusterSettings:
@@ -87,7 +87,7 @@ class SettingsReader:
             found = self._source.fetch_settings(broker_ids, topics, TIMEOUT)
         except AutothrottleError as error:
             if not self._failure:
-                log.info("Kafka's defaults count for fetch sizes, quota windows and min.insync.replicas: %s", error)
+                log.info("Fetch sizes, quota windows and min.insync.replicas are as before or by default: %s", error)
             self._failure = str(error)
             return ClusterSettings()
         except Exception:  # a bug must not end the thread: whoever wants settings would wait for ever
@@ -95,3 +95,16 @@ class SettingsReader:
             return ClusterSettings()
         self._failure = ""
         return found
+
+
+def _with(
+    found: ClusterSettings, before: ClusterSettings, broker_ids: Collection[int], topics: Collection[str]
+) -> ClusterSettings:
+    """What was found; of those who did not tell theirs this time what they told before.
+
+    A partition that is below its min.insync.replicas would be held back again by one answer that is late.
+    """
+    return ClusterSettings(
+        {b: one for b, one in {**before.brokers, **found.brokers}.items() if b in broker_ids},
+        {t: least for t, least in {**before.min_in_sync_replicas, **found.min_in_sync_replicas}.items() if t in topics},
+    )

@@ -63,6 +63,22 @@ def test_an_override_is_never_raised(bench: Bench) -> None:
     assert sum("it is an override, which stays" in finding for finding in record.findings) == 2
 
 
+def test_a_link_that_is_left_to_clients_is_left_to_them_cycle_after_cycle() -> None:
+    """Every other cycle the rate stayed as it was, which is another reason, and was raised over the clients' heads."""
+    with Bench(limits=builders.limits(pause_over_capacity=True)) as bench:
+        moving(bench)
+        bench.cycle()
+        bench.measure(1003, rx=97)
+        seen = []
+        for _ in range(4):
+            bench.seconds += 60
+            bench.cluster.grow(1001, "t1", 0, 60 * mb(5))
+            record = bench.cycle(after=0)
+            seen.append(bench.rate(1003, FOLLOWER))
+            assert any("[follower]" in finding and "clients need the link" in finding for finding in record.findings)
+        assert seen == [pytest.approx(2.7)] * 4
+
+
 def test_a_move_that_stands_still_is_said_and_posted_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     moving(bench)
     for _ in range(8):

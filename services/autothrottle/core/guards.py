@@ -16,6 +16,7 @@ from autothrottle.core.fetching import ClusterSettings, fill_seconds, largest_re
 from autothrottle.core.flows import Flow, FlowProgress, Progress
 from autothrottle.core.loads import MEGABYTE, BytesPerSecond
 from autothrottle.core.plan import Decision, DesiredReplicas, Limits, Plan, Reason, is_small_change, previous_rate
+from autothrottle.core.policy.interface import Basis
 from autothrottle.core.topology import NO_LEADER, Snapshot, TopicPartition, TopicReassignment, flows
 
 Port = tuple[int, ReplicaRole]
@@ -175,15 +176,25 @@ def kept_from_starving(
         if into is None or into.rate <= 0 or decision.rate > into.rate:
             decisions.append(decision)
             continue
-        raised = None if scheduled else _raised(decision, snapshot, limits, into)
+        is_left = _is_left_to_clients(decision, limits)
+        raised = None if scheduled or is_left else _raised(decision, snapshot, limits, into)
         decisions.append(raised or decision)
-        findings.append(_starving(decision, raised, into, scheduled))
+        findings.append(_starving(decision, raised, into, scheduled, is_left))
     return Guarded(replace(plan, decisions=tuple(decisions)), tuple(findings))
+
+
+def _is_left_to_clients(decision: Decision, limits: Limits) -> bool:
+    """Whether clients need the link: a rate below the minimum that stays, since little has changed, is one, too."""
+    if decision.reason is Reason.OVER_CAPACITY:
+        return True
+    if decision.reason not in _MEASURED or decision.basis is Basis.STATIC or decision.headroom is None:
+        return False
+    return limits.pause_over_capacity and decision.headroom < limits.min_rate
 
 
 def _raised(decision: Decision, snapshot: Snapshot, limits: Limits, into: Ingress) -> Decision | None:
     """The decision with a rate that lets the move end; None: there is none, or somebody does not want it."""
-    if decision.reason in (*_OVERRIDES, Reason.OVER_CAPACITY) or decision.capacity is None:
+    if decision.reason in _OVERRIDES or decision.capacity is None:
         return None
     highest = highest_throttle(decision.capacity, into)
     if highest <= into.rate:
@@ -195,7 +206,7 @@ def _raised(decision: Decision, snapshot: Snapshot, limits: Limits, into: Ingres
     return replace(decision, rate=wanted, reason=Reason.STARVATION)
 
 
-def _starving(decision: Decision, raised: Decision | None, into: Ingress, scheduled: bool) -> str:
+def _starving(decision: Decision, raised: Decision | None, into: Ingress, scheduled: bool, is_left: bool) -> str:
     where = f"broker {decision.broker_id} [{decision.role.value}]"
     why = f"{where}: {_about(decision.rate)} would never let its move end, since {_about(into.rate)} is produced to it"
     if raised is not None:
@@ -204,7 +215,7 @@ def _starving(decision: Decision, raised: Decision | None, into: Ingress, schedu
         return f"{why}; it is an override, which stays: raise it above that"
     if scheduled:
         return f"{why}; the schedule stays: let it allow more, or wait for its end"
-    if decision.reason is Reason.OVER_CAPACITY:
+    if is_left:
         return f"{why}; clients need the link"
     if decision.capacity is None:
         return f"{why}; without metrics it is not raised"
@@ -271,7 +282,8 @@ def _shares(moves: Iterable[TopicReassignment], free: Collection[TopicPartition]
 def _reserved(decision: Decision, snapshot: Snapshot, limits: Limits, share: float) -> Decision:
     if not share or decision.reason not in _MEASURED or decision.headroom is None:
         return decision
-    left = max(limits.floor, round(decision.headroom * (1 - share)))
+    # A static rate may be below the floor, and is not raised to it.
+    left = max(min(limits.floor, decision.headroom), round(decision.headroom * (1 - share)))
     previous = previous_rate(snapshot, decision.broker_id, decision.role)
     if previous is not None and is_small_change(previous, left, limits.change_threshold):
         return replace(decision, rate=previous, reason=Reason.UNCHANGED)

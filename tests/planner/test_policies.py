@@ -27,6 +27,17 @@ def test_a_static_rate_stands_on_every_participant_and_goes_with_the_move(caplog
         assert bench.is_clean()
 
 
+def test_a_static_rate_below_the_minimum_is_told_as_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """It was told, and logged, as one of a broker whose clients need the link."""
+    caplog.set_level(logging.INFO)
+    with Bench(policy=StaticPolicy(mb(5))) as bench:
+        bench.begin_move()
+        record = bench.cycle()
+        assert set(bench.rates().values()) == {5.0}
+        assert {decision.reason for decision in record.decisions} == {Reason.HEADROOM}
+        assert "Replication throttle rate for broker 1001 [leader] (static): 5.00MB/s" in caplog.messages
+
+
 def test_adaptive_without_log_sizes_decides_by_the_formula_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with Bench(policy=AdaptivePolicy()) as bench:

@@ -187,7 +187,9 @@ def _sight(snapshot: Snapshot, load: BrokerLoad, broker_id: int, role: ReplicaRo
 def _proposed(one: PortSight, proposal: Proposal, limits: Limits) -> Decision:
     """A policy's rate, or what stands where they differ by little."""
     small = is_small_change(one.previous, proposal.rate, limits.change_threshold)
-    reason = Reason.OVER_CAPACITY if proposal.rate < limits.min_rate else Reason.HEADROOM
+    # A static rate is what the operator wants, clients or not.
+    is_short = proposal.rate < limits.min_rate and proposal.basis is not Basis.STATIC
+    reason = Reason.OVER_CAPACITY if is_short else Reason.HEADROOM
     rate, reason = (one.previous or 0, Reason.UNCHANGED) if small else (proposal.rate, reason)
     return Decision(
         broker_id=one.broker_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
 import pytest
@@ -24,7 +24,7 @@ from autothrottle.core.guards import (
     window_warnings,
 )
 from autothrottle.core.plan import Decision, Plan, Reason, plan
-from autothrottle.core.topology import Snapshot, TopicReassignment
+from autothrottle.core.topology import Snapshot, TopicPartition, TopicReassignment
 from tests import builders
 from tests.builders import NOON, mb, reassignment
 
@@ -200,6 +200,22 @@ def test_a_partition_of_ten_is_not_taken_for_one() -> None:
     wanted, snapshot = planned(move)
     found = never_held_back(wanted, snapshot, LIMITS, {("t", 1)})
     assert found.plan.replicas["t"].follower == {"10:1003", "11:1003"}
+
+
+def test_many_topics_below_min_isr_are_not_looked_through_for_each_of_them() -> None:
+    """A rack was lost: 100,000 partitions of 400 topics took 1.6 s of every cycle, 0.3 s without that."""
+
+    class Counted(frozenset[TopicPartition]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[TopicPartition]:
+            Counted.looks += 1
+            return super().__iter__()
+
+    made, standing = planned(*(reassignment(f"t{n}", {0: (1001, (1001,), (1003,), ())}) for n in range(50)))
+    found = never_held_back(made, standing, LIMITS, Counted((f"t{n}", 0) for n in range(50)))
+    assert not any(lists.leader or lists.follower for lists in found.plan.replicas.values())
+    assert Counted.looks <= 3
 
 
 def test_overrides_and_other_topics_are_left_as_they_are() -> None:

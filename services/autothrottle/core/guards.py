@@ -244,7 +244,10 @@ def never_held_back(plan: Plan, snapshot: Snapshot, limits: Limits, free: Collec
     """
     if not free:
         return Guarded(plan)
-    replicas = {topic: _without(topic, lists, free) for topic, lists in plan.replicas.items()}
+    gone: dict[str, set[str]] = {}
+    for topic, partition in free:
+        gone.setdefault(topic, set()).add(f"{partition}")
+    replicas = {topic: _without(lists, gone.get(topic, set())) for topic, lists in plan.replicas.items()}
     shares = _shares(snapshot.reassignments, free)
     decisions = tuple(
         _reserved(decision, snapshot, limits, shares.get((decision.broker_id, decision.role), 0.0))
@@ -256,8 +259,7 @@ def never_held_back(plan: Plan, snapshot: Snapshot, limits: Limits, free: Collec
     return Guarded(replace(plan, decisions=decisions, replicas=replicas), (said,))
 
 
-def _without(topic: str, lists: DesiredReplicas, free: Collection[TopicPartition]) -> DesiredReplicas:
-    gone = {f"{partition}" for name, partition in free if name == topic}
+def _without(lists: DesiredReplicas, gone: Collection[str]) -> DesiredReplicas:
     if not gone:
         return lists
     leader, follower = (

@@ -50,6 +50,13 @@ def test_what_a_broker_leads_was_produced_to_it_and_all_that_grew_it_took_in() -
     assert readings.read({1001: {A: 135, B: 70, C: 8}}).counts() == (35, 56)
 
 
+def test_when_the_clock_was_set_back_counting_begins_anew() -> None:
+    readings = Readings().read({1001: {A: 100}}).read({1001: {A: 130}})
+    readings.read({1001: {A: 150}}, after=-3600).read({1001: {A: 155}})
+    growth = readings.history.told[1001]
+    assert (growth.led, growth.since) == (5, NOON + timedelta(seconds=4 - 3600))
+
+
 def test_nothing_is_told_of_a_broker_that_was_read_only_once() -> None:
     readings = Readings().read({1001: {A: 100}})
     assert readings.history.told == {}

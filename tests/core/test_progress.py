@@ -74,6 +74,15 @@ def test_a_log_that_retention_made_smaller_has_not_given_back_what_landed() -> N
     assert newest(progress.flows[A]) == FlowProgress(65, 3, 28, after(20), NOON)
 
 
+def test_when_the_clock_was_set_back_counting_begins_anew() -> None:
+    history = observed((one(), both(100, 30)), (one(), both(120, 70, 10)))
+    history = history.observe([one()], both(130, 80, -3600), after(-3600))
+    history = history.observe([one()], both(140, 95, -3590), after(-3590))
+    count = history.progress.flows[A]
+    assert newest(count) == FlowProgress(95, 10, 45, after(-3590), after(-3600))
+    assert [mark.at for mark in count.recent] == [after(-3600)]
+
+
 def test_a_destination_that_holds_more_than_its_leader_has_nothing_left() -> None:
     assert observed((one(), both(40, 60))).progress.flows[A].bytes_left == 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,11 @@ from autothrottle.adapters.memory import MemoryCluster, MemoryOverrides
 from autothrottle.core.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.configs import FOLLOWER_RATE, ConfigResource, ResourceType
 from autothrottle.core.overrides import Overrides
+from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.interface import Policy
 from autothrottle.planner.loop import Planner, back_off
+from tests import builders
 from tests.builders import NOON, mb
 from tests.planner.bench import ADDRESS, BROKERS, FOLLOWER, LEADER, Bench
 
@@ -216,3 +220,41 @@ def test_d22_a_cycle_writes_all_that_it_has_in_one_call() -> None:
         bench.cycle()
         assert cluster.calls == [202]
         assert bench.rate(1001, LEADER) == 72.0
+
+
+# A clock that was set back by an hour: throttles and what had landed were of an hour that was still to come, so that
+# nothing was known of any metric, and the move crept at the minimum until that hour was over.
+@pytest.mark.parametrize("policy", [HeadroomPolicy(), AdaptivePolicy()], ids=["headroom", "adaptive"])
+@pytest.mark.parametrize("has_sizes", [True, False], ids=["log sizes", "no log sizes"])
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_set_changes_no_rate(policy: Policy, has_sizes: bool, hours: int) -> None:
+    with Bench(policy=policy) as bench:
+        offset = timedelta(0)
+
+        def now() -> datetime:
+            return bench.now() + offset
+
+        planner = Planner(bench.ports(bench.election), bench.settings, now, lambda: bench.seconds)
+        bench.planner.stop()
+        bench.planner = planner
+        if has_sizes:
+            bench.cluster.tell_progress(now)
+        bench.begin_move()
+        for broker_id in (1001, 1003):
+            bench.cluster.grow(broker_id, "t1", 0, 10**12 if broker_id == 1001 else 0)
+        rates = []
+        for minute in range(20):
+            offset = timedelta(hours=hours) if minute >= 10 else timedelta(0)
+            for _ in range(6):
+                landed = 10 * min(bench.rate(1001, LEADER) or 0, bench.rate(1003, FOLLOWER) or 0)
+                bench.cluster.grow(1003, "t1", 0, mb(landed))
+                bench.seconds += 10
+                bench.cluster.fetch_snapshot(timeout=timedelta(seconds=1))  # reads log sizes
+                bench.metrics.set_loads(
+                    builders.load(1001, tx=mb(20 + landed / 10), rx=mb(10), end=now(), interval=timedelta(seconds=10)),
+                    builders.load(1003, tx=mb(20), rx=mb(10 + landed / 10), end=now(), interval=timedelta(seconds=10)),
+                )
+            bench.cycle(after=0)
+            bench.rise()
+            rates.append((bench.rate(1001, LEADER), bench.rate(1003, FOLLOWER)))
+        assert rates[10:] == [pytest.approx(rates[9], rel=0.1)] * 10

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from autothrottle.core.growth import GrowthMark, LogGrowth
-from autothrottle.core.progress import REMEMBERED, BrokerLogSizes, LogSizes
+from autothrottle.core.progress import REMEMBERED, SET_BACK, BrokerLogSizes, LogSizes
 from autothrottle.core.topology import NO_LEADER, TopicPartition, TopicReassignment
 
 FORGOTTEN = timedelta(minutes=5)
@@ -59,7 +59,9 @@ class GrowthHistory:
         newest = max((logs.at for logs in sizes.brokers.values()), default=None)
         if newest is None:
             return self
-        brokers = {b: growth for b, growth in self.brokers.items() if growth.at >= newest - FORGOTTEN}
+        # One that was read after this reading was read before the clock was set back.
+        since, until = newest - FORGOTTEN, newest + SET_BACK
+        brokers = {b: growth for b, growth in self.brokers.items() if since <= growth.at <= until}
         kept = {b: self.sizes[b] for b in brokers}
         rates = {b: self.rates.get(b, {}) for b in brokers}
         for broker_id, logs in sizes.brokers.items():

@@ -40,6 +40,10 @@ _FEWEST_MARKS = 16
 _MARKS_OF_ALL = 100_000
 """Of all flows together: they are sent with every snapshot."""
 
+SET_BACK = timedelta(seconds=1)
+"""A reading that is older than the last one by more says that the clock was set back: what was counted before, in
+moments that are still to come, would keep all counts where they are until then."""
+
 KEPT = timedelta(minutes=10)
 """How long the last count of a flow that ended is still there: a metric that covers its end comes minutes later."""
 
@@ -185,10 +189,13 @@ class ProgressHistory:
         Args:
             reassignments: what moved when the sizes were read.
             sizes: of what was `wanted`; brokers that did not answer make their own flows unknown, and no other.
-            now: UTC, when the reading was complete; not before the last one.
+            now: UTC, when the reading was complete; where that is before the last one, since the clock was set back,
+                counting begins anew.
             unmoved_until: when it was last known that flows which are new in this reading did not move yet, UTC; None:
                 nobody knows, they may have moved for hours.
         """
+        if self.progress.at is not None and now < self.progress.at - SET_BACK:
+            return ProgressHistory().observe(reassignments, sizes, now)
         seen = _Observation(self, sizes, unmoved_until)
         for reassignment in reassignments:
             for partition, leader, _, pending in reassignment.rows():

@@ -23,6 +23,7 @@ from autothrottle.core.changes import (
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.decisions import CycleSeen, LogSettings
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
+from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.overrides import whose
 from autothrottle.core.pause import Pause, PauseMode, stale_lists, taken_back
 from autothrottle.core.plan import Limits, had_a_move, plan
@@ -51,6 +52,9 @@ _NOTHING_LEFT, _MARKED, _EXPIRED = "no reassignment is left", "it was marked for
 
 _PROBLEMS_SHOWN = 5
 """How many an error names."""
+
+_CLOCK_SET = timedelta(seconds=2)
+"""Between two cycles the clock may gain or lose so much: beyond it, somebody has set it."""
 
 _CYCLES_KEPT = 100
 """For whoever watches them and is slower than they come."""
@@ -272,6 +276,7 @@ class Planner:
             self._guards.begin_term()
             self._catching_up.begin_term()
         memory, start = self._memory, self._now()
+        self._note_clock(memory, start)
         memory.cycles += 1
         cycle = CycleInHand(term, memory.cycles)
         try:
@@ -310,6 +315,15 @@ class Planner:
                 CycleSeen(record, cycle.read, cycle.loads, history, cycle.applied.rates, trace_id=trace_id)
             )
         return record
+
+    def _note_clock(self, memory: Memory, now: datetime) -> None:
+        """Forget what was measured when, once the clock was set: none of it is as long ago as it seems."""
+        origin, memory.clock_origin = memory.clock_origin, now - timedelta(seconds=self._clock())
+        if origin is None or abs(memory.clock_origin - origin) <= _CLOCK_SET:
+            return
+        log.warning("The clock was set by %s: what was measured before is forgotten", memory.clock_origin - origin)
+        memory.history, memory.policy = ThrottleHistory(), None
+        self._guards.begin_term()
 
     # Decide.
 

@@ -25,6 +25,8 @@ class Memory:
     """What one term remembers from cycle to cycle; a new term begins with none of it."""
 
     cycles: int = 0
+    clock_origin: datetime | None = None
+    """When the monotonic clock was 0, by the other one, at the last cycle; None: there was none."""
     version: int = 0
     is_presumed: bool = False
     """Whether the last snapshot said something that is only presumed."""

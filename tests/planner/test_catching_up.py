@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 
 from autothrottle.core.catch_up import CatchUp
+from autothrottle.core.fetching import ClusterSettings
+from autothrottle.core.reassignment import Submitted
 from autothrottle.planner.loop import Planner
 from autothrottle.ports.leadership import Term
-from tests.builders import mb
-from tests.planner.bench import FOLLOWER, Bench
+from tests.builders import eventually, mb
+from tests.planner.bench import ADDRESS, FOLLOWER, Bench
 
 CATCH_UP = CatchUp(1003, "an operator")
 
@@ -182,3 +185,39 @@ def test_catch_ups_that_ended_under_another_leader_are_not_those_that_hold(bench
     bench.catch_ups.remove_catch_up(1003)
     bench.catch_ups.unavailable(True)
     assert "t1" not in bench.cycle().topics
+
+
+def test_what_is_below_min_isr_is_not_held_back_either(bench: Bench) -> None:
+    """Its acks=all producers wait for this very broker, and waited for as long as its throttle took."""
+    bench.cluster.settings = ClusterSettings(min_in_sync_replicas={"t1": 2, "t2": 1})
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.cycle()
+    assert bench.lists("t1") == ("0:1001,1:1001", "0:1003,1:1003"), "nobody knows it yet"
+    eventually(lambda: bench.planner._guards.settled)
+    record = bench.cycle("partitions are below min.insync.replicas")
+    assert bench.lists("t1") == (None, None) and bench.lists("t2") == ("0:1002", "0:1003")
+    assert bench.rate(1003, FOLLOWER) == 27.0, "two of three copies are free, and so are two thirds of 81 MB/s"
+    assert "partitions below min.insync.replicas are not held back: t1-0, t1-1" in record.findings
+    for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
+        bench.cluster.join_isr(topic, partition, 1003)
+    bench.cycle()
+    assert bench.is_clean() and not bench.catch_ups.read_catch_ups()
+
+
+def test_a_move_of_what_lags_below_min_isr_is_throttled_before_it_is_submitted(bench: Bench) -> None:
+    bench.cluster.settings = ClusterSettings(min_in_sync_replicas={"t1": 2})
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.election.join(ADDRESS, lambda: None)
+    assert bench.election.term is not None
+    bench.term = bench.election.term
+    bench.cycle()
+    eventually(lambda: bench.planner._guards.settled)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(bench.planner.submit_reassignment, {("t1", 0): (1001, 1004)}, timedelta(seconds=60))
+
+        def submitted() -> bool:
+            bench.cycle("a reassignment is to be submitted")
+            return waiting.done()
+
+        eventually(submitted)
+        assert waiting.result(30) == Submitted(1)

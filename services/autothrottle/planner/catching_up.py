@@ -70,6 +70,10 @@ class CatchingUp:
         self._tell()
         return with_lagging(snapshot, self._lagging)
 
+    def beside(self, read: Snapshot, proposed: Collection[TopicPartition]) -> Snapshot:
+        """Return the cluster as it is with what was last shown to lag, but for partitions that are only proposed."""
+        return with_lagging(read, {b: rows.difference(proposed) for b, rows in self._lagging.items()})
+
     def end(self, fence: int) -> None:
         """Forget the brokers that are in sync; their throttles are gone by now.
 

@@ -87,7 +87,8 @@ class Guards:
 
         Args:
             plan: what was decided.
-            read: the cluster as it is: what is only proposed is throttled, whatever its in-sync replicas are.
+            read: the cluster as it is, with what catches up: what is only proposed is throttled, whatever its in-sync
+                replicas are.
             snapshot: what was decided on.
             limits: what the operator allows now.
             now: UTC.

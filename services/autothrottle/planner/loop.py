@@ -354,7 +354,8 @@ class Planner:
             cycle.plan = replace(cycle.plan, finished_override=False)
         if not self._catching_up.is_known:
             cycle.plan = replace(cycle.plan, hold=True, finished_override=False)
-        guarded = self._guards.keep(cycle.plan, cycle.read, cycle.snapshot, limits, self._now())
+        begun = self._catching_up.beside(cycle.read, self._submissions.proposed)
+        guarded = self._guards.keep(cycle.plan, begun, cycle.snapshot, limits, self._now())
         cycle.plan = guarded.plan
         cycle.findings += guarded.findings
         cycle.left = foreseen(cycle.left, cycle.read, {(d.broker_id, d.role): d.rate for d in cycle.plan.decisions})

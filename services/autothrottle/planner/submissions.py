@@ -164,6 +164,11 @@ class Submissions:
         """Whether there is anything to show."""
         return bool(self._unseen or self._taken)
 
+    @property
+    def proposed(self) -> Collection[TopicPartition]:
+        """What the last `show` showed that Kafka has not heard of."""
+        return self._shown.proposal.start.keys() if self._shown else ()
+
     def take(self) -> list[TopicPartition]:
         """Return the partitions whose assignments the next `show` needs; what is proposed from now on waits."""
         with self._lock:

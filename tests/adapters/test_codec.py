@@ -281,7 +281,9 @@ def test_the_end_of_an_override_is_read_in_any_zone() -> None:
     assert json.loads(format_override(abroad))["expire_time"] == "2030-01-31T17:00:00+00:00"
 
 
-@pytest.mark.parametrize("end", ['"soon"', '""', "5", "true", '"2030-01-31T18:00:00"', "{}"])
+@pytest.mark.parametrize(
+    "end", ['"soon"', '""', "5", "true", '"2030-01-31T18:00:00"', '"0001-01-01T00:00:00+01:00"', "{}"]
+)
 def test_an_override_whose_end_cannot_be_read_is_refused(end: str) -> None:
     """To stand for ever, or to end at once, would both be guessed."""
     with pytest.raises(Invalid, match="no readable expire_time"):

@@ -268,7 +268,7 @@ def _expire_time(value: Mapping[str, Any], data: bytes) -> datetime | None:
         return None
     try:
         return _time(value["expire_time"])
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise Invalid(f"the override has no readable expire_time: {_excerpt(data)}; set or remove it") from error
 
 

@@ -114,6 +114,15 @@ def test_a_node_that_cannot_be_read_keeps_what_stands_and_can_be_removed(subject
     assert store.remove_pause() and store.read_pause() is None
 
 
+def test_a_node_that_holds_nothing_at_all_is_a_pause(subject: Subject) -> None:
+    """`create /autothrottle/pause` in zkCli, in a hurry, makes one with null for data: it was taken for no node."""
+    subject.tree.client.create(subject.tree.own.pause, None, makepath=True)
+    store = subject.stores[0]
+    pause = store.read_pause()
+    assert pause is not None and pause.mode is PauseMode.KEEP
+    assert store.remove_pause() and store.read_pause() is None
+
+
 def test_a_frozen_zookeeper_is_unavailable_and_no_end_of_the_pause(fresh_zookeeper: ZooKeeperServer) -> None:
     with contextlib.ExitStack() as stack:
         store = Subject(fresh_zookeeper, stack, seconds=0.5).stores[0]

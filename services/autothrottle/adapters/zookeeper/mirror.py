@@ -80,7 +80,7 @@ class ZnodeMirror:
                 self._dirty.discard(key)
 
     def data(self, path: str) -> bytes | None:
-        """The data of a node; None: there is no such node."""
+        """The data of a node; None: there is no such node, or it holds nothing, not even an empty text."""
         node: Node | None = self._values.get((Part.DATA, path))
         return node[0] if node else None
 

@@ -44,8 +44,9 @@ class ZooKeeperPauses:
         with self._lock, translated_errors("reading the pause"):
             self._mirror.catch_up(self._timeout)
             self._read_changed()
-            data = self._mirror.data(self._own.pause)
-        return None if data is None else parse_pause(data, self._own.pause)
+            # A node may stand and hold nothing at all: zkCli makes such ones.
+            stands, data = self._mirror.written_by(self._own.pause) > 0, self._mirror.data(self._own.pause)
+        return parse_pause(data or b"", self._own.pause) if stands else None
 
     def set_pause(self, pause: Pause) -> None:
         """Pause, in place of a pause that stands."""
@@ -83,7 +84,7 @@ class ZooKeeperPauses:
             data, stat = self._client.get_async(self._own.pause).get(timeout=self._timeout)
         except NoNodeError:
             return None
-        return _Standing(parse_pause(data, self._own.pause), stat.version)
+        return _Standing(parse_pause(data or b"", self._own.pause), stat.version)
 
     def watch_pause(self, notify: Callable[[], None]) -> Watch:
         """Call `notify` after every change."""

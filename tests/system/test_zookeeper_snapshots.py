@@ -549,6 +549,37 @@ def test_a_source_that_starts_among_garbage_reads_the_rest(moving: Subject) -> N
     assert started.throttles == {ConfigResource.broker(1002): {FOLLOWER_RATE: "6"}}
 
 
+@pytest.mark.parametrize("name", ["..", "a/b", "\ud800"])
+def test_after_a_name_that_no_topic_can_have_it_is_told_what_begins_to_move(subject: Subject, name: str) -> None:
+    """The state of `..` has no path in ZooKeeper: that ended the thread that follows the cluster, in silence."""
+    cluster = subject.cluster
+    for topic in ("t1", "t2"):
+        cluster.add_topic(topic, {0: [1001, 1002]})
+    heard = heard_from_now_on(subject.source)
+    listed = partial(cluster.reassign_by_znode, {(name, 0): [1003], ("t1", 0): [1003, 1002]})
+    heard.seconds_until("reassignment started: [t1]", listed)
+    cluster.client.delete(cluster.kafka.reassign_partitions)
+    heard.seconds_until("reassignment started: [t2]", partial(cluster.start_reassignment, "t2", {0: [1003, 1002]}))
+    assert subject.snapshot().topics == ("t2",)
+
+
+def test_what_nobody_expected_does_not_end_the_following_of_the_cluster(subject: Subject) -> None:
+    class Failing(Offer):
+        failures = 0
+
+        def withdraw(self) -> None:
+            self.failures += 1
+            if self.failures == 1:
+                raise ZeroDivisionError
+
+    failing = Failing()
+    heard = Heard(subject.another(offer=failing))
+    subject.cluster.add_topic("t1", {0: [1001, 1002]})
+    eventually(lambda: failing.failures > 1)
+    start = partial(subject.cluster.start_reassignment, "t1", {0: [1003, 1002]})
+    heard.seconds_until("[t1]", start)
+
+
 def test_a_node_that_is_broken_and_then_removed_is_no_problem_any_more(moving: Subject) -> None:
     cluster = moving.cluster
     cluster.write(cluster.kafka.reassign_partitions, b"{")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -22,9 +22,13 @@ from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import MEGABYTE
 from autothrottle.core.overrides import MAX_RATE, Override
 from autothrottle.core.pause import Pause, PauseMode
+from autothrottle.core.topology import MAX_BROKER_ID
 
 _BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 """As Kafka writes it; other digits and leading zeros name no broker."""
+
+_TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+"""Kafka's rule for the names of topics."""
 
 
 def broker_id_of(name: str) -> int | None:
@@ -150,17 +154,31 @@ def _text(value: Any) -> str:
 def parse_reassignments(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
     """Return (topic, partition) -> target replicas.
 
+    What no topic can be called is left out: Kafka passes over it too, as over any topic that is not there.
+
     Raises:
         Invalid: when the text is not what Kafka's tools write.
     """
     value = _json_object(data, "the list of reassignments")
     try:
-        return {
+        found = {
             (_text(entry["topic"]), _integer(entry["partition"])): _broker_ids(entry["replicas"])
             for entry in value["partitions"]
         }
+        _demand_int32(partition for _, partition in found)
+        _demand_int32(chain.from_iterable(found.values()))
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"the list of reassignments is malformed: {_excerpt(data)}; repair the node") from error
+    if impossible := {topic for topic, _ in found if not _TOPIC.fullmatch(topic)}:
+        return {row: replicas for row, replicas in found.items() if row[0] not in impossible}
+    return found
+
+
+def _demand_int32(numbers: Iterable[int]) -> None:
+    """Refuse numbers that Kafka cannot read: they would not fit into a snapshot's message either."""
+    for number in numbers:
+        if not 0 <= number <= MAX_BROKER_ID:
+            raise ValueError(f"{number} is outside of 0..{MAX_BROKER_ID}")
 
 
 def parse_config(data: bytes) -> dict[str, str]:

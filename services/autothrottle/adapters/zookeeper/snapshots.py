@@ -45,6 +45,8 @@ _MANY_STATES = 10_000
 _NEXT_LOOK_SECONDS = 0.02
 """While much is being read."""
 
+_RETRY_SECONDS = 0.5
+
 
 class ZooKeeperSnapshots:
     """The cluster as ZooKeeper shows it; a `SnapshotSource`. Thread-safe."""
@@ -182,11 +184,18 @@ class ZooKeeperSnapshots:
                     self._watched_since = connection
             except AutothrottleError as error:
                 log.warning("the cluster cannot be read: %s", error)
-                time.sleep(0.5)
-                self._dirty.set()
+                self._try_again()
+                continue
+            except Exception:  # a bug must not end it: nothing else tells that something moves
+                log.exception("following the cluster failed unexpectedly")
+                self._try_again()
                 continue
             for reason, urgent in news:
                 self._watchers.publish(SnapshotEvent(version, reason, urgent))
+
+    def _try_again(self) -> None:
+        time.sleep(_RETRY_SECONDS)
+        self._dirty.set()
 
     def _clients_brought_more(self, reason: str) -> None:
         # Any snapshot shows it: what logs have grown by is read beside ZooKeeper.

@@ -261,7 +261,7 @@ def test_a_long_text_is_named_by_its_beginning() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "x", "-1", "+1", "01", " 1", "1 ", "1.0", "²", "٣", "1_0", "9" * 5_000, "<default>"]
+    "name", ["", "x", "-1", "+1", "01", " 1", "1 ", "1.0", "²", "٣", "1_0", "2147483648", "9" * 5_000, "<default>"]
 )
 def test_other_names_are_no_broker_id(name: str) -> None:
     assert broker_id_of(name) is None

@@ -110,13 +110,13 @@ def test_removing_the_clusters_keeps_its_node_and_marks_it_as_the_original_does(
 
 def test_d16_a_child_that_is_no_broker_is_ignored_with_a_warning(subject: Subject) -> None:
     """`POST /throttle/all` made the original fail on every later reading of its overrides."""
-    for name in ("all", "0", "-1", "01001", "²", "99999999999"):
+    for name in ("all", "0", "-1", "01001", "²", "2147483648", "99999999999"):
         subject.write_raw(name, b'{"rate":5,"autoremove":false}')
     subject.store.set_override(1001, 7 * MB, False)
     read = subject.store.read_overrides()
     assert read.brokers.keys() == {1001}
     assert read.unreadable == {}
-    assert len(read.warnings) == 6
+    assert len(read.warnings) == 7
     assert any(f"{subject.tree.own.overrides}/all" in w and "remove it" in w for w in read.warnings)
 
 

@@ -33,7 +33,7 @@ _TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 def broker_id_of(name: str) -> int | None:
     """Return the broker id that a node's name is; None: it is no broker id."""
-    return int(name) if _BROKER_ID.fullmatch(name) else None
+    return int(name) if _BROKER_ID.fullmatch(name) and int(name) <= MAX_BROKER_ID else None
 
 
 def resource_of(kind: ResourceType, name: str) -> ConfigResource | None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -82,7 +82,7 @@ class NameServer:
     def __init__(self, *found: str) -> None:
         self.found: Sequence[str] = found
         self.asked = 0
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.may_answer = threading.Event()
         self.may_answer.set()
 
@@ -297,6 +297,23 @@ def test_a_name_that_leads_nowhere_is_named_with_the_reason(connect: Open) -> No
     assert NOBODY in str(error.value)
     with pytest.raises(Unavailable, match=rf"{NAME}: the name has no address"):
         connect(NAME, resolve=NameServer()).call(who, TIMEOUT)
+
+
+def test_after_an_answer_that_makes_no_sense_a_name_is_looked_up_again(serve: Serve, connect: Open) -> None:
+    server = serve("a")
+    lookup = NameServer(server.address)
+    lookup.error = ValueError("no port")
+    endpoints = connect(NAME, resolve=lookup)
+    with pytest.raises(Unavailable, match="no port"):
+        endpoints.call(who, timedelta(seconds=5))
+    lookup.error = None
+
+    def answers() -> bool:
+        with suppress(Unavailable):
+            return asked(endpoints) == ["a"]
+        return False
+
+    eventually(answers)
 
 
 def test_an_error_names_the_address_as_it_was_given_and_where_it_leads(connect: Open) -> None:

@@ -49,6 +49,13 @@ def test_a_member_on_a_host_that_nobody_knows_hides_no_other() -> None:
     assert found(replace(ONE, address="nowhere:1", pid=1), ONE) == ["10.0.0.1:4003"]
 
 
+@pytest.mark.parametrize("address", ["", "10.0.0.2", "10.0.0.2:", "10.0.0.2:http", "[::"])
+def test_a_member_whose_address_is_none_hides_no_other(address: str) -> None:
+    """It ended the thread that looks up names: no lookup was ever made again, and each call waited for that one."""
+    look_up = member_lookup(MemoryMembership(list_of(replace(ONE, address=address, pid=1), ONE)), "h2")
+    assert look_up(PLANNERS) == ["10.0.0.1:4003"]
+
+
 def test_a_socket_on_the_same_host_is_found() -> None:
     assert found(replace(ONE, address="unix:/run/p.sock", host="h2")) == ["unix:/run/p.sock"]
 

@@ -136,7 +136,7 @@ class _Names:
     def _run(self, address: str) -> None:
         try:
             found, problem = tuple(self._resolve(address)), "the name has no address"
-        except (OSError, UnicodeError) as error:
+        except (OSError, ValueError) as error:  # what members say of their addresses need not be any
             # A name server that is away tells nothing of the replicas: those that were known are kept.
             found, problem = (), f"the name cannot be looked up: {error}"
         with self._changed:

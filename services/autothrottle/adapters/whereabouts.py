@@ -41,10 +41,10 @@ def member_lookup(membership: Membership, host: str, resolve: Resolve = resolved
 
 
 def _targets(address: str, resolve: Resolve) -> list[str]:
-    """Where one member answers; nowhere if the name of its host is unknown here: the others may be reached."""
+    """Where one member answers; nowhere if that is no address or a name that is unknown here: others may be reached."""
     if address.startswith("unix:"):
         return [address]
     try:
         return list(resolve(address))
-    except (OSError, UnicodeError):
+    except (OSError, ValueError):
         return []

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -380,6 +380,12 @@ def test_the_file_may_have_toml_types() -> None:
         by_broker={1001: Capacity(7_000_000, 7_000_000)},
         by_instance_type={"d2": Capacity(120_000_000, 120_000_000), "d3": Capacity(1_000_000, 2_500_000)},
     )
+
+
+@pytest.mark.parametrize("time", ["2030-01-31T06:00:00Z", "2030-01-31T07:00:00+01:00", "2030-01-31 06:00:00Z"])
+def test_a_time_in_the_file_needs_no_quotes(time: str) -> None:
+    """TOML has a type for it, whose text in Python has no T: it was refused as a time without a zone."""
+    assert configure(content=f"finish-by = {time}").finish_by == datetime(2030, 1, 31, 6, tzinfo=UTC)
 
 
 def test_a_value_of_the_wrong_toml_type_is_refused() -> None:

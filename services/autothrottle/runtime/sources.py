@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from difflib import get_close_matches
 from enum import IntEnum
 from pathlib import Path
@@ -127,13 +128,15 @@ def from_file(config: Given | None) -> tuple[dict[str, Given], list[str]]:
 
 
 def _toml_text(value: object) -> str:
-    """Return a TOML value as a flag would have it; a list is a comma list, a table is JSON."""
+    """Return a TOML value as a flag would have it; a list is a comma list, a table is JSON, a time has its T."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
         return ",".join(_toml_text(item) for item in value)
     if isinstance(value, dict):
         return json.dumps(value, default=str)
+    if isinstance(value, datetime):
+        return value.isoformat()
     return str(value)
 
 

@@ -9,10 +9,11 @@ from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from autothrottle.adapters.decision_log import DecisionLog, LogLimits, read_spool
+from autothrottle.adapters.decision_log import DecisionLog, LogLimits, batch_of, read_spool
 from autothrottle.adapters.decision_schema import DECISIONS, REASSIGNMENTS
 from autothrottle.adapters.memory import MemoryDecisions
 from autothrottle.core.decisions import DecisionRecord, ReassignmentRecord
@@ -132,6 +133,22 @@ def test_a_spool_that_was_left_behind_becomes_a_file_at_the_next_start_and_only_
     assert files(tmp_path) == before
     assert len(rows(before)) == 2
     assert not spool.exists()
+
+
+def test_a_spool_that_another_version_left_behind_becomes_a_file_and_holds_up_no_other(tmp_path: Path) -> None:
+    """After an update that added a column the old spool was tried every 30 s for ever, and all others waited for it."""
+    source = logged(4)
+    older = DECISIONS.remove(DECISIONS.get_field_index("policy"))
+    spool = tmp_path / "_spool" / "decisions~kafka~2026-11-02~0000000001~1.arrows"
+    spool.parent.mkdir()
+    with pa.ipc.new_stream(str(spool), older) as writer:
+        writer.write_batch(batch_of(of_cycle(source, 1)[0], older))
+    with opened(tmp_path) as log:
+        log.append(*of_cycle(source, 2))
+    before, after = files(tmp_path)
+    assert (before.name, pq.ParquetFile(before).schema_arrow.names) == ("kafka-0000000001-1.parquet", older.names)
+    assert len(rows([before])) == len(rows([after])) == 2
+    assert list((tmp_path / "_spool").iterdir()) == []
 
 
 def test_the_spool_of_a_process_that_lives_is_left_alone(tmp_path: Path) -> None:

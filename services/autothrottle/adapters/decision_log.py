@@ -303,10 +303,11 @@ def _plain(value: Any) -> Any:
 
 
 def read_spool(path: Path, schema: pa.Schema) -> pa.Table:
-    """Return all whole batches of a spool, which may end anywhere."""
+    """Return all whole batches of a spool, which may end anywhere; without any it has the columns of `schema`."""
     batches: list[pa.RecordBatch] = []
     try:
         with path.open("rb") as file, pa.ipc.open_stream(file) as reader:
+            schema = reader.schema  # that of the version that wrote it
             for batch in reader:
                 batches.append(batch)
     except (pa.ArrowException, EOFError, OSError) as error:

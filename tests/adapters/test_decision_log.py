@@ -189,6 +189,35 @@ def test_what_cannot_be_written_now_waits_in_the_spool_for_the_next_start(tmp_pa
     assert len(rows(files(tmp_path))) == 2
 
 
+FULL_DISK = """
+import resource, sys, time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from tests.adapters.test_decision_log import PATIENT, eventually, logged, of_cycle, opened
+
+directory, source = Path(sys.argv[1]), logged()
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+log = opened(directory, replace(PATIENT, age=timedelta(seconds=2)))
+log.append(*of_cycle(source, 1))
+eventually(lambda: log.written == 1)
+(spool,) = (directory / "_spool").glob("decisions~*.arrows")
+resource.setrlimit(resource.RLIMIT_FSIZE, (spool.stat().st_size, unlimited[1]))
+eventually(lambda: not log._spools)
+time.sleep(0.5)
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+log.append(*of_cycle(source, 2))
+eventually(lambda: log.written == 2, 20)
+log.close()
+"""
+
+
+def test_a_disk_that_is_full_when_a_spool_ends_does_not_end_the_log(tmp_path: Path) -> None:
+    """The last bytes of a spool did not fit: the thread that writes the log ended, and nothing was written any more."""
+    subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], cwd=ROOT, check=True, timeout=120)
+    assert len(rows(files(tmp_path))) == 4
+
+
 def test_dates_that_are_long_over_are_removed(tmp_path: Path) -> None:
     today = datetime.now(UTC)
     record = of_cycle(logged(), 1)[0][0]

@@ -188,13 +188,13 @@ class DecisionLog:
     def _begin_anew(self) -> None:
         """Leave the spools as they are: what stands behind half a batch could not be read."""
         for kind in list(self._spools):
-            with suppress(OSError, pa.ArrowException):
-                self._end(kind)
+            self._end(kind)
 
     def _end(self, kind: str) -> None:
         spool = self._spools.pop(kind)
         self._stale.append(spool.path)
-        spool.close()
+        with suppress(OSError, pa.ArrowException):  # what is whole counts without an end, too
+            spool.close()
 
     def _roll_stale(self) -> None:
         if not self._stale or time.monotonic() < self._retry_at:
@@ -262,7 +262,7 @@ class DecisionLog:
                     date = re.search(r"/date=(\d{4}-\d\d-\d\d)$", folder)
                     if date and date[1] < oldest:
                         files.delete_dir(folder)
-            except OSError as error:
+            except (OSError, pa.ArrowException) as error:
                 log.warning("Old dates of the decision log cannot be removed: %s", error)
 
 
@@ -286,8 +286,8 @@ class _Spool:
         self.rows += len(records)
 
     def close(self) -> None:
-        self._writer.close()
-        self._file.close()
+        with self._file:
+            self._writer.close()
 
 
 def batch_of(records: Sequence[DecisionRecord] | Sequence[ReassignmentRecord], schema: pa.Schema) -> pa.RecordBatch:
@@ -319,8 +319,9 @@ def _abandoned(directory: Path) -> list[Path]:
     """The spools whose process has ended."""
     found = []
     for path in sorted(directory.glob("*.arrows")):
-        # One that is locked has a process that lives; one that is gone was made a file by another one.
-        with suppress(BlockingIOError, FileNotFoundError), path.open("rb") as file:
+        # One that is locked has a process that lives; one that is gone was made a file by another one; and one that may
+        # not be read is somebody else's.
+        with suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             found.append(path)
     return found

@@ -170,7 +170,10 @@ def _read_body(message: Message, binding: Binding, body: bytes) -> None:
     if not body and binding.body == "*":
         return
     try:
-        value = json.loads(body.decode("utf-8"), object_pairs_hook=_without_duplicates)
+        text = body.decode("utf-8")
+        value = json.loads(text, object_pairs_hook=_without_duplicates)
+        if "\\u" in text:  # half of a surrogate pair is no text: neither a message can hold it nor an answer
+            json.dumps(value, ensure_ascii=False).encode()
         if not isinstance(value, dict):
             raise Invalid("the body is no JSON object; /openapi.json shows what it may hold")
         target.SetInParent()

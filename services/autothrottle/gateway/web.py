@@ -125,10 +125,18 @@ def _endpoint(
 def _refuse_other_sites(request: Request) -> None:
     """Refuse what a page of another site lets an operator's browser send: loopback does not keep browsers out."""
     origin = request.headers.get("origin")
-    if origin is not None and request.method not in ("GET", "HEAD"):
-        host = request.headers.get("host", "")
-        if urlsplit(origin).netloc.lower() != host.lower():
-            raise HTTPException(403, f"a page of {origin} may not change anything here; use a client, or this origin")
+    if origin is None or request.method in ("GET", "HEAD"):
+        return
+    if _site(origin) != request.headers.get("host", "").lower():
+        raise HTTPException(403, f"a page of {origin} may not change anything here; use a client, or this origin")
+
+
+def _site(origin: str) -> str | None:
+    """The host and port of an origin; None: it is no URL."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _named(request: Request, tokens: Tokens) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from autothrottle.adapters.memory import MemoryMetrics
-from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2, planner_pb2_grpc
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2, planner_pb2_grpc, types_pb2
 from autothrottle.wire.requests import MAX_REASON
 from tests import builders
 from tests.builders import eventually, mb
@@ -108,6 +109,13 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "resume with an unknown field": ("Resume", STRANGE, "unknown fields"),
     "list with an unknown field": ("ListOverrides", STRANGE, "unknown fields"),
     "state with an unknown field": ("GetClusterState", STRANGE, "unknown fields"),
+    "estimate within more time than there is": (
+        "EstimateReassignment",
+        admin_pb2.EstimateReassignmentRequest(
+            partitions=[types_pb2.PartitionTarget(topic="t1", replicas=[1001])], within=Duration(seconds=2**62)
+        ).SerializeToString(),
+        "within is no time",
+    ),
     "cycle with an unknown field": ("RequestCycle", STRANGE, "unknown fields"),
 }
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from google.protobuf.duration_pb2 import Duration
 
+from autothrottle.core.errors import Invalid
 from autothrottle.core.estimate import Estimate, Goal, PortEstimate
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.cycles import role_to_number
@@ -17,10 +18,11 @@ def goal_from_message(request: admin_pb2.EstimateReassignmentRequest) -> Goal:
     Raises:
         Invalid: when it is out of range.
     """
-    return Goal(
-        max_ratio=request.max_ratio or None,
-        within=request.within.ToTimedelta() if request.HasField("within") else None,
-    )
+    try:
+        within = request.within.ToTimedelta() if request.HasField("within") else None
+    except (ValueError, OverflowError) as error:
+        raise Invalid(f"within is no time: {error}; give 1 s to 365 days") from error
+    return Goal(max_ratio=request.max_ratio or None, within=within)
 
 
 def estimate_to_message(found: Estimate) -> admin_pb2.EstimateReassignmentResponse:

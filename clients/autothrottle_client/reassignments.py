@@ -105,6 +105,8 @@ def parse_reassignment(text: str) -> Targets:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise Invalid(f"the file is no JSON: {error.msg} at {where}; {_SHAPE}") from None
+    except ValueError:  # Python's limit, by which nobody makes it work for minutes
+        raise Invalid(f"the file holds a number of thousands of digits; {_SHAPE}") from None
     if not isinstance(value, dict):
         raise Invalid(f"the file holds {_kind(value)}, no object; {_SHAPE}")
     if value.get("version") != 1 or isinstance(value["version"], bool):

@@ -100,6 +100,7 @@ def test_a_file_of_kafkas_own_tool_is_read() -> None:
         ('{"version":1,"partitions":[]}\nProposed', "the file is no JSON: Extra data at line 2, column 1; give"),
         ('{"version":NaN}', "the file holds NaN, which is no JSON; give"),
         ("[" * 200_000, "the file is nested too deeply; give"),
+        ('{"version":' + "1" * 5_000, "the file holds a number of thousands of digits; give"),
         ("[1]", "the file holds a list, no object; give"),
         ("null", "the file holds missing, no object; give"),
         ('{"partitions":[]}', "version is missing; it must be 1"),

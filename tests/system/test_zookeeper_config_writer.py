@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
+from kazoo.security import make_acl
 
 from autothrottle.adapters.zookeeper.codec import format_config, format_ledger_entry
 from autothrottle.adapters.zookeeper.config_writer import MAX_BATCH_BYTES, ZooKeeperConfigWriter
@@ -273,6 +274,16 @@ def test_without_any_term_nothing_is_written(subject: Subject) -> None:
     with pytest.raises(NotLeader):
         subject.writer.apply(0, [rate("5")], TIMEOUT)
     assert subject.written(before) == []
+
+
+def test_a_term_that_may_not_be_read_is_no_success(subject: Subject) -> None:
+    """The check fails, everything behind it with it, and nothing says of itself why: it was taken for written."""
+    term = subject.begin_term()
+    subject.writer.apply(term, [rate("5")], TIMEOUT)
+    subject.cluster.client.set_acls(subject.cluster.own.term, [make_acl("world", "anyone", write=True)])
+    (outcome,) = subject.writer.apply(term, [rate("6", expected="5")], TIMEOUT)
+    assert outcome.status is OutcomeStatus.REFUSED
+    assert subject.standing(BROKER) == {LEADER_RATE: "5"}
 
 
 def test_a_term_that_ends_between_reading_and_writing_writes_nothing(subject: Subject) -> None:

@@ -254,9 +254,11 @@ _LOST_REASON = "the connection was lost before it was written; it is tried again
 
 
 def _demand_term(fence: int, term_check: object) -> None:
-    """Refuse to go on when a transaction's check of the term failed."""
+    """Refuse to go on when a transaction's check of the term failed, which undoes all that stands behind it."""
     if isinstance(term_check, BadVersionError | NoNodeError):
         raise NotLeader(f"term {fence} is over; nothing more was written")
+    if isinstance(term_check, KazooException) and not isinstance(term_check, RolledBackError):
+        raise term_check
 
 
 def _edited(path: str, standing: dict[str, str], edits: Sequence[Edit]) -> dict[str, str]:

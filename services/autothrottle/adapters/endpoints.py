@@ -218,15 +218,17 @@ class Endpoints:
         self._lock = threading.Lock()
         self._closed = False
 
-    def call(self, rpc: Callable[[grpc.Channel, float], _T], timeout: timedelta) -> _T:
+    def call(self, rpc: Callable[[grpc.Channel, float], _T], timeout: timedelta, once: bool = False) -> _T:
         """Return what `rpc` returns for the first replica that is there.
 
         Args:
             rpc: makes the call on a channel within so many seconds.
             timeout: for all attempts together, > 0.
+            once: whether it is sent to one replica only, which has just answered: what is done may not be repeated.
 
         Raises:
-            Unavailable: when no replica answers in time; the message has every address.
+            Unavailable: when no replica answers in time; the message has every address. With `once` it may have been
+                done, as the message says then.
             AutothrottleError: what a replica answered.
         """
         deadline = time.monotonic() + timeout.total_seconds()
@@ -237,10 +239,17 @@ class Endpoints:
                 if failures and left <= 0:
                     failures.append(f"{replica.name}: not tried, the time was over")
                     continue
+                is_last = False
                 try:
+                    if once:
+                        _demand_answer(replica, left)
+                        left, is_last = max(deadline - time.monotonic(), 0.001), True
                     result = rpc(replica.channel, left)
                 except (grpc.RpcError, ValueError) as error:
                     failures.append(str(self._unavailable(replica, error, timeout)))
+                    if is_last:
+                        failures[-1] += ". It may have been done nevertheless: look, then decide"
+                        break
                 else:
                     self.note_answer(replica)
                     return result
@@ -369,13 +378,8 @@ class Endpoints:
 
     def _probe(self, replica: Replica) -> None:
         """Ask for its health, without waiting."""
-        check = replica.plain.unary_unary(
-            _HEALTH_CHECK,
-            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-            response_deserializer=health_pb2.HealthCheckResponse.FromString,
-        )
         try:
-            asked = check.future(health_pb2.HealthCheckRequest(), timeout=_PROBE_SECONDS)
+            asked = _health_check(replica).future(health_pb2.HealthCheckRequest(), timeout=_PROBE_SECONDS)
         except ValueError:  # closed meanwhile
             return
         asked.add_done_callback(lambda answer: self._probed(replica, answer))
@@ -388,3 +392,21 @@ class Endpoints:
                 replica.failures = 0
         else:
             self.note_failure(replica)
+
+
+def _health_check(replica: Replica) -> Any:
+    """The method that tells how a replica is."""
+    return replica.plain.unary_unary(
+        _HEALTH_CHECK,
+        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+        response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    )
+
+
+def _demand_answer(replica: Replica, seconds: float) -> None:
+    """Return when a replica answers, whatever it says of itself; else raise what a call of it raises."""
+    try:
+        _health_check(replica)(health_pb2.HealthCheckRequest(), timeout=min(seconds, _PROBE_SECONDS))
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+            raise

@@ -14,7 +14,7 @@ from autothrottle.core.errors import Incomplete
 from autothrottle.core.loads import Loads
 from autothrottle.core.topology import TopicPartition
 from autothrottle.ports.metrics import Event
-from autothrottle.v1 import applier_pb2, metrics_pb2
+from autothrottle.v1 import admin_pb2, applier_pb2, metrics_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle.v1.applier_pb2_grpc import ApplierServiceStub
 from autothrottle.v1.metrics_pb2_grpc import MetricsServiceStub
@@ -25,6 +25,9 @@ from autothrottle.wire.reassignments import (
     refusals_from_messages,
     targets_to_messages,
 )
+
+_DONE_ONCE = (admin_pb2.RemoveOverrideRequest, admin_pb2.StopCatchUpRequest, admin_pb2.CancelReassignmentRequest)
+"""Their second answer is Missing."""
 
 
 class MetricsClient(Client):
@@ -92,4 +95,11 @@ class AdminClient(Client):
             response: Message = ask(request, timeout=seconds, metadata=tuple(metadata))
             return response
 
-        return self._endpoints.call(run, timeout)
+        return self._endpoints.call(run, timeout, once=_is_done_once(request))
+
+
+def _is_done_once(request: Message) -> bool:
+    """Whether the second of two such requests would be answered as if the first had not been made."""
+    if isinstance(request, admin_pb2.SetOverrideRequest):
+        return bool(request.override.etag)
+    return isinstance(request, _DONE_ONCE)

@@ -217,7 +217,7 @@ class AdminSnapshots:
             throttles={resource: keys for resource, keys in standing.items() if keys},
             default_throttles=read_defaults.result(),
             ledger=ledger.entries,
-            replicas={b: moves.replicas_of(b) for b in replicas_of},
+            replicas=moves.replicas_on(replicas_of),
             unreadable_configs={**unreadable, **ledger.unreadable},
             problems=moves.problems,
             assignments=moves.assignments(partitions),
@@ -236,7 +236,7 @@ class AdminSnapshots:
         if not moves.reassignments:
             return self._kafka.topic_configs(None, timeout=time_left(deadline))
         ours = {resource.name for resource in ledger.entries if resource.type is ResourceType.TOPIC}
-        held = {topic for b in replicas_of for topic in moves.replicas_of(b)}
+        held = {topic for topics in moves.replicas_on(replicas_of).values() for topic in topics}
         return self._kafka.topic_configs(moves.reassignments.keys() | ours | held, timeout=time_left(deadline))
 
     def _settled(

@@ -8,7 +8,6 @@ reassignment that is as it was stays the same one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
 
 from autothrottle.adapters.zookeeper.codec import StateNode, TopicNode, parse_reassignments, parse_topic
 from autothrottle.adapters.zookeeper.parsed import ParsedNodes
@@ -203,13 +202,16 @@ class Moves:
     def replicas_on(self, broker_ids: frozenset[int]) -> dict[int, dict[str, tuple[int, ...]]]:
         """Return broker -> topic -> its partitions there; any thread may ask.
 
-        One pass for all brokers, since 100,000 partitions are looked at.
+        One pass for all brokers, since 100,000 partitions are looked at and there may be 1,000 brokers.
         """
         found: dict[int, dict[str, tuple[int, ...]]] = {b: {} for b in sorted(broker_ids)}
         for topic, node in list(self._topics.items()) if broker_ids else ():
-            held = sorted(p for p, replicas in node.replicas.items() if not broker_ids.isdisjoint(replicas))
-            for broker_id in broker_ids.intersection(chain.from_iterable(node.replicas[p] for p in held)):
-                found[broker_id][topic] = tuple(p for p in held if broker_id in node.replicas[p])
+            held: dict[int, list[int]] = {}
+            for p in sorted(p for p, replicas in node.replicas.items() if not broker_ids.isdisjoint(replicas)):
+                for broker_id in broker_ids.intersection(node.replicas[p]):
+                    held.setdefault(broker_id, []).append(p)
+            for broker_id, numbers in held.items():
+                found[broker_id][topic] = tuple(numbers)
         return found
 
 

@@ -187,11 +187,11 @@ def reassignments_table(found: Reassignments) -> str:
             _ids(one.adding_replicas),
             _ids(one.removing_replicas),
             "unknown" if one.bytes_left is None else format_size(one.bytes_left),
-            "unknown" if one.eta is None else _time(one.eta) + _interval(one.eta_low, one.eta_high),
+            "unknown" if one.eta is None else _about(one.eta, one.eta_low, one.eta_high),
         )
         for one in found.topics
     ]
-    whole = f"\n\nall done about {_time(found.eta)}{_interval(found.eta_low, found.eta_high)}" if found.eta else ""
+    whole = f"\n\nall done about {_about(found.eta, found.eta_low, found.eta_high)}" if found.eta else ""
     return _table(header, rows) + whole
 
 
@@ -251,16 +251,23 @@ def _eta(cycle: Cycle) -> str:
     """When it is done, and the interval of that, or what it is by."""
     if cycle.eta is None:
         return ""
-    about = f", done about {_time(cycle.eta)}"
-    return f"{about} at these throttles" if cycle.eta_is_static else about + _interval(cycle.eta_low, cycle.eta_high)
+    if cycle.eta_is_static:
+        return f", done about {_time(cycle.eta)} at these throttles"
+    return f", done about {_about(cycle.eta, cycle.eta_low, cycle.eta_high)}"
 
 
-def _interval(low: datetime | None, high: datetime | None) -> str:
-    return "" if low is None else f" ({_clock(low)} to {'unknown' if high is None else _clock(high)})"
+def _about(eta: datetime, low: datetime | None, high: datetime | None) -> str:
+    """A time and its interval, of whose ends the clock is enough on the same day."""
+    if low is None:
+        return _time(eta)
+    first, last = (_end(end, eta) for end in (low, high))
+    return f"{_time(eta)} ({first} to {last})"
 
 
-def _clock(time: datetime) -> str:
-    return time.strftime("%H:%M:%S")
+def _end(time: datetime | None, eta: datetime) -> str:
+    if time is None:
+        return "unknown"
+    return time.strftime("%H:%M:%S") if time.date() == eta.date() else _time(time)
 
 
 def _decisions_table(decisions: Iterable[Decision]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -48,3 +49,17 @@ def test_the_client_reads_what_the_planner_sends() -> None:
 def test_as_json_it_has_its_own_fields() -> None:
     told = json.loads(tables.to_json(cycle(7, 12)))
     assert (told["bytes_left"], told["eta"]) == (7, "2026-11-02T12:12:00Z")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (11, 14, "2026-11-02T12:12:00Z (12:11:00 to 12:14:00)"),
+        (11, 13 * 60, "2026-11-02T12:12:00Z (12:11:00 to 2026-11-03T01:00:00Z)"),
+        (11, None, "2026-11-02T12:12:00Z (12:11:00 to unknown)"),
+    ],
+)
+def test_the_end_of_an_interval_on_another_day_has_its_date(low: int, high: int | None, words: str) -> None:
+    ends = [None if minutes is None else NOON + timedelta(minutes=minutes) for minutes in (low, high)]
+    one = replace(cycle(900_000, 12), eta_low=ends[0], eta_high=ends[1])
+    assert shown(one) == [f"bytes left 0.90 MB, done about {words}"]

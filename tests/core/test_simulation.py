@@ -14,7 +14,7 @@ from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.flows import Flow
 from autothrottle.core.loads import MEGABYTE, BytesPerSecond, Capacity
-from autothrottle.core.simulated_link import QuotaMeter, fair_shares
+from autothrottle.core.simulated_link import Contention, QuotaMeter, Sharing, fair_shares
 from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition
 from autothrottle.core.topology import NO_LEADER
 
@@ -281,6 +281,41 @@ def test_clients_and_replication_give_way_in_proportion_to_demand() -> None:
     assert counters.client_offered == pytest.approx(500 * MEGABYTE)
 
 
+def crowded(sharing: Sharing, clients: float) -> Cluster:
+    """Broker 2 copies from 1 while clients want so much of each of their links."""
+    traffic = ClientTraffic.constant(round(clients), round(clients))
+    cluster = Cluster(brokers(1, 2, traffic=traffic), [partition()], sharing=sharing)
+    cluster.start_reassignment({("t", 0): (2,)})
+    run(cluster, 10)
+    return cluster
+
+
+def test_by_connections_the_move_has_one_of_65_on_a_link_that_clients_fill() -> None:
+    sharing = Sharing(Contention.CONNECTIONS, client_connections=64)
+    full = crowded(sharing, 120 * MEGABYTE)
+    assert full.brokers[2].rx.replication == pytest.approx(10 * LINK / 65)
+    half = crowded(sharing, 50 * MEGABYTE)
+    assert half.brokers[2].rx.replication == pytest.approx(10 * LINK / 2)
+    assert half.brokers[2].rx.client_deferred == 0
+
+
+def test_behind_clients_the_move_has_what_they_leave() -> None:
+    sharing = Sharing(Contention.CLIENTS_FIRST)
+    assert crowded(sharing, 120 * MEGABYTE).brokers[2].rx.replication == 0
+    assert crowded(sharing, 70 * MEGABYTE).brokers[2].rx.replication == pytest.approx(10 * 30 * MEGABYTE)
+
+
+def test_a_fetcher_limits_what_comes_from_one_broker_and_not_what_comes_from_another() -> None:
+    parts = [partition(0, isr=(1,)), partition(1, isr=(1,)), partition(2, isr=(2,))]
+    cluster = Cluster(brokers(1, 2, 3), parts, sharing=Sharing(fetcher_rate=20 * MEGABYTE))
+    cluster.start_reassignment({p.key: (3,) for p in parts})
+    run(cluster, 10)
+    assert cluster.flow_bytes == {
+        Flow(1, 3): pytest.approx(200 * MEGABYTE),
+        Flow(2, 3): pytest.approx(200 * MEGABYTE),
+    }
+
+
 def test_deferred_bytes_are_served_later_and_stay_counted() -> None:
     traffic = ClientTraffic((TrafficStep(0, 0, 120 * MEGABYTE), TrafficStep(5, 0, 20 * MEGABYTE)))
     cluster = Cluster(brokers(1, traffic=traffic), [])
@@ -374,6 +409,53 @@ def test_a_partition_without_leader_copies_nothing() -> None:
     run(cluster, 10)
     assert cluster.moving() == (("t", 0),)
     assert cluster.flow_bytes == {}
+
+
+def test_another_leads_what_a_lost_broker_led_and_that_copies_what_it_missed_when_it_is_back() -> None:
+    cluster = Cluster(
+        brokers(1, 2, 3, traffic=ClientTraffic.constant(10 * MEGABYTE, 10 * MEGABYTE)),
+        [partition(size=1_000 * MEGABYTE, isr=(1, 3), produce_rate=5 * MEGABYTE)],
+    )
+    cluster.start_reassignment({("t", 0): (1, 3, 2)})
+    run(cluster, 2)
+    cluster.lose(1)
+    moving, before = cluster.partitions["t", 0], cluster.brokers[1].counters()
+    assert (moving.leader, moving.leader_epoch, moving.isr) == (3, 1, (3,))
+    run(cluster, 4)
+    assert cluster.brokers[1].counters() == before
+    assert cluster.flow_bytes[Flow(3, 2)] > 300 * MEGABYTE
+    lacking = moving.lacks(1)
+    assert lacking == pytest.approx(4 * 5 * MEGABYTE, rel=0.05)
+    cluster.restore(1)
+    finish(cluster)
+    assert cluster.flow_bytes[Flow(3, 1)] >= lacking
+    assert sorted(moving.isr) == [1, 2, 3]
+
+
+def test_what_only_a_lost_broker_had_waits_until_it_is_back() -> None:
+    cluster = moving_to_2(size=1_000 * MEGABYTE)
+    run(cluster, 2)
+    cluster.lose(1)
+    landed = cluster.partitions["t", 0].landed[2]
+    run(cluster, 10)
+    moving = cluster.partitions["t", 0]
+    assert (moving.leader, moving.isr, moving.landed[2]) == (NO_LEADER, (1,), landed)
+    cluster.restore(1)
+    assert moving.leader == 1
+    assert finish(cluster) == pytest.approx((1_000 * MEGABYTE - landed) / LINK, abs=0.2)
+
+
+def test_a_broker_takes_the_lead_of_what_it_has_in_sync_and_of_nothing_else() -> None:
+    parts = [partition(0, isr=(1, 3)), partition(1, isr=(2, 1))]
+    cluster = Cluster(brokers(1, 2, 3, 4), parts)
+    cluster.start_reassignment({("t", 0): (1, 3, 4), ("t", 1): (2, 1, 4)})
+    cluster.elect(3)
+    run(cluster, 2)
+    assert [p.leader for p in parts] == [3, 2]
+    assert set(cluster.flow_bytes) == {Flow(3, 4), Flow(2, 4)}
+    cluster.lose(3)
+    with pytest.raises(Missing, match=r"none of those that run: \[1, 2, 4\]"):
+        cluster.elect(3)
 
 
 def test_reordering_and_removing_are_done_at_once_and_move_no_byte() -> None:

@@ -15,16 +15,24 @@ import pytest
 from autothrottle.__main__ import main
 from autothrottle.adapters.decision_log import DecisionLog, LogLimits
 from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
-from autothrottle.core.configs import FOLLOWER_RATE, ConfigResource, ReplicaRole
+from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, ConfigResource, ReplicaRole
 from autothrottle.core.loads import Capacity
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.core.simulated_link import Contention, Sharing
 from autothrottle.lab.recording import Outcome, Recording, bound
 from autothrottle.lab.scenario_file import read_scenario
 from autothrottle.lab.simulate import configure, play, scenario_of
-from autothrottle.lab.virtual import VirtualBroker, VirtualMove, VirtualRecovery, VirtualScenario
+from autothrottle.lab.virtual import (
+    Happening,
+    VirtualBroker,
+    VirtualEvent,
+    VirtualMove,
+    VirtualRecovery,
+    VirtualScenario,
+)
 from tests.builders import limits, mb
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "scenario.toml"
@@ -143,6 +151,59 @@ def test_what_clients_alone_cannot_get_is_not_the_moves_fault() -> None:
     assert outcome.ports[1001, ReplicaRole.LEADER].saturated_seconds >= 10
 
 
+def test_when_a_leader_fails_the_next_one_is_throttled_at_once_and_takes_part() -> None:
+    scenario = replace(
+        replacement(ClientTraffic.constant(mb(20), mb(20)), mb(6_000)),
+        events=[VirtualEvent(timedelta(seconds=30), 1001, Happening.FAILS)],
+        interval=timedelta(seconds=60),
+    )
+    recording, recovery = Recording(scenario), VirtualRecovery(scenario)
+    seen: dict[int, str | None] = {}
+
+    def watch(watched: VirtualRecovery) -> None:
+        recording.watch(watched)
+        config = watched.kafka.configs.get(ConfigResource.broker(1002), {})
+        seen[round(watched.brokers.now - watched.start)] = config.get(LEADER_RATE)
+
+    outcome = recording.outcome(recovery, recovery.run(watch=watch))
+    assert seen[29] is None
+    assert int(seen[32] or 0) >= mb(50)
+    assert recovery.kafka.topics["t"][0].leader == 1002
+    moved = {broker_id: one.moved for (broker_id, role), one in outcome.ports.items() if role is ReplicaRole.LEADER}
+    assert moved[1001] + moved[1002] == pytest.approx(mb(6_000))
+    assert moved[1001] < 0.6 * mb(6_000) < 6 * moved[1002]
+
+
+def test_a_destination_that_fails_and_returns_takes_that_much_longer() -> None:
+    calm = replace(replacement(ClientTraffic.constant(mb(20), 0), mb(6_000)), policy=HeadroomPolicy())
+    fails = VirtualEvent(timedelta(seconds=30), 1006, Happening.FAILS)
+    returns = VirtualEvent(timedelta(seconds=90), 1006, Happening.RETURNS)
+    hour = timedelta(hours=1)
+    longer = play(replace(calm, events=[fails, returns]), hour).seconds - play(calm, hour).seconds
+    assert longer == pytest.approx(60, abs=10)
+    with pytest.raises(TimeoutError):
+        play(replace(calm, events=[fails]), timedelta(minutes=5))
+
+
+def test_events_fetchers_and_contention_of_a_file_are_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = '[[event]]\nat = 60\nbroker = 1006\nwhat = "returns"\n[[event]]\nat = 50\nbroker = 1006\nwhat = "fails"\n'
+    top = '= 5\ncontention = "clients-first"\nclient-connections = 9\nfetcher-rate = 27\n[pl'
+    path = file(tmp_path, ("[[move]]", f"{events}[[move]]"), ("= 5\n[pl", top))
+    read = read_scenario(Path(path))
+    assert [(one.at.total_seconds(), one.what) for one in read.events] == [
+        (50, Happening.FAILS),
+        (60, Happening.RETURNS),
+    ]
+    assert read.sharing == Sharing(Contention.CLIENTS_FIRST, 9, mb(27))
+    assert main(["simulate", path]) == 0
+    rows = shown(capsys.readouterr().out)
+    assert rows["bound"].startswith("240.0 s")
+    assert rows["bound"].endswith("had no broker failed, returned or taken the lead)")
+    assert float(rows["makespan"].split()[0]) == pytest.approx(250, abs=5)
+
+
 def test_equal_scenarios_have_equal_outcomes_whoever_joins_first() -> None:
     def played() -> Outcome:
         brokers = {b: VirtualBroker(LINK, ClientTraffic.constant(mb(20), mb(20))) for b in (1, 2, 3, 4)}
@@ -201,7 +262,7 @@ def test_the_example_is_accepted_and_what_it_has_commented_out_is_the_default(tm
     assert {move.partition for move in read.moves if move.topic == "orders"} == set(range(12))
     text = EXAMPLE.read_text()
     path = tmp_path / "all.toml"
-    for key in ("metrics-delay", "step", "longest", "begin"):
+    for key in ("metrics-delay", "step", "longest", "begin", "contention", "client-connections"):
         assert f"\n# {key} = " in text
         text = text.replace(f"\n# {key} = ", f"\n{key} = ")
     path.write_text(text)
@@ -249,6 +310,18 @@ def test_a_configuration_file_and_the_environment_beat_the_scenario(tmp_path: Pa
         ("to = [1001, 1006]", "to = [1001]", "one of them at least not among the replicas"),
         ("[[move]]", "[[moves]]", "did you mean move?"),
         ("[[move]]", "[[move", "is no TOML"),
+        ("= 5\n", '= 5\ncontention = "tcp"\n', "it must be one of proportional, connections, clients-first"),
+        ("= 5\n", "= 5\nclient-connections = 0\n", "client-connections is 0; it must be a number of connections"),
+        ("= 5\n", "= 5\nclient-connections = 1.5\n", "client-connections is 1.5; it must be an integer"),
+        ("= 5\n", "= 5\nfetcher-rate = 0\n", "fetcher-rate is 0; it must be a number of MB/s, >= 0.001"),
+        ("[[move]]", "[[event]]\nat = 9\nbroker = 9\n[[move]]", "broker is 9; it must be one of the brokers [1001,"),
+        ("[[move]]", '[[event]]\nbroker = 1006\nwhat = "fails"\n[[move]]', "at is not given"),
+        ("[[move]]", "[[event]]\nat = 9\nbroker = 1006\n[[move]]", "one of fails, returns, leads"),
+        (
+            "[[move]]",
+            '[[event]]\nat = 9\nbroker = 1006\nwhat = "returns"\n[[move]]',
+            "what is 'returns'; it must be something that can happen to a broker that is up",
+        ),
     ],
 )
 def test_a_scenario_that_makes_no_sense_is_refused_with_value_range_and_fix(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from autothrottle.core.client_traffic import ClientTraffic
 from autothrottle.core.configs import ReplicaRole
@@ -15,6 +16,28 @@ from autothrottle.core.loads import BytesPerSecond
 
 Constraint = tuple[float, Sequence[int]]
 """A limit in bytes, and the indexes of the streams whose bytes together stay within it."""
+
+
+class Contention(StrEnum):
+    """Who gives way on a link that clients and replication oversubscribe: TCP decides, and nobody knows beforehand."""
+
+    PROPORTIONAL = "proportional"
+    """Both, in proportion to what they want: hard on clients."""
+    CONNECTIONS = "connections"
+    """Each connection gets the same: the clients have many, replication has one for each broker at the other end."""
+    CLIENTS_FIRST = "clients-first"
+    """Replication alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How links are shared."""
+
+    contention: Contention = Contention.PROPORTIONAL
+    client_connections: int = 64
+    """Through each link, >= 1; with `CONNECTIONS` only."""
+    fetcher_rate: BytesPerSecond | None = None
+    """What one broker copies from another one at most, whatever their links have: its fetchers do no more; > 0."""
 
 
 def fair_shares(wants: Sequence[float], constraints: Sequence[Constraint]) -> list[float]:
@@ -120,6 +143,8 @@ class Port:
         self.traffic = traffic
         self.rate: BytesPerSecond | None = None
         """The throttle; None: unlimited."""
+        self.up = True
+        """Whether the broker runs."""
         self.meter = QuotaMeter()
         self.client_offered = 0.0
         """What clients wanted to be carried."""
@@ -142,15 +167,27 @@ class Port:
         return round(self.client_carried + self.replication)
 
     def offer(self, amount: float) -> None:
-        """Let clients want `amount` in the step that begins."""
-        self._arriving = amount
+        """Let clients want `amount` in the step that begins; of a broker that is down nobody wants anything."""
+        self._arriving = amount if self.up else 0.0
         self._in_step = 0.0
 
-    def replication_limit(self, wanted: float, seconds: float) -> float:
-        """Return what replication may carry in this step; like clients, it gives way in proportion."""
+    def replication_limit(self, wanted: float, connections: int, seconds: float, sharing: Sharing) -> float:
+        """Return what replication may carry in this step.
+
+        Args:
+            wanted: bytes that it would carry without clients.
+            connections: how many carry it.
+            seconds: how long the step is.
+            sharing: who gives way.
+        """
         limit = self.capacity * seconds
-        demand = self._arriving + wanted
-        return limit - self._arriving if demand <= limit else limit * wanted / demand
+        if sharing.contention is Contention.PROPORTIONAL:
+            demand = self._arriving + wanted
+            return limit - self._arriving if demand <= limit else limit * wanted / demand
+        free = max(limit - self._arriving - self.client_backlog, 0.0)
+        if sharing.contention is Contention.CLIENTS_FIRST:
+            return free
+        return max(free, limit * connections / (connections + sharing.client_connections))
 
     def carry(self, amount: float) -> None:
         """Carry replication in this step."""
@@ -159,6 +196,8 @@ class Port:
 
     def serve_clients(self, seconds: float) -> None:
         """Carry for clients what replication has left free, the backlog first."""
+        if not self.up:
+            return
         before = self.client_backlog
         free = max(self.capacity * seconds - self._in_step, 0.0)
         self.client_offered += self._arriving

@@ -11,9 +11,9 @@ How a step divides the links:
    lacks. A stream of out-of-sync replicas is held back by the meters of the sides that list it; in-sync
    traffic is counted by those meters and never held back.
 2. Streams share links and meters max-min fair.
-3. On a link that clients and streams oversubscribe both give way in proportion to what they wanted. Bytes of
-   clients that do not fit are deferred: they wait in a backlog, which is served from what a later step leaves
-   free.
+3. On a link that clients and streams oversubscribe both give way in proportion to what they wanted, or as `Sharing`
+   says. Bytes of clients that do not fit are deferred: they wait in a backlog, which is served from what a later step
+   leaves free.
 
 Source: KIP-73 (quotas), KIP-455 (reassignments).
 """
@@ -28,7 +28,7 @@ from autothrottle.core.configs import WILDCARD, ReplicaRole
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.flows import Flow
 from autothrottle.core.loads import BytesPerSecond, Capacity
-from autothrottle.core.simulated_link import Constraint, Port, fair_shares
+from autothrottle.core.simulated_link import Constraint, Port, Sharing, fair_shares
 from autothrottle.core.topology import NO_LEADER
 
 TopicPartition = tuple[str, int]
@@ -61,6 +61,16 @@ class SimulatedBroker:
     def rx(self) -> Port:
         """The direction that the follower role uses."""
         return self.ports[ReplicaRole.FOLLOWER]
+
+    @property
+    def up(self) -> bool:
+        """Whether it runs."""
+        return all(port.up for port in self.ports.values())
+
+    def switch(self, up: bool) -> None:
+        """Let it run, or not."""
+        for port in self.ports.values():
+            port.up = up
 
     def counters(self) -> BrokerCounters:
         """Return what the broker has carried so far."""
@@ -161,6 +171,22 @@ class SimulatedPartition:
         self.isr = (*self.isr, broker_id)
         self.version += 1
 
+    def lead(self, leader: int) -> None:
+        """Let another in-sync replica lead, which has everything; -1: none."""
+        if leader == self.leader:
+            return
+        self.leader = leader
+        self.leader_epoch += 1
+        self.version += 1
+        if leader != NO_LEADER:
+            self.landed[leader] = self.size
+
+    def drop(self, broker_id: int) -> None:
+        """Take the replica of a broker that is down out of the ISR, unless it is the last one."""
+        if broker_id in self.isr and len(self.isr) > 1:
+            self.isr = tuple(b for b in self.isr if b != broker_id)
+            self.version += 1
+
     def finish(self) -> None:
         """End the reassignment once all adding replicas are in sync: the removing ones go."""
         self._keep(tuple(b for b in self.replicas if b not in self.removing))
@@ -212,13 +238,14 @@ class Cluster:
         partitions: Sequence[SimulatedPartition],
         *,
         fetch_bytes: int = FETCH_BYTES,
+        sharing: Sharing = Sharing(),  # noqa: B008 (frozen)
         script_waits_for_reassignment: bool = False,
     ) -> None:
         """Begin at time 0.
 
         A replica on a broker that is not among `brokers` is on a dead one. With
         `script_waits_for_reassignment` the clients' traffic stays what it is at 0 s until the first
-        reassignment starts, and its script runs from there.
+        reassignment starts, and its script runs from there. `sharing` says who gives way on links that are full.
         """
         self.brokers: Mapping[int, SimulatedBroker] = {b.broker_id: b for b in brokers}
         self.partitions: Mapping[TopicPartition, SimulatedPartition] = {p.key: p for p in partitions}
@@ -228,7 +255,7 @@ class Cluster:
         """Flow -> cumulative bytes landed, in sync or not."""
         self.unthrottled_bytes = 0.0
         """Cumulative bytes that out-of-sync replicas copied while neither side held them back."""
-        self._fetch_bytes = fetch_bytes
+        self._fetch_bytes, self._sharing = fetch_bytes, sharing
         self._now_ms = 0
         self._script_start_ms: int | None = None if script_waits_for_reassignment else 0
         self._listed: dict[tuple[str, ReplicaRole], frozenset[str]] = {}
@@ -259,6 +286,10 @@ class Cluster:
         that one's.
         """
         return self._ideal_seconds
+
+    def is_up(self, broker_id: int) -> bool:
+        """Return whether there is such a broker, and it runs."""
+        return broker_id in self.brokers and self.brokers[broker_id].up
 
     def set_rate(self, broker_id: int, role: ReplicaRole, rate: BytesPerSecond | None) -> None:
         """Set the throttle of a broker in a role, None for unlimited; it works from the next fetch on.
@@ -304,6 +335,42 @@ class Cluster:
         self._note_ideal([self.partitions[key] for key in moves], alone)
         self._settle()
 
+    def lose(self, broker_id: int) -> None:
+        """Let a broker fail: its clients go, others lead what it led, and it leaves each ISR that has another replica.
+
+        Raises:
+            Missing: there is no such broker.
+        """
+        self._switch(broker_id, up=False)
+        for partition in self.partitions.values():
+            partition.drop(broker_id)
+            if partition.leader == broker_id:
+                partition.lead(next((b for b in partition.replicas if self._may_lead(partition, b)), NO_LEADER))
+
+    def restore(self, broker_id: int) -> None:
+        """Let a broker be back with the logs that it had: it copies what it lacks, and leads what nobody leads.
+
+        Raises:
+            Missing: there is no such broker.
+        """
+        self._switch(broker_id, up=True)
+        for partition in self.partitions.values():
+            if partition.leader == NO_LEADER and self._may_lead(partition, broker_id):
+                partition.lead(broker_id)
+
+    def elect(self, broker_id: int) -> None:
+        """Let a broker lead every partition of which it has a replica in sync.
+
+        Raises:
+            Missing: there is no such broker, or it is down.
+        """
+        if not self.is_up(broker_id):
+            raise Missing(f"broker {broker_id} is none of those that run: {sorted(filter(self.is_up, self.brokers))}")
+        for partition in self.partitions.values():
+            if self._may_lead(partition, broker_id):
+                partition.lead(broker_id)
+        self._streams = None
+
     def step(self, seconds: float) -> None:
         """Let whole milliseconds pass, with everything constant meanwhile; 0.1 s is a good step.
 
@@ -337,6 +404,15 @@ class Cluster:
                 f"name at least one broker of {sorted(known)}, each once"
             )
 
+    def _switch(self, broker_id: int, up: bool) -> None:
+        if broker_id not in self.brokers:
+            raise Missing(f"broker {broker_id} is none of {sorted(self.brokers)}")
+        self.brokers[broker_id].switch(up)
+        self._streams = None
+
+    def _may_lead(self, partition: SimulatedPartition, broker_id: int) -> bool:
+        return broker_id in partition.isr and self.is_up(broker_id)
+
     def _ports(self) -> Iterator[Port]:
         for broker in self.brokers.values():
             yield from broker.ports.values()
@@ -346,7 +422,7 @@ class Cluster:
 
     def _grow(self, seconds: float) -> None:
         for partition in self.partitions.values():
-            if partition.produce_rate and partition.leader in self.brokers:
+            if partition.produce_rate and self.is_up(partition.leader):
                 partition.size += partition.produce_rate * seconds
                 partition.landed[partition.leader] = partition.size
 
@@ -367,7 +443,7 @@ class Cluster:
 
     def _add_to_stream(self, streams: dict[object, _Stream], partition: SimulatedPartition, follower: int) -> None:
         leader, in_sync = partition.leader, follower in partition.isr
-        if follower == leader or leader not in self.brokers or follower not in self.brokers:
+        if follower == leader or not self.is_up(leader) or not self.is_up(follower):
             return
         if in_sync and not partition.produce_rate:
             return
@@ -393,12 +469,22 @@ class Cluster:
             for port, _ in stream.sides:
                 links.setdefault(port, []).append(i)
         alone: list[Constraint] = [(port.capacity * seconds, members) for port, members in links.items()]
-        wanted = fair_shares(wants, alone + quotas)
-        beside_clients: list[Constraint] = [
-            (port.replication_limit(sum(wanted[i] for i in members), seconds), members)
-            for port, members in links.items()
-        ]
-        return fair_shares(wants, beside_clients + quotas)
+        held_back = quotas + self._fetchers(streams, seconds)
+        wanted = fair_shares(wants, alone + held_back)
+        beside_clients: list[Constraint] = []
+        for port, members in links.items():
+            connections = len({streams[i].flow for i in members if wanted[i] > 0})
+            amount = sum(wanted[i] for i in members)
+            beside_clients.append((port.replication_limit(amount, connections, seconds, self._sharing), members))
+        return fair_shares(wants, beside_clients + held_back)
+
+    def _fetchers(self, streams: list[_Stream], seconds: float) -> list[Constraint]:
+        if self._sharing.fetcher_rate is None:
+            return []
+        flows: dict[Flow, list[int]] = {}
+        for i, stream in enumerate(streams):
+            flows.setdefault(stream.flow, []).append(i)
+        return [(self._sharing.fetcher_rate * seconds, members) for members in flows.values()]
 
     def _quotas(self, streams: list[_Stream], wants: list[float]) -> list[Constraint]:
         held_back: dict[Port, list[int]] = {}
@@ -432,7 +518,7 @@ class Cluster:
                 self._streams = None
 
     def _has_caught_up(self, partition: SimulatedPartition, follower: int) -> bool:
-        if follower in partition.isr or follower not in self.brokers or partition.leader not in self.brokers:
+        if follower in partition.isr or not self.is_up(follower) or not self.is_up(partition.leader):
             return False
         return partition.lacks(follower) < _CAUGHT_UP_BYTES
 

@@ -6,12 +6,14 @@ Here it is noted and added up; how it is shown is in `simulate`. The types to kn
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autothrottle.core.bound import PortDemand, bound_seconds, budget
 from autothrottle.core.changes import Change
 from autothrottle.core.configs import ReplicaRole, ResourceType
+from autothrottle.core.flows import Flow
 from autothrottle.core.history import Port
 from autothrottle.core.simulation import Cluster
 from autothrottle.lab.virtual import VirtualRecovery, VirtualScenario
@@ -66,7 +68,10 @@ class Outcome:
     seconds: float
     """How long it took."""
     bound_seconds: float
-    """How long it takes at least when every port keeps to its share of the headroom; infinite: it never ends so."""
+    """How long it takes at least when every port keeps to its share of the headroom; infinite: it never ends so.
+
+    Nothing that happened to brokers is in it.
+    """
     ports: Mapping[Port, PortOutcome]
     """Those that took part."""
     rate_writes: Mapping[int, int]
@@ -74,6 +79,8 @@ class Outcome:
     list_writes: int
     """How often a topic's lists were written."""
     cycles: int
+    events: int = 0
+    """How much was to happen to brokers meanwhile."""
 
     @property
     def saturated_seconds(self) -> int:
@@ -105,6 +112,7 @@ class Recording:
     def __init__(self, scenario: VirtualScenario) -> None:
         self._scenario = scenario
         self._ports: dict[Port, _Counters] = {}
+        self._took_part = set(_taking_part(scenario))
         self._at = 0.0
 
     def watch(self, recovery: VirtualRecovery) -> None:
@@ -113,7 +121,7 @@ class Recording:
         if not self._ports:
             self._ports = {
                 key: _Counters(p.replication, p.client_offered, p.client_deferred, p.total, p.client_offered)
-                for key in _taking_part(self._scenario)
+                for key in self._watched()
                 for p in [recovery.brokers.brokers[key[0]].ports[key[1]]]
             }
             return
@@ -123,12 +131,22 @@ class Recording:
             noted.seconds.append(Second(at, carried, offered, port.rate))
             noted.carried, noted.offered_then = port.total, port.client_offered
         self._at = at
+        if self._scenario.events:
+            self._took_part |= _moving_through(recovery.brokers)
+
+    def _watched(self) -> list[Port]:
+        """Ports that take part, or may when another broker leads."""
+        if not self._scenario.events:
+            return sorted(self._took_part, key=_by_broker)
+        return sorted(((b, role) for b in self._scenario.brokers for role in ReplicaRole), key=_by_broker)
 
     def outcome(self, recovery: VirtualRecovery, took: float) -> Outcome:
         """Return what came of it, once it has ended after so many seconds."""
         without = _deferred_without(self._scenario, took)
         ports = {}
         for key, noted in self._ports.items():
+            if key not in self._took_part:
+                continue
             port = recovery.brokers.brokers[key[0]].ports[key[1]]
             ports[key] = PortOutcome(
                 capacity=port.capacity,
@@ -145,6 +163,7 @@ class Recording:
             rate_writes=_rate_writes(written),
             list_writes=sum(change.resource.type is ResourceType.TOPIC for change in written),
             cycles=recovery.cycles,
+            events=len(self._scenario.events),
         )
 
 
@@ -161,9 +180,36 @@ def bound(scenario: VirtualScenario) -> float:
             for key in ((leader, ReplicaRole.LEADER), (follower, ReplicaRole.FOLLOWER)):
                 sizes[key] += move.size
                 growth[key] += move.produce_rate
-    return bound_seconds(
-        PortDemand(sizes[key], _budget(scenario, key, in_sync.get(key, 0.0)), growth[key]) for key in sizes
-    )
+    demands = [PortDemand(sizes[key], _budget(scenario, key, in_sync.get(key, 0.0)), growth[key]) for key in sizes]
+    return bound_seconds([*demands, *_fetcher_demands(scenario)])
+
+
+def _fetcher_demands(scenario: VirtualScenario) -> list[PortDemand]:
+    """What fetchers have to copy, each from one leader, where there is a limit to that."""
+    rate = scenario.sharing.fetcher_rate
+    if rate is None:
+        return []
+    paths: dict[Flow, tuple[float, float]] = {}
+    for move in scenario.moves:
+        for follower in scenario.adding(move):
+            flow = Flow(scenario.leader(move), follower)
+            size, growth = paths.get(flow, (0.0, 0.0))
+            paths[flow] = size + move.size, growth + move.produce_rate
+    return [PortDemand(size, [(0.0, rate)], growth) for size, growth in paths.values()]
+
+
+def _moving_through(cluster: Cluster) -> set[Port]:
+    """Ports through which something is copied that moves."""
+    found: set[Port] = set()
+    for partition in map(cluster.partitions.__getitem__, cluster.moving()):
+        for follower in partition.adding:
+            if follower not in partition.isr and cluster.is_up(partition.leader) and cluster.is_up(follower):
+                found |= {(partition.leader, ReplicaRole.LEADER), (follower, ReplicaRole.FOLLOWER)}
+    return found
+
+
+def _by_broker(port: Port) -> tuple[int, str]:
+    return port[0], port[1].value
 
 
 def _taking_part(scenario: VirtualScenario) -> list[Port]:
@@ -171,7 +217,7 @@ def _taking_part(scenario: VirtualScenario) -> list[Port]:
     for move in scenario.moves:
         for follower in scenario.adding(move):
             found |= {(scenario.leader(move), ReplicaRole.LEADER), (follower, ReplicaRole.FOLLOWER)}
-    return sorted(found, key=lambda key: (key[0], key[1].value))
+    return sorted(found, key=_by_broker)
 
 
 def _in_sync_rates(scenario: VirtualScenario) -> dict[Port, float]:
@@ -198,8 +244,15 @@ def _budget(scenario: VirtualScenario, key: Port, in_sync: float) -> list[tuple[
 
 def _deferred_without(scenario: VirtualScenario, seconds: float) -> dict[Port, float]:
     """What of the clients' bytes has to wait on each port when nothing moves."""
-    still = Cluster(list(scenario.cluster().brokers.values()), list(scenario.cluster().partitions.values()))
+    still = Cluster(
+        list(scenario.cluster().brokers.values()),
+        list(scenario.cluster().partitions.values()),
+        sharing=scenario.sharing,
+    )
+    to_come = deque(scenario.events)
     while still.now < seconds:
+        while to_come and still.now >= to_come[0].at.total_seconds():
+            to_come.popleft().play(still)
         still.step(scenario.step.total_seconds())
     return {(b, role): port.client_deferred for b, one in still.brokers.items() for role, port in one.ports.items()}
 

@@ -19,7 +19,8 @@ from autothrottle.core.capacity import MAX_CAPACITY_MEGABYTES, parse_capacity
 from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
 from autothrottle.core.errors import Invalid
 from autothrottle.core.loads import MEGABYTE
-from autothrottle.lab.virtual import BEGIN, VirtualBroker, VirtualMove
+from autothrottle.core.simulated_link import Contention, Sharing
+from autothrottle.lab.virtual import BEGIN, Happening, VirtualBroker, VirtualEvent, VirtualMove
 
 PLANNER_OPTIONS = (
     "policy",
@@ -42,6 +43,11 @@ _MOST_PARTITIONS = 5_000
 _MOST_MEGABYTES = 10**9
 """Of one partition."""
 _MOST_ID = 2**31 - 1
+_MOST_CONNECTIONS = 1_000_000
+_KEYS = (
+    *("begin", "metrics-delay", "step", "longest", "contention", "client-connections", "fetcher-rate"),
+    *("planner", "broker", "move", "event"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,8 @@ class ScenarioFile:
     name: str
     brokers: Mapping[int, VirtualBroker]
     moves: Sequence[VirtualMove]
+    events: Sequence[VirtualEvent]
+    sharing: Sharing
     planner: Mapping[str, str]
     """Option -> its text; for those that are given nowhere else."""
     metrics_delay: timedelta
@@ -118,13 +126,14 @@ def read_scenario(path: Path) -> ScenarioFile:
         raise Invalid(f"scenario {str(path)!r} cannot be read: {error.strerror}. Fix: name a TOML file") from None
     except ValueError as error:
         raise Invalid(f"scenario {str(path)!r} is no TOML: {error}. Fix: correct the file") from None
-    keys = ("begin", "metrics-delay", "step", "longest", "planner", "broker", "move")
-    top = _Table(content, path.name, keys)
+    top = _Table(content, path.name, _KEYS)
     brokers = _brokers(top)
     return ScenarioFile(
         name=path.name,
         brokers=brokers,
         moves=_moves(top, brokers),
+        events=_events(top, brokers),
+        sharing=_sharing(top),
         planner=_planner(top),
         metrics_delay=timedelta(seconds=top.number("metrics-delay", "seconds", 120, default=120, most=3600)),
         step=timedelta(seconds=top.number("step", "seconds", 0.1, default=0.1, least=0.01, most=0.2)),
@@ -138,6 +147,46 @@ def _begin(top: _Table) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise top.wrong("begin", value, "a time with its zone", "2026-11-02T12:00:00Z")
     return value
+
+
+def _sharing(top: _Table) -> Sharing:
+    name, most = top.get("contention", Contention.PROPORTIONAL.value), _MOST_CONNECTIONS
+    if name not in list(Contention):
+        raise top.wrong("contention", name, f"one of {', '.join(Contention)}", '"connections"')
+    count = top.number("client-connections", "connections", 64, default=64, least=1, most=most)
+    if not math.isclose(count, round(count)):
+        raise top.wrong("client-connections", count, "an integer", "64")
+    rate = None
+    if top.get("fetcher-rate") is not None:
+        rate = round(top.number("fetcher-rate", "MB/s", 200, least=0.001, most=MAX_CAPACITY_MEGABYTES) * MEGABYTE)
+    return Sharing(Contention(name), round(count), rate)
+
+
+def _events(top: _Table, brokers: Mapping[int, VirtualBroker]) -> list[VirtualEvent]:
+    keys, example = ("at", "broker", "what"), '[{ at = 600, broker = 1003, what = "fails" }]'
+    tables = [(_event(one, brokers), one) for one in top.tables("event", keys, example, empty=True)]
+    down: set[int] = set()
+    for event, table in sorted(tables, key=lambda pair: pair[0].at):
+        if (event.what is Happening.RETURNS) != (event.broker_id in down):
+            known = "down" if event.broker_id in down else "up"
+            raise table.wrong(
+                "what", event.what.value, f"something that can happen to a broker that is {known}", _OTHER[known]
+            )
+        down ^= {event.broker_id} if event.what is not Happening.LEADS else set()
+    return sorted((event for event, _ in tables), key=lambda event: event.at)
+
+
+_OTHER = {"up": '"fails"', "down": '"returns"'}
+
+
+def _event(table: _Table, brokers: Mapping[int, VirtualBroker]) -> VirtualEvent:
+    at = table.number("at", "seconds since the start of the move", 600, most=10**7)
+    broker_id, what = table.get("broker"), table.get("what")
+    if type(broker_id) is not int or broker_id not in brokers:
+        raise table.wrong("broker", broker_id, f"one of the brokers {sorted(brokers)}", str(min(brokers)))
+    if what not in list(Happening):
+        raise table.wrong("what", what, f"one of {', '.join(Happening)}", '"fails"')
+    return VirtualEvent(timedelta(seconds=at), broker_id, Happening(what))
 
 
 def _planner(top: _Table) -> dict[str, str]:

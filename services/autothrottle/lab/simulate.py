@@ -189,6 +189,8 @@ def scenario_of(file: ScenarioFile, configuration: Configuration) -> VirtualScen
         metrics_delay=file.metrics_delay,
         schedule=configuration.schedule,
         finish_by=configuration.finish_by,
+        events=file.events,
+        sharing=file.sharing,
         traffic_waits=True,
         begin=file.begin,
         step=file.step,
@@ -206,6 +208,8 @@ def play(scenario: VirtualScenario, longest: timedelta) -> Outcome:
 
 
 _SIDES = {ReplicaRole.LEADER: "sends", ReplicaRole.FOLLOWER: "receives"}
+_BOUND = "the slowest port at its share of the headroom"
+_WITHOUT = ", had no broker failed, returned or taken the lead"
 
 
 def table(outcome: Outcome, policy: str) -> list[str]:
@@ -217,7 +221,7 @@ def table(outcome: Outcome, policy: str) -> list[str]:
     rows = [
         ("policy", policy),
         ("makespan", _duration(outcome.seconds)),
-        ("bound", f"{_duration(outcome.bound_seconds)} (the slowest port at its share of the headroom)"),
+        ("bound", f"{_duration(outcome.bound_seconds)} ({_BOUND}{_WITHOUT if outcome.events else ''})"),
         ("makespan / bound", f"{outcome.seconds / outcome.bound_seconds:.3f}" if outcome.bound_seconds else "-"),
         ("copied", f"{moved / 1e9:,.2f} GB"),
         ("client bytes deferred", f"{deferred / MEGABYTE:,.1f} MB, {outcome.deferred_percent:.3f} %"),

@@ -8,9 +8,11 @@ it sees of the loads is what a metrics source would tell: means of counters over
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 
 from autothrottle.adapters.memory import (
     MemoryCatchUps,
@@ -29,6 +31,7 @@ from autothrottle.core.plan import Limits
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.schedule import NO_SCHEDULE, Schedule
+from autothrottle.core.simulated_link import Sharing
 from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition, TopicPartition
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.settings import PlannerSettings, Ports
@@ -81,6 +84,37 @@ class VirtualMove:
         return self.topic, self.partition
 
 
+class Happening(StrEnum):
+    """What happens to a broker."""
+
+    FAILS = "fails"
+    """Its host is gone, with its clients and metrics; others lead what it led."""
+    RETURNS = "returns"
+    """With the logs that it had."""
+    LEADS = "leads"
+    """Every partition that it has in sync."""
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualEvent:
+    """Something that happens while it moves."""
+
+    at: timedelta
+    """After the start of the move."""
+    broker_id: int
+    what: Happening
+
+    def play(self, cluster: Cluster) -> None:
+        """Let it happen."""
+        match self.what:
+            case Happening.FAILS:
+                cluster.lose(self.broker_id)
+            case Happening.RETURNS:
+                cluster.restore(self.broker_id)
+            case Happening.LEADS:
+                cluster.elect(self.broker_id)
+
+
 @dataclass(frozen=True, slots=True)
 class VirtualScenario:
     """What is played: brokers, partitions that move, and how the planner is configured."""
@@ -102,6 +136,10 @@ class VirtualScenario:
     """From when to when after the start there are no metrics."""
     failover: tuple[timedelta, timedelta] | None = None
     """How long after the start another planner leads, and by how much its clock is ahead."""
+    events: Sequence[VirtualEvent] = ()
+    """In the order of time."""
+    sharing: Sharing = Sharing()  # noqa: RUF009 (frozen)
+    """Who gives way on links that are full, and what fetchers can do."""
     traffic_waits: bool = False
     """Whether the clients' script runs from the start of the move, before which it stands at 0 s."""
     begin: datetime = BEGIN
@@ -159,7 +197,7 @@ class VirtualScenario:
                 )
             )
         brokers = [SimulatedBroker(b, one.capacity, one.traffic) for b, one in sorted(self.brokers.items())]
-        return Cluster(brokers, partitions, script_waits_for_reassignment=self.traffic_waits)
+        return Cluster(brokers, partitions, sharing=self.sharing, script_waits_for_reassignment=self.traffic_waits)
 
 
 _FAILED = 1
@@ -220,6 +258,7 @@ class VirtualRecovery:
         self._read_sizes_at = self._count_at = self._raise_at = self._event_due = 0.0
         self._event = ""
         self._obeyed = 0
+        self._to_come = deque(scenario.events)
         self.cycles = 0
         self.start = 0.0
         """When the move started, seconds since the cluster began."""
@@ -254,6 +293,7 @@ class VirtualRecovery:
         failover, watched = self.scenario.failover, start + 1.0
         while self.brokers.moving():
             self._step()
+            self._play_events()
             if self._seconds >= watched:
                 watched += 1.0
                 watch(self)
@@ -295,15 +335,16 @@ class VirtualRecovery:
         return self._seconds
 
     def _step(self) -> None:
-        before = {key: self.brokers.partitions[key].isr for key in self.brokers.moving()}
+        moving = self.brokers.moving()
         self.brokers.step(self.scenario.step.total_seconds())
         self._seconds = self.brokers.now
         if self._seconds >= self._count_at:
             self._count_at = self._seconds + COUNTED_EVERY.total_seconds()
             self._count()
-        for key, isr in before.items():
-            self._follow(key, isr)
-        if before and self._seconds >= self._read_sizes_at:
+        # A replica that comes back may have moved already.
+        for key in self.brokers.partitions if moving and self.scenario.events else moving:
+            self._follow(key)
+        if moving and self._seconds >= self._read_sizes_at:
             self._read_sizes_at = self._seconds + SIZES_EVERY.total_seconds()
             self._tell_sizes()
             self.kafka.fetch_snapshot(timeout=SIZES_EVERY)
@@ -316,24 +357,51 @@ class VirtualRecovery:
             counts.tx.append(now.tx)
             counts.rx.append(now.rx)
 
-    def _follow(self, key: TopicPartition, isr: tuple[int, ...]) -> None:
-        """Let the controller see what became of a partition that was moving with this ISR."""
+    def _play_events(self) -> None:
+        """Let happen what is due, and those see it who would."""
+        while self._to_come and self._seconds - self.start >= self._to_come[0].at.total_seconds():
+            event = self._to_come.popleft()
+            event.play(self.brokers)
+            if event.what is Happening.FAILS:
+                self.kafka.brokers.discard(event.broker_id)
+                self.kafka.log_bytes.pop(event.broker_id, None)
+                self.metrics.lose(event.broker_id, "its host is down")
+            elif event.what is Happening.RETURNS:
+                self.kafka.brokers.add(event.broker_id)
+                self._event = f"broker {event.broker_id} appeared"
+            for key in self.brokers.partitions:
+                self._follow(key)
+
+    def _follow(self, key: TopicPartition) -> None:
+        """Let the controller see what became of a partition since it looked last."""
         partition, (topic, number) = self.brokers.partitions[key], key
-        joined = [b for b in partition.isr if b not in isr]
-        if not joined and partition.reassigning:
+        seen = self.kafka.topics[topic][number]
+        joined = [b for b in partition.isr if b not in seen.isr]
+        left = [b for b in seen.isr if b in partition.replicas and b not in partition.isr]
+        ended = seen.moves and not partition.reassigning
+        if not (joined or left or ended or partition.leader != seen.leader):
             return
         self._tell_sizes()
         for broker_id in joined:
             self.kafka.join_isr(topic, number, broker_id)
-        if not partition.reassigning:
+        for broker_id in left:
+            self.kafka.leave_isr(topic, number, broker_id)
+        if ended:
             self.kafka.finish(topic, number)
-        self._event = f"{topic}-{number}: " + ("a replica joined the ISR" if partition.reassigning else "it has moved")
+        led_by_another = self.kafka.topics[topic][number].leader != partition.leader
+        if led_by_another:
+            self.kafka.move_leader(topic, number, partition.leader)
+        if joined or ended or led_by_another:
+            what = "it has moved" if ended else "a replica joined the ISR" if joined else "its leader changed"
+            self._event = f"{topic}-{number}: {what}"
 
     def _tell_sizes(self) -> None:
         for key, partition in self.brokers.partitions.items():
-            for broker_id in partition.landed.keys() & self.brokers.brokers.keys():
+            for broker_id in filter(self.brokers.is_up, partition.landed):
                 self.kafka.log_bytes.setdefault(broker_id, {})[key] = round(partition.landed[broker_id])
         for broker_id, broker in self.brokers.brokers.items():
+            if not broker.up:
+                continue
             logs = self.kafka.log_bytes.setdefault(broker_id, {})
             moving = sum(size for (topic, _), size in logs.items() if topic != OTHER_LOGS)
             # All that comes in lands in some log: what is in none of those that move, or did, is in the others.
@@ -357,6 +425,8 @@ class VirtualRecovery:
         self.metrics.unavailable(False)
         newest = self._seconds - self.scenario.metrics_delay.total_seconds()
         for broker_id, counts in self._counters.items():
+            if not self.brokers.is_up(broker_id):
+                continue
             last = max(bisect_right(counts.seconds, newest) - 1, 1)
             first = min(bisect_left(counts.seconds, counts.seconds[last] - window), last - 1)
             since, until = counts.seconds[first], counts.seconds[last]

@@ -12,6 +12,7 @@ from autothrottle_client.estimates import Estimate, estimate_line, span
 from autothrottle_client.model import (
     AuditAction,
     AuditRecord,
+    Basis,
     CatchUp,
     ClusterState,
     Cycle,
@@ -271,7 +272,7 @@ def _end(time: datetime | None, eta: datetime) -> str:
 
 
 def _decisions_table(decisions: Iterable[Decision]) -> str:
-    header = ("BROKER", "ROLE", "RATE", "REASON", "UTILIZATION", "CAPACITY")
+    header = ("BROKER", "ROLE", "RATE", "REASON", "UTILIZATION", "CAPACITY", "CLIENTS", "KNOWN BY")
     rows = [
         (
             str(d.broker_id),
@@ -280,10 +281,31 @@ def _decisions_table(decisions: Iterable[Decision]) -> str:
             d.reason.value,
             _maybe(d.utilization_bytes_per_second),
             _maybe(d.capacity_bytes_per_second),
+            _maybe(d.client_bytes_per_second),
+            _known_by(d),
         )
         for d in decisions
     ]
     return _table(header, rows)
+
+
+_KNOWN_BY = {
+    Basis.GROWTH: "growth of logs",
+    Basis.COUNTED: "metric, replication counted",
+    Basis.GUESSED: "metric, replication guessed",
+    Basis.STATIC: "static",
+    Basis.UNKNOWN: "unknown",
+}
+_OLD_SECONDS = 300
+"""The load of clients that was measured longer ago is told with its age."""
+
+
+def _known_by(decision: Decision) -> str:
+    """How the load of clients is known: the step that the policy is on."""
+    if decision.basis is None:
+        return "-"
+    age = decision.client_age_seconds or 0
+    return _KNOWN_BY[decision.basis] + (f", {age} s old" if age > _OLD_SECONDS else "")
 
 
 def _maybe(rate: int | None) -> str:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.configs import FOLLOWER_REPLICAS, LEADER_RATE, ConfigResource
 from autothrottle.lab.processes import free_ports
-from autothrottle_client import ClusterState, Cycle, Decision, Invalid, Member, Reason, ReplicaRole, tables
+from autothrottle_client import Basis, ClusterState, Cycle, Decision, Invalid, Member, Reason, ReplicaRole, tables
 from autothrottle_client.command_line import make_parser
 from autothrottle_client.completion import SHELLS, Grammar
 from autothrottle_client.expiry import parse_expiry
@@ -368,12 +369,23 @@ def test_the_state_shows_decisions_findings_and_no_control_characters() -> None:
     decision = Decision(1001, ReplicaRole.LEADER, mb(126), Reason.HEADROOM, utilization_bytes_per_second=mb(80))
     cycle = Cycle(2, 9, NOON, NOON, "interval", "1 rate set", ("t1",), (decision,), findings=("bell \x1b[2J",))
     text = tables.state_text(ClusterState(2, "h:1", cycle, ()))
-    assert "1001    leader  126MB/s  headroom  80MB/s       -" in text
+    assert "1001    leader  126MB/s  headroom  80MB/s       -         -        -" in text
     assert "finding     bell ?[2J" in text
     assert text.endswith("no throttle override is set")
     assert tables.cycle_line(cycle) == "2026-11-02T12:00:00Z  2/9  interval: 1 rate set"
     nothing = tables.state_text(ClusterState(2, "h:1", None, ()))
     assert "last cycle  none yet" in nothing
+
+
+def test_the_state_shows_on_which_load_of_clients_the_rates_stand_and_how_it_is_known() -> None:
+    follower = ReplicaRole.FOLLOWER
+    fresh = Decision(1001, follower, mb(63), Reason.HEADROOM, client_bytes_per_second=mb(30), basis=Basis.GROWTH)
+    stale = replace(fresh, broker_id=1002, basis=Basis.GUESSED, client_age_seconds=310)
+    cycle = Cycle(2, 9, NOON, NOON, "interval", "2 rates set", ("t1",), (fresh, stale))
+    shown = [re.split("  +", line)[-2:] for line in tables.state_text(ClusterState(2, "h:1", cycle, ())).splitlines()]
+    assert ["CLIENTS", "KNOWN BY"] in shown
+    assert ["30MB/s", "growth of logs"] in shown
+    assert ["30MB/s", "metric, replication guessed, 310 s old"] in shown
 
 
 def test_the_state_shows_who_leads_since_when_who_runs_and_what_fails() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 from hypothesis import given
@@ -65,6 +66,16 @@ def test_what_cannot_be_done_is_said_and_takes_the_headroom() -> None:
         "80.00 MB/s take until 2026-11-02T12:07:30Z",
     )
     assert "never end" in held(mb(80), 360, produced=mb(80)).findings[0]
+
+
+def test_of_many_that_are_late_the_latest_three_are_named() -> None:
+    rows = {n: (1001 + n, (1001 + n,), (1020 + n,), ()) for n in range(5)}
+    left = {Flow(1001 + n, 1020 + n): FlowProgress(0, 0, (n + 1) * GB, NOON, NOON) for n in range(5)}
+    cluster = builders.snapshot(reassignment("t", rows), progress=Progress(left, at=NOON))
+    rates = (Decision(1020 + n, FOLLOWER, mb(10), Reason.HEADROOM, None, mb(10), mb(10), mb(100)) for n in range(5))
+    found = held_to_deadline(Plan(tuple(rates)), cluster, LIMITS, {}, NOON + timedelta(seconds=10), NOON)
+    assert re.findall(r"broker (\d+)", found.findings[0]) == ["1024", "1023", "1022"]
+    assert found.findings[0].endswith("; and 2 directions of links more")
 
 
 def test_an_override_and_a_throttle_without_metrics_are_left_alone_but_judged() -> None:

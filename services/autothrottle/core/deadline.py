@@ -24,6 +24,9 @@ SLACK = 1.0
 
 _MEASURED = (Reason.HEADROOM, Reason.UNCHANGED)
 
+_SHOWN = 3
+"""How many ports that are late are named, the latest first."""
+
 
 def held_to_deadline(
     plan: Plan, snapshot: Snapshot, limits: Limits, produced: Mapping[Port, Ingress], finish_by: datetime, now: datetime
@@ -44,7 +47,8 @@ def held_to_deadline(
     left = _left(snapshot)
     if within <= timedelta(0) or not left:
         return Guarded(plan)
-    decisions, late = [], []
+    decisions = []
+    late: list[tuple[timedelta, str]] = []
     for decision in plan.decisions:
         port = decision.broker_id, decision.role
         if port not in left:
@@ -53,11 +57,17 @@ def held_to_deadline(
         growth = produced[port].rate if port in produced else 0
         time = move_time(left[port], decision.rate, growth)
         if time is None or time > within:
-            late.append(_late(decision, left[port], now, time))
+            late.append((timedelta.max if time is None else time, _late(decision, left[port], now, time)))
         need = needed_rate(left[port], growth, within)
         decisions.append(_held(decision, snapshot, limits, math.ceil((1 + SLACK) * need)))
-    findings = [f"the moves cannot be done by {finish_by:%Y-%m-%dT%H:%M:%SZ}: {'; '.join(late)}"] if late else []
-    return Guarded(replace(plan, decisions=tuple(decisions)), tuple(findings))
+    findings = (f"the moves cannot be done by {finish_by:%Y-%m-%dT%H:%M:%SZ}: {_latest(late)}",) if late else ()
+    return Guarded(replace(plan, decisions=tuple(decisions)), findings)
+
+
+def _latest(late: list[tuple[timedelta, str]]) -> str:
+    ordered = [said for _, said in sorted(late, key=lambda one: one[0], reverse=True)]
+    more = f"; and {len(late) - _SHOWN} directions of links more" if len(late) > _SHOWN else ""
+    return "; ".join(ordered[:_SHOWN]) + more
 
 
 def _left(snapshot: Snapshot) -> Mapping[Port, int]:

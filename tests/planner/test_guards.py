@@ -14,6 +14,7 @@ from autothrottle.core.fetching import ClusterSettings, FetchSettings
 from autothrottle.core.schedule import Schedule, Window, parse_schedule
 from autothrottle.planner import settings_reader
 from autothrottle.planner.settings_reader import SettingsReader
+from autothrottle.planner.triggers import Trigger
 from tests import builders
 from tests.builders import NOON, eventually, mb
 from tests.planner.bench import BROKERS, FOLLOWER, LEADER, Bench
@@ -212,3 +213,31 @@ def test_a_deadline_that_cannot_be_met_is_said_once_with_the_numbers(caplog: pyt
         assert len(said) == 1
         assert said[0].startswith("the moves cannot be done by 2026-11-02T12:01:00Z: broker 1001 [leader] has 10000 MB")
         assert bench.rate(1001, LEADER) == 72, "then the headroom rules"
+
+
+def test_a_deadline_is_looked_at_as_soon_as_it_is_known_what_is_left() -> None:
+    with Bench(finish_by=NOON + timedelta(hours=1)) as bench:
+        moving(bench, 10 * GB)
+        triggers = bench.planner._triggers
+        while triggers.poll() is not None:
+            pass
+        bench.cycle(after=0)
+        bench.seconds = 3
+        assert triggers.poll() == Trigger("what the deadline needs", scheduled=False)
+
+
+def test_a_deadline_that_is_over_or_of_which_nothing_is_known_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    with Bench(finish_by=NOON + timedelta(seconds=120)) as bench:
+        bench.cycle(after=0)
+        assert "finish-by" not in caplog.text, "nothing moves"
+        bench.begin_move()
+        for seconds in (10, 50, 60, 60):
+            record = bench.cycle(after=seconds)
+        said = [
+            line.partition(",")[0] for line in caplog.messages if line.startswith("finish-by 2026-11-02T12:02:00Z ")
+        ]
+        assert said == [
+            "finish-by 2026-11-02T12:02:00Z is not kept to",
+            "finish-by 2026-11-02T12:02:00Z is over: what moves goes by the headroom",
+        ]
+        assert said[-1] in record.findings

@@ -105,8 +105,22 @@ class Guards:
         if self._finish_by is not None:
             held = held_to_deadline(freed.plan, snapshot, limits, produced, self._finish_by, now)
         self._late = (self._late or held.findings[0]) if held.findings else ""
+        deadline = self._late or self._unheld(snapshot, now)
         fed = guards.kept_from_starving(held.plan, snapshot, limits, produced, self._window is not None)
-        return guards.Guarded(fed.plan, (*freed.findings, *([self._late] if self._late else []), *fed.findings))
+        return guards.Guarded(fed.plan, (*freed.findings, *([deadline] if deadline else []), *fed.findings))
+
+    def _unheld(self, snapshot: Snapshot, now: datetime) -> str:
+        """Why a deadline that is given holds for nothing; empty: there is none, or nothing moves, or it does hold."""
+        if self._finish_by is None or not snapshot.reassignments:
+            return ""
+        if now >= self._finish_by:
+            return f"finish-by {self._finish_by:%Y-%m-%dT%H:%M:%SZ} is over: what moves goes by the headroom"
+        if snapshot.progress is None:
+            return (
+                f"finish-by {self._finish_by:%Y-%m-%dT%H:%M:%SZ} is not kept to, since nobody reads the sizes of logs, "
+                "and what moves goes by the headroom; in ZooKeeper mode give --bootstrap-servers"
+            )
+        return ""
 
     def _settings_read(self) -> None:
         if guards.below_min_isr(self._moves, self._reader.settings):

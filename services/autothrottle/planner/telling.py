@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 _FIRST_PROGRESS = SHORTEST_SPAN + timedelta(seconds=10)
 """So long after the start of a move its ETA is known."""
 
+_FIRST_SIZES = timedelta(seconds=3)
+"""So long after the start of a move it is known what is left of it: a reading every 2 s, and its answer."""
+
 
 class Telling:
     """Tells for one planner, from its start to `stop`; what was told already is in the term's memory."""
@@ -96,6 +99,8 @@ class Telling:
     def _announce_progress(self, is_read: bool) -> None:
         """At the start of a move: let a cycle tell its ETA once there is one, or say that there will be none."""
         if is_read:
+            if self._settings.finish_by is not None:
+                self._triggers.request("what the deadline needs", _FIRST_SIZES)
             self._triggers.request("how far the move has come", _FIRST_PROGRESS)
         else:
             log.info("%s", narration.UNKNOWN_PROGRESS)

@@ -82,6 +82,17 @@ def test_a_share_of_the_links_and_a_time_give_the_throttles(admin: AdminClient) 
     assert len(soon.warnings) == 2 and "more than the 72.00 MB/s" in soon.warnings[0]
 
 
+def test_under_an_override_shares_of_links_and_what_clients_leave_are_known_all_the_same(admin: AdminClient) -> None:
+    admin.set_override(mb(5))
+    present = admin.estimate_reassignment({("t", 0): (1001, 1003)})
+    assert [port.rate_bytes_per_second for port in present.ports] == [mb(5), mb(5)]
+    share = admin.estimate_reassignment({("t", 0): (1001, 1003)}, max_ratio=0.3)
+    assert [port.rate_bytes_per_second for port in share.ports] == [mb(30), mb(30)]
+    assert share.warnings == ()
+    soon = admin.estimate_reassignment({("t", 0): (1001, 1003)}, within=timedelta(seconds=40))
+    assert "more than the 72.00 MB/s" in soon.warnings[0]
+
+
 def test_what_moves_already_counts_with_what_is_left_of_it(house: House, admin: AdminClient) -> None:
     house.cluster.start_reassignment("t", {0: (1001, 1003)})
     house.cluster.grow(1003, "t", 0, 3 * GB)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.estimate import Estimate, Goal, estimate, only, transfers, wanted_sizes
 from autothrottle.core.loads import Loads
+from autothrottle.core.overrides import Overrides
 from autothrottle.core.plan import Limits, plan
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Observation, Policy
@@ -67,7 +68,8 @@ class Estimator:
         # Decided with all that moves, as the cycles would: a broker's throttle is one for all of it.
         now = datetime.now(UTC)
         limits, policy = self.schedule.limits(self.limits, now), self.policy.observe(Observation(now, snapshot, loads))
-        overrides = self.overrides.read_overrides()
+        # Where the operator says what the throttles are, an override of other ones would only hide what links have.
+        overrides = self.overrides.read_overrides() if goal == Goal() else Overrides()
         decided = plan(with_proposed(snapshot, found.start), loads, limits, overrides, policy=policy)
         notes += [f"broker {b} does not tell its log sizes: {why}" for b, why in sorted(sizes.problems.items())]
         return estimate(carried, decided.decisions, goal, total, notes)

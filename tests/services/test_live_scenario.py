@@ -70,3 +70,16 @@ def test_what_makes_no_scenario_is_said(house: House, capsys: pytest.CaptureFixt
     house.cluster.start_reassignment("t", {0: (1001, 1003)})
     assert "what broker 1001 has still to send to broker 1003 is unknown" in refused(house.address("admin"))
     assert "admin" in refused("127.0.0.1:1")
+
+
+def test_a_broker_under_an_override_is_named_with_the_reason(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+    house.overrides.set_override(None, mb(5), False)
+    house.cluster.tell_progress()
+    house.cluster.start_reassignment("t", {0: (1001, 1003)})
+
+    def is_said() -> bool:
+        assert main(["simulate", "--from-cluster", house.address("admin")]) == 1
+        said = capsys.readouterr().err
+        return "the load of broker 1001, which an override rules. Fix: remove the override" in said
+
+    eventually(is_said)

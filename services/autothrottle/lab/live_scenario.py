@@ -14,12 +14,13 @@ from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import Missing
 from autothrottle.core.history import Port
 from autothrottle.core.loads import MEGABYTE
-from autothrottle.core.plan import Decision
+from autothrottle.core.plan import Decision, Reason
 from autothrottle.lab.scenario_text import SMALLEST, broker_lines, move_lines
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.cycles import decision_from_message
 
 _PATIENCE = timedelta(seconds=30)
+_OVERRIDES = (Reason.BROKER_OVERRIDE, Reason.CLUSTER_OVERRIDE)
 
 _Path = admin_pb2.ReassignmentPath
 
@@ -77,7 +78,13 @@ def scenario_text(
 
 
 def _broker(broker_id: int, decisions: Mapping[Port, Decision], paths: Sequence[_Path]) -> list[str]:
-    known = [d for role in ReplicaRole if (d := decisions.get((broker_id, role))) and d.capacity]
+    own = [d for role in ReplicaRole if (d := decisions.get((broker_id, role)))]
+    known = [d for d in own if d.capacity]
+    if not known and any(d.reason in _OVERRIDES for d in own):
+        raise Missing(
+            f"the last cycle did not look at the load of broker {broker_id}, which an override rules. Fix: remove the "
+            "override (throttlectl remove), and try again after the next cycle"
+        )
     if not known:
         raise Missing(
             f"the last cycle knows no load of broker {broker_id}, which takes part. Fix: see its metrics "

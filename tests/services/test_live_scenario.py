@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autothrottle.__main__ import main
 from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.adapters.tls import Tls, TlsFiles
 from autothrottle.core.loads import Capacity
 from autothrottle.lab.scenario_file import read_scenario
+from autothrottle.runtime.server import ServiceServer
+from autothrottle.v1 import admin_pb2
+from autothrottle.v1.admin_pb2_grpc import AdminServiceServicer, add_AdminServiceServicer_to_server
 from tests import builders
 from tests.builders import eventually, mb
 from tests.services.house import BROKERS, House
 
 GB = 1_000_000_000
+PEM, SERVER, AUTHORITIES = (
+    str(Path(__file__).parents[1] / "adapters" / "tls" / f"{name}.pem") for name in ("client", "server", "ca")
+)
 
 
 @pytest.fixture
@@ -70,6 +78,43 @@ def test_what_makes_no_scenario_is_said(house: House, capsys: pytest.CaptureFixt
     house.cluster.start_reassignment("t", {0: (1001, 1003)})
     assert "what broker 1001 has still to send to broker 1003 is unknown" in refused(house.address("admin"))
     assert "admin" in refused("127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nohost"], "from-cluster: 'nohost' (flag --from-cluster) has no host:port in 'nohost'"),
+        (["h:99999"], "has no port from 1 to 65535"),
+        ([""], "--from-cluster is empty"),
+        (
+            ["h:1", "--policy=static"],
+            "--policy means nothing with --from-cluster. Fix: remove it; there are --tls-cert",
+        ),
+        (["h:1", "--tls-cert", PEM], "tls-cert without tls-key and tls-ca; TLS is mutual"),
+        (["h:1", "--tls-crt", PEM], "did you mean --tls-cert?"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_and_so_are_flags_that_mean_nothing(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["simulate", "--from-cluster", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_cluster_whose_services_speak_tls_is_asked_with_a_certificate(capsys: pytest.CaptureFixture[str]) -> None:
+    class Idle(AdminServiceServicer):
+        def GetClusterState(self, request: Any, context: Any) -> admin_pb2.GetClusterStateResponse:
+            return admin_pb2.GetClusterStateResponse()
+
+        def ListReassignments(self, request: Any, context: Any) -> admin_pb2.ListReassignmentsResponse:
+            return admin_pb2.ListReassignmentsResponse()
+
+    service = (add_AdminServiceServicer_to_server, Idle(), "autothrottle.v1.AdminService")  # type: ignore[abstract]
+    credentials = Tls(TlsFiles(SERVER, SERVER, AUTHORITIES)).server_credentials()
+    with ServiceServer("admin", [service], "127.0.0.1:0", credentials=credentials) as server:
+        flags = ["--tls-cert", PEM, "--tls-key", PEM, "--tls-ca", AUTHORITIES]
+        assert main(["simulate", "--from-cluster", server.address, *flags]) == 1
+    assert "nothing moves that is still to be copied" in capsys.readouterr().err
 
 
 def test_a_broker_under_an_override_is_named_with_the_reason(house: House, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.rpc import AdminClient
+from autothrottle.adapters.tls import Tls
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import Missing
 from autothrottle.core.history import Port
@@ -25,14 +26,18 @@ _OVERRIDES = (Reason.BROKER_OVERRIDE, Reason.CLUSTER_OVERRIDE)
 _Path = admin_pb2.ReassignmentPath
 
 
-def fetch_scenario(address: str) -> str:
+def fetch_scenario(addresses: Sequence[str], tls: Tls | None = None) -> str:
     """Return the scenario file of what moves in the cluster whose admin service answers there.
+
+    Args:
+        addresses: of replicas of it.
+        tls: this process's certificate; None: connections are plain.
 
     Raises:
         Missing: nothing moves, or some of it is unknown; the message says what.
         Unavailable: nobody answers.
     """
-    client = AdminClient([address])
+    client = AdminClient(addresses, tls=tls)
     try:
         state = client.call("GetClusterState", admin_pb2.GetClusterStateRequest(), _PATIENCE)
         moves = client.call("ListReassignments", admin_pb2.ListReassignmentsRequest(with_paths=True), _PATIENCE)

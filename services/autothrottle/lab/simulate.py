@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from autothrottle.adapters.tls import Tls
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.history import Port
@@ -25,6 +26,7 @@ from autothrottle.lab.logged_scenario import choose, scenario_text
 from autothrottle.lab.recording import Outcome, PortOutcome, Recording, Second
 from autothrottle.lab.scenario_file import PLANNER_OPTIONS, ScenarioFile, read_scenario
 from autothrottle.lab.virtual import VirtualRecovery, VirtualScenario
+from autothrottle.runtime import options
 from autothrottle.runtime.configuration import Configuration, InvalidConfiguration, help_text, parse
 from autothrottle.runtime.options import CONFIG
 from autothrottle.runtime.sources import Flags, from_environment, from_file
@@ -34,12 +36,14 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_BROKEN_PIPE = 141
 
+_TLS_OPTIONS = tuple(one.name for one in (options.TLS_CERT, options.TLS_KEY, options.TLS_CA, options.TLS_SERVER_NAME))
+
 _POINTS = 300
 """Of each line of a plot."""
 
 _USAGE = """Usage: autothrottle simulate SCENARIO.toml [--plot FILE.svg] [options]
        autothrottle simulate --from-decisions URI [--reassignment ID] > SCENARIO.toml
-       autothrottle simulate --from-cluster ADDRESS > SCENARIO.toml
+       autothrottle simulate --from-cluster ADDRESS [--tls-cert FILE --tls-key FILE --tls-ca FILE] > SCENARIO.toml
 
 Plays a move in virtual time under the real planner, and prints what became of it. deploy/scenario.toml explains the
 file; the second form makes one from the decision log, of the reassignment that ended last if no other one is named
@@ -122,14 +126,36 @@ def _print_logged_scenario(argv: Sequence[str]) -> int:
 
 
 def _print_live_scenario(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="autothrottle simulate", allow_abbrev=False)
-    parser.add_argument("--from-cluster", required=True, metavar="ADDRESS")
+    parser = argparse.ArgumentParser(prog="autothrottle simulate", allow_abbrev=False, add_help=False)
+    parser.add_argument("--from-cluster", "-from-cluster", required=True, metavar="ADDRESS")
+    given, flags = parser.parse_known_args(argv)
     try:
-        print(fetch_scenario(parser.parse_args(argv).from_cluster), end="")
+        addresses, tls = _where(given.from_cluster, flags)
+        print(fetch_scenario(addresses, tls), end="")
+    except InvalidConfiguration as error:
+        print(str(error).replace(options.ADMIN_ADDR.name, "from-cluster"), file=sys.stderr)
+        return EXIT_USAGE
     except AutothrottleError as error:
         print(f"simulate: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, Invalid) else EXIT_FAILED
     return 0
+
+
+def _where(address: str, flags: Sequence[str]) -> tuple[Sequence[str], Tls | None]:
+    """Where admin answers, and with which certificate it is called.
+
+    Raises:
+        InvalidConfiguration: with every problem at once.
+        Invalid: there is no address, or a flag is for other commands.
+    """
+    configuration = parse([f"--{options.ADMIN_ADDR.name}={address}", *flags], os.environ)
+    if strange := sorted(Flags.read(flags).given.keys() - {CONFIG.name, *_TLS_OPTIONS}):
+        taken = ", ".join(f"--{name}" for name in _TLS_OPTIONS)
+        raise Invalid(f"--{strange[0]} means nothing with --from-cluster. Fix: remove it; there are {taken}")
+    if not configuration.addresses.admin:
+        raise Invalid("--from-cluster is empty; it must be where admin answers. Fix: --from-cluster=10.0.0.1:8090")
+    files = configuration.security.tls
+    return configuration.addresses.admin, Tls(files) if files else None
 
 
 def _own_flags(words: Sequence[str]) -> tuple[Path | None, list[str]]:

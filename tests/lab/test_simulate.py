@@ -361,7 +361,9 @@ def test_a_move_that_never_ends_is_given_up(tmp_path: Path, capsys: pytest.Captu
     )
     plot = tmp_path / "move.svg"
     assert main(["simulate", endless, "--static-rate=2", "--plot", str(plot)]) == 1
-    assert "it moves for more than 0:01:12" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("simulate: it has not ended after 0.02 h, and 0.")
+    assert said.endswith(" GB are left. Fix: give more throttle, or a larger 'longest' in the scenario\n")
     assert not plot.exists()
 
 

@@ -95,7 +95,11 @@ def _run(argv: Sequence[str]) -> int:
         return EXIT_USAGE
     try:
         outcome = play(scenario, file.longest)
-    except (TimeoutError, AutothrottleError) as error:
+    except TimeoutError as error:
+        fix = "give more throttle, or a larger 'longest' in the scenario"
+        print(f"simulate: {error}. Fix: {fix}", file=sys.stderr)
+        return EXIT_FAILED
+    except AutothrottleError as error:
         print(f"simulate: {error}", file=sys.stderr)
         return EXIT_FAILED
     print("\n".join(table(outcome, configuration.policy.value)))

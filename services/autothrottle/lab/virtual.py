@@ -313,7 +313,8 @@ class VirtualRecovery:
                 self._cycle(self._event)
             if self._seconds - start > longest.total_seconds():
                 self.planner.stop()
-                raise TimeoutError(f"it moves for more than {longest}")
+                left, hours = self.brokers.bytes_left() / 1e9, longest.total_seconds() / 3600
+                raise TimeoutError(f"it has not ended after {hours:g} h, and {left:,.2f} GB are left")
         took = self._seconds - start
         self._cycle("the reassignment ended")
         self.planner.stop()

@@ -40,7 +40,10 @@ def test_it_is_stopped_and_a_broker_that_is_not_there_is_said(capsys: pytest.Cap
         assert main(["catchup", "1009", "--output", "json", *at]) == 0
         said = capsys.readouterr()
         assert json.loads(said.out)["catch_up"]["broker_id"] == 1009
-        assert "broker 1009 is not registered: it is throttled from its first fetch" in said.err
+        assert (
+            "broker 1009 is not registered: replicas of it are throttled from the first fetch; without any it is over"
+            in said.err
+        )
         assert main(["catchup", "1009", "--stop", *at]) == 0
         assert main(["catchup", "1009", "--stop", *at]) == 3
         assert "does not catch up under throttle" in capsys.readouterr().err

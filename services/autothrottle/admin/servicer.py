@@ -264,7 +264,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         wanted = CatchUp(validate_broker_id(request.broker_id), _caller(context), datetime.now(UTC))
         self._catch_ups.start_catch_up(wanted)
         log.info("Broker %d catches up under throttle, asked for by %s", wanted.broker_id, wanted.author)
-        warnings = self._unregistered(wanted.broker_id, "it is throttled from its first fetch")
+        warnings = self._unregistered(
+            wanted.broker_id, "replicas of it are throttled from the first fetch; without any it is over at once"
+        )
         return admin_pb2.StartCatchUpResponse(catch_up=catch_up_to_message(wanted), warnings=warnings)
 
     def StopCatchUp(

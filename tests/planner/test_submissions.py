@@ -471,6 +471,8 @@ def test_a_cancelled_reassignment_leaves_nothing_behind(bench: Bench, pool: Thre
     assert bench.cluster.topics["t1"][0].replicas == (1001, 1002)
     with pytest.raises(Missing, match="nothing was cancelled: t1-0 is not being reassigned"):
         bench.planner.cancel_reassignment(list(WANTED), PATIENT)
+    with pytest.raises(Missing, match=r"t9-4 does not exist; name a partition that does; and 3 more$"):
+        bench.planner.cancel_reassignment([("t9", n) for n in range(8)], PATIENT)
 
 
 def test_what_is_cancelled_before_it_was_seen_is_not_throttled_any_more(bench: Bench, pool: ThreadPoolExecutor) -> None:

@@ -172,7 +172,8 @@ class Planner:
             raise Conflict(IN_SHADOW)
         refused = self._ports.reassigner.alter_reassignments(term.fence, dict.fromkeys(rows), timeout)
         if len(refused) == len(rows):
-            raise Missing(f"nothing was cancelled: {'; '.join(list(refused.values())[:_PROBLEMS_SHOWN])}")
+            more = f"; and {len(refused) - _PROBLEMS_SHOWN} more" if len(refused) > _PROBLEMS_SHOWN else ""
+            raise Missing(f"nothing was cancelled: {'; '.join(list(refused.values())[:_PROBLEMS_SHOWN])}{more}")
         self._submissions.forget(rows)
         self._journal.note_cancelled()
         self._triggers.request("a reassignment was cancelled", urgent=True)

@@ -86,6 +86,9 @@ def test_under_an_override_shares_of_links_and_what_clients_leave_are_known_all_
     admin.set_override(mb(5))
     present = admin.estimate_reassignment({("t", 0): (1001, 1003)})
     assert [port.rate_bytes_per_second for port in present.ports] == [mb(5), mb(5)]
+    assert present.warnings == (
+        "an override rules brokers [1001, 1003]: their throttles are its own, whatever clients leave",
+    )
     share = admin.estimate_reassignment({("t", 0): (1001, 1003)}, max_ratio=0.3)
     assert [port.rate_bytes_per_second for port in share.ports] == [mb(30), mb(30)]
     assert share.warnings == ()

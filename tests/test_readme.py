@@ -15,7 +15,7 @@ from autothrottle.__main__ import main
 from autothrottle.lab.jars import REPOSITORY_VARIABLE
 from autothrottle.lab.scenario_file import read_scenario
 from autothrottle.lab.simulate import configure
-from autothrottle.runtime.configuration import parse
+from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.options import OPTIONS
 from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.v1 import admin_pb2, planner_pb2

@@ -67,15 +67,10 @@ from autothrottle.ports.cluster import BrokerRegistry, ConfigWriter, Reassigner,
 from autothrottle.ports.decisions import DecisionSink
 from autothrottle.ports.leadership import Term
 from autothrottle.runtime.collector import collect_rarely
-from autothrottle.runtime.configuration import (
-    Configuration,
-    InvalidConfiguration,
-    KafkaConfiguration,
-    help_text,
-    parse,
-)
+from autothrottle.runtime.configuration import Configuration, KafkaBackend, KafkaConfiguration
+from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.logs import configure_logs
-from autothrottle.runtime.options import KafkaBackend
+from autothrottle.runtime.options import help_text
 from autothrottle.runtime.priority import give_way
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.signals import stop_on_signals

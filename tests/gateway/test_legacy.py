@@ -12,7 +12,7 @@ import pytest
 from autothrottle.adapters.rpc import AdminClient
 from autothrottle.core.overrides import MAX_RATE
 from autothrottle.gateway.server import GatewayServer
-from autothrottle.runtime.configuration import parse
+from autothrottle.runtime.configuration_reader import parse
 from tests.builders import mb
 from tests.gateway.front import Front
 

@@ -32,7 +32,7 @@ from autothrottle.core.topology import Problem
 from autothrottle.lab.processes import free_ports, scratch_directory
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.planner.servicer import PlannerServicer
-from autothrottle.runtime.configuration import parse
+from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2_grpc
 from tests import builders

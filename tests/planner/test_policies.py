@@ -10,7 +10,7 @@ from autothrottle.core.plan import Reason
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Basis
 from autothrottle.core.policy.static import StaticPolicy
-from autothrottle.runtime.configuration import parse
+from autothrottle.runtime.configuration_reader import parse
 from tests.builders import mb
 from tests.planner.bench import Bench
 

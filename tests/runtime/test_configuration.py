@@ -15,8 +15,9 @@ from autothrottle.adapters.tls import TlsFiles
 from autothrottle.core.capacity import CapacityLimits
 from autothrottle.core.errors import Invalid
 from autothrottle.core.loads import Capacity
-from autothrottle.runtime.configuration import Configuration, InvalidConfiguration, help_text, parse
-from autothrottle.runtime.options import OPTIONS, KafkaBackend
+from autothrottle.runtime.configuration import Configuration, KafkaBackend
+from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
+from autothrottle.runtime.options import OPTIONS, help_text
 
 URL = "https://dd.example"
 GOOD: Mapping[str, Sequence[str]] = {

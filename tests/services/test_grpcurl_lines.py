@@ -21,7 +21,7 @@ from autothrottle.adapters.memory import MemoryMembership, MemoryMetrics
 from autothrottle.adapters.rpc import PlannerClient
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.planner.servicer import PlannerServicer
-from autothrottle.runtime.configuration import parse
+from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2_grpc, planner_pb2_grpc
 from tests import builders

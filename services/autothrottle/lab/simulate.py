@@ -27,8 +27,9 @@ from autothrottle.lab.recording import Outcome, PortOutcome, Recording, Second
 from autothrottle.lab.scenario_file import PLANNER_OPTIONS, ScenarioFile, read_scenario
 from autothrottle.lab.virtual import VirtualRecovery, VirtualScenario
 from autothrottle.runtime import options
-from autothrottle.runtime.configuration import Configuration, InvalidConfiguration, help_text, parse
-from autothrottle.runtime.options import CONFIG
+from autothrottle.runtime.configuration import Configuration
+from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
+from autothrottle.runtime.options import CONFIG, help_text
 from autothrottle.runtime.sources import Flags, from_environment, from_file
 from autothrottle.scorer.svg import Series, sheet
 

@@ -1,71 +1,43 @@
-"""From flags, environment, TOML file and defaults to one configuration, or to all that is wrong with it.
+"""What an operator wants, as values in our units, each with its range.
 
-Sources in order of precedence: a flag (`-name value`, `--name=value`; one dash or two, as in Go), the
-environment variable `AUTOTHROTTLE_NAME`, the TOML file that `--config` names, the default. An environment
-variable that is set but empty counts as not set. What one option may be is in `options`, how a source is read
-in `sources`. The type to know is `Configuration`.
+How they are read from the texts of options is in `configuration_reader`. The type to know is `Configuration`.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
-from textwrap import fill
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from enum import StrEnum
 
 from autothrottle.adapters.tls import TlsFiles
 from autothrottle.core.capacity import CapacityLimits
-from autothrottle.core.errors import Invalid
+from autothrottle.core.limits import Limits
 from autothrottle.core.loads import BytesPerSecond
-from autothrottle.core.plan import Limits
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.static import StaticPolicy
 from autothrottle.core.schedule import Schedule
-from autothrottle.runtime import options
-from autothrottle.runtime.options import OPTIONS, KafkaBackend, Option, PolicyName, Refused
-from autothrottle.runtime.sources import Flags, Given, Rank, from_environment, from_file
-
-T = TypeVar("T")
-
-KAFKA_NODES = frozenset(
-    {
-        "admin",
-        "brokers",
-        "cluster",
-        "config",
-        "consumers",
-        "controller",
-        "controller_epoch",
-        "delegation_token",
-        "feature",
-        "isr_change_notification",
-        "kafka-acl",
-        "kafka-acl-changes",
-        "kafka-acl-extended",
-        "kafka-acl-extended-changes",
-        "latest_producer_id_block",
-        "log_dir_event_notification",
-        "migration",
-    }
-)
-"""Names that Kafka uses right under its chroot; our own state must not stand among them."""
 
 
-class InvalidConfiguration(Invalid):
-    """Everything that is wrong with a configuration; whoever started the process exits with status 2."""
+class KafkaBackend(StrEnum):
+    """Through what Kafka is read and written."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        super().__init__("\n".join([f"{count} in the configuration:", *(f"  - {p}" for p in problems)]))
-        self.problems = tuple(problems)
-        """One sentence or two each: the option, its value and source, the range and the fix."""
+    ZOOKEEPER = "zookeeper"
+    """Kafka 0.10 to 3.9 in ZooKeeper mode."""
+    ADMIN = "admin"
+    """Kafka's admin API, 2.4 to 4.x, whether it keeps its own state in ZooKeeper or in KRaft."""
+
+
+class PolicyName(StrEnum):
+    """How rates are decided."""
+
+    ADAPTIVE = "adaptive"
+    """Replication counted from log sizes, a margin that learns, and not much more than the move needs."""
+    HEADROOM = "headroom"
+    """The original's formula: a share of what clients leave free."""
+    STATIC = "static"
+    """One rate for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +76,9 @@ class KafkaConfiguration:
     client_config: str
     """Path of Kafka's client properties; "" when none was given."""
     request_timeout: timedelta
+    """Whole seconds, >= 1 s."""
     discovery_poll: timedelta
-    """Between two looks at what moves, >= 1 s; for the admin backend."""
+    """Between two looks at what moves, 0.1 to 3600 s; for the admin backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +92,7 @@ class ZooKeeperConfiguration:
     config_prefix: str
     """Root of our own state, `/a/b`; not below `prefix`."""
     session_timeout: timedelta
+    """1 to 60 s."""
 
     @property
     def connect_string(self) -> str:
@@ -128,7 +102,7 @@ class ZooKeeperConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class AddressConfiguration:
-    """Where this process listens and where it finds the others; `host:port` or `unix:PATH`."""
+    """Where this process listens and where it finds the others: `host:port`, or `unix:PATH` but for the HTTP API."""
 
     api_listen: str
     grpc_listen: str
@@ -210,322 +184,3 @@ class Configuration:
                 return AdaptivePolicy()
             case PolicyName.STATIC:
                 return StaticPolicy(self.static_rate)
-
-
-def parse(argv: Sequence[str], environ: Mapping[str, str], required: Collection[str] = ()) -> Configuration:
-    """Return the configuration.
-
-    Args:
-        argv: flags, without the program and the service.
-        environ: the environment; only `AUTOTHROTTLE_*` counts.
-        required: names of options that this service cannot do without.
-
-    Raises:
-        InvalidConfiguration: with every problem at once.
-    """
-    flags = Flags.read(argv)
-    variables, warnings = from_environment(environ)
-    given = variables | flags.given
-    file, file_problems = from_file(given.get(options.CONFIG.name))
-    reader = _Reader(file | given, [*flags.problems, *file_problems])
-    if flags.help or reader.of(options.VERSION):
-        return replace(_configuration(_Reader({}, []), []), help=flags.help, version=not flags.help)
-    configuration = _configuration(reader, warnings)
-    reader.require(required)
-    if reader.problems:
-        raise InvalidConfiguration(reader.problems)
-    return configuration
-
-
-def help_text(service: str, names: Collection[str] = OPTIONS.keys()) -> str:
-    """Return the options of a command line, all if none are named, with units, ranges, defaults and variables."""
-    sources = (
-        "An option is a flag (-name value or --name=value), an environment variable or a key of the "
-        "TOML file that --config names; a flag beats the environment, which beats the file, which beats the "
-        "default."
-    )
-    head = f"Usage: autothrottle {service} [options]\n\n{fill(sources, 100)}\n\n"
-    return head + "\n".join(_help_entry(option) for option in OPTIONS.values() if option.name in names)
-
-
-def _help_entry(option: Option[Any]) -> str:
-    value = f"Default: {option.default}" if option.default else f"Example: {option.example}"
-    text = f"{option.meaning}. Value: {option.range}. {value}. [{option.variable}]"
-    body = fill(text, 100, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False)
-    return f"  --{option.name}\n{body}\n"
-
-
-class _Reader:
-    """Reads options, noting what is wrong instead of stopping at it."""
-
-    def __init__(self, given: Mapping[str, Given], problems: list[str]) -> None:
-        self._given = given
-        self._refused: set[str] = set()
-        self.problems = problems
-
-    def of(self, option: Option[T]) -> T:
-        """The option's value; its default's when the text is refused, which then counts as not given."""
-        given = self._given.get(option.name)
-        if given is not None and option.name not in self._refused:
-            try:
-                return option.parse(given.text)
-            except (Refused, Invalid) as error:
-                self.problems.append(_problem(option, given, error))
-                self._refused.add(option.name)
-        return option.parse(option.default)
-
-    def rank(self, option: Option[Any]) -> Rank:
-        """Where the option's value comes from."""
-        given = None if option.name in self._refused else self._given.get(option.name)
-        return given.rank if given else Rank.DEFAULT
-
-    def source(self, option: Option[Any]) -> str:
-        """Where the option's value comes from, for messages."""
-        given = None if option.name in self._refused else self._given.get(option.name)
-        return given.source if given else "default"
-
-    def require(self, names: Collection[str]) -> None:
-        """Note which of these are not given; a key may also stand in its file."""
-        for option in (OPTIONS[name] for name in sorted(names)):
-            if not {option.name, f"{option.name}-file"} & self._given.keys():
-                self.problems.append(
-                    f"{option.name} is not given; it must be {option.range}. "
-                    f"Fix: --{option.name}={option.good_value} or {option.variable}"
-                )
-
-
-def _problem(option: Option[Any], given: Given, error: Refused | Invalid) -> str:
-    fix = f"give {option.good_value}, for example"
-    if isinstance(error, Invalid):
-        what = f"{error} ({given.source})"
-    else:
-        what = f"{option.name}: {_shown(option, given.text)} ({given.source}) {error.reason}"
-        fix = error.fix or fix
-    return f"{what}; it must be {option.range}. Fix: {fix}"
-
-
-def _shown(option: Option[Any], text: str) -> str:
-    if option.secret:
-        return "the value"
-    if "://" in text:  # what stands before an @ or behind a ? may be a secret
-        text = re.sub(r"\?.*", "?...", re.sub(r"://.*@", "://...@", text), flags=re.DOTALL)
-    return repr(text if len(text) <= 100 else f"{text[:100]}...")
-
-
-def _configuration(reader: _Reader, warnings: list[str]) -> Configuration:
-    datadog = _datadog(reader, warnings)
-    return Configuration(
-        datadog=datadog,
-        kafka=_kafka(reader, warnings),
-        zookeeper=_zookeeper(reader),
-        addresses=_addresses(reader),
-        security=_security(reader, warnings),
-        limits=_limits(reader),
-        schedule=reader.of(options.SCHEDULE),
-        finish_by=reader.of(options.FINISH_BY),
-        policy=PolicyName(reader.of(options.POLICY)),
-        static_rate=reader.of(options.STATIC_RATE),
-        capacities=_capacities(reader),
-        interval=reader.of(options.INTERVAL),
-        cleanup_after=reader.of(options.CLEANUP_AFTER),
-        cleanup_foreign=reader.of(options.CLEANUP_FOREIGN),
-        shadow=reader.of(options.SHADOW),
-        decisions=_decisions(reader),
-        log_format=reader.of(options.LOG_FORMAT),
-        log_level=reader.of(options.LOG_LEVEL),
-        warnings=tuple(warnings),
-    )
-
-
-def _datadog(reader: _Reader, warnings: list[str]) -> DatadogConfiguration:
-    api_key = _key(reader, options.API_KEY, options.API_KEY_FILE)
-    app_key = _key(reader, options.APP_KEY, options.APP_KEY_FILE)
-    if bool(api_key) != bool(app_key):
-        absent = "app-key" if api_key else "api-key"
-        warnings.append(f"{absent} is not given; Datadog answers no query without both keys")
-    url = reader.of(options.DATADOG_URL)
-    if url.startswith("http:") and not _is_loopback(urlsplit(url).hostname or ""):
-        warnings.append("datadog-url is plain http to another host: the keys can be read on the way")
-    return DatadogConfiguration(
-        url=url,
-        api_key=api_key,
-        app_key=app_key,
-        net_tx_query=reader.of(options.NET_TX_QUERY),
-        net_rx_query=reader.of(options.NET_RX_QUERY),
-        broker_id_tag=reader.of(options.BROKER_ID_TAG),
-        instance_type_tag=reader.of(options.INSTANCE_TYPE_TAG),
-        capacity_tag=reader.of(options.CAPACITY_TAG),
-        metrics_window=reader.of(options.METRICS_WINDOW),
-        metrics_delay=reader.of(options.METRICS_DELAY),
-        event_tags=reader.of(options.DD_EVENT_TAGS),
-    )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _key(reader: _Reader, key: Option[str], key_file: Option[str]) -> str:
-    """Return a key from whichever of the two options has the source of higher precedence."""
-    text, path = reader.of(key), reader.of(key_file)
-    if not path or reader.rank(key) < reader.rank(key_file):
-        return text
-    if reader.rank(key) == reader.rank(key_file):
-        reader.problems.append(
-            f"{key.name} ({reader.source(key)}) and {key_file.name} ({reader.source(key_file)}) are both "
-            f"given. Fix: give one"
-        )
-        return text
-    content, reason = _read_key(path)
-    if reason:
-        reader.problems.append(
-            f"{key_file.name}: {path!r} ({reader.source(key_file)}) {reason}; it must be {key_file.range}. "
-            f"Fix: put the key there, or name another file"
-        )
-    return content
-
-
-def _read_key(path: str) -> tuple[str, str]:
-    """Return (key, "") or ("", what is wrong)."""
-    try:
-        content = Path(path).read_text("utf-8").strip()
-    except OSError as error:
-        return "", f"cannot be read: {error.strerror}"
-    except ValueError:
-        return "", "is no text file"
-    if not content or not content.isprintable():
-        return "", "holds more than a key" if content else "is empty"
-    return content, ""
-
-
-def _kafka(reader: _Reader, warnings: list[str]) -> KafkaConfiguration:
-    backend = KafkaBackend(reader.of(options.KAFKA_BACKEND))
-    native = reader.of(options.KAFKA_NATIVE_MODE)
-    ranks = (reader.rank(options.KAFKA_BACKEND), reader.rank(options.KAFKA_NATIVE_MODE))
-    if Rank.DEFAULT not in ranks and native != (backend is KafkaBackend.ADMIN):
-        reader.problems.append(
-            f"kafka-native-mode is {str(native).lower()} ({reader.source(options.KAFKA_NATIVE_MODE)}) "
-            f"and kafka-backend is {backend} ({reader.source(options.KAFKA_BACKEND)}), which contradict each "
-            f"other: native mode is the admin backend. Fix: give kafka-backend only"
-        )
-    backend = KafkaBackend.ADMIN if native else backend
-    servers = reader.of(options.BOOTSTRAP_SERVERS)
-    if backend is KafkaBackend.ADMIN and not servers:
-        servers = options.BOOTSTRAP_SERVERS.parse(options.BOOTSTRAP_SERVERS.example)
-    configuration = KafkaConfiguration(
-        backend=backend,
-        bootstrap_servers=servers,
-        bootstrap_controllers=reader.of(options.KAFKA_BOOTSTRAP_CONTROLLERS),
-        client_config=reader.of(options.KAFKA_CLIENT_CONFIG),
-        request_timeout=reader.of(options.KAFKA_API_REQUEST_TIMEOUT),
-        discovery_poll=reader.of(options.DISCOVERY_POLL),
-    )
-    if configuration.bootstrap_controllers and backend is not KafkaBackend.ADMIN:
-        warnings.append("kafka-bootstrap-controllers is given, but only the admin backend uses it")
-    if configuration.client_config and not configuration.bootstrap_servers:
-        warnings.append("kafka-client-config is given, but without bootstrap-servers nothing connects to Kafka")
-    return configuration
-
-
-def _zookeeper(reader: _Reader) -> ZooKeeperConfiguration:
-    prefix, ours = reader.of(options.ZK_PREFIX), reader.of(options.ZK_CONFIG_PREFIX)
-    if _entangled(prefix, ours):
-        reader.problems.append(
-            f"zk-config-prefix: {ours!r} ({reader.source(options.ZK_CONFIG_PREFIX)}) is Kafka's own, "
-            f"zk-prefix being {prefix!r} ({reader.source(options.ZK_PREFIX)}); it must be a path that Kafka "
-            f"does not use. Fix: give {options.ZK_CONFIG_PREFIX.default}, for example"
-        )
-    return ZooKeeperConfiguration(
-        addresses=reader.of(options.ZK_ADDR),
-        prefix=prefix,
-        config_prefix=ours,
-        session_timeout=reader.of(options.ZK_SESSION_TIMEOUT),
-    )
-
-
-def _entangled(prefix: str, ours: str) -> bool:
-    """Whether our tree holds Kafka's chroot, or lies in a node that Kafka uses."""
-    if f"{prefix}/".startswith(f"{ours}/"):
-        return True
-    return ours.startswith(f"{prefix}/") and ours.removeprefix(f"{prefix}/").split("/")[0] in KAFKA_NODES
-
-
-def _addresses(reader: _Reader) -> AddressConfiguration:
-    return AddressConfiguration(
-        api_listen=reader.of(options.API_LISTEN),
-        grpc_listen=reader.of(options.GRPC_LISTEN),
-        listen=reader.of(options.LISTEN),
-        discovery=reader.of(options.DISCOVERY_ADDR),
-        metrics=reader.of(options.METRICS_ADDR),
-        planner=reader.of(options.PLANNER_ADDR),
-        applier=reader.of(options.APPLIER_ADDR),
-        admin=reader.of(options.ADMIN_ADDR),
-    )
-
-
-def _security(reader: _Reader, warnings: list[str]) -> SecurityConfiguration:
-    files = (options.TLS_CERT, options.TLS_KEY, options.TLS_CA)
-    given = [option.name for option in files if reader.of(option)]
-    absent = [option.name for option in files if not reader.of(option)]
-    if given and absent:
-        reader.problems.append(
-            f"{' and '.join(given)} without {' and '.join(absent)}; TLS is mutual here and needs all three. "
-            f"Fix: --{absent[0]}={OPTIONS[absent[0]].example}, for example"
-        )
-    paths = (reader.of(options.TLS_CERT), reader.of(options.TLS_KEY), reader.of(options.TLS_CA))
-    tls = TlsFiles(*paths, reader.of(options.TLS_SERVER_NAME)) if not absent else None
-    tokens = reader.of(options.API_TOKENS_FILE)
-    for option in (options.API_LISTEN, options.GRPC_LISTEN, options.LISTEN):
-        secured = tls is not None and (option is not options.API_LISTEN or tokens)
-        if not secured and not _is_own(reader.of(option)):
-            needed = "api-tokens-file" if tls else "tls-cert, tls-key and tls-ca"
-            warnings.append(
-                f"{option.name} is open to other hosts, and who reaches it may throttle the cluster; give {needed}"
-            )
-    if tokens and tls is None and not _is_own(reader.of(options.API_LISTEN)):
-        warnings.append("api-tokens-file is given without tls-cert: the tokens can be read on the way")
-    return SecurityConfiguration(tls, tokens)
-
-
-def _is_own(address: str) -> bool:
-    """Whether only this host reaches an address."""
-    return address.startswith("unix:") or _is_loopback(address.rpartition(":")[0].strip("[]"))
-
-
-def _limits(reader: _Reader) -> Limits:
-    both = reader.of(options.MAX_RATE)
-    tx, rx = reader.of(options.MAX_TX_RATE), reader.of(options.MAX_RX_RATE)
-    both_rank = reader.rank(options.MAX_RATE)
-    return Limits(
-        min_rate=reader.of(options.MIN_RATE),
-        # Within one source the specific option wins; between two the source decides, as everywhere.
-        max_tx_ratio=tx if reader.rank(options.MAX_TX_RATE) <= both_rank else both,
-        max_rx_ratio=rx if reader.rank(options.MAX_RX_RATE) <= both_rank else both,
-        change_threshold=reader.of(options.CHANGE_THRESHOLD),
-        failure_threshold=reader.of(options.FAILURE_THRESHOLD),
-        keep_throttles=reader.of(options.SKIP_AUTO_DELETE_THROTTLES),
-        pause_over_capacity=reader.of(options.PAUSE_OVER_CAPACITY),
-    )
-
-
-def _decisions(reader: _Reader) -> DecisionsConfiguration:
-    uri, spool = reader.of(options.DECISIONS), reader.of(options.DECISIONS_SPOOL)
-    if "://" in uri and not uri.startswith("file:") and not spool:
-        reader.problems.append(
-            f"decisions: {uri!r} ({reader.source(options.DECISIONS)}) is an object store; decisions wait in a local "
-            f"directory until they are a file. Fix: --decisions-spool={options.DECISIONS_SPOOL.example}"
-        )
-    days = reader.of(options.DECISIONS_RETENTION)
-    retention = timedelta(days=days) if days else None
-    return DecisionsConfiguration(uri, spool, retention, reader.of(options.CLUSTER_NAME))
-
-
-def _capacities(reader: _Reader) -> CapacityLimits:
-    return CapacityLimits(
-        by_broker=reader.of(options.BROKER_CAP_MAP),
-        by_instance_type=reader.of(options.CAP_MAP),
-        default=reader.of(options.DEFAULT_CAPACITY),
-    )

@@ -1,7 +1,7 @@
 """Where the texts of options come from: the command line, the environment, a TOML file.
 
-Each source is read to its end, whatever is wrong on the way. What the texts mean is in `options`, which of
-them counts in `configuration`. The type to know is `Given`.
+Each source is read to its end, whatever is wrong on the way. What the texts mean is in `option_kinds`, which of
+them counts in `configuration_reader`. The type to know is `Given`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from difflib import get_close_matches
 from enum import IntEnum
 from pathlib import Path
 
-from autothrottle.runtime.options import CONFIG, ENVIRONMENT_PREFIX, OPTIONS
+from autothrottle.runtime.option_kinds import ENVIRONMENT_PREFIX
+from autothrottle.runtime.options import CONFIG, OPTIONS
 
 
 class Rank(IntEnum):

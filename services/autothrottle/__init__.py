@@ -9,10 +9,11 @@ cluster as it found it. A tour, from the ground up; every floor imports only fro
 - `ports`: what the services need from the outside, as Protocols in core's types.
 - `wire`: `v1` messages to and from core's types.
 - `adapters`: one foreign library each behind a port; `adapters.memory` is the in-memory twin of every port.
-- `runtime`: what every service process needs: server, signals, configuration, logs.
-- `discovery`, `metrics`, `planner`, `applier`, `admin`: the services, strangers to one another.
+- `runtime`: what every service process needs: configuration, server, signals, logs, traces.
+- `discovery`, `metrics`, `planner`, `applier`, `admin`, `gateway`: the services, strangers to one another.
+- `scorer`: the batch over the decision log.
 - `lab`: demo, simulated cluster and starters of real ones.
-- `__main__`: the composition root, the only place that names concrete adapters.
+- `composition`: the composition root, the only place that names concrete adapters; `__main__`: the command line.
 """
 
 __version__ = "0.1.0"

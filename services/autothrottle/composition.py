@@ -1,0 +1,406 @@
+"""The composition root: the only place that names concrete adapters, and puts services together from them.
+
+Which command starts what is in `__main__`. The type to know is `Composition`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from kazoo.client import KazooClient
+
+from autothrottle import __version__
+from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
+from autothrottle.adapters.growth import GrowthReader
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
+from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
+from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
+from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
+from autothrottle.adapters.kafka_admin.properties import client_options, read_client_properties
+from autothrottle.adapters.kafka_admin.reassigner import AdminReassigner
+from autothrottle.adapters.kafka_admin.registrations import KafkaRegistrations
+from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
+from autothrottle.adapters.progress import ProgressReader
+from autothrottle.adapters.rpc import AdminClient, ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
+from autothrottle.adapters.tls import Tls
+from autothrottle.adapters.whereabouts import member_lookup, members_address
+from autothrottle.adapters.zookeeper.catch_ups import ZooKeeperCatchUps
+from autothrottle.adapters.zookeeper.config_writer import ZooKeeperConfigWriter
+from autothrottle.adapters.zookeeper.election import ZooKeeperElection
+from autothrottle.adapters.zookeeper.ledger_reader import LedgerReader
+from autothrottle.adapters.zookeeper.membership import ZooKeeperMembership
+from autothrottle.adapters.zookeeper.overrides import ZooKeeperOverrides
+from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.pauses import ZooKeeperPauses
+from autothrottle.adapters.zookeeper.reassigner import ZooKeeperReassigner
+from autothrottle.adapters.zookeeper.registrations import ZooKeeperRegistrations
+from autothrottle.adapters.zookeeper.removal import remove_own_tree
+from autothrottle.adapters.zookeeper.session import connect, connect_in_background, disconnect, disconnect_soon
+from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
+from autothrottle.admin.estimator import Estimator
+from autothrottle.admin.servicer import AdminServicer
+from autothrottle.applier.servicer import ApplierServicer
+from autothrottle.core.errors import Conflict, Invalid
+from autothrottle.core.members import Member
+from autothrottle.discovery.servicer import DiscoveryServicer
+from autothrottle.metrics.servicer import MetricsServicer
+from autothrottle.planner.loop import Planner
+from autothrottle.planner.servicer import PlannerServicer
+from autothrottle.planner.settings import PlannerSettings, Ports
+from autothrottle.planner.uninstall import take_back_everything
+from autothrottle.ports.cluster import BrokerRegistry, ConfigWriter, Reassigner, SnapshotSource
+from autothrottle.ports.decisions import DecisionSink
+from autothrottle.ports.leadership import Term
+from autothrottle.runtime.configuration import Configuration, KafkaBackend, KafkaConfiguration
+from autothrottle.runtime.server import Servicer, ServiceServer
+from autothrottle.runtime.tracing import Tracing
+from autothrottle.v1 import (
+    admin_pb2_grpc,
+    applier_pb2_grpc,
+    discovery_pb2_grpc,
+    metrics_pb2_grpc,
+    planner_pb2_grpc,
+)
+
+C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient, AdminClient)
+
+_CONNECT_TIMEOUT = timedelta(seconds=15)
+_MOST_STREAMS = 132
+"""Of one server: 100 that watch cycles, and room for what a service needs (snapshots, reflection, health)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Where the other services answer; empty: where the list of members says."""
+
+    discovery: Sequence[str]
+    metrics: Sequence[str]
+    applier: Sequence[str]
+    planner: Sequence[str]
+
+
+class Composition:
+    """Builds services for one configuration; what it opened is closed, last first, with its stack."""
+
+    def __init__(self, configuration: Configuration, stack: ExitStack, tracing: Tracing | None = None) -> None:
+        self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
+        self._kafka = KafkaPaths(configuration.zookeeper.prefix)
+        self._own = OwnPaths(configuration.zookeeper.config_prefix)
+        files = configuration.security.tls
+        self._tls = Tls(files) if files else None
+
+    def discovery(self) -> Servicer:
+        """What moves, and what stands."""
+        kafka = self._kafka_admin
+        source = self._snapshots(self._session(), self._progress())
+        servicer = DiscoveryServicer(
+            source,
+            KafkaLogSizes(kafka) if kafka else None,
+            KafkaFetchSettings(kafka) if kafka else None,
+            source if isinstance(source, ZooKeeperSnapshots) else None,
+        )
+        add = discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server
+        return add, servicer, "autothrottle.v1.DiscoveryService"
+
+    def metrics(self) -> Servicer:
+        """Loads, capacities, events."""
+        datadog = self.configuration.datadog
+        settings = DatadogSettings(
+            url=datadog.url,
+            api_key=datadog.api_key,
+            app_key=datadog.app_key,
+            net_tx_query=datadog.net_tx_query,
+            net_rx_query=datadog.net_rx_query,
+            broker_id_tag=datadog.broker_id_tag,
+            instance_type_tag=datadog.instance_type_tag,
+            capacity_tag=datadog.capacity_tag or None,
+            metrics_window=datadog.metrics_window,
+            metrics_delay=datadog.metrics_delay,
+            event_tags=datadog.event_tags,
+        )
+        source = self._stack.enter_context(DatadogMetrics(settings, self.configuration.capacities))
+        add = metrics_pb2_grpc.add_MetricsServiceServicer_to_server
+        return add, MetricsServicer(source, source), "autothrottle.v1.MetricsService"
+
+    def applier(self) -> Servicer:
+        """The writing of configs."""
+        client = self._session()
+        servicer = ApplierServicer(self._writer(client), self._reassigner(client))
+        return applier_pb2_grpc.add_ApplierServiceServicer_to_server, servicer, "autothrottle.v1.ApplierService"
+
+    def planner(self, peers: Peers) -> tuple[Servicer, Planner]:
+        """The loop; it still has to be started, with the address of its server."""
+        configuration = self.configuration
+        metrics = self._client(MetricsClient, peers.metrics)
+        applier = self._client(ApplierClient, peers.applier)
+        overrides, discovery = self._overrides(), self._client(DiscoveryClient, peers.discovery)
+        planner = Planner(
+            Ports(
+                election=self._election(),
+                snapshots=discovery,
+                loads=metrics,
+                events=metrics,
+                writer=applier,
+                reassigner=applier,
+                overrides=overrides,
+                pauses=self._pauses,
+                catch_ups=self._catch_ups,
+                settings=discovery,
+                tracer=self._tracing.tracer,
+                decisions=self._decisions(),
+            ),
+            PlannerSettings(
+                limits=configuration.limits,
+                policy=configuration.new_policy(),
+                interval=configuration.interval,
+                metrics_window=configuration.datadog.metrics_window,
+                cleanup_after=configuration.cleanup_after,
+                cleanup_foreign=configuration.cleanup_foreign,
+                schedule=configuration.schedule,
+                finish_by=configuration.finish_by,
+                shadow=configuration.shadow,
+                cluster=configuration.decisions.cluster_name,
+            ),
+        )
+        self._stack.callback(planner.stop)
+        add = planner_pb2_grpc.add_PlannerServiceServicer_to_server
+        return (add, PlannerServicer(planner), "autothrottle.v1.PlannerService"), planner
+
+    def admin(self, peers: Peers) -> Servicer:
+        """What operators call."""
+        configuration = self.configuration
+        overrides, discovery = self._overrides(), self._client(DiscoveryClient, peers.discovery)
+        metrics = self._client(MetricsClient, peers.metrics)
+        limits, schedule, policy = configuration.limits, configuration.schedule, configuration.new_policy()
+        servicer = AdminServicer(
+            overrides,
+            self._client(PlannerClient, peers.planner),
+            self._brokers(),
+            discovery,
+            self._membership,
+            self._pauses,
+            Estimator(discovery, discovery, metrics, overrides, limits, schedule, policy),
+            self._catch_ups,
+        )
+        return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
+
+    def gateway(self, admin: Sequence[str]) -> str:
+        """Answer HTTP until the stack is closed; return the address."""
+        from autothrottle.gateway.server import GatewayServer  # no other service needs a web framework
+        from autothrottle.gateway.tokens import Tokens
+
+        tokens, tls = self.configuration.security.api_tokens_file, self._tls
+        server = GatewayServer(
+            self._client(AdminClient, admin),
+            self.configuration.addresses.api_listen,
+            tokens=Tokens(tokens) if tokens else None,
+            tls=tls.http_context() if tls else None,
+        )
+        self._stack.enter_context(server)
+        return server.address
+
+    def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
+        """Serve until the stack is closed; return the address."""
+        interceptors = self._tracing.server_interceptors
+        server = ServiceServer(
+            name,
+            servicers,
+            listen,
+            max_streams=_MOST_STREAMS,
+            interceptors=interceptors,
+            credentials=self._tls.server_credentials() if self._tls else None,
+        )
+        self._stack.enter_context(server)
+        return server.address
+
+    def join(self, service: str, address: str, roles: Sequence[str] = ()) -> None:
+        """List this process among the members until the stack is closed, as soon as ZooKeeper answers.
+
+        Nothing waits for that: metrics and gateway work on a host from which ZooKeeper cannot be reached.
+        """
+        member = Member(
+            service=service,
+            roles=tuple(roles) or (service,),
+            version=__version__,
+            address=address,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=datetime.now(UTC),
+        )
+        self._membership.join(member)
+        self._stack.callback(self._membership.leave)
+
+    def uninstall(self) -> int:
+        """Take back everything, as the leader, and remove our tree; return how many resources were changed."""
+        client = self._session()
+        source = self._snapshots(client, None)
+        election = self._election()
+        term = _won(election, self.configuration.zookeeper.session_timeout * 2)
+        try:
+            outcomes = take_back_everything(term, source, self._writer(client))
+        finally:
+            election.leave()
+        remove_own_tree(client, self._own, self.configuration.zookeeper.session_timeout * 2)
+        return len(outcomes)
+
+    # Adapters: Kafka through ZooKeeper, or through its admin API; our own state is in ZooKeeper in both cases.
+
+    @property
+    def _by_admin_api(self) -> bool:
+        return self.configuration.kafka.backend is KafkaBackend.ADMIN
+
+    @cached_property
+    def _kafka_admin(self) -> KafkaAdmin | None:
+        """The process's way to Kafka's admin API; None when no broker is known."""
+        if not self.configuration.kafka.bootstrap_servers:
+            return None
+        kafka = KafkaAdmin(_kafka_settings(self.configuration.kafka))
+        self._stack.callback(kafka.close)
+        return kafka
+
+    def _progress(self) -> ProgressReader | None:
+        """What reads log sizes, for as long as the process lives; None when nothing tells them."""
+        if self._kafka_admin is None:
+            return None
+        sizes = KafkaLogSizes(self._kafka_admin)
+        progress = ProgressReader(sizes, GrowthReader(sizes))
+        self._stack.callback(progress.close)
+        return progress
+
+    def _snapshots(self, client: KazooClient, progress: ProgressReader | None) -> SnapshotSource:
+        source: ZooKeeperSnapshots | AdminSnapshots
+        if self._by_admin_api and self._kafka_admin:
+            ledger = LedgerReader(client, self._own)
+            self._stack.callback(ledger.close)
+            kafka = self.configuration.kafka
+            reaches_controllers = bool(kafka.bootstrap_controllers)
+            source = AdminSnapshots(self._kafka_admin, ledger, kafka.discovery_poll, reaches_controllers, progress)
+        else:
+            source = ZooKeeperSnapshots(client, self._kafka, self._own, progress)
+        self._stack.callback(source.close)
+        return source
+
+    def _brokers(self) -> BrokerRegistry:
+        if self._by_admin_api and self._kafka_admin:
+            return KafkaRegistrations(self._kafka_admin)
+        return ZooKeeperRegistrations(self._session(), self._kafka)
+
+    def _writer(self, client: KazooClient) -> ConfigWriter:
+        if self._by_admin_api and self._kafka_admin:
+            session_timeout = self.configuration.zookeeper.session_timeout
+            return AdminConfigWriter(self._kafka_admin, client, self._own, session_timeout)
+        return ZooKeeperConfigWriter(client, self._kafka, self._own)
+
+    def _reassigner(self, client: KazooClient) -> Reassigner:
+        """The admin API wherever it is known: it can cancel, and take more than one list at a time."""
+        if self._kafka_admin:
+            session_timeout = self.configuration.zookeeper.session_timeout
+            return AdminReassigner(self._kafka_admin, client, self._own, session_timeout)
+        return ZooKeeperReassigner(client, self._kafka, self._own)
+
+    def _session(self) -> KazooClient:
+        zookeeper = self.configuration.zookeeper
+        client = connect(zookeeper.connect_string, zookeeper.session_timeout, _CONNECT_TIMEOUT)
+        self._stack.callback(disconnect, client)
+        return client
+
+    @cached_property
+    def _membership(self) -> ZooKeeperMembership:
+        zookeeper = self.configuration.zookeeper
+        client = connect_in_background(zookeeper.connect_string, zookeeper.session_timeout)
+        self._stack.callback(disconnect_soon, client)
+        return ZooKeeperMembership(client, self._own, zookeeper.session_timeout)
+
+    def _election(self) -> ZooKeeperElection:
+        return ZooKeeperElection(self._session(), self._own, self.configuration.zookeeper.session_timeout)
+
+    def _overrides(self) -> ZooKeeperOverrides:
+        overrides = ZooKeeperOverrides(self._session(), self._own)
+        self._stack.callback(overrides.close)
+        return overrides
+
+    @cached_property
+    def _pauses(self) -> ZooKeeperPauses:
+        pauses = ZooKeeperPauses(self._session(), self._own)
+        self._stack.callback(pauses.close)
+        return pauses
+
+    @cached_property
+    def _catch_ups(self) -> ZooKeeperCatchUps:
+        catch_ups = ZooKeeperCatchUps(self._session(), self._own)
+        self._stack.callback(catch_ups.close)
+        return catch_ups
+
+    def _decisions(self) -> DecisionSink | None:
+        decisions = self.configuration.decisions
+        if not decisions.uri:
+            return None
+        try:
+            from autothrottle.adapters.decision_log import DecisionLog, LogLimits  # half a second, and an extra
+        except ImportError as error:
+            raise Invalid(
+                f"decisions is {decisions.uri!r}, and Arrow is not installed ({error}); "
+                "install autothrottle with the extra `decisions`"
+            ) from None
+        spool = Path(decisions.spool) if decisions.spool else None
+        return self._stack.enter_context(DecisionLog(decisions.uri, spool, LogLimits(retention=decisions.retention)))
+
+    def private_directory(self) -> str:
+        """A directory for sockets that nobody else may enter, gone with the stack."""
+        return self._stack.enter_context(tempfile.TemporaryDirectory(prefix="autothrottle-"))
+
+    def _client(self, kind: type[C], addresses: Sequence[str]) -> C:
+        """A client of a service at these addresses; without any, of those members that are it."""
+        resolve = member_lookup(self._membership, socket.gethostname())
+        where = addresses or [members_address(kind.service)]
+        client = kind(where, self._tracing.client_interceptors, resolve, self._tls)
+        self._stack.callback(client.close)
+        return client
+
+
+def validate_kafka_settings(configuration: KafkaConfiguration) -> None:
+    """Return when Kafka can be reached by what was configured, as far as that can be told without asking it.
+
+    Raises:
+        Invalid: the file that kafka-client-config names cannot be read, or holds what is not supported.
+    """
+    client_options(_kafka_settings(configuration).client_properties)
+
+
+def _kafka_settings(configuration: KafkaConfiguration) -> KafkaSettings:
+    """Return how Kafka's admin API is reached.
+
+    Raises:
+        Invalid: the file that kafka-client-config names cannot be read, or holds what is not supported.
+    """
+    path = configuration.client_config
+    return KafkaSettings(
+        bootstrap_servers=configuration.bootstrap_servers,
+        bootstrap_controllers=configuration.bootstrap_controllers,
+        client_properties=read_client_properties(path) if path else {},
+        request_timeout=configuration.request_timeout,
+    )
+
+
+def _won(election: ZooKeeperElection, patience: timedelta) -> Term:
+    """The term, once the election is won; whoever else stands for it keeps us waiting."""
+    changed = threading.Event()
+    election.join("", changed.set)
+    deadline = time.monotonic() + patience.total_seconds()
+    while (term := election.term) is None:
+        if time.monotonic() > deadline:
+            election.leave()
+            raise Conflict("a planner still runs; stop every planner, then run this again")
+        changed.wait(0.1)
+    return term

@@ -12,11 +12,12 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryElection, MemoryElectorate
 from autothrottle.core.audit import AuditAction
-from autothrottle.core.changes import ForeignThrottle, OutcomeStatus
+from autothrottle.core.changes import OutcomeStatus
 from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.errors import NotLeader
 from autothrottle.core.loads import Loads
+from autothrottle.core.ownership import ForeignThrottle
 from autothrottle.core.plan import Reason
 from autothrottle.core.topology import Problem, Snapshot
 from autothrottle.planner.loop import Planner

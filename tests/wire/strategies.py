@@ -6,13 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from autothrottle.core.changes import Change, Edit, ForeignThrottle, Outcome, OutcomeStatus
+from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
 from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource, ReplicaRole
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress, TopicProgress
 from autothrottle.core.growth import GrowthMark, LogGrowth
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
+from autothrottle.core.ownership import ForeignThrottle
 from autothrottle.core.pause import Pause, PauseMode
 from autothrottle.core.plan import Decision, Reason
 from autothrottle.core.policy.interface import Basis

@@ -87,6 +87,13 @@ class ConfigResource:
         """The broker id; only for a broker's config."""
         return int(self.name)
 
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """By which resources are listed: brokers by id, then topics by name."""
+        if self.type is ResourceType.BROKER:
+            return 0, self.broker_id, ""
+        return 1, 0, self.name
+
     def __str__(self) -> str:
         """The entity path."""
         return self.path

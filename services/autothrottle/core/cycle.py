@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from autothrottle.core.changes import ForeignThrottle, Outcome
+from autothrottle.core.changes import Outcome
+from autothrottle.core.ownership import ForeignThrottle
 from autothrottle.core.pause import Pause
 from autothrottle.core.plan import Decision
 

@@ -73,7 +73,7 @@ class Decision:
 class DesiredReplicas:
     """The replicas of one topic that shall be throttled, and its partitions whose entries are ours to rule.
 
-    Always exact: where Kafka cannot hold the list that results, `changes` writes the wildcard.
+    Always exact: where Kafka cannot hold the list that results, `ownership` puts the wildcard.
     """
 
     leader: frozenset[str] = frozenset()

@@ -14,17 +14,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
 
-from autothrottle.core.changes import (
-    changes,
-    foreign_throttles,
-    removal_of_foreign,
-    shown_foreign,
-)
+from autothrottle.core.changes import changes, removal_of_foreign
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.decisions import CycleSeen, LogSettings
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.overrides import whose
+from autothrottle.core.ownership import foreign_throttles, shown_foreign
 from autothrottle.core.pause import Pause, PauseMode, stale_lists, taken_back
 from autothrottle.core.plan import Limits, had_a_move, plan
 from autothrottle.core.policy.interface import Observation

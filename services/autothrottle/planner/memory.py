@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from autothrottle.core.changes import Change, ForeignThrottle, Outcome, OutcomeStatus
+from autothrottle.core.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.loads import Loads
 from autothrottle.core.overrides import Override, Overrides
+from autothrottle.core.ownership import ForeignThrottle
 from autothrottle.core.pause import Pause
 from autothrottle.core.plan import Plan
 from autothrottle.core.policy.interface import Policy

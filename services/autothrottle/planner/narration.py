@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from autothrottle.core.changes import Change, ForeignThrottle, Outcome, OutcomeStatus
+from autothrottle.core.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
 from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry
 from autothrottle.core.loads import MEGABYTE
+from autothrottle.core.ownership import ForeignThrottle
 from autothrottle.core.pause import Pause
 from autothrottle.core.plan import Decision, Limits, Plan, Reason
 from autothrottle.core.policy.adaptive import OLD_SECONDS

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from autothrottle.core.changes import ForeignThrottle
 from autothrottle.core.eta import SHORTEST_SPAN
+from autothrottle.core.ownership import ForeignThrottle
 from autothrottle.planner import narration
 from autothrottle.planner.events import EventPoster
 from autothrottle.planner.guards import Guards

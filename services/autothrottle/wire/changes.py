@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 
-from autothrottle.core.changes import Change, Edit, ForeignThrottle, Outcome, OutcomeStatus
+from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
 from autothrottle.core.configs import THROTTLE_KEYS, ConfigResource
 from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.ownership import ForeignThrottle
 from autothrottle.v1 import applier_pb2, types_pb2
 
 # Kafka's rule for topic names; broker ids are int32.

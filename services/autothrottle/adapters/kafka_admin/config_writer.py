@@ -2,7 +2,7 @@
 
 Kafka's configs and our ledger cannot be written together, so the ledger (in our ZooKeeper) says first what is about to
 be written, then Kafka is told, then the ledger says that it was. What is left of an interrupted change is sorted out by
-`core.changes`, which takes either value for ours.
+`core.ownership`, which takes either value for ours.
 
 Kafka knows nothing of our terms. As far as it allows, the fence holds here too: right before each write the term is
 checked in ZooKeeper, and each write ends before our session can.

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from autothrottle.lab.datadog import API_KEY, APP_KEY, DatadogEmulator
-from autothrottle.lab.kafka import KafkaCluster, java_command
+from autothrottle.lab.kafka import KafkaCluster
+from autothrottle.lab.kafka_server import java_command
 from autothrottle.lab.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle.lab.processes import Process
 from autothrottle.lab.traffic import BrokerCounters, fill

@@ -11,16 +11,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from autothrottle.core.errors import Conflict
-from autothrottle.lab.kafka import (
-    PROPERTIES,
-    SESSION_SECONDS,
-    START_SECONDS,
-    Broker,
-    KafkaCluster,
-    Partition,
-    PartitionState,
-    java_command,
-)
+from autothrottle.lab.kafka import SESSION_SECONDS, START_SECONDS, KafkaCluster, Partition, PartitionState
+from autothrottle.lab.kafka_server import PROPERTIES, Broker, java_command
 from autothrottle.lab.processes import free_ports
 
 _PROPERTIES: Mapping[str, object] = {

@@ -10,19 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle.lab.kafka import (
-    HERE,
-    PROPERTIES,
-    SESSION_SECONDS,
-    START_SECONDS,
-    Broker,
-    KafkaCluster,
-    KafkaServer,
-    Partition,
-    PartitionState,
-    Place,
-    java_command,
-)
+from autothrottle.lab.kafka import SESSION_SECONDS, START_SECONDS, KafkaCluster, Partition, PartitionState
+from autothrottle.lab.kafka_server import HERE, PROPERTIES, Broker, KafkaServer, Place, java_command
 from autothrottle.lab.metadata_log import MetadataLog, MetadataRecord
 from autothrottle.lab.processes import free_ports
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle.lab.kafka import Place
+from autothrottle.lab.kafka_server import Place
 from autothrottle.lab.kraft import CONTROLLER_ID
 from autothrottle.lab.processes import network_pieces
 

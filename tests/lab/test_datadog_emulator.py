@@ -19,12 +19,11 @@ from autothrottle.core.loads import Capacity
 from autothrottle.lab.datadog import (
     API_KEY,
     APP_KEY,
-    MIN_COVERED_SECONDS,
     RETRY_AFTER_SECONDS,
-    Counters,
     DatadogEmulator,
     Late,
 )
+from autothrottle.lab.datadog_series import MIN_COVERED_SECONDS, Counters
 
 KEYS = {"DD-API-KEY": API_KEY, "DD-APPLICATION-KEY": APP_KEY}
 TX = "avg:system.net.bytes_sent{service:kafka} by {host}"

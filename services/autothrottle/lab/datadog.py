@@ -1,7 +1,7 @@
-"""A Datadog of one's own: the HTTP routes that the production adapter calls, fed by cumulative counters.
+"""A Datadog of one's own: the HTTP routes that the production adapter calls, and their faults.
 
-What it answers comes from counters of real traffic, never from what a planner decided. The type to know is
-`DatadogEmulator`.
+What it answers comes from counters of real traffic (`datadog_series`), never from what a planner decided. The type to
+know is `DatadogEmulator`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ import socket
 import sys
 import threading
 import time
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from autothrottle.lab.datadog_series import Counters, Host, series_of
+
 API_KEY = "lab-api-key"
 APP_KEY = "lab-app-key"
-
-MIN_COVERED_SECONDS = 0.3
-"""A bucket with less data than this is not reported: its mean would be noise."""
 
 RETRY_AFTER_SECONDS = 60
 """What an answer of 429 asks its client to wait."""
@@ -44,58 +42,6 @@ connection that ends in mid-body, or a body that comes byte by byte and never en
 
 _ROLLUP = re.compile(r"(?P<query>.*)\.rollup\(avg, (?P<seconds>[1-9]\d*)\)", re.DOTALL)
 _DRIBBLE_SECONDS = 0.02
-
-
-class Counters:
-    """Two cumulative counters of one broker over time, in bytes."""
-
-    def __init__(self, keep_seconds: float) -> None:
-        self._keep_seconds = keep_seconds
-        self._times: list[float] = []
-        self._totals: list[tuple[float, float]] = []
-
-    @property
-    def newest(self) -> float | None:
-        """When the last sample was taken, seconds since the epoch; None before the first."""
-        return self._times[-1] if self._times else None
-
-    def add(self, at: float, tx_total_bytes: float, rx_total_bytes: float) -> None:
-        """Add a sample; forget those that are too old to be asked for."""
-        index = bisect_right(self._times, at)
-        self._times.insert(index, at)
-        self._totals.insert(index, (tx_total_bytes, rx_total_bytes))
-        # In blocks, since each deletion moves all the others. The last one before the limit stays: there
-        # the oldest mean starts.
-        old = bisect_left(self._times, self._times[-1] - self._keep_seconds) - 1
-        if old > 64:
-            del self._times[:old]
-            del self._totals[:old]
-
-    def mean(self, direction: int, start: float, end: float) -> float | None:
-        """Return the mean rate between two times, bytes/s, over the part that samples cover.
-
-        None when they cover less than `MIN_COVERED_SECONDS`.
-
-        Args:
-            direction: 0 for tx, 1 for rx.
-            start: seconds since the epoch.
-            end: seconds since the epoch.
-        """
-        if not self._times:
-            return None
-        start, end = max(start, self._times[0]), min(end, self._times[-1])
-        if end - start < MIN_COVERED_SECONDS:
-            return None
-        return (self._total(direction, end) - self._total(direction, start)) / (end - start)
-
-    def _total(self, direction: int, at: float) -> float:
-        after = bisect_left(self._times, at)
-        if self._times[after] == at:
-            return self._totals[after][direction]
-        before = after - 1
-        t0, t1 = self._times[before], self._times[after]
-        v0, v1 = self._totals[before][direction], self._totals[after][direction]
-        return v0 + (v1 - v0) * (at - t0) / (t1 - t0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +66,6 @@ class PostedEvent:
     tags: tuple[str, ...]
     time: float
     """When it came in, seconds since the epoch."""
-
-
-@dataclass(slots=True)
-class _Host:
-    name: str
-    broker_id: int
-    tags: tuple[str, ...]
-    is_listed: bool
-    counters: Counters
-    dropped: set[str] = field(default_factory=set)
-    has_null_points: bool = False
 
 
 @dataclass(slots=True)
@@ -163,7 +98,7 @@ class DatadogEmulator:
         self._instance_type_tag = instance_type_tag
         self._keep_seconds = keep_seconds
         self._lock = threading.Lock()
-        self._hosts: dict[str, _Host] = {}
+        self._hosts: dict[str, Host] = {}
         self._counters: dict[int, Counters] = {}
         self._armed: list[_Armed] = []
         self._healed = threading.Event()
@@ -214,7 +149,7 @@ class DatadogEmulator:
         tags += [f"{self._instance_type_tag}:{instance_type}"] if instance_type is not None else []
         with self._lock:
             counters = self._counters_of(broker_id)
-            self._hosts[host] = _Host(host, broker_id, (*tags, *extra_tags), is_listed, counters)
+            self._hosts[host] = Host(host, broker_id, (*tags, *extra_tags), is_listed, counters)
 
     def record(self, broker_id: int, at: float, tx_total_bytes: float, rx_total_bytes: float) -> None:
         """Take a sample of a broker's counters, at `at` seconds since the epoch."""
@@ -252,7 +187,7 @@ class DatadogEmulator:
             for host in self._of_broker(broker_id):
                 host.has_null_points = True
 
-    def _of_broker(self, broker_id: int) -> Iterator[_Host]:
+    def _of_broker(self, broker_id: int) -> Iterator[Host]:
         return (host for host in self._hosts.values() if host.broker_id == broker_id)
 
     def _counters_of(self, broker_id: int) -> Counters:
@@ -296,7 +231,7 @@ class DatadogEmulator:
         direction = "tx" if "bytes_sent" in query else "rx"
         with self._lock:
             answered = [
-                _series(host, direction, query, rollup_seconds, start, end)
+                series_of(host, direction, query, rollup_seconds, start, end)
                 for host in self._hosts.values()
                 if direction not in host.dropped
             ]
@@ -308,40 +243,6 @@ class DatadogEmulator:
         with self._lock:
             self.events.append(event)
         return event
-
-
-def _series(host: _Host, direction: str, query: str, rollup_seconds: int, start: float, end: float) -> dict[str, Any]:
-    points: list[list[float | None]] = []
-    bucket = start // rollup_seconds * rollup_seconds
-    while bucket < end:
-        covered = max(bucket, start), min(bucket + rollup_seconds, end)
-        mean = host.counters.mean(("tx", "rx").index(direction), *covered)
-        if mean is not None:
-            points.append([bucket * 1000.0, None if host.has_null_points else mean])
-        bucket += rollup_seconds
-    scope = ",".join([f"host:{host.name}", *_filters(query)])
-    metric = "system.net.bytes_sent" if direction == "tx" else "system.net.bytes_rcvd"
-    return {
-        "aggr": "avg",
-        "display_name": metric,
-        "end": int(end * 1000) - 1,
-        "expression": f"{query}.rollup(avg, {rollup_seconds})",
-        "interval": rollup_seconds,
-        "length": len(points),
-        "metric": metric,
-        "pointlist": points,
-        "query_index": 0,
-        "scope": scope,
-        "start": int(start * 1000),
-        "tag_set": [f"host:{host.name}"],
-        "unit": [{"family": "bytes", "name": "byte", "scale_factor": 1.0}, None],
-    }
-
-
-def _filters(query: str) -> list[str]:
-    found = re.search(r"\{([^}]*)\}", query)
-    parts = found.group(1).split(",") if found else []
-    return [part.strip() for part in parts if part.strip() not in ("", "*")]
 
 
 class _Server(ThreadingHTTPServer):

@@ -11,8 +11,9 @@ from autothrottle.core.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.flows import Progress
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.limits import Limits
 from autothrottle.core.loads import MEGABYTE, BrokerLoad, Capacity, Loads, Utilization
-from autothrottle.core.plan import Decision, Limits, Reason
+from autothrottle.core.plan import Decision, Reason
 from autothrottle.core.topology import Snapshot, TopicReassignment
 
 NOON = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)

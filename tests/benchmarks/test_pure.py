@@ -14,8 +14,9 @@ from autothrottle.core.changes import ChangeSet, changes
 from autothrottle.core.configs import ConfigResource
 from autothrottle.core.flows import FlowProgress, LandedMark, Progress
 from autothrottle.core.history import ThrottleHistory
+from autothrottle.core.limits import Limits
 from autothrottle.core.loads import MEGABYTE, BrokerLoad, Capacity, Loads, Utilization
-from autothrottle.core.plan import Limits, Plan, plan
+from autothrottle.core.plan import Plan, plan
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Observation
 from autothrottle.core.topology import Snapshot, flows

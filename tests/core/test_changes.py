@@ -19,9 +19,10 @@ from autothrottle.core.configs import (
     parse_replicas,
 )
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.limits import Limits
 from autothrottle.core.loads import MEGABYTE, Loads
 from autothrottle.core.overrides import Override, Overrides
-from autothrottle.core.plan import Limits, plan, previous_rate
+from autothrottle.core.plan import plan, previous_rate
 from autothrottle.core.topology import Problem, Snapshot, TopicReassignment
 
 LIMITS = Limits(min_rate=10 * MEGABYTE, max_tx_ratio=0.9, max_rx_ratio=0.9, change_threshold=0.1, failure_threshold=1)

@@ -3,7 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.core.configs import ReplicaRole
-from autothrottle.core.history import Port, ThrottleHistory
+from autothrottle.core.history import ThrottleHistory
+from autothrottle.core.loads import Port
 from tests import builders
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER

@@ -29,9 +29,10 @@ from autothrottle.core.configs import (
 )
 from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.ledger import LedgerEntry
+from autothrottle.core.limits import Limits
 from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.overrides import Override, Overrides
-from autothrottle.core.plan import CONSUMER_OFFSETS, Limits, Plan, plan, standing_rate
+from autothrottle.core.plan import CONSUMER_OFFSETS, Plan, plan, standing_rate
 from autothrottle.core.topology import NO_LEADER, Problem, Snapshot, TopicReassignment, participants
 
 BROKERS = (1, 2, 3, 4, 5)

@@ -14,13 +14,13 @@ from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICA
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress
 from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.limits import Limits
 from autothrottle.core.loads import MEGABYTE, BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.overrides import Override, Overrides
 from autothrottle.core.plan import (
     CONSUMER_OFFSETS,
     Decision,
     DesiredReplicas,
-    Limits,
     Plan,
     Reason,
     is_small_change,

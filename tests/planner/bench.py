@@ -17,8 +17,8 @@ from autothrottle.adapters.memory import (
 )
 from autothrottle.core.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cycle import CycleRecord
+from autothrottle.core.limits import Limits
 from autothrottle.core.loads import Loads
-from autothrottle.core.plan import Limits
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.schedule import Schedule

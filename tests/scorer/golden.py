@@ -14,7 +14,7 @@ from pathlib import Path
 
 from autothrottle.adapters.decision_log import DecisionLog, LogLimits
 from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
-from autothrottle.core.plan import Limits
+from autothrottle.core.limits import Limits
 from autothrottle.lab.virtual import BEGIN, VirtualRecovery, VirtualScenario
 from tests.builders import limits, mb
 

@@ -6,7 +6,7 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryDecisions
 from autothrottle.core.counterfactual import TOLERATED_HARM
-from autothrottle.core.plan import Limits
+from autothrottle.core.limits import Limits
 from autothrottle.lab.virtual import VirtualRecovery
 from autothrottle.scorer.counterfactuals import GRID
 from tests.builders import limits

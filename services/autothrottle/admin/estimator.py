@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.estimate import Estimate, Goal, estimate, only, transfers, wanted_sizes
+from autothrottle.core.limits import Limits
 from autothrottle.core.loads import Loads
 from autothrottle.core.overrides import Overrides
-from autothrottle.core.plan import Limits, Reason, plan
+from autothrottle.core.plan import Reason, plan
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Observation, Policy
 from autothrottle.core.reassignment import Targets, proposal, with_proposed

@@ -13,10 +13,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from autothrottle.core.configs import ReplicaRole
-from autothrottle.core.guards import Guarded, Ingress, Port
-from autothrottle.core.loads import MEGABYTE
+from autothrottle.core.guards import Guarded, Ingress
+from autothrottle.core.limits import Limits
+from autothrottle.core.loads import MEGABYTE, Port
 from autothrottle.core.move_time import move_time, needed_rate
-from autothrottle.core.plan import Decision, Limits, Plan, Reason, is_small_change, previous_rate
+from autothrottle.core.plan import Decision, Plan, Reason, is_small_change, previous_rate
 from autothrottle.core.topology import Snapshot, flows
 
 SLACK = 1.0

@@ -17,9 +17,10 @@ from autothrottle.core.changes import Outcome
 from autothrottle.core.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.flows import Flow, FlowProgress, Progress
-from autothrottle.core.history import Port, ThrottleHistory
-from autothrottle.core.loads import BytesPerSecond, Loads
-from autothrottle.core.plan import Decision, Limits
+from autothrottle.core.history import ThrottleHistory
+from autothrottle.core.limits import Limits
+from autothrottle.core.loads import BytesPerSecond, Loads, Port
+from autothrottle.core.plan import Decision
 from autothrottle.core.replication import Replication
 from autothrottle.core.topology import Snapshot, flows
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import Invalid
-from autothrottle.core.loads import MEGABYTE, BytesPerSecond
+from autothrottle.core.loads import MEGABYTE, BytesPerSecond, Port
 from autothrottle.core.move_time import LONGEST, move_ratio, move_time, needed_rate
 from autothrottle.core.plan import Decision
 from autothrottle.core.progress import LogSizes
@@ -23,9 +23,6 @@ from autothrottle.core.topology import NO_LEADER, TopicPartition, TopicReassignm
 
 _SHOWN = 10
 """How many ports the warnings name."""
-
-Port = tuple[int, ReplicaRole]
-"""A broker's id and the direction of its link: a leader sends, a follower receives."""
 
 
 @dataclass(frozen=True, slots=True)

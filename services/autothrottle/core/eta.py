@@ -17,7 +17,7 @@ from statistics import stdev
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress, TopicProgress
-from autothrottle.core.loads import BytesPerSecond
+from autothrottle.core.loads import BytesPerSecond, Port
 from autothrottle.core.move_time import LONGEST, move_time
 
 SHORTEST_SPAN = timedelta(seconds=15)
@@ -32,8 +32,8 @@ _SPANS = 2
 _DEVIATIONS = 2.0
 """Standard errors of the mean rate on each side of it."""
 
-Rates = Mapping[tuple[int, ReplicaRole], BytesPerSecond]
-"""(broker id, role) -> its throttle."""
+Rates = Mapping[Port, BytesPerSecond]
+"""Port -> its throttle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ def static_end(progress: Progress, moving: Iterable[Flow], rates: Rates) -> date
         moving: the flows that move.
         rates: the throttles that stand; a port without one is not the slowest.
     """
-    ports: dict[tuple[int, ReplicaRole], tuple[int, float]] = {}
+    ports: dict[Port, tuple[int, float]] = {}
     for flow in moving:
         count = progress.flows.get(flow)
         if count is None or count.at - count.since >= 2 * SHORTEST_SPAN:

@@ -14,13 +14,11 @@ from dataclasses import dataclass, replace
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.fetching import ClusterSettings, fill_seconds, largest_response
 from autothrottle.core.flows import Flow, FlowProgress, Progress
-from autothrottle.core.loads import MEGABYTE, BytesPerSecond
-from autothrottle.core.plan import Decision, DesiredReplicas, Limits, Plan, Reason, is_small_change, previous_rate
+from autothrottle.core.limits import Limits
+from autothrottle.core.loads import MEGABYTE, BytesPerSecond, Port
+from autothrottle.core.plan import Decision, DesiredReplicas, Plan, Reason, is_small_change, previous_rate
 from autothrottle.core.policy.interface import Basis
 from autothrottle.core.topology import NO_LEADER, Snapshot, TopicPartition, TopicReassignment, flows
-
-Port = tuple[int, ReplicaRole]
-"""A broker's id and the direction of its link."""
 
 _OVERRIDES = (Reason.BROKER_OVERRIDE, Reason.CLUSTER_OVERRIDE)
 _MEASURED = (Reason.HEADROOM, Reason.UNCHANGED)

@@ -13,13 +13,10 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from autothrottle.core.configs import ReplicaRole
-from autothrottle.core.loads import BytesPerSecond, Loads
+from autothrottle.core.loads import BytesPerSecond, Loads, Port
 
 QUOTA_WINDOW = timedelta(seconds=11)
 """Over which a broker enforces a throttle by default (11 samples of 1 s): shorter means may be anything."""
-
-Port = tuple[int, ReplicaRole]
-"""One direction of one broker's link: (broker id, role)."""
 
 SEEN_WITHIN = timedelta(seconds=3)
 """So long at most a move goes on before a cycle sees it."""

@@ -18,6 +18,9 @@ BytesPerSecond = int
 MEGABYTE = 1_000_000
 """Bytes in a MB, everywhere."""
 
+Port = tuple[int, ReplicaRole]
+"""One direction of one broker's link: (broker id, role); a leader sends, a follower receives."""
+
 
 @dataclass(frozen=True, slots=True)
 class Capacity:

@@ -14,7 +14,7 @@ from functools import cache
 
 from autothrottle.core.configs import LEADER_REPLICAS, ConfigResource, ReplicaRole, limiting_rate
 from autothrottle.core.history import ThrottleHistory
-from autothrottle.core.limits import Limits as Limits
+from autothrottle.core.limits import Limits
 from autothrottle.core.loads import BrokerLoad, BytesPerSecond, Loads
 from autothrottle.core.overrides import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress
-from autothrottle.core.history import Port
-from autothrottle.core.loads import BytesPerSecond
+from autothrottle.core.loads import BytesPerSecond, Port
 
 LONGEST_STRETCH = timedelta(seconds=60)
 """Between two counts: of a longer one only the mean is known, and not which part of it landed in an interval."""

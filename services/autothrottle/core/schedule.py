@@ -13,7 +13,7 @@ from itertools import permutations
 from zoneinfo import ZoneInfo
 
 from autothrottle.core.errors import Invalid
-from autothrottle.core.plan import Limits
+from autothrottle.core.limits import Limits
 
 _WINDOW = re.compile(r"([01]?[0-9]|2[0-4]):([0-5][0-9])-([01]?[0-9]|2[0-4]):([0-5][0-9])=([0-9]{1,3}(?:\.[0-9]{1,3})?)")
 _DAY = 24 * 60

@@ -29,10 +29,7 @@ from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.flows import Flow
 from autothrottle.core.loads import BytesPerSecond, Capacity
 from autothrottle.core.simulated_link import Constraint, Port, Sharing, fair_shares
-from autothrottle.core.topology import NO_LEADER
-
-TopicPartition = tuple[str, int]
-"""Topic name and partition number."""
+from autothrottle.core.topology import NO_LEADER, TopicPartition
 
 FETCH_BYTES = 1_000_000
 """What one fetch may bring beyond a quota, which is looked at before a fetch (`replica.fetch.max.bytes`)."""

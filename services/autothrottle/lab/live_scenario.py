@@ -13,8 +13,7 @@ from autothrottle.adapters.rpc import AdminClient
 from autothrottle.adapters.tls import Tls
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import Missing
-from autothrottle.core.history import Port
-from autothrottle.core.loads import MEGABYTE
+from autothrottle.core.loads import MEGABYTE, Port
 from autothrottle.core.plan import Decision, Reason
 from autothrottle.lab.scenario_text import SMALLEST, broker_lines, move_lines
 from autothrottle.v1 import admin_pb2

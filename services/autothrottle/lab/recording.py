@@ -14,7 +14,7 @@ from autothrottle.core.bound import PortDemand, bound_seconds, budget
 from autothrottle.core.changes import Change
 from autothrottle.core.configs import ReplicaRole, ResourceType
 from autothrottle.core.flows import Flow
-from autothrottle.core.history import Port
+from autothrottle.core.loads import Port
 from autothrottle.core.simulation import Cluster
 from autothrottle.lab.virtual import VirtualRecovery, VirtualScenario
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from autothrottle.adapters.tls import Tls
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.core.history import Port
-from autothrottle.core.loads import MEGABYTE
+from autothrottle.core.loads import MEGABYTE, Port
 from autothrottle.lab.live_scenario import fetch_scenario
 from autothrottle.lab.logged_scenario import choose, scenario_text
 from autothrottle.lab.recording import Outcome, PortOutcome, Recording, Second

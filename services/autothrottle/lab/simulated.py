@@ -24,7 +24,8 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
-from autothrottle.core.simulation import Cluster, TopicPartition
+from autothrottle.core.simulation import Cluster
+from autothrottle.core.topology import TopicPartition
 from autothrottle.lab.datadog import DatadogEmulator
 from autothrottle.lab.scenario import Document, demo_scenario, parse_reassignment, read_cluster
 from autothrottle.lab.simulated_znodes import Znodes, encode, parse_object

@@ -26,13 +26,14 @@ from autothrottle.adapters.memory import (
 )
 from autothrottle.core.client_traffic import ClientTraffic
 from autothrottle.core.configs import ConfigResource, ReplicaRole
+from autothrottle.core.limits import Limits
 from autothrottle.core.loads import BrokerLoad, Capacity, Utilization
-from autothrottle.core.plan import Limits
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.schedule import NO_SCHEDULE, Schedule
 from autothrottle.core.simulated_link import Sharing
-from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition, TopicPartition
+from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition
+from autothrottle.core.topology import TopicPartition
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.settings import PlannerSettings, Ports
 from autothrottle.planner.triggers import Trigger

@@ -11,7 +11,9 @@ from autothrottle.core import guards
 from autothrottle.core.deadline import held_to_deadline
 from autothrottle.core.fetching import ClusterSettings
 from autothrottle.core.flows import Progress
-from autothrottle.core.plan import Limits, Plan
+from autothrottle.core.limits import Limits
+from autothrottle.core.loads import Port
+from autothrottle.core.plan import Plan
 from autothrottle.core.schedule import Schedule, Window
 from autothrottle.core.stalls import StallWatch
 from autothrottle.core.topology import Snapshot, TopicPartition, TopicReassignment, participants
@@ -43,7 +45,7 @@ class Guards:
         self._reader = SettingsReader(source, self._settings_read)
         self._window: Window | None = None
         self._readings: deque[Progress] = deque()
-        self._growth: Mapping[guards.Port, float] = {}
+        self._growth: Mapping[Port, float] = {}
         self._stalls = StallWatch()
         self._stalled: dict[int, str] = {}
         self._exceeded: dict[int, str] = {}
@@ -98,7 +100,7 @@ class Guards:
         self._looked = self._looked and self._reader.known
         self._reader.want(participants(snapshot).keys(), snapshot.topics)
         freed = guards.never_held_back(plan, snapshot, limits, self._below_min_isr(read))
-        readings, moves, produced = tuple(self._readings), snapshot.reassignments, dict[guards.Port, guards.Ingress]()
+        readings, moves, produced = tuple(self._readings), snapshot.reassignments, dict[Port, guards.Ingress]()
         if self._finish_by is not None or guards.may_starve(freed.plan, self._growth, moves):
             produced.update(guards.ingress(readings, moves))
         held = guards.Guarded(freed.plan)

@@ -19,10 +19,11 @@ from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.decisions import CycleSeen, LogSettings
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.history import ThrottleHistory
+from autothrottle.core.limits import Limits
 from autothrottle.core.overrides import whose
 from autothrottle.core.ownership import foreign_throttles, shown_foreign
 from autothrottle.core.pause import Pause, PauseMode, stale_lists, taken_back
-from autothrottle.core.plan import Limits, had_a_move, plan
+from autothrottle.core.plan import had_a_move, plan
 from autothrottle.core.policy.interface import Observation
 from autothrottle.core.progress import foreseen
 from autothrottle.core.reassignment import Submitted, Targets, proposal

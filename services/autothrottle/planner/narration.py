@@ -13,10 +13,11 @@ from autothrottle.core.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
 from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry
-from autothrottle.core.loads import MEGABYTE
+from autothrottle.core.limits import Limits
+from autothrottle.core.loads import MEGABYTE, Port
 from autothrottle.core.ownership import ForeignThrottle
 from autothrottle.core.pause import Pause
-from autothrottle.core.plan import Decision, Limits, Plan, Reason
+from autothrottle.core.plan import Decision, Plan, Reason
 from autothrottle.core.policy.adaptive import OLD_SECONDS
 from autothrottle.core.policy.interface import Basis
 from autothrottle.core.progress import Remainder
@@ -43,15 +44,15 @@ _FOREIGN_SHOWN = 20
 class Applied:
     """What a cycle really changed."""
 
-    rates: Mapping[tuple[int, ReplicaRole], int | None] = field(default_factory=dict)
+    rates: Mapping[Port, int | None] = field(default_factory=dict)
     """(broker id, role) -> the new rate in bytes/s; None: the throttle was removed or given back."""
     topics_cleared: tuple[str, ...] = ()
     """Topics whose lists hold nothing of ours any more."""
-    steps: frozenset[tuple[int, ReplicaRole]] = frozenset()
+    steps: frozenset[Port] = frozenset()
     """Those of the new rates that are steps on the way to one that was told before."""
 
     @property
-    def told(self) -> frozenset[tuple[int, ReplicaRole]]:
+    def told(self) -> frozenset[Port]:
         """The ports whose new rate is to be told: of a rate that rises in steps the first one."""
         return frozenset(port for port, rate in self.rates.items() if rate is not None) - self.steps
 
@@ -63,8 +64,8 @@ class Applied:
     ) -> Applied:
         """Return what of the changes was carried out; `ledger` is as it was before."""
         done = {o.resource for o in outcomes if o.status is OutcomeStatus.APPLIED}
-        rates: dict[tuple[int, ReplicaRole], int | None] = {}
-        steps: set[tuple[int, ReplicaRole]] = set()
+        rates: dict[Port, int | None] = {}
+        steps: set[Port] = set()
         cleared = []
         for change in changes:
             if change.resource not in done:
@@ -77,7 +78,7 @@ class Applied:
         return Applied(rates, tuple(cleared), frozenset(steps))
 
 
-def _rates(change: Change) -> dict[tuple[int, ReplicaRole], int | None]:
+def _rates(change: Change) -> dict[Port, int | None]:
     ours = change.ledger.keys if change.ledger else {}
     edited = {edit.key: edit.value for edit in change.edits if edit.writes}
     return {
@@ -87,7 +88,7 @@ def _rates(change: Change) -> dict[tuple[int, ReplicaRole], int | None]:
     }
 
 
-def _steps(change: Change, before: LedgerEntry | None) -> set[tuple[int, ReplicaRole]]:
+def _steps(change: Change, before: LedgerEntry | None) -> set[Port]:
     """The ports whose rate was on its way before to where it is going now, or has come."""
     old, new = before.keys if before else {}, change.ledger.keys if change.ledger else {}
     return {

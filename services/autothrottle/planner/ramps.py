@@ -16,7 +16,7 @@ from datetime import timedelta
 from autothrottle.core.changes import Change, Outcome, OutcomeStatus, carried_out, next_steps
 from autothrottle.core.configs import ConfigResource, ReplicaRole, ResourceType
 from autothrottle.core.errors import AutothrottleError, NotLeader
-from autothrottle.core.history import Port
+from autothrottle.core.loads import Port
 from autothrottle.core.plan import Plan
 from autothrottle.core.ramp import LONGEST_STEP, PACE, RISE
 from autothrottle.core.topology import Snapshot

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from autothrottle.core.configs import ReplicaRole, ResourceType
 from autothrottle.core.errors import AutothrottleError, Conflict, Unavailable
-from autothrottle.core.loads import Loads
+from autothrottle.core.loads import Loads, Port
 from autothrottle.core.overrides import Overrides
 from autothrottle.core.pause import Pause
 from autothrottle.core.plan import standing_rate
@@ -196,7 +196,7 @@ def obstacle_to_submissions(settings: PlannerSettings, pause: Pause | None) -> C
     return None
 
 
-def standing(snapshot: Snapshot) -> dict[tuple[int, ReplicaRole], int]:
+def standing(snapshot: Snapshot) -> dict[Port, int]:
     """Return the rates that stand in the cluster, by broker and role."""
     return {
         (resource.broker_id, role): rate
@@ -207,6 +207,6 @@ def standing(snapshot: Snapshot) -> dict[tuple[int, ReplicaRole], int]:
     }
 
 
-def moving(snapshot: Snapshot) -> frozenset[tuple[int, ReplicaRole]]:
+def moving(snapshot: Snapshot) -> frozenset[Port]:
     """Return the ports that take part in a move."""
     return frozenset((broker_id, role) for broker_id, roles in participants(snapshot).items() for role in roles)

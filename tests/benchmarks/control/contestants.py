@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.headroom import headroom
-from autothrottle.core.history import Port
-from autothrottle.core.loads import MEGABYTE
+from autothrottle.core.loads import MEGABYTE, Port
 from autothrottle.core.policy.interface import Observation, Proposal, Sight
 from tests.benchmarks.control.fleet import BEGIN, Foresight
 from tests.benchmarks.control.links import Array

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from autothrottle.core.configs import ConfigResource, ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress
 from autothrottle.core.growth import LogGrowth
-from autothrottle.core.history import Port, ThrottleHistory
+from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.limits import Limits
-from autothrottle.core.loads import MEGABYTE, BrokerLoad, Capacity, Loads, Utilization
+from autothrottle.core.loads import MEGABYTE, BrokerLoad, Capacity, Loads, Port, Utilization
 from autothrottle.core.plan import Plan, plan
 from autothrottle.core.policy.interface import Observation, Policy
 from autothrottle.core.topology import Snapshot, TopicReassignment

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 import pytest
 
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress
-from autothrottle.core.history import Port
+from autothrottle.core.loads import Port
 from autothrottle.core.plan import Decision, Reason, plan
 from autothrottle.core.policy.adaptive import AdaptivePolicy, Tuning
 from autothrottle.core.policy.headroom import HeadroomPolicy

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from autothrottle.core.configs import ConfigResource
 from autothrottle.core.flows import Flow, FlowProgress, Progress
 from autothrottle.core.growth import LogGrowth
-from autothrottle.core.history import Port, ThrottleHistory
-from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
+from autothrottle.core.history import ThrottleHistory
+from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Port, Utilization
 from autothrottle.core.plan import plan
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Observation

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from autothrottle.core.configs import ConfigResource, ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress
 from autothrottle.core.growth import LogGrowth
-from autothrottle.core.history import Port, ThrottleHistory
-from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Utilization
+from autothrottle.core.history import ThrottleHistory
+from autothrottle.core.loads import BrokerLoad, Capacity, Loads, Port, Utilization
 from autothrottle.core.plan import Decision, Plan, plan
 from autothrottle.core.policy.interface import Observation, Policy
 from autothrottle.core.topology import Snapshot

@@ -12,8 +12,6 @@ from autothrottle.core.errors import AutothrottleError
 
 K = TypeVar("K")
 T = TypeVar("T")
-Partition = tuple[str, int]
-"""Topic and partition number."""
 
 
 @dataclass(frozen=True, slots=True)

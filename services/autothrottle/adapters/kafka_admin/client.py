@@ -22,7 +22,6 @@ from autothrottle.adapters.kafka_admin.answers import (
     ConfigSource,
     ConfigValue,
     KafkaSettings,
-    Partition,
     PartitionMetadata,
     PartitionReassignment,
 )
@@ -32,6 +31,7 @@ from autothrottle.adapters.kafka_admin.routing import Routing
 from autothrottle.adapters.kafka_admin.translation import Unexplained, code_error
 from autothrottle.core.configs import RATE_KEYS, REPLICAS_KEYS, parse_rate
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.topology import TopicPartition
 
 __all__ = [
     "Answers",
@@ -41,7 +41,6 @@ __all__ = [
     "ConfigValue",
     "KafkaAdmin",
     "KafkaSettings",
-    "Partition",
     "PartitionMetadata",
     "PartitionReassignment",
 ]
@@ -150,7 +149,7 @@ class KafkaAdmin:
         partitions: Mapping[str, Collection[int]] | None,
         *,
         timeout: timedelta | None = None,
-    ) -> Answers[int, Mapping[Partition, int]]:
+    ) -> Answers[int, Mapping[TopicPartition, int]]:
         """Return broker id -> partition -> bytes of its log there; None: of all partitions.
 
         Args:
@@ -239,11 +238,11 @@ class KafkaAdmin:
 
     def alter_reassignments(
         self,
-        replicas: Mapping[Partition, Sequence[int] | None],
+        replicas: Mapping[TopicPartition, Sequence[int] | None],
         *,
         timeout: timedelta | None = None,
         until: float | None = None,
-    ) -> Mapping[Partition, AutothrottleError]:
+    ) -> Mapping[TopicPartition, AutothrottleError]:
         """Start reassignments to these replicas, None cancels; return partition -> why it was refused.
 
         A partition that has nothing to cancel is refused with Missing.

@@ -11,7 +11,6 @@ from autothrottle.adapters.kafka_admin.answers import (
     ConfigEdit,
     ConfigSource,
     ConfigValue,
-    Partition,
     PartitionMetadata,
     PartitionReassignment,
 )
@@ -19,6 +18,7 @@ from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.translation import code_error
 from autothrottle.core.configs import MAX_VALUE_BYTES
 from autothrottle.core.errors import AutothrottleError, Invalid
+from autothrottle.core.topology import TopicPartition
 
 K = TypeVar("K")
 
@@ -176,7 +176,7 @@ def reassignments(response: Any) -> Mapping[str, Mapping[int, PartitionReassignm
     }
 
 
-def alter_reassignments(replicas: Mapping[Partition, Sequence[int] | None], timeout_milliseconds: int) -> Any:
+def alter_reassignments(replicas: Mapping[TopicPartition, Sequence[int] | None], timeout_milliseconds: int) -> Any:
     """Ask for reassignments; None cancels."""
     asked = kafka.protocol.admin.AlterPartitionReassignmentsRequest
     topic, partition = asked.ReassignableTopic, asked.ReassignableTopic.ReassignablePartition
@@ -195,7 +195,7 @@ def alter_reassignments(replicas: Mapping[Partition, Sequence[int] | None], time
     )
 
 
-def refused_reassignments(response: Any) -> Mapping[Partition, AutothrottleError]:
+def refused_reassignments(response: Any) -> Mapping[TopicPartition, AutothrottleError]:
     """Return partition -> why Kafka refused it."""
     return {
         (topic.name, p.partition_index): code_error(
@@ -219,7 +219,7 @@ def describe_log_dirs(asked_for: Mapping[str, Collection[int]] | None) -> Any:
     return asked(topics=[topic(topic=name, partitions=sorted(numbers)) for name, numbers in asked_for.items()])
 
 
-def log_sizes(broker_id: int, response: Any) -> Mapping[Partition, int] | AutothrottleError:
+def log_sizes(broker_id: int, response: Any) -> Mapping[TopicPartition, int] | AutothrottleError:
     """Return partition -> bytes of its log on this broker."""
     codes = [getattr(response, "error_code", 0) or 0, *(directory.error_code for directory in response.results)]
     found = {

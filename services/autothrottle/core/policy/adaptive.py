@@ -26,8 +26,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from autothrottle.core.configs import ReplicaRole
-from autothrottle.core.history import Port
 from autothrottle.core.limits import Limits
+from autothrottle.core.loads import Port
 from autothrottle.core.policy.experience import ClientLoad, Experience
 from autothrottle.core.policy.headroom import headroom_rate
 from autothrottle.core.policy.interface import Basis, Observation, PortSight, Proposal, Sight

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, Progress
-from autothrottle.core.history import Port
-from autothrottle.core.loads import Utilization
+from autothrottle.core.loads import Port, Utilization
 from autothrottle.core.policy.flow_counts import FlowCounts
 from autothrottle.core.policy.growth_curves import GrowthCurves, now_and_then
 from autothrottle.core.policy.interface import Basis, Observation

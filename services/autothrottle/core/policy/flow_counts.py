@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress
-from autothrottle.core.history import Port
+from autothrottle.core.loads import Port
 from autothrottle.core.policy.series import KEPT_SECONDS, Series
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.headroom import headroom
-from autothrottle.core.history import Port, ThrottleHistory
+from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.limits import Limits
-from autothrottle.core.loads import BytesPerSecond, Utilization
+from autothrottle.core.loads import BytesPerSecond, Port, Utilization
 from autothrottle.core.policy.interface import Observation, PortSight, Proposal, Sight
 from autothrottle.core.replication import Replication
 from autothrottle.core.topology import Snapshot, flows

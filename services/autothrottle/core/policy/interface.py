@@ -10,9 +10,9 @@ from typing import Protocol
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.growth import LogGrowth
-from autothrottle.core.history import Port, ThrottleHistory
+from autothrottle.core.history import ThrottleHistory
 from autothrottle.core.limits import Limits
-from autothrottle.core.loads import BytesPerSecond, Loads, Utilization
+from autothrottle.core.loads import BytesPerSecond, Loads, Port, Utilization
 from autothrottle.core.topology import Snapshot
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow
-from autothrottle.core.history import Port
+from autothrottle.core.loads import Port
 
 _LEAST_SHARE = 0.05
 """Of its headroom that a port is believed to have for what is left, however fast that grows."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autothrottle.core.history import Port
-from autothrottle.core.loads import BytesPerSecond
+from autothrottle.core.loads import BytesPerSecond, Port
 from autothrottle.core.policy.interface import Basis, Observation, Proposal, Sight
 
 

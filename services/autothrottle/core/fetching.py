@@ -38,6 +38,10 @@ class ClusterSettings:
         """Return the settings of a broker; Kafka's defaults where it did not tell them."""
         return self.brokers.get(broker_id, FetchSettings())
 
+    def least_in_sync(self, topic: str) -> int:
+        """Return how many in-sync replicas acks=all needs in a topic; Kafka's default where that is unknown."""
+        return self.min_in_sync_replicas.get(topic, DEFAULT_MIN_IN_SYNC_REPLICAS)
+
 
 def fill_seconds(response_max_bytes: int, leaders: int, leader_quota: BytesPerSecond, network: BytesPerSecond) -> float:
     """Return how long the first responses to a follower take, of which each leader sends one: seconds.

@@ -229,7 +229,7 @@ def below_min_isr(moves: Iterable[TopicReassignment], settings: ClusterSettings)
     return frozenset(
         (move.topic, partition)
         for move in moves
-        if (least := settings.min_in_sync_replicas.get(move.topic, 1)) > min(map(len, move.isr), default=least)
+        if (least := settings.least_in_sync(move.topic)) > min(map(len, move.isr), default=least)
         for partition, _, isr, pending in move.rows()
         if pending and len(isr) < least
     )

@@ -145,8 +145,7 @@ def plan(
         elif broker_id not in loads.brokers:
             fixed[broker_id, role] = _without_load(snapshot, limits, failures.get(broker_id, 0), broker_id, role)
     sights = {port: _sight(snapshot, loads.brokers[port[0]], *port) for port in ports if port not in fixed}
-    rates = {port: decision.rate for port, decision in fixed.items()}
-    proposals = policy.propose(Sight(snapshot, sights, limits, history, rates))
+    proposals = policy.propose(Sight(snapshot, sights, limits, history))
     decisions = [*fixed.values(), *(_proposed(one, proposals[port], limits) for port, one in sights.items())]
     standalone = _standalone_overrides(snapshot, overrides) - roles.keys()
     decisions += [_overridden(snapshot, overrides, b, role) for b in standalone for role in ReplicaRole]

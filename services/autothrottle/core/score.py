@@ -19,8 +19,6 @@ REFERENCE_RATIO = 0.9
 """Share of what clients leave of a link that the bound gives to replication: B90h."""
 
 OVERRIDES = frozenset({Reason.CLUSTER_OVERRIDE.value, Reason.BROKER_OVERRIDE.value})
-BLIND = frozenset({Reason.MINIMUM.value, Reason.KEPT.value})
-"""Reasons of rates that were decided without metrics."""
 
 
 class Cause(StrEnum):

@@ -1,4 +1,4 @@
-"""A Datadog of one's own: the HTTP routes that the production adapter calls, and their faults.
+"""A Datadog of one's own: the HTTP routes that the production adapter calls (and validate), with their faults.
 
 What it answers comes from counters of real traffic (`datadog_series`), never from what a planner decided. The type to
 know is `DatadogEmulator`.

@@ -134,10 +134,6 @@ class ServiceServer:
         self._server.start()
         self._report(_SERVING)
 
-    def set_serving(self, service: str, serving: bool) -> None:
-        """Tell health whether one service, by its full name, can do its work at the moment."""
-        self._health.set(service, _SERVING if serving else _NOT_SERVING)
-
     def stop(self, grace: timedelta = DEFAULT_GRACE) -> None:
         """Stop gracefully; may be called again.
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from datadog_api_client.v1.api.authentication_api import AuthenticationApi
 from datadog_api_client.v1.api.events_api import EventsApi
 from datadog_api_client.v1.api.metrics_api import MetricsApi
 from datadog_api_client.v1.api.tags_api import TagsApi
@@ -19,7 +18,7 @@ from autothrottle.adapters.datadog.series import Series, Window
 from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.adapters.datadog.tags import TagCache, tags_by_host
 from autothrottle.core.capacity import CapacityLimits
-from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.errors import Unavailable
 from autothrottle.core.loads import Loads
 from autothrottle.ports.metrics import Event
 
@@ -31,7 +30,6 @@ MAX_EVENT_TEXT = 4_000
 _TIME_FOR_CALLS = 0.95
 """Share of a time-out that calls may use; the rest is for reading what they brought."""
 _MAX_REASON = 200
-_KEY_CHECK = "key check"
 
 
 class DatadogMetrics:
@@ -81,18 +79,6 @@ class DatadogMetrics:
         text = event.text if len(event.text) <= MAX_EVENT_TEXT else event.text[: MAX_EVENT_TEXT - 4] + " ..."
         body = EventCreateRequest(title=EVENT_TITLE_PREFIX + event.title, text=text, tags=tags)
         call = Call("event", lambda: EventsApi(self._client).create_event(body=body))
-        self._post(call, timeout)
-
-    def validate_keys(self, timeout: timedelta) -> None:
-        """Ask Datadog whether it knows the API key.
-
-        Raises:
-            Invalid: when it refuses the key.
-            Unavailable: when it does not answer within `timeout`.
-        """
-        self._post(Call(_KEY_CHECK, lambda: AuthenticationApi(self._client).validate()), timeout)
-
-    def _post(self, call: Call, timeout: timedelta) -> None:
         try:
             answers = self._posts.run([call], _deadline(timeout), stop_at_failure=True)
         finally:
@@ -148,13 +134,11 @@ class DatadogMetrics:
             # One that failed by itself is the cause; the others were cut because of it.
             raise self._error(*min(failures, key=lambda failed: isinstance(failed[1], Late)))
 
-    def _error(self, call: Call, failure: Failure) -> Invalid | Unavailable:
+    def _error(self, call: Call, failure: Failure) -> Unavailable:
         reason = self._without_keys(failure.reason)
-        is_refused = failure.status in (401, 403)
-        if is_refused:
+        if failure.status in (401, 403):
             reason += "; check api-key and app-key, and that they may read metrics and host tags"
-        kind = Invalid if is_refused and call.name == _KEY_CHECK else Unavailable
-        return kind(f"Datadog ({call.name}) {reason}")
+        return Unavailable(f"Datadog ({call.name}) {reason}")
 
     def _without_keys(self, text: str) -> str:
         # A server may quote the headers it got.

@@ -57,8 +57,6 @@ class Sight:
     """The ports that take part in a move and have a load; those that an operator overrides are not among them."""
     limits: Limits
     history: ThrottleHistory
-    fixed: Mapping[Port, BytesPerSecond] = field(default_factory=dict)
-    """The ports that take part and whose rates are decided already: overrides, and rates without metrics."""
 
 
 class Basis(Enum):

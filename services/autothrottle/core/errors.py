@@ -34,7 +34,7 @@ class NotLeader(AutothrottleError):
     def __init__(self, message: str, leader_address: str = "") -> None:
         super().__init__(message)
         self.leader_address = leader_address
-        """Where the leading planner answers, `host:port`; "" when it is unknown."""
+        """Where the leading planner answers, `host:port` or `unix:path`; "" when it is unknown."""
 
 
 class Incomplete(AutothrottleError):

@@ -1,8 +1,9 @@
 """What a plan is held to before it is written: moves that could never end, and partitions that nothing may hold back.
 
-Each rule is a function from a plan to a plan with what there is to say. The type to know is `Guarded`.
+Each of these rules is a function from a plan to a plan with what there is to say; fetches too large for a throttle to
+hold are only told of. The type to know is `Guarded`.
 
-Source: KIP-73 (questions 1 and 4).
+Source: KIP-73 (questions 1, 4 and 5).
 """
 
 from __future__ import annotations

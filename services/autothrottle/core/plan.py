@@ -56,13 +56,13 @@ class Decision:
     standing: BytesPerSecond | None
     """What stands on the broker, bytes/s; None: nothing."""
     headroom: BytesPerSecond | None = None
-    """What the policy would give, before the change threshold, bytes/s; None without metrics."""
+    """What the policy would give, before the change threshold, bytes/s; None without metrics, or under an override."""
     utilization: BytesPerSecond | None = None
-    """Measured traffic of the direction, bytes/s; None without metrics."""
+    """Measured traffic of the direction, bytes/s; None where `headroom` is."""
     capacity: BytesPerSecond | None = None
-    """What the direction carries, bytes/s; None without metrics."""
+    """What the direction carries, bytes/s; None where `headroom` is."""
     client: BytesPerSecond | None = None
-    """The load of clients that the policy counts on, bytes/s; None without metrics, or where its formula says it."""
+    """The load of clients that the policy counts on, bytes/s; None where `headroom` is, or its formula says it."""
     client_age: int | None = None
     """Seconds since the end of the metric's interval that it was measured in, >= 0; None where `client` is."""
     basis: Basis | None = None

@@ -22,8 +22,8 @@ _LOOK_SECONDS = 0.1
 def remove_own_tree(client: KazooClient, own: OwnPaths, patience: timedelta = timedelta(0)) -> None:
     """Remove the ledger, the election and the members.
 
-    Overrides and the record of their changes stay, and so does the term, whose number must never fall. Services that
-    still run stay listed.
+    What operators set stays: overrides and the record of their changes, a pause, and which brokers catch up. So does
+    the term, whose number must never fall. Services that still run stay listed.
 
     Args:
         client: a session.

@@ -1,5 +1,6 @@
 """Fixtures of the whole suite; those that start real servers live in tests/system."""
 
+import os
 import signal
 
 import pytest
@@ -20,6 +21,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     repeats = [item for item in items if item.get_closest_marker("whole")]
     config.hook.pytest_deselected(items=repeats)
     items[:] = [item for item in items if item not in repeats]
+
+
+@pytest.fixture
+def no_options_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have options of their own in the environment."""
+    for variable in [v for v in os.environ if v.startswith("AUTOTHROTTLE_")]:
+        monkeypatch.delenv(variable)
 
 
 # A shell that runs the tests in the background has let them ignore SIGINT, and what they start would inherit that.

@@ -20,10 +20,7 @@ SECONDS = 60
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
 
 
-@pytest.fixture(autouse=True)
-def _no_options_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in [v for v in os.environ if v.startswith("AUTOTHROTTLE_")]:
-        monkeypatch.delenv(variable)
+pytestmark = pytest.mark.usefixtures("no_options_of_the_machine")
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -17,17 +17,11 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
 from autothrottle.adapters.kafka_admin.connections import Connections, Silence, kafka
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.lab.processes import free_ports
+from tests.builders import eventually
 
 TLS = Path(__file__).parent / "tls"
 PATIENCE_SECONDS = 60.0
 SOON = timedelta(seconds=0.2)
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class SilentServer:
@@ -100,7 +94,7 @@ def test_a_server_that_says_nothing_costs_its_deadline_and_no_more(properties: d
                 admin.brokers(timeout=SOON)
             with pytest.raises(Unavailable, match=f"controller {server.address} is unreachable: no answer in time"):
                 admin.alter_broker_configs_through_controller(1, [], timeout=SOON)
-            until(lambda: len(server.opened) == 2)
+            eventually(lambda: len(server.opened) == 2)
 
 
 @pytest.mark.parametrize("properties", [{}, tls()], ids=["plain", "tls"])
@@ -111,8 +105,8 @@ def test_connections_that_hang_do_not_pile_up(properties: dict[str, str]) -> Non
             for _ in range(50):
                 with pytest.raises(Unavailable):
                     admin.brokers(timeout=timedelta(seconds=0.05))
-            until(lambda: server.standing <= 25)
-        until(lambda: server.standing == 0)
+            eventually(lambda: server.standing <= 25)
+        eventually(lambda: server.standing == 0)
 
 
 def test_a_server_that_is_not_kafka_is_unavailable() -> None:
@@ -180,7 +174,7 @@ def test_closing_ends_calls_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
         asking = threading.Thread(target=ask)
         asking.start()
-        until(lambda: len(server.opened) > 0)
+        eventually(lambda: len(server.opened) > 0)
         admin.close()
         asking.join(PATIENCE_SECONDS / 2)
         assert not asking.is_alive() and len(said) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import signal
 import subprocess
@@ -42,10 +41,8 @@ SECONDS = 60.0
 
 
 @pytest.fixture
-def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+def house(no_options_of_the_machine: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     """One planner, which leads; the environment names the admin service. t1 is on 1001 and 1002."""
-    for variable in [v for v in os.environ if v.startswith("AUTOTHROTTLE_")]:
-        monkeypatch.delenv(variable)
     metrics = MemoryMetrics(*(builders.load(b, tx=mb(20), rx=mb(10)) for b in BROKERS))
     with House(metrics, metrics) as built:
         built.cluster.add_topic("t1", {0: (1001, 1002), 1: (1002, 1001)})
@@ -77,10 +74,6 @@ def output(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0)
     said = capsys.readouterr()
     assert ended == status, said
     return said.out, said.err
-
-
-def is_clean(house: House) -> bool:
-    return not house.cluster.ledger and not any(house.cluster.configs.values())
 
 
 # Files.
@@ -225,7 +218,7 @@ def test_the_client_submits_lists_and_cancels(house: House) -> None:
             admin.submit_reassignment({("t1", 0): (1004,)})
         cancelled, refused = admin.cancel_reassignment([*wanted, ("t2", 0)])
         assert (cancelled, list(refused)) == (2, [("t2", 0)])
-        eventually(lambda: is_clean(house), SECONDS)
+        eventually(lambda: house.is_clean(), SECONDS)
         assert admin.list_reassignments() == Reassignments()
         with pytest.raises(Missing, match="nothing was cancelled"):
             admin.cancel_reassignment(wanted)
@@ -266,7 +259,7 @@ def test_a_reassignment_is_followed_until_it_has_arrived(house: House, plan: Pat
     assert lines[1].startswith("[........................] 0/2 partitions")
     assert lines[2].startswith("[############............] 1/2 partitions")
     assert rest.splitlines()[-2:] == ["[########################] 2/2 partitions", "2 partitions arrived"]
-    eventually(lambda: is_clean(house), SECONDS)
+    eventually(lambda: house.is_clean(), SECONDS)
 
 
 def test_what_is_followed_and_cancelled_by_somebody_has_failed(house: House, plan: Path) -> None:
@@ -329,7 +322,7 @@ def test_a_reassignment_is_submitted_listed_and_cancelled(
     said = output(capsys, "reassign", str(plan), "--no-wait")
     assert said == ("0 partitions submitted, throttled from the first byte; 2 move already\n", "")
     assert output(capsys, "cancel", str(plan)) == ("reassignment of 2 of 2 partitions cancelled\n", "")
-    eventually(lambda: is_clean(house), SECONDS)
+    eventually(lambda: house.is_clean(), SECONDS)
     _, error = output(capsys, "cancel", str(plan), status=3)
     assert error.startswith("throttlectl: nothing was cancelled: t1-0 is not being reassigned")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -53,10 +52,7 @@ COMMANDS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _no_options_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in [v for v in os.environ if v.startswith("AUTOTHROTTLE_")]:
-        monkeypatch.delenv(variable)
+pytestmark = pytest.mark.usefixtures("no_options_of_the_machine")
 
 
 @pytest.fixture

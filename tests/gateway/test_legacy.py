@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -23,12 +22,6 @@ NO_INTEGER = "rate param must be supplied as an integer\n"
 NO_BOOL = "autoremove param must be a bool\n"
 NO_BROKER = "broker param must be provided as integer or the string 'all'\n"
 DISALLOWED = "disallowed method\n"
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Front]:
-    with Front() as built:
-        yield built
 
 
 @pytest.fixture

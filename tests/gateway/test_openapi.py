@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from openapi_spec_validator import validate
 
 from autothrottle.gateway import legacy
@@ -19,17 +17,6 @@ from tests.gateway.front import Front, Reply
 
 EXAMPLES: dict[str, Any] = {"rateBytesPerSecond": "50000000", "autoremove": True, "brokerId": 1001}
 """Value by the name of the property or parameter that the document gives."""
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Front]:
-    with Front() as built:
-        yield built
-
-
-@pytest.fixture
-def front(shared: Front) -> Front:
-    return shared.clear()
 
 
 class Driven:

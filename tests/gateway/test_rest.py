@@ -7,7 +7,6 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -22,17 +21,6 @@ from tests.builders import eventually, mb
 from tests.gateway.front import SLACK, Front
 
 OVERRIDE = {"brokerId": 1001, "rateBytesPerSecond": "50000000", "autoremove": False}
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Front]:
-    with Front() as built:
-        yield built
-
-
-@pytest.fixture
-def front(shared: Front) -> Front:
-    return shared.clear()
 
 
 def test_every_call_of_the_admin_service_has_a_route_and_every_route_a_call() -> None:

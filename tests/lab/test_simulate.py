@@ -60,10 +60,7 @@ to = [1001, 1006]
 """
 
 
-@pytest.fixture(autouse=True)
-def _no_options_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in [v for v in os.environ if v.startswith("AUTOTHROTTLE_")]:
-        monkeypatch.delenv(variable)
+pytestmark = pytest.mark.usefixtures("no_options_of_the_machine")
 
 
 def file(directory: Path, *changes: tuple[str, str]) -> str:

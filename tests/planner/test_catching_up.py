@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -30,9 +29,7 @@ def bench() -> Iterator[Bench]:
         yield made
 
 
-@pytest.fixture(autouse=True)
-def _info(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="autothrottle.planner")
+pytestmark = pytest.mark.usefixtures("info_lines")
 
 
 def test_nothing_of_a_broker_that_lags_is_throttled_unasked(bench: Bench) -> None:

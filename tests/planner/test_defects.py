@@ -6,7 +6,7 @@ What a pure function shows already is in tests/core, what a library did is with 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -42,12 +42,6 @@ from tests.planner.bench import BROKERS, FOLLOWER, LEADER, Bench
 MOVE = {(1001, "leader"): 72.0, (1003, "follower"): 81.0}
 EXACT = ("0:1001,0:1002", "0:1003")
 TOPIC = ConfigResource.topic("t1")
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    with Bench() as made:
-        yield made
 
 
 # The lists were written by the first cycle that saw a topic. When that one failed (a broker without metrics was

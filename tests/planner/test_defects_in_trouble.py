@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import pytest
@@ -25,12 +25,6 @@ from tests.planner.bench import ADDRESS, BROKERS, FOLLOWER, LEADER, Bench
 MOVE = {(1001, "leader"): 72.0, (1003, "follower"): 81.0}
 EXACT = ("0:1001,0:1002", "0:1003")
 BROKER_1003 = ConfigResource.broker(1003)
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    with Bench() as made:
-        yield made
 
 
 # An error of discovery in native mode began the next attempt at once: a cluster that was down got as many requests as

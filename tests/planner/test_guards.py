@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from datetime import UTC, timedelta
@@ -28,9 +27,7 @@ def bench() -> Iterator[Bench]:
         yield made
 
 
-@pytest.fixture(autouse=True)
-def _info(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="autothrottle.planner")
+pytestmark = pytest.mark.usefixtures("info_lines")
 
 
 def moving(bench: Bench, size: int = 100 * GB) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -34,21 +33,13 @@ BROKER_1001, BROKER_1003 = ConfigResource.broker(1001), ConfigResource.broker(10
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
-    with Bench() as made:
-        yield made
-
-
-@pytest.fixture
 def real() -> Iterator[Bench]:
     """In real time, for the planner's own thread."""
     with Bench(real_time=True) as made:
         yield made
 
 
-@pytest.fixture(autouse=True)
-def _info(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="autothrottle.planner")
+pytestmark = pytest.mark.usefixtures("info_lines")
 
 
 def reasons(record: CycleRecord) -> dict[int, Reason]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -21,12 +20,6 @@ CLEAR = Pause(PauseMode.CLEAR, "10.0.0.9:5000", NOON)
 MOVE = {(1001, "leader"): 72.0, (1003, "follower"): 81.0}
 EXACT = ("0:1001,0:1002", "0:1003")
 PATIENT = timedelta(seconds=60)
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    with Bench() as made:
-        yield made
 
 
 def moving(bench: Bench) -> int:

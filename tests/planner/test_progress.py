@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -17,15 +15,7 @@ from tests.planner.bench import Bench
 GB = 1_000_000_000
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    with Bench() as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def _info(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="autothrottle.planner")
+pytestmark = pytest.mark.usefixtures("info_lines")
 
 
 def moving(bench: Bench, size: int = 10 * GB) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import pairwise
 
@@ -26,15 +25,7 @@ from tests.planner.bench import ADDRESS, BROKERS, FOLLOWER, LEADER, Bench
 BROKER_1003 = ConfigResource.broker(1003)
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    with Bench() as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def _info(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="autothrottle.planner")
+pytestmark = pytest.mark.usefixtures("info_lines")
 
 
 def half_way(bench: Bench) -> None:

@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from autothrottle.core.errors import Conflict, NotLeader, Unavailable
 from autothrottle.runtime.server import MAX_MESSAGE_BYTES, ServiceServer
 from autothrottle.wire.errors import from_rpc_error
+from tests.builders import eventually
 
 SERVICE = "test.Echo"
 SLACK = 10.0
@@ -103,13 +104,6 @@ def failure(call: Callable[[], object]) -> grpc.RpcError:
     with pytest.raises(grpc.RpcError) as caught:
         call()
     return caught.value
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SLACK
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
 
 
 def opened(channel: Any, request: bytes = b"long") -> Any:

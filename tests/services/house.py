@@ -98,6 +98,10 @@ class House:
         for number, planner in enumerate(self.planners, start=1):
             planner.start(self.address(f"planner-{number}"))
 
+    def is_clean(self) -> bool:
+        """Whether no throttle stands in the cluster, and nothing is in the ledger."""
+        return not self.cluster.ledger and not any(self.cluster.configs.values())
+
     def address(self, name: str) -> str:
         """Where a service answers."""
         return self.servers[name].address

@@ -59,10 +59,6 @@ def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
     return error.code(), error.details()
 
 
-def is_clean(house: House) -> bool:
-    return not house.cluster.ledger and not any(house.cluster.configs.values())
-
-
 def test_a_reassignment_is_throttled_submitted_listed_and_leaves_nothing(house: House, stub: Any) -> None:
     assert submit(stub).submitted == 2
     (submission,) = house.cluster.submissions
@@ -74,7 +70,7 @@ def test_a_reassignment_is_throttled_submitted_listed_and_leaves_nothing(house: 
     assert (list(topic.adding_replicas), list(topic.removing_replicas)) == ([1003], [1002])
     assert submit(stub) == admin_pb2.SubmitReassignmentResponse(already_moving=2)
     house.cluster.finish("t1")
-    eventually(lambda: is_clean(house), SLACK)
+    eventually(lambda: house.is_clean(), SLACK)
     assert not listed(stub)
     assert submit(stub) == admin_pb2.SubmitReassignmentResponse(already_there=2)
 
@@ -88,7 +84,7 @@ def test_a_reassignment_is_cancelled_and_leaves_nothing(house: House, stub: Any)
     assert [(one.partition, one.reason) for one in answer.refused] == [
         (7, "t1-7 does not exist; name a partition that does")
     ]
-    eventually(lambda: is_clean(house), SLACK)
+    eventually(lambda: house.is_clean(), SLACK)
     code, said = refusal(lambda: stub.CancelReassignment(request, timeout=SLACK))
     assert code is grpc.StatusCode.NOT_FOUND and "t1-0 is not being reassigned" in said
 
@@ -105,7 +101,7 @@ def test_what_cannot_be_throttled_is_not_submitted(house: House, stub: Any) -> N
     assert said == "nothing was submitted, since it could not be throttled: brokers/1003: broker 1003 does not answer"
     assert house.cluster.submissions == []
     house.cluster.refuse(ConfigResource.broker(1003), "")
-    eventually(lambda: is_clean(house), SLACK)
+    eventually(lambda: house.is_clean(), SLACK)
 
 
 @pytest.mark.parametrize(

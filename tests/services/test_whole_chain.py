@@ -39,10 +39,6 @@ def lists(house: House) -> tuple[str | None, str | None]:
     return config.get(LEADER_REPLICAS), config.get(FOLLOWER_REPLICAS)
 
 
-def is_clean(house: House) -> bool:
-    return not house.cluster.ledger and not any(house.cluster.configs.values())
-
-
 def begin_move(house: House) -> None:
     """Broker 1003 replaces 1002 in two partitions that 1001 and 1004 lead."""
     house.cluster.add_topic("test0", {0: (1001, 1002), 1: (1004, 1002)})
@@ -82,10 +78,10 @@ def test_a_recovery_is_throttled_followed_and_left_clean() -> None:
         eventually(lambda: lists(house) == ("0:1001,0:1002", "0:1003"))
         assert rates(house).keys() == {"1001 leader", "1003 follower"}
         house.cluster.join_isr("test0", 0, 1003)
-        eventually(lambda: is_clean(house))
+        eventually(lambda: house.is_clean())
         house.cluster.finish("test0")
         eventually(lambda: (last := house.planners[0].state().last_cycle) and last.topics == ())
-        assert is_clean(house)
+        assert house.is_clean()
 
 
 def test_an_override_through_the_api_acts_in_mid_move_and_autoremove_ends_it() -> None:
@@ -100,7 +96,7 @@ def test_an_override_through_the_api_acts_in_mid_move_and_autoremove_ends_it() -
         eventually(lambda: set(rates(house).values()) == {"30000000"})
         house.cluster.finish("test0")
         eventually(lambda: house.overrides.read_overrides().cluster is None)
-        assert is_clean(house)
+        assert house.is_clean()
 
 
 def test_a_recovery_survives_the_loss_of_its_leader() -> None:
@@ -113,7 +109,7 @@ def test_a_recovery_survives_the_loss_of_its_leader() -> None:
         eventually(lambda: house.planners[1].state().last_cycle)
         assert len(rates(house)) == 3
         house.cluster.finish("test0")
-        eventually(lambda: is_clean(house))
+        eventually(lambda: house.is_clean())
 
 
 def test_a_recovery_survives_a_time_without_metrics(emulator: DatadogEmulator, datadog: DatadogMetrics) -> None:
@@ -127,7 +123,7 @@ def test_a_recovery_survives_a_time_without_metrics(emulator: DatadogEmulator, d
         (finding,) = house.planners[0].state().last_cycle.findings  # type: ignore[union-attr]
         assert "metrics cannot be read" in finding and "503" in finding
         house.cluster.finish("test0")
-        eventually(lambda: is_clean(house))
+        eventually(lambda: house.is_clean())
 
 
 def test_a_recovery_is_told_in_the_words_that_operators_know(

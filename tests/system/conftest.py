@@ -53,6 +53,13 @@ def fresh_zookeeper() -> Iterator[ZooKeeperServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def own_zookeeper() -> Iterator[ZooKeeperServer]:
+    """A ZooKeeper of a module's own: its root is free, and it may be frozen, or killed."""
+    with scratch_directory() as directory, ZooKeeperServer(directory) as server:
+        yield server
+
+
 SCALED_FETCHES = {"replica.fetch.max.bytes": 128 * 1024, "replica.fetch.response.max.bytes": 512 * 1024}
 """The tests throttle to about 10 MB/s, a tenth of what brokers have: so one fetch brings a tenth of the default too.
 

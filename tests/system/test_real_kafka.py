@@ -1,7 +1,7 @@
 """The lab's Kafka is real: it moves data, obeys throttles, and its logs tell the traffic of every broker."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,7 @@ from autothrottle.lab.metadata_log import BrokerFenced, ConfigWritten, MetadataL
 from autothrottle.lab.processes import scratch_directory
 from autothrottle.lab.traffic import BrokerCounters, ClientLoad, Counters, fill
 from autothrottle.lab.zookeeper import ZooKeeperServer
+from tests.builders import eventually
 
 MB = 1_000_000
 LEADER_RATE = "leader.replication.throttled.rate"
@@ -48,13 +49,6 @@ def throttled(cluster: KafkaCluster, topic: str, rate: int, leader: int, followe
             cluster.set_configs_as_a_user({f"{side}.rate": None}, broker_id=broker_id)
 
 
-def wait_until(true: Callable[[], bool], within_seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + within_seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 # Brokers
 
 
@@ -75,7 +69,7 @@ def test_a_stopped_broker_keeps_its_log_and_catches_up(each_cluster: KafkaCluste
         each_cluster.stop_broker(1005)
         assert each_cluster.brokers[1005].process.returncode == 143  # Java ended by SIGTERM
         assert each_cluster.log_bytes(1005)[name, 0] >= 2 * MB
-        wait_until(lambda: each_cluster.partitions([name])[name, 0].isr == (1001,))
+        eventually(lambda: each_cluster.partitions([name])[name, 0].isr == (1001,))
         with pytest.raises(Unavailable):
             each_cluster.described_configs(1005)
         each_cluster.start_broker(1005)
@@ -85,7 +79,7 @@ def test_a_stopped_broker_keeps_its_log_and_catches_up(each_cluster: KafkaCluste
 def test_a_killed_broker_starts_again_once_its_session_is_over(each_cluster: KafkaCluster) -> None:
     with topic(each_cluster, "killed", {0: [1005, 1001]}) as name:
         each_cluster.kill_broker(1005)
-        wait_until(lambda: each_cluster.partitions([name])[name, 0].leader == 1001)
+        eventually(lambda: each_cluster.partitions([name])[name, 0].leader == 1001)
         each_cluster.start_broker(1005)
         each_cluster.wait_until_in_sync([name])
 
@@ -132,7 +126,7 @@ def test_the_oldest_kafka_starts_and_moves_a_partition(fresh_zookeeper: ZooKeepe
             "topics/old": {"retention.ms": "-1"},
         }
         # A broker so old says that there is a throttle, and hides how much: it takes what it does not know as secret.
-        wait_until(lambda: cluster.described_sources(1).get(LEADER_RATE) == (None, "DYNAMIC_BROKER_CONFIG"))
+        eventually(lambda: cluster.described_sources(1).get(LEADER_RATE) == (None, "DYNAMIC_BROKER_CONFIG"))
         cluster.reassign_through_bootstrap({("old", 0): [2]})
         cluster.wait_until_reassigned()
         assert cluster.partitions()["old", 0].replicas == (2,)
@@ -155,7 +149,7 @@ def test_a_reassignment_moves_the_data(each_cluster: KafkaCluster) -> None:
         assert each_cluster.partitions([name])[name, 0].replicas == (1004, 1005)
         assert each_cluster.log_bytes(1004)[name, 0] == before
         assert each_cluster.log_bytes(1005)[name, 0] == before
-        wait_until(lambda: (name, 0) not in each_cluster.log_bytes(1001))
+        eventually(lambda: (name, 0) not in each_cluster.log_bytes(1001))
         assert (name, 1) in each_cluster.log_bytes(1002)
 
 
@@ -168,7 +162,7 @@ def test_a_cancelled_reassignment_leaves_the_replicas_as_they_were(each_cluster:
             each_cluster.reassign_through_bootstrap({(name, 0): None})
             each_cluster.wait_until_reassigned()
         assert each_cluster.partitions([name])[name, 0].replicas == (1001, 1002)
-        wait_until(lambda: (name, 0) not in each_cluster.log_bytes(1004))
+        eventually(lambda: (name, 0) not in each_cluster.log_bytes(1004))
 
 
 def test_a_reassignment_to_an_unknown_broker_is_refused(each_cluster: KafkaCluster) -> None:
@@ -218,13 +212,13 @@ def test_the_brokers_themselves_report_what_a_user_set(each_cluster: KafkaCluste
         each_cluster.set_configs_as_a_user({LEADER_RATE: "5000000", "log.cleaner.threads": "2"}, broker_id=1001)
         each_cluster.set_configs_as_a_user({LEADER_REPLICAS: "0:1001"}, topic=name)
         reported = {LEADER_RATE: "5000000", "log.cleaner.threads": "2"}
-        wait_until(lambda: each_cluster.described_configs(1001) == reported)
+        eventually(lambda: each_cluster.described_configs(1001) == reported)
         assert each_cluster.described_configs(1002) == {}
-        wait_until(lambda: each_cluster.described_topic_configs(name) == {LEADER_REPLICAS: "0:1001"})
+        eventually(lambda: each_cluster.described_topic_configs(name) == {LEADER_REPLICAS: "0:1001"})
         stored = each_cluster.stored_configs()
         assert (stored["brokers/1001"], stored[f"topics/{name}"]) == (reported, {LEADER_REPLICAS: "0:1001"})
         each_cluster.set_configs_as_a_user({LEADER_RATE: None, "log.cleaner.threads": None}, broker_id=1001)
-        wait_until(lambda: each_cluster.described_configs(1001) == {})
+        eventually(lambda: each_cluster.described_configs(1001) == {})
         assert "brokers/1001" not in each_cluster.stored_configs()
         with pytest.raises(Invalid, match="Not a number"):
             each_cluster.set_configs_as_a_user({LEADER_RATE: "fast"}, broker_id=1001)
@@ -238,16 +232,16 @@ def test_a_default_is_in_force_where_a_broker_has_no_value_of_its_own(each_clust
     default, own = ("7000000", "DYNAMIC_DEFAULT_BROKER_CONFIG"), ("5000000", "DYNAMIC_BROKER_CONFIG")
     each_cluster.set_configs_as_a_user({LEADER_RATE: "7000000"}, default=True)
     try:
-        wait_until(lambda: in_force(1001) == in_force(1002) == default)
+        eventually(lambda: in_force(1001) == in_force(1002) == default)
         assert each_cluster.stored_configs()["brokers/<default>"][LEADER_RATE] == "7000000"
         each_cluster.set_configs_as_a_user({LEADER_RATE: "5000000"}, broker_id=1001)
-        wait_until(lambda: in_force(1001) == own)
+        eventually(lambda: in_force(1001) == own)
         assert in_force(1002) == default
         each_cluster.set_configs_as_a_user({LEADER_RATE: None}, broker_id=1001)
-        wait_until(lambda: in_force(1001) == default)
+        eventually(lambda: in_force(1001) == default)
     finally:
         each_cluster.set_configs_as_a_user({LEADER_RATE: None}, default=True)
-    wait_until(lambda: in_force(1001) is in_force(1002) is None)
+    eventually(lambda: in_force(1001) is in_force(1002) is None)
     assert LEADER_RATE not in each_cluster.stored_configs().get("brokers/<default>", {})
 
 
@@ -255,7 +249,7 @@ def test_a_sensitive_config_is_hidden_by_the_broker_and_stored_by_the_controller
     password = "listener.name.plaintext.ssl.truststore.password"
     each_cluster.set_configs_as_a_user({password: "secret"}, broker_id=1002)
     try:
-        wait_until(lambda: each_cluster.described_sources(1002).get(password) == (None, "DYNAMIC_BROKER_CONFIG"))
+        eventually(lambda: each_cluster.described_sources(1002).get(password) == (None, "DYNAMIC_BROKER_CONFIG"))
         stored = each_cluster.stored_configs()["brokers/1002"][password]
         assert stored == "secret" or "encryptedPassword:" in stored  # so it is in ZooKeeper
         each_cluster.set_configs_as_a_user({LEADER_RATE: "5000000"}, broker_id=1002)
@@ -329,17 +323,17 @@ def test_client_load_is_followed_by_the_counters_of_every_broker(each_cluster: K
         before = counters.sample()
         with ClientLoad(each_cluster, {(name, 0): 1.5 * MB, (name, 1): 0.5 * MB}) as load:
             counters.call_every(0.2, samples.append)
-            wait_until(lambda: sum(load.sent_bytes.values()) > 2 * MB)
+            eventually(lambda: sum(load.sent_bytes.values()) > 2 * MB)
             load.set_total(6 * MB)
-            wait_until(lambda: sum(load.sent_bytes.values()) > 12 * MB)
-            wait_until(lambda: len(samples) > 3)
+            eventually(lambda: sum(load.sent_bytes.values()) > 12 * MB)
+            eventually(lambda: len(samples) > 3)
         logs: dict[int, dict[Partition, int]] = {}
 
         def replicated() -> bool:
             logs.update({broker_id: each_cluster.log_bytes(broker_id) for broker_id in each_cluster.brokers})
             return all(logs[b][name, p] == logs[1002][name, p] for p, b in ((0, 1001), (1, 1003)))
 
-        wait_until(replicated)
+        eventually(replicated)
         after = counters.sample()
         sent = load.sent_bytes
         assert load.failures == []

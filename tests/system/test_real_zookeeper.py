@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from autothrottle.core.errors import Missing, Unavailable
 from autothrottle.lab.jars import kafka_jars, require_java
 from autothrottle.lab.processes import free_ports
 from autothrottle.lab.zookeeper import Operation, ZooKeeperServer
+from tests.builders import eventually
 
 
 @contextmanager
@@ -28,13 +29,6 @@ def client_of(server: ZooKeeperServer, session_seconds: float = 10.0) -> Iterato
     finally:
         client.stop()
         client.close()
-
-
-def wait_until(true: Callable[[], bool], within_seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + within_seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_writes_are_read_back_in_the_order_in_which_they_became_true(zookeeper: ZooKeeperServer) -> None:
@@ -99,7 +93,7 @@ def test_a_session_of_two_seconds_is_granted_and_takes_its_nodes_along(
         )
         subprocess.run([sys.executable, "-c", code, fresh_zookeeper.connect], check=False, timeout=60)
         died = time.monotonic()
-        wait_until(lambda: watcher.exists("/mine") is None)
+        eventually(lambda: watcher.exists("/mine") is None)
         assert time.monotonic() - died < 6.0
     last = next(t for t in fresh_zookeeper.transactions() if t.kind == "close_session")
     assert last.operations == (Operation("delete", "/mine"),)
@@ -110,7 +104,7 @@ def test_a_frozen_server_says_nothing_and_goes_on_when_thawed(fresh_zookeeper: Z
     fresh_zookeeper.freeze()
     assert fresh_zookeeper.say("ruok", timeout_seconds=0.5) == ""
     fresh_zookeeper.thaw()
-    wait_until(lambda: fresh_zookeeper.say("ruok") == "imok")
+    eventually(lambda: fresh_zookeeper.say("ruok") == "imok")
 
 
 def test_a_killed_server_comes_back_with_all_it_had_confirmed(fresh_zookeeper: ZooKeeperServer) -> None:
@@ -142,8 +136,8 @@ def test_a_server_does_not_outlive_a_process_that_is_killed() -> None:
         assert Path(directory).is_dir()
         os.kill(int(pid), 0)
         os.kill(parent.pid, signal.SIGKILL)
-    wait_until(lambda: not Path(directory).exists())
-    wait_until(lambda: not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes())
+    eventually(lambda: not Path(directory).exists())
+    eventually(lambda: not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 def test_a_missing_java_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from autothrottle.lab.processes import free_ports
 from autothrottle.lab.scenario import demo_scenario, parse_reassignment, read_cluster, reassignment_document
 from autothrottle.lab.simulated import CountersEndpoint, SimulatedKafka
 from autothrottle.lab.zookeeper import ZooKeeperServer
+from tests.builders import eventually
 
 LINK = 100 * MEGABYTE
 FOLLOWER_RATE = ReplicaRole.FOLLOWER.rate_key
@@ -95,13 +96,6 @@ def small_cluster(size: int = 1_000 * MEGABYTE) -> Cluster:
 MOVES = {("t", 0): (3, 1), ("t", 1): (3, 2)}
 
 
-def eventually(condition: Callable[[], bool], within: float = 10.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {within} s"
-        time.sleep(0.02)
-
-
 def live(zookeeper: ZooKeeperServer, operator: Operator, cluster: Cluster) -> SimulatedKafka:
     return SimulatedKafka(zookeeper.connect, cluster, operator.prefix)
 
@@ -151,7 +145,7 @@ def test_a_reassignment_in_the_admin_node_starts_the_move_and_goes_away_at_its_e
         def remember(content: bytes | None, _: object) -> None:
             seen.append(parse_reassignment(content) if content else {})
 
-        eventually(lambda: bool(operator.read("/brokers/topics/t")["adding_replicas"]), within=2)
+        eventually(lambda: bool(operator.read("/brokers/topics/t")["adding_replicas"]), 2)
         topic = operator.read("/brokers/topics/t")
         assert topic["partitions"] == {"0": [3, 1, 9], "1": [3, 2, 9]}
         assert topic["adding_replicas"] == {"0": [3], "1": [3]}
@@ -173,7 +167,7 @@ def test_a_move_of_the_bootstrap_kind_shows_in_the_topic_node_only(
 ) -> None:
     with live(zookeeper, operator, small_cluster(50 * MEGABYTE)) as kafka:
         kafka.reassign(MOVES)
-        eventually(lambda: operator.read("/brokers/topics/t")["adding_replicas"] == {"0": [3], "1": [3]}, within=2)
+        eventually(lambda: operator.read("/brokers/topics/t")["adding_replicas"] == {"0": [3], "1": [3]}, 2)
         assert not operator.exists("/admin/reassign_partitions")
         eventually(lambda: kafka.counters()["moving_partitions"] == 0)
         eventually(lambda: operator.read("/brokers/topics/t")["partitions"] == {"0": [3, 1], "1": [3, 2]})
@@ -351,13 +345,13 @@ def test_the_cluster_outlives_its_zookeeper(fresh_zookeeper: ZooKeeperServer) ->
         operator.reassign(MOVES)
         eventually(lambda: kafka.counters()["moving_partitions"] == 2)
         fresh_zookeeper.kill()
-        eventually(lambda: kafka.counters()["moving_partitions"] == 0, within=20)
+        eventually(lambda: kafka.counters()["moving_partitions"] == 0, 20)
         fresh_zookeeper.start()
-        eventually(lambda: not operator.exists("/admin/reassign_partitions"), within=30)
+        eventually(lambda: not operator.exists("/admin/reassign_partitions"), 30)
         assert operator.read("/brokers/topics/t")["partitions"] == {"0": [3, 1], "1": [3, 2]}
-        eventually(lambda: operator.children("/brokers/ids") == ["1", "2", "3"], within=30)
+        eventually(lambda: operator.children("/brokers/ids") == ["1", "2", "3"], 30)
         time.sleep(3)  # longer than the old session: what it had registered is gone now
-        eventually(lambda: operator.children("/brokers/ids") == ["1", "2", "3"], within=30)
+        eventually(lambda: operator.children("/brokers/ids") == ["1", "2", "3"], 30)
     operator.close()
 
 

@@ -21,7 +21,6 @@ from autothrottle.core.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.configs import FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.errors import NotLeader, Unavailable
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
-from autothrottle.lab.processes import scratch_directory
 from autothrottle.lab.zookeeper import Operation, Transaction, ZooKeeperServer
 from tests.adapters.contract_config_writer import ConfigWriterContract
 from tests.builders import change, eventually, ledger_entry
@@ -75,13 +74,6 @@ def anywhere(own_zookeeper: ZooKeeperServer, request: pytest.FixtureRequest) -> 
 def subject(zookeeper: ZooKeeperServer) -> Iterator[Subject]:
     with contextlib.ExitStack() as stack:
         yield Subject(zookeeper, stack)
-
-
-@pytest.fixture(scope="module")
-def own_zookeeper() -> Iterator[ZooKeeperServer]:
-    """A server whose root is free, and that may be frozen."""
-    with scratch_directory() as directory, ZooKeeperServer(directory) as server:
-        yield server
 
 
 class TestZooKeeperConfigWriter(ConfigWriterContract):

@@ -19,7 +19,6 @@ from kazoo.protocol.states import KazooState
 from autothrottle.adapters.zookeeper.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.core.errors import Unavailable
-from autothrottle.lab.processes import scratch_directory
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.ports.leadership import Election
 from tests.adapters.contract_election import ElectionContract, fence_of, leading, nothing
@@ -79,13 +78,6 @@ class Subject:
 def subject(zookeeper: ZooKeeperServer) -> Iterator[Subject]:
     with contextlib.ExitStack() as stack:
         yield Subject(zookeeper, stack)
-
-
-@pytest.fixture(scope="module")
-def own_zookeeper() -> Iterator[ZooKeeperServer]:
-    """A server that may be frozen."""
-    with scratch_directory() as directory, ZooKeeperServer(directory) as server:
-        yield server
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 """The lab's ensemble is real: it outlives one of its servers, stands still without most, and forgets nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 from kazoo.client import KazooClient
@@ -14,6 +13,7 @@ from autothrottle.core.errors import Unavailable
 from autothrottle.lab.ensemble import ZooKeeperEnsemble
 from autothrottle.lab.processes import scratch_directory
 from autothrottle.lab.zookeeper import ZooKeeperServer
+from tests.builders import eventually
 
 LIMIT_SECONDS = 60.0
 
@@ -33,13 +33,6 @@ def client_of(ensemble: ZooKeeperEnsemble | ZooKeeperServer) -> Iterator[KazooCl
     finally:
         client.stop()
         client.close()
-
-
-def eventually(true: Callable[[], bool]) -> None:
-    deadline = monotonic() + LIMIT_SECONDS
-    while not true():
-        assert monotonic() < deadline
-        sleep(0.05)
 
 
 def written(client: KazooClient, path: str) -> bool:

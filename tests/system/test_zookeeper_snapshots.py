@@ -22,7 +22,6 @@ from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.topology import Snapshot
-from autothrottle.lab.processes import scratch_directory
 from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.ports.cluster import SnapshotEvent
 from tests.adapters.contract_snapshot_source import SnapshotSourceContract
@@ -460,13 +459,6 @@ def test_what_changed_while_the_server_was_away_is_seen_when_it_is_back(own_zook
         assert after.topics == ("t1",)
         late.set_config(BROKER, {LEADER_RATE: "5"})
         assert subject.snapshot().throttles == {BROKER: {LEADER_RATE: "5"}}
-
-
-@pytest.fixture(scope="module")
-def own_zookeeper() -> Iterator[ZooKeeperServer]:
-    """A server that may be frozen and killed."""
-    with scratch_directory() as directory, ZooKeeperServer(directory) as server:
-        yield server
 
 
 # What cannot be read.

@@ -218,3 +218,35 @@ def test_a_move_of_what_lags_below_min_isr_is_throttled_before_it_is_submitted(b
 
         eventually(submitted)
         assert waiting.result(30) == Submitted(1)
+
+
+def test_an_override_with_autoremove_outlives_it_and_waits_for_its_reassignment(bench: Bench) -> None:
+    """The lists of what caught up were taken for those of a reassignment that was over."""
+    bench.overrides.set_override(None, mb(50), autoremove=True)
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.cycle()
+    for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
+        bench.cluster.join_isr(topic, partition, 1003)
+    for _ in range(2):
+        bench.cycle()
+    assert bench.is_clean() and bench.overrides.read_overrides().cluster is not None
+    bench.begin_move("moves")
+    bench.cycle()
+    bench.cluster.finish("moves")
+    bench.cycle()
+    assert bench.is_clean() and bench.overrides.read_overrides().cluster is None
+
+
+def test_an_override_with_autoremove_whose_reassignment_ended_meanwhile_ends_with_it(bench: Bench) -> None:
+    bench.overrides.set_override(None, mb(50), autoremove=True)
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.begin_move("moves")
+    bench.cycle()
+    bench.cluster.finish("moves")
+    for _ in range(2):
+        bench.cycle()
+    assert bench.overrides.read_overrides().cluster is not None, "it rules what catches up, too"
+    for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
+        bench.cluster.join_isr(topic, partition, 1003)
+    bench.cycle()
+    assert bench.is_clean() and bench.overrides.read_overrides().cluster is None

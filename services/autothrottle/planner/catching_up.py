@@ -48,6 +48,11 @@ class CatchingUp:
         """Whether any broker catches up."""
         return bool(self._standing)
 
+    @property
+    def shows(self) -> bool:
+        """Whether the last `show` showed anything that lags."""
+        return any(self._lagging.values())
+
     def read(self) -> list[str]:
         """Read which brokers catch up; return what is wrong with that, a sentence each: the last ones hold then."""
         try:

@@ -327,10 +327,10 @@ class Planner:
 
     def _decide(self, cycle: CycleInHand) -> None:
         memory = self._memory
-        # The lists of what was throttled in vain are no reassignment that an override has waited for, however many
-        # cycles it takes until they are gone.
-        withdrawn = memory.withdrawn or self._submissions.withdrawn
-        memory.withdrawn = withdrawn and had_a_move(cycle.snapshot) and not cycle.read.reassignments
+        # The lists of what was throttled in vain, or of what catches up, are no reassignment that an override has
+        # waited for, however many cycles it takes until they are gone.
+        withdrawn = (memory.withdrawn or self._submissions.withdrawn) and had_a_move(cycle.snapshot)
+        memory.withdrawn = (withdrawn or self._catching_up.shows) and not cycle.read.reassignments
         if cycle.pause is not None:
             self._stand_still(cycle, cycle.pause)
             return
@@ -463,7 +463,12 @@ class Planner:
         """Remember whether an autoremove override has had its reassignment; what is unknown changes nothing."""
         if cycle.read.reassignments:
             self._memory.after_reassignment = True
-        elif not (purge_is_left or cycle.snapshot.problems or None in cycle.overrides.unreadable):
+        elif not (
+            purge_is_left
+            or cycle.snapshot.reassignments
+            or cycle.snapshot.problems
+            or None in cycle.overrides.unreadable
+        ):
             self._memory.after_reassignment = False
 
 

@@ -45,6 +45,7 @@ class Memory:
     """With what it has learned; None: nothing yet."""
     after_reassignment: bool = False
     withdrawn: bool = False
+    """Whether the lists in the ledger are of no reassignment: of one that was not submitted, or of what catches up."""
     foreign: tuple[ForeignThrottle, ...] = ()
     foreign_cycles: int = 0
     troubles: int = 0

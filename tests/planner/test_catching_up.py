@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.core.catch_up import CatchUp
+from autothrottle.core.configs import ConfigResource
 from autothrottle.core.fetching import ClusterSettings
 from autothrottle.core.reassignment import Submitted
 from autothrottle.planner.loop import Planner
@@ -250,3 +251,20 @@ def test_an_override_with_autoremove_whose_reassignment_ended_meanwhile_ends_wit
         bench.cluster.join_isr(topic, partition, 1003)
     bench.cycle()
     assert bench.is_clean() and bench.overrides.read_overrides().cluster is None
+
+
+def test_another_broker_that_refuses_its_writes_does_not_prolong_it(bench: Bench) -> None:
+    """While any broker was down it was never over: what fell behind a day later was throttled again."""
+    bench.cluster.add_topic("moves", {0: (1001, 1002)})
+    bench.cluster.start_reassignment("moves", {0: (1001, 1004)})
+    bench.cluster.refuse(ConfigResource.broker(1004), "broker 1004 does not answer")
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.cycle()
+    for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
+        bench.cluster.join_isr(topic, partition, 1003)
+    bench.cluster.refuse(ConfigResource.broker(1003), "broker 1003 does not answer")
+    bench.cycle()
+    assert bench.catch_ups.read_catch_ups() == {1003: CATCH_UP}, "its own throttle still stands"
+    bench.cluster.refuse(ConfigResource.broker(1003), "")
+    bench.cycle()
+    assert bench.rate(1003, FOLLOWER) is None and bench.catch_ups.read_catch_ups() == {}

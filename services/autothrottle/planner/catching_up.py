@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from autothrottle.core.catch_up import CatchUp, held_partitions, lagging, with_lagging
+from autothrottle.core.configs import ConfigResource
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.topology import Snapshot, TopicPartition
 from autothrottle.ports.catch_ups import CatchUpStore
@@ -79,13 +80,15 @@ class CatchingUp:
         """Return the cluster as it is with what was last shown to lag, but for partitions that are only proposed."""
         return with_lagging(read, {b: rows.difference(proposed) for b, rows in self._lagging.items()})
 
-    def end(self, fence: int) -> None:
-        """Forget the brokers that are in sync; their throttles are gone by now.
+    def end(self, fence: int, refused: Collection[ConfigResource]) -> None:
+        """Forget the brokers that are in sync; their throttles are gone by now, but for those that were refused.
 
         Raises:
             NotLeader: when the term is over.
         """
         for broker_id in sorted(b for b, rows in self._lagging.items() if not rows and b in self._standing):
+            if ConfigResource.broker(broker_id) in refused:
+                continue
             if self._store.purge_catch_up(fence, self._standing[broker_id]):
                 log.info("Broker %d is in sync: its catch-up under throttle is over", broker_id)
 

@@ -454,8 +454,8 @@ class Planner:
 
     def _look_after_catch_ups(self, cycle: CycleInHand) -> None:
         """Forget the brokers that are in sync, and come back while there are others."""
-        if cycle.pause is None and not (self._settings.shadow or cycle.refused or cycle.snapshot.problems):
-            self._catching_up.end(cycle.term.fence)
+        if cycle.pause is None and not (self._settings.shadow or cycle.snapshot.problems):
+            self._catching_up.end(cycle.term.fence, {outcome.resource for outcome in cycle.refused})
         if self._catching_up.active:
             self._triggers.request("a broker catches up", LOOKED_AFTER)
 

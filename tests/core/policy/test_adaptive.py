@@ -449,3 +449,9 @@ def test_an_observation_leaves_the_policy_as_it_was() -> None:
     world.run(until=1200)
     assert before == kept
     assert world.policy != before
+
+
+def test_where_no_port_with_anything_left_has_room_nothing_is_needed_of_the_others() -> None:
+    """With a pause over capacity: the end of a flow that only a later reading knows divided by a time of nothing."""
+    full, open_ = Work(left=1e9, headroom=0.0, least=mb(10)), Work(left=0.0, headroom=mb(50), least=mb(10))
+    assert needs([(Flow(1, 2), 1e9)], {(1, LEADER): open_, (2, FOLLOWER): full}) == {(1, LEADER): 0, (2, FOLLOWER): 0}

@@ -116,6 +116,25 @@ def test_partitions_below_min_isr_are_throttled_by_the_first_cycle_and_free_as_s
     assert bench.is_clean()
 
 
+def test_what_is_below_min_isr_is_free_also_while_nothing_may_be_removed(bench: Bench) -> None:
+    """One override that could not be read kept it in the lists, and its acks=all producers waiting, until it could."""
+    bench.cluster.settings = ClusterSettings(min_in_sync_replicas={"t1": 2})
+    bench.begin_move(partitions=2)
+    bench.cycle()
+    eventually(lambda: bench.planner._guards.settled)
+    bench.overrides.unreadable[1004] = "it is no JSON"
+    bench.cluster.leave_isr("t1", 0, 1002)
+    bench.cycle()
+    assert bench.lists() == ("1:1001,1:1002", "1:1003")
+    bench.cluster.finish("t1", 1)
+    bench.cycle()
+    assert bench.lists() == ("1:1001,1:1002", "1:1003"), "nothing else goes"
+    bench.overrides.unreadable.clear()
+    bench.cluster.finish("t1")
+    bench.cycle()
+    assert bench.is_clean()
+
+
 def test_a_fetch_size_that_exceeds_the_window_is_said_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.cluster.settings = ClusterSettings({1003: FetchSettings(10_000_000_000, 11)})
     bench.begin_move()

@@ -265,7 +265,8 @@ def _without(lists: DesiredReplicas, gone: Collection[str]) -> DesiredReplicas:
         frozenset(entry for entry in entries if entry.partition(":")[0] not in gone)
         for entries in (lists.leader, lists.follower)
     )
-    return replace(lists, leader=leader, follower=follower, texts={})
+    free = lists.moving & frozenset(map(int, gone))
+    return replace(lists, leader=leader, follower=follower, free=free, texts={})
 
 
 def _shares(moves: Iterable[TopicReassignment], free: Collection[TopicPartition]) -> Mapping[Port, float]:

@@ -170,6 +170,7 @@ def desired_replicas(
     base = parse_replicas(ours.before or "") if ours and (replaced or WILDCARD in owned) else present
     foreign = frozenset(e for e in base - owned if _partition(e) not in moving)
     kept = owned | _of_partitions(present, moving) if hold else frozenset()
+    kept -= _of_partitions(kept, lists.free)
     wanted = (desired | kept) - foreign
     text = ours.before if ours else standing
     before = text if parse_replicas(text or "") == foreign else _listed(foreign)

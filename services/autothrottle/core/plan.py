@@ -80,6 +80,8 @@ class DesiredReplicas:
     follower: frozenset[str] = frozenset()
     moving: frozenset[int] = frozenset()
     """Partitions in reassignment: every standing entry of theirs belongs to the move."""
+    free: frozenset[int] = frozenset()
+    """Those of them that nothing may hold back: no entry of theirs stays, whatever else has to."""
     texts: Mapping[ReplicaRole, str] = field(default_factory=dict, compare=False, repr=False)
     """The same lists as Kafka's text, where it is at hand."""
 

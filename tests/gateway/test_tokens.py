@@ -47,6 +47,16 @@ def test_who_has_a_token_may_and_the_audit_bears_the_name(front: Front) -> None:
     assert record["who"].startswith("anna at 127.0.0.1:")
 
 
+def test_a_name_that_is_no_ascii_stands_in_the_audit_too(tmp_path: Path) -> None:
+    """It did not go along to admin, and neither did the address: the record told of the gateway alone."""
+    file = tmp_path / "tokens"
+    file.write_text(f"jürgen {ANNAS}\n", "utf-8")
+    with Front(tokens=Tokens(str(file))) as front:
+        assert ask(front, "POST", "/throttle/1001?rate=50", f"bearer {ANNAS}").status == 200
+        (record,) = ask(front, "GET", "/v1/auditRecords?limit=1", f"Bearer {ANNAS}").json["records"]
+    assert record["who"].startswith(r"j\xfcrgen at 127.0.0.1:")
+
+
 def test_what_the_api_is_is_told_to_everybody(front: Front) -> None:
     assert front.ask("GET", "/").status == 200
     described = front.ask("GET", "/openapi.json").json

@@ -42,3 +42,8 @@ def test_without_a_gateway_the_peer_is_who_calls() -> None:
 @pytest.mark.parametrize("claimed", ["", "x\nERROR all is lost", "x" * 513, "\x1b[2J"])
 def test_a_claim_that_would_spoil_the_log_is_not_told(claimed: str) -> None:
     assert caller("ipv4:10.0.0.1:1", [("forwarded-for", claimed)]) == "ipv4:10.0.0.1:1"
+
+
+def test_a_name_that_is_no_ascii_is_told_as_ascii() -> None:
+    assert forwarded("jürgen at 10.0.0.9:5000", {}) == (("forwarded-for", r"j\xfcrgen at 10.0.0.9:5000"),)
+    assert caller("ipv4:10.0.0.1:1", [], {"x509_common_name": ["jürgen".encode()]}) == r"j\xfcrgen at ipv4:10.0.0.1:1"

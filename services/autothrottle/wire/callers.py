@@ -24,6 +24,7 @@ def forwarded(client: str, headers: Mapping[str, str]) -> Metadata:
         client: who sent it, `host:port`.
         headers: names in lower case; of them the trace goes along (W3C `traceparent`, `tracestate`), if it is one.
     """
+    client = _ascii(client)
     parent, state = headers.get("traceparent", ""), headers.get("tracestate", "")
     found: Metadata = ((FORWARDED_FOR, client),) if _PLAIN.fullmatch(client) else ()
     if not _TRACE_PARENT.fullmatch(parent):
@@ -46,7 +47,12 @@ def caller(peer: str, metadata: Iterable[tuple[str, str | bytes]], certificate: 
     'anna at ipv4:10.0.0.9:5000'
     """
     names = [name for key in _NAMES for name in (certificate or {}).get(key, ())]
-    if names and _PLAIN.fullmatch(name := names[0].decode("utf-8", "replace")):
+    if names and _PLAIN.fullmatch(name := _ascii(names[0].decode("utf-8", "replace"))):
         peer = f"{name} at {peer}"
     clients = [value for key, value in metadata if key == FORWARDED_FOR and isinstance(value, str)]
     return f"{clients[-1]} through {peer}" if clients and _PLAIN.fullmatch(clients[-1]) else peer
+
+
+def _ascii(name: str) -> str:
+    """A name as metadata can hold it: who is called Jürgen must not be nobody in the record."""
+    return name.encode("ascii", "backslashreplace").decode()

@@ -80,6 +80,8 @@ def test_d21_instance_types_named_like_settings_are_ordinary_names() -> None:
 
 def test_broker_ids_are_integers_in_the_broker_map() -> None:
     assert parse_broker_cap_map('{"1001": 5}', "--broker-cap-map") == {1001: Capacity(5_000_000, 5_000_000)}
+    # Only the first eleven digits were looked at: it was broker 100.
+    assert parse_broker_cap_map('{"000000001001": 5}', "--broker-cap-map").keys() == {1001}
 
 
 @pytest.mark.parametrize("key", ["-1", "x", "", " 7", "1_0", "1.0", "٣", "2147483648", "9" * 5_000])

@@ -33,8 +33,11 @@ def parse_broker_id(text: str) -> int:
         Invalid: when it is no plain integer in 0..2^31-1.
     """
     # int() would take " 7", "+7", "1_000" and digits of other scripts as well.
-    if text.isascii() and text.isdigit() and int(text[:11]) <= MAX_BROKER_ID:
-        return int(text[:11])
+    if text.isascii() and text.isdigit():
+        # Of thousands of digits int() takes none.
+        number = int(text.lstrip("0")[:11] or "0")
+        if number <= MAX_BROKER_ID:
+            return number
     raise Invalid(f"{text[:40]!r} is no broker id; give an integer in 0..{MAX_BROKER_ID}")
 
 

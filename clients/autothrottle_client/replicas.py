@@ -124,6 +124,8 @@ class Replicas:
         self.tls = tls
         self._preferred = self.addresses[0]
         self._channels: dict[str, grpc.Channel] = {}
+        self._stamp = tls.stamp() if tls else None
+        self._outdated: list[grpc.Channel] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
@@ -187,9 +189,19 @@ class Replicas:
         with self._lock:
             if self._closed.is_set():
                 raise Unavailable(f"the client of {self.service} is closed; make a new one")
+            self._follow_renewals()
             if address not in self._channels:
                 self._channels[address] = self._opened(address)
             return Peer(address, self._channels[address])
+
+    def _follow_renewals(self) -> None:
+        """Make connections anew when certificates were renewed; what is under way on the old ones goes on."""
+        stamp = self.tls.stamp() if self.tls else None
+        if self.tls is None or stamp in (None, self._stamp) or not self.tls.is_whole():
+            return
+        self._stamp = stamp
+        self._outdated += self._channels.values()
+        self._channels.clear()
 
     def _opened(self, address: str) -> grpc.Channel:
         if self.tls is None or address.startswith("unix:"):
@@ -210,7 +222,7 @@ class Replicas:
         """Close all channels; what is under way on them ends as unavailable. Idempotent."""
         with self._lock:
             self._closed.set()
-            for channel in self._channels.values():
+            for channel in (*self._channels.values(), *self._outdated):
                 channel.close()
 
 

@@ -124,6 +124,22 @@ def test_the_client_package_speaks_mutual_tls_too(serve: Serve) -> None:
         plain.list_overrides()
 
 
+def test_the_client_package_follows_renewals_and_what_is_under_way_goes_on(serve: Serve, tmp_path: Path) -> None:
+    """A channel connects again with the certificate of its beginning: after its end no call came through any more."""
+    ours, both = str(shutil.copy(CLIENT, tmp_path / "ours.pem")), str(tmp_path / "both.pem")
+    Path(both).write_bytes(Path(CA).read_bytes() + Path(RENEWED).read_bytes())
+    server = serve(SERVER, authorities=both)
+    with AdminClient(server.address, PATIENT, ClientTls(ours, ours, CA)) as admin:
+        assert admin.list_overrides()[1] == ("autothrottle",)
+        before = admin._replicas.peer(admin._replicas.addresses[0])
+        shutil.copy(RENEWED, ours)
+        assert admin.list_overrides()[1] == ("renewed",)
+        assert asked(before.channel, PATIENT.total_seconds()) == ["autothrottle"]
+        for half in (lambda: Path(ours).write_text("-----BEGIN CERTIFICATE-----"), Path(ours).unlink):
+            half()
+            assert admin.list_overrides()[1] == ("renewed",)
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [

@@ -38,7 +38,8 @@ class Operator:
 
     def __init__(self, connect: str, prefix: str) -> None:
         self.prefix = prefix
-        self.client = KazooClient(hosts=connect)
+        # In one test ZooKeeper is away for ten seconds, as long as kazoo's own session lasts.
+        self.client = KazooClient(hosts=connect, timeout=60.0)
         self.client.start()
 
     def close(self) -> None:

@@ -646,6 +646,30 @@ def test_what_is_neither_written_nor_intended_is_somebody_elses() -> None:
     assert kafka.standing() == {B1: {LEADER_RATE: "7"}}
 
 
+@pytest.mark.parametrize(
+    ("resource", "key", "before", "stands"),
+    [
+        (TOPIC, LEADER_REPLICAS, "9000:3", None),
+        (TOPIC, LEADER_REPLICAS, "9000:3", "9000:3,9001:4"),
+        (TOPIC, LEADER_REPLICAS, "9000:3", "9000:3"),
+        (B1, LEADER_RATE, None, "7"),
+    ],
+    ids=["the topic was made anew", "a user's entry was added", "nothing has happened", "a user's rate was set"],
+)
+def test_what_is_given_back_after_a_write_that_may_still_come_must_be_what_stands_now(
+    resource: ConfigResource, key: str, before: str | None, stands: str | None
+) -> None:
+    """Through the admin API what stood before that write was expected.
+
+    Where users had changed it since then, or had made the topic anew, every cycle refused to let go of it, for ever.
+    """
+    kafka = interrupted(Kafka({} if before is None else {resource: {key: before}}), written=False)
+    kafka.throttles[resource] = {} if stands is None else {key: stands}
+    done = kafka.end()
+    assert Edit(key, stands, stands) in [e for c in done.changes if c.resource == resource for e in c.edits]
+    assert (kafka.standing(), kafka.ledger) == ({} if stands is None else {resource: {key: stands}}, {})
+
+
 @pytest.mark.parametrize("standing", [MINIMUM, "40000000"])
 def test_a_rate_on_its_way_is_the_previous_one_whichever_stands(standing: str) -> None:
     known = LedgerEntry({LEADER_RATE: LedgerKey(None, MINIMUM, frozenset(), "40000000")}, 1)

@@ -55,9 +55,10 @@ def apply_change_set(snapshot: Snapshot, change_set: ChangeSet) -> Snapshot:
         keys = throttles.setdefault(change.resource, {})
         for edit in change.edits:
             assert keys.get(edit.key) == edit.expected
-            assert edit.writes or edit.key not in (ledger[change.resource].keys if change.resource in ledger else {})
+            ours = ledger[change.resource].keys.get(edit.key) if change.resource in ledger else None
+            assert edit.writes or ours is None or ours.intent is not None
             if edit.value is None:
-                del keys[edit.key]
+                keys.pop(edit.key, None)
             else:
                 keys[edit.key] = edit.value
         ledger.pop(change.resource, None)

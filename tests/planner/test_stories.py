@@ -114,7 +114,7 @@ class StagedCluster(TransactionalCluster):
         standing = self._throttles().get(resource, {})
         reason = self._refused.get(resource, "")
         try:
-            work = config_writer._prepared(config_writer._with_intents(change, entry), entry, standing)
+            work = config_writer._prepared(change, entry, standing)
         except AutothrottleError as error:
             reason = str(error)
         if reason:

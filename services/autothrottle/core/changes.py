@@ -218,7 +218,7 @@ def _change(
     edits = tuple(
         Edit(name, standing.get(name), key.value)
         for name, key in keys.items()
-        if key.value != standing.get(name) or _takes_over(name, key, known)
+        if key.value != standing.get(name) or _must_still_stand(name, key, known.get(name))
     )
     ledger = {name: key.ledger for name, key in keys.items() if key.ledger is not None}
     if not edits and ledger == known:
@@ -226,6 +226,12 @@ def _change(
     return Change(resource, edits, LedgerEntry(ledger, term, cycle) if ledger else None)
 
 
-def _takes_over(name: str, key: DesiredKey, known: Mapping[str, LedgerKey]) -> bool:
-    """Whether a rate becomes ours as it stands: by then it must not be another, or we would put back a wrong one."""
-    return name in RATE_KEYS and key.ledger is not None and name not in known
+def _must_still_stand(name: str, key: DesiredKey, ours: LedgerKey | None) -> bool:
+    """Whether what stands, and stays, is to be looked at again when the ledger is written.
+
+    A rate that becomes ours as it stands: by then it must not be another, or we would put back a wrong one. And what is
+    given back while a write of ours may still become known.
+    """
+    if key.ledger is None:
+        return ours is not None and ours.intent is not None
+    return name in RATE_KEYS and ours is None

@@ -126,7 +126,7 @@ class AdminConfigWriter:
             if isinstance(entry, AutothrottleError):
                 outcomes[change.resource] = _refused(change.resource, str(entry))
             else:
-                whole.append((_with_intents(change, entry), entry))
+                whole.append((change, entry))
         standing = self._standing([change.resource for change, _ in whole if change.edits], deadline)
         prepared = []
         for change, entry in whole:
@@ -245,14 +245,6 @@ class AdminConfigWriter:
                 outcomes[p.resource] = _refused(p.resource, f"{said}: {outcome.reason}")
             else:
                 outcomes[p.resource] = Outcome(p.resource, OutcomeStatus.APPLIED)
-
-
-def _with_intents(change: Change, ledger: LedgerEntry | None) -> Change:
-    """The change, and what it gives back without an edit although a write of ours may still become known."""
-    kept = {edit.key for edit in change.edits} | (change.ledger.keys.keys() if change.ledger else set())
-    old = ledger.keys if ledger else {}
-    unknown = [(name, key) for name, key in old.items() if key.intent is not None and name not in kept]
-    return replace(change, edits=(*change.edits, *(Edit(name, key.before, key.before) for name, key in unknown)))
 
 
 def _prepared(change: Change, ledger: LedgerEntry | None, standing: _Standing) -> _Prepared:

@@ -48,6 +48,15 @@ def format_rate(bytes_per_second: int) -> str:
     return f"{whole}{f'.{rest:06d}'.rstrip('0') if rest else ''}MB/s"
 
 
+def about_rate(bytes_per_second: int) -> str:
+    """Return a rate in MB/s in two digits, for people who compare; one that would be none of them is exact.
+
+    >>> about_rate(43_627_779), about_rate(72_000_001), about_rate(1)
+    ('43.63MB/s', '72MB/s', '0.000001MB/s')
+    """
+    return format_rate(round(bytes_per_second, -4) or bytes_per_second)
+
+
 def format_size(size_bytes: int) -> str:
     """Return a size in GB, in MB when it is less than one; two digits.
 

@@ -21,7 +21,7 @@ from autothrottle_client.model import (
     Override,
     Pause,
 )
-from autothrottle_client.rates import format_rate, format_size
+from autothrottle_client.rates import about_rate, format_rate, format_size
 from autothrottle_client.reassignments import Reassignments, Submission
 
 NONE_SET = "no throttle override is set"
@@ -164,7 +164,7 @@ def estimate_text(found: Estimate) -> str:
             str(port.broker_id),
             port.role.value,
             format_size(port.bytes_to_move),
-            format_rate(port.growth_bytes_per_second),
+            about_rate(port.growth_bytes_per_second),
             _maybe(port.rate_bytes_per_second),
             _maybe(port.headroom_bytes_per_second),
             _maybe(port.capacity_bytes_per_second),
@@ -277,7 +277,7 @@ def _decisions_table(decisions: Iterable[Decision]) -> str:
         (
             str(d.broker_id),
             d.role.value,
-            format_rate(d.rate_bytes_per_second),
+            about_rate(d.rate_bytes_per_second),
             d.reason.value,
             _maybe(d.utilization_bytes_per_second),
             _maybe(d.capacity_bytes_per_second),
@@ -309,7 +309,7 @@ def _known_by(decision: Decision) -> str:
 
 
 def _maybe(rate: int | None) -> str:
-    return "-" if rate is None else format_rate(rate)
+    return "-" if rate is None else about_rate(rate)
 
 
 def _yes(value: bool) -> str:

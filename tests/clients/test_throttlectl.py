@@ -373,6 +373,12 @@ def test_the_state_shows_decisions_findings_and_no_control_characters() -> None:
     assert "last cycle  none yet" in nothing
 
 
+def test_measured_rates_are_told_in_two_digits() -> None:
+    used = Decision(1001, ReplicaRole.LEADER, 72_000_001, Reason.HEADROOM, utilization_bytes_per_second=43_627_779)
+    cycle = Cycle(2, 9, NOON, NOON, "interval", "1 rate set", ("t1",), (used,))
+    assert "1001    leader  72MB/s  headroom  43.63MB/s" in tables.state_text(ClusterState(2, "h:1", cycle, ()))
+
+
 def test_the_state_shows_on_which_load_of_clients_the_rates_stand_and_how_it_is_known() -> None:
     follower = ReplicaRole.FOLLOWER
     fresh = Decision(1001, follower, mb(63), Reason.HEADROOM, client_bytes_per_second=mb(30), basis=Basis.GROWTH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,11 +12,16 @@ from pathlib import Path
 import pytest
 
 from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.adapters.rpc import DiscoveryClient
+from autothrottle.core.errors import Invalid as InvalidHere
 from autothrottle.core.estimate import Goal
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.discovery.servicer import DiscoveryServicer
+from autothrottle.runtime.server import ServiceServer
+from autothrottle.v1.discovery_pb2_grpc import add_DiscoveryServiceServicer_to_server
 from autothrottle_client import AdminClient, Conflict, Invalid, Missing, ReplicaRole, Unavailable
 from autothrottle_client.throttlectl import main
 from tests import builders
@@ -166,3 +172,17 @@ def test_throttlectl_estimates_a_file(house: House, tmp_path: Path, capsys: pyte
     assert "above 0 and at most 100" in capsys.readouterr().err
     assert main(["estimate", str(file), "--max-ratio", "10", "--within", "1h", *at]) == 2
     assert "not allowed with" in capsys.readouterr().err
+
+
+# Without bootstrap servers `throttlectl estimate` tried for half a minute, and then said that admin was unavailable.
+def test_a_discovery_that_was_given_no_broker_to_ask_says_so_at_once(house: House) -> None:
+    service = (add_DiscoveryServiceServicer_to_server, DiscoveryServicer(house.cluster), "DiscoveryService")
+    with (
+        ServiceServer("discovery", [service], "127.0.0.1:0") as server,
+        closing(DiscoveryClient([server.address])) as one,
+    ):
+        estimator = replace(house.estimator, sizes=one)
+        with pytest.raises(InvalidHere, match=r"^the sizes of logs are unknown: .* give it --bootstrap-servers$"):
+            estimator.estimate({("t", 0): (1001, 1003)}, Goal(), timedelta(seconds=30))
+        with pytest.raises(InvalidHere, match=r"^the settings of brokers are unknown: .* give it --bootstrap-servers$"):
+            one.fetch_settings([1001], ["t"], timedelta(seconds=30))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import grpc
 
-from autothrottle.core.errors import Unavailable
+from autothrottle.core.errors import Invalid
 from autothrottle.core.topology import Snapshot
 from autothrottle.ports.cluster import MoveSource, SnapshotEvent, SnapshotSource
 from autothrottle.ports.fetch_settings import FetchSettingsSource
@@ -98,7 +98,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         """Return the sizes of logs, a message for each broker."""
         wanted = wanted_from_message(request)
         if self._sizes is None:
-            raise Unavailable(f"the sizes of logs are unknown: {_NOBODY_TO_ASK}")
+            raise Invalid(f"the sizes of logs are unknown: {_NOBODY_TO_ASK}")
         yield from log_sizes_to_messages(self._sizes.fetch_log_sizes(wanted, time_left(context)))
 
     def GetFetchSettings(
@@ -107,7 +107,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         """Return the settings of brokers and topics."""
         broker_ids, topics = validate_brokers(request.broker_ids), validate_topics(request.topics)
         if self._settings is None:
-            raise Unavailable(f"the settings of brokers are unknown: {_NOBODY_TO_ASK}")
+            raise Invalid(f"the settings of brokers are unknown: {_NOBODY_TO_ASK}")
         return settings_to_message(self._settings.fetch_settings(broker_ids, topics, time_left(context)))
 
     def WatchSnapshots(

@@ -202,8 +202,8 @@ class AdminServiceServicer:
     def EstimateReassignment(self, request, context):
         """Tells how long a reassignment would take, or which throttles it would need, and changes nothing. Takes some seconds.
 
-        Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere; UNAVAILABLE, also when
-        nobody tells the sizes of logs.
+        Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; INVALID_ARGUMENT, too, when nobody tells the sizes of logs: in
+        ZooKeeper mode, without bootstrap servers; ABORTED when a partition moves elsewhere; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -75,8 +75,8 @@ class AdminServiceStub:
     EstimateReassignment: _grpc.UnaryUnaryMultiCallable[_admin_pb2.EstimateReassignmentRequest, _admin_pb2.EstimateReassignmentResponse]
     """Tells how long a reassignment would take, or which throttles it would need, and changes nothing. Takes some seconds.
 
-    Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere; UNAVAILABLE, also when
-    nobody tells the sizes of logs.
+    Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; INVALID_ARGUMENT, too, when nobody tells the sizes of logs: in
+    ZooKeeper mode, without bootstrap servers; ABORTED when a partition moves elsewhere; UNAVAILABLE.
     """
     StartCatchUp: _grpc.UnaryUnaryMultiCallable[_admin_pb2.StartCatchUpRequest, _admin_pb2.StartCatchUpResponse]
     """Lets a broker that was bootstrapped, or was away, catch up under throttle: its replicas that are not in sync are
@@ -144,8 +144,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     EstimateReassignment: _aio.UnaryUnaryMultiCallable[_admin_pb2.EstimateReassignmentRequest, _admin_pb2.EstimateReassignmentResponse]  # type: ignore[assignment]
     """Tells how long a reassignment would take, or which throttles it would need, and changes nothing. Takes some seconds.
 
-    Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere; UNAVAILABLE, also when
-    nobody tells the sizes of logs.
+    Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; INVALID_ARGUMENT, too, when nobody tells the sizes of logs: in
+    ZooKeeper mode, without bootstrap servers; ABORTED when a partition moves elsewhere; UNAVAILABLE.
     """
     StartCatchUp: _aio.UnaryUnaryMultiCallable[_admin_pb2.StartCatchUpRequest, _admin_pb2.StartCatchUpResponse]  # type: ignore[assignment]
     """Lets a broker that was bootstrapped, or was away, catch up under throttle: its replicas that are not in sync are
@@ -276,8 +276,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.EstimateReassignmentResponse, _abc.Awaitable[_admin_pb2.EstimateReassignmentResponse]]:
         """Tells how long a reassignment would take, or which throttles it would need, and changes nothing. Takes some seconds.
 
-        Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere; UNAVAILABLE, also when
-        nobody tells the sizes of logs.
+        Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; INVALID_ARGUMENT, too, when nobody tells the sizes of logs: in
+        ZooKeeper mode, without bootstrap servers; ABORTED when a partition moves elsewhere; UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod

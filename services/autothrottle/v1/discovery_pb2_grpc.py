@@ -80,16 +80,16 @@ class DiscoveryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetLogSizes(self, request, context):
-        """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors: UNAVAILABLE when
-        nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
+        """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors:
+        INVALID_ARGUMENT, also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetFetchSettings(self, request, context):
-        """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: UNAVAILABLE when
-        nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
+        """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: INVALID_ARGUMENT,
+        also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

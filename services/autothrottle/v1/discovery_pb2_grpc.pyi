@@ -44,12 +44,12 @@ class DiscoveryServiceStub:
     the ISR, a leader changed. The first message says that the watch stands.
     """
     GetLogSizes: _grpc.UnaryStreamMultiCallable[_discovery_pb2.GetLogSizesRequest, _discovery_pb2.GetLogSizesResponse]
-    """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors: UNAVAILABLE when
-    nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
+    """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors:
+    INVALID_ARGUMENT, also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
     """
     GetFetchSettings: _grpc.UnaryUnaryMultiCallable[_discovery_pb2.GetFetchSettingsRequest, _discovery_pb2.GetFetchSettingsResponse]
-    """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: UNAVAILABLE when
-    nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
+    """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: INVALID_ARGUMENT,
+    also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
     """
 
 @_typing.type_check_only
@@ -68,12 +68,12 @@ class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
     the ISR, a leader changed. The first message says that the watch stands.
     """
     GetLogSizes: _aio.UnaryStreamMultiCallable[_discovery_pb2.GetLogSizesRequest, _discovery_pb2.GetLogSizesResponse]  # type: ignore[assignment]
-    """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors: UNAVAILABLE when
-    nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
+    """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors:
+    INVALID_ARGUMENT, also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
     """
     GetFetchSettings: _aio.UnaryUnaryMultiCallable[_discovery_pb2.GetFetchSettingsRequest, _discovery_pb2.GetFetchSettingsResponse]  # type: ignore[assignment]
-    """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: UNAVAILABLE when
-    nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
+    """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: INVALID_ARGUMENT,
+    also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
     """
 
 class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -107,8 +107,8 @@ class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _discovery_pb2.GetLogSizesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_discovery_pb2.GetLogSizesResponse], _abc.AsyncIterator[_discovery_pb2.GetLogSizesResponse]]:
-        """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors: UNAVAILABLE when
-        nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
+        """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors:
+        INVALID_ARGUMENT, also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod
@@ -117,8 +117,8 @@ class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _discovery_pb2.GetFetchSettingsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_discovery_pb2.GetFetchSettingsResponse, _abc.Awaitable[_discovery_pb2.GetFetchSettingsResponse]]:
-        """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: UNAVAILABLE when
-        nobody can be asked, for example without bootstrap servers; INVALID_ARGUMENT.
+        """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: INVALID_ARGUMENT,
+        also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
         """
 
 def add_DiscoveryServiceServicer_to_server(servicer: DiscoveryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

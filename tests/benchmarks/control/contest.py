@@ -135,12 +135,19 @@ class Table:
     def rows(self) -> list[dict[str, Any]]:
         """One for each policy and timing; those that are only searched among are left out."""
         found = []
-        for (policy, timing), results in self._by.items():
+        for policy, timing in self._by:
             if not policy.split()[-1].replace(".", "").isdigit():
-                found.append({"policy": policy, "timing": timing, **summary(results)})
+                found.append(self._row(policy, timing, self.of(policy, timing)))
         if best := self.best_static():
-            found.append({"policy": "static, best in hindsight", "timing": MIX30.name, **summary(best)})
+            found.append(self._row("static, best in hindsight", MIX30.name, best))
         return sorted(found, key=lambda row: (list(TIMINGS).index(row["timing"]), row["policy"]))
+
+    def _row(self, policy: str, timing: str, results: Sequence[Result]) -> dict[str, Any]:
+        runs = {(r.scenario, r.seed) for r in results}
+        oracle = [r for r in self.of("oracle", timing) if (r.scenario, r.seed) in runs]
+        worst = worst_ratio(sorted(results, key=lambda r: (r.scenario, r.seed)), oracle) if oracle else None
+        by_oracle = None if worst is None else round(worst, 4)
+        return {"policy": policy, "timing": timing, **summary(results), "makespan_by_oracle_worst": by_oracle}
 
     def best_static(self) -> list[Result]:
         """Of each run the fastest static rate that defers no more than `HARMLESS`; runs without one are left out."""
@@ -180,6 +187,7 @@ def mean(results: Sequence[Result], field: str) -> float:
 
 def summary(results: Sequence[Result]) -> dict[str, Any]:
     makespans, deferred = [r.makespan for r in results], [r.deferred for r in results]
+    errors = [r.eta_error for r in results if r.eta_error is not None]
     scenarios: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         scenarios[result.scenario].append(result)
@@ -199,6 +207,8 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
         "decisions_per_gb_median": round(statistics.median(r.writes_per_gb for r in results), 4),
         "writes_per_broker_hour": round(mean(results, "writes_per_broker_hour"), 2),
         "writes_in_15_minutes_per_broker_worst": round(max(r.busiest_writes_per_broker for r in results), 2),
+        "eta_error_median": round(statistics.median(errors), 2) if errors else None,
+        "eta_error_worst": round(max(errors), 2) if errors else None,
     }
 
 
@@ -255,6 +265,7 @@ def share(ours: Sequence[Result], theirs: Sequence[Result], field: str) -> float
 _SHOWN = {
     "makespan_median": "makespan",
     "makespan_worst": "worst",
+    "makespan_by_oracle_worst": "/ oracle, worst",
     "deferred_median": "deferred %",
     "deferred_mean": "mean",
     "deferred_worst": "worst",
@@ -264,6 +275,8 @@ _SHOWN = {
     "decisions_per_gb_median": "changes/GB",
     "writes_per_broker_hour": "per broker h",
     "writes_in_15_minutes_per_broker_worst": "most in 15 min",
+    "eta_error_median": "ETA off %",
+    "eta_error_worst": "worst",
 }
 
 
@@ -271,9 +284,13 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table as text."""
     cells = [["timing", "policy", "runs", *_SHOWN.values()]]
     for row in rows:
-        cells.append([row["timing"], row["policy"], str(row["runs"]), *(f"{row[key]:.3f}" for key in _SHOWN)])
+        cells.append([row["timing"], row["policy"], str(row["runs"]), *(_number(row[key]) for key in _SHOWN)])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def by_scenario(table: Table, timings: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:

@@ -6,6 +6,7 @@ metrics that are means over a window and late, log sizes as of their last readin
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autothrottle.core.configs import ConfigResource, ReplicaRole
+from autothrottle.core.eta import forecast_all
 from autothrottle.core.flows import Flow, FlowProgress, Progress
 from autothrottle.core.growth import LogGrowth
 from autothrottle.core.history import ThrottleHistory
@@ -21,6 +23,7 @@ from autothrottle.core.limits import Limits
 from autothrottle.core.loads import MEGABYTE, BrokerLoad, Capacity, Loads, Port, Utilization
 from autothrottle.core.plan import Plan, plan
 from autothrottle.core.policy.interface import Observation, Policy
+from autothrottle.core.progress import WINDOW
 from autothrottle.core.topology import Snapshot, TopicReassignment
 from tests.benchmarks.control.links import Array, Flows, Indexes, contended_shares, fair_shares, through
 from tests.benchmarks.control.scenarios import BEFORE, RATIO, Scenario
@@ -35,6 +38,8 @@ READING_NOISE = 0.035
 """Relative error of the growth of logs over 10 s; 2 % over 30 s."""
 _FOLLOWERS = 9_000
 """Ids of the brokers that only hold replicas which are in sync already."""
+FORECAST_EVERY = 60
+"""Seconds between two moments at which the product is asked when the move ends."""
 TOO_LONG = 3.0
 """Times the bound after which a move is given up."""
 
@@ -114,6 +119,11 @@ class Result:
     writes_per_broker_hour: float
     busiest_writes_per_broker: float
     """Most broker config writes within 15 minutes, for each broker of the cluster; each is a notification, too."""
+    eta_error: float | None
+    """By how much the forecast end was off, percent of the time that was left then.
+
+    The median of a forecast a minute, without the last tenth of the move; None: nobody could tell.
+    """
 
 
 class Planner:
@@ -142,8 +152,12 @@ class Planner:
         self._progress: Progress | None = None
         self._topics: tuple[TopicReassignment, ...] = ()
         self._failures: dict[int, int] = {}
+        self._readings: list[Progress] = []
+        """Those that a forecast is made of, the newest last."""
         self.writes: list[tuple[int, int]] = []
         """(second, brokers written)."""
+        self.forecasts: list[tuple[int, float]] = []
+        """(second, the second in which the move was to end)."""
 
     def move(self, open_flows: Sequence[int]) -> None:
         """Take note of what is still to be copied."""
@@ -177,6 +191,16 @@ class Planner:
             },
             at=at,
         )
+        self._readings.append(self._progress)
+        while (oldest := self._readings[0].at) is not None and at - oldest > WINDOW:
+            del self._readings[0]
+        if second % FORECAST_EVERY == 0 and (eta := forecast_all(self._readings).eta) is not None:
+            self.forecasts.append((second, (eta - BEGIN).total_seconds()))
+
+    def eta_error(self, end: float) -> float | None:
+        """Return by how much forecasts were off, percent of what was left of a move that took so many seconds."""
+        errors = [abs(eta - end) / (end - second) for second, eta in self.forecasts if 0 < second < 0.9 * end]
+        return 100 * statistics.median(errors) if errors else None
 
     def cycle(self, second: int, used: Array | None, start: int, end: int, growth: Array | None) -> bool:
         """Run one cycle; return whether rates changed.
@@ -485,6 +509,7 @@ class Fleet:
                 (sum(n for t, n in writes if begin <= t < begin + 900) for begin, _ in writes), default=0
             )
             / entry.scenario.brokers,
+            eta_error=self._planners[k].eta_error(end) if np.isfinite(self._ends[k]) else None,
         )
 
 

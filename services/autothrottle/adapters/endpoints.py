@@ -239,15 +239,15 @@ class Endpoints:
                 if failures and left <= 0:
                     failures.append(f"{replica.name}: not tried, the time was over")
                     continue
-                is_last = False
+                may_be_done = False
                 try:
                     if once:
                         _demand_answer(replica, left)
-                        left, is_last = max(deadline - time.monotonic(), 0.001), True
+                        left, may_be_done = max(deadline - time.monotonic(), 0.001), True
                     result = rpc(replica.channel, left)
                 except (grpc.RpcError, ValueError) as error:
                     failures.append(str(self._unavailable(replica, error, timeout)))
-                    if is_last:
+                    if may_be_done:
                         failures[-1] += ". It may have been done nevertheless: look, then decide"
                         break
                 else:

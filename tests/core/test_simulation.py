@@ -15,7 +15,8 @@ from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.flows import Flow
 from autothrottle.core.loads import MEGABYTE, BytesPerSecond, Capacity
 from autothrottle.core.simulated_link import Contention, QuotaMeter, Sharing, fair_shares
-from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition
+from autothrottle.core.simulated_partition import SimulatedPartition
+from autothrottle.core.simulation import Cluster, SimulatedBroker
 from autothrottle.core.topology import NO_LEADER
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER

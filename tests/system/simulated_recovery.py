@@ -24,7 +24,8 @@ from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
 from autothrottle.core.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_REPLICAS, THROTTLE_KEYS
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.loads import MEGABYTE, Capacity
-from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition
+from autothrottle.core.simulated_partition import SimulatedPartition
+from autothrottle.core.simulation import Cluster, SimulatedBroker
 from autothrottle.lab.datadog import DatadogEmulator
 from autothrottle.lab.ensemble import ZooKeeperEnsemble
 from autothrottle.lab.services import Deployment, ServiceProcesses

@@ -20,7 +20,8 @@ from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import Invalid, Missing, Unavailable
 from autothrottle.core.flows import Flow
 from autothrottle.core.loads import MEGABYTE, Capacity
-from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition
+from autothrottle.core.simulated_partition import SimulatedPartition
+from autothrottle.core.simulation import Cluster, SimulatedBroker
 from autothrottle.lab.processes import free_ports
 from autothrottle.lab.scenario import demo_scenario, parse_reassignment, read_cluster, reassignment_document
 from autothrottle.lab.simulated import CountersEndpoint, SimulatedKafka

@@ -12,7 +12,8 @@ from typing import Any
 from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
 from autothrottle.core.errors import Invalid
 from autothrottle.core.loads import MEGABYTE, Capacity
-from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition
+from autothrottle.core.simulated_partition import SimulatedPartition
+from autothrottle.core.simulation import Cluster, SimulatedBroker
 from autothrottle.core.topology import TopicPartition
 
 Document = dict[str, Any]

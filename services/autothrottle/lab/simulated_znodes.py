@@ -27,7 +27,8 @@ from kazoo.protocol.states import KazooState
 
 from autothrottle.core.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate, parse_replicas
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.core.simulation import Cluster, SimulatedPartition
+from autothrottle.core.simulated_partition import SimulatedPartition
+from autothrottle.core.simulation import Cluster
 from autothrottle.core.topology import TopicPartition
 from autothrottle.lab.scenario import Document, parse_reassignment, reassignment_document
 

@@ -32,7 +32,8 @@ from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.schedule import NO_SCHEDULE, Schedule
 from autothrottle.core.simulated_link import Sharing
-from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition
+from autothrottle.core.simulated_partition import SimulatedPartition
+from autothrottle.core.simulation import Cluster, SimulatedBroker
 from autothrottle.core.topology import TopicPartition
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.settings import PlannerSettings, Ports

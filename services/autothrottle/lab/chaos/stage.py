@@ -26,7 +26,8 @@ from autothrottle.core.configs import (
 )
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.loads import MEGABYTE, Capacity
-from autothrottle.core.simulation import Cluster, SimulatedBroker, SimulatedPartition
+from autothrottle.core.simulated_partition import SimulatedPartition
+from autothrottle.core.simulation import Cluster, SimulatedBroker
 from autothrottle.lab.chaos.proxy import Link
 from autothrottle.lab.chaos.schedule import SESSION_SECONDS, Edit, Schedule
 from autothrottle.lab.datadog import DatadogEmulator

@@ -44,7 +44,7 @@ def test_an_unknown_command_is_named_and_all_commands_are_shown(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     said = refused(capsys, *arguments)
-    assert said.startswith(f"unknown command {(*arguments, '')[0]!r}\n")
+    assert said.startswith(f"unknown command {arguments[0]!r}\n" if arguments else "no command is given\n")
     for command in COMMANDS:
         assert f"\n  {command} " in said
 

@@ -152,6 +152,8 @@ def submission_line(found: Submission, dry_run: bool) -> str:
     parts += [f"{len(found.refused)} were refused"] if found.refused else []
     if not (found.submitted or found.already_moving or found.refused):
         return f"nothing to do: all {found.already_there} partitions have these replicas already"
+    if not found.submitted:
+        return "; ".join(["nothing was submitted", *parts])
     what = "would be submitted" if dry_run else "submitted, throttled from the first byte"
     return "; ".join([f"{found.submitted} partitions {what}", *parts])
 

@@ -154,7 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return score(arguments)
     if command not in (*_SERVICES, "uninstall"):
-        print(f"unknown command {command!r}\n\n{_USAGE}", end="", file=sys.stderr)
+        what = f"unknown command {command!r}" if command else "no command is given"
+        print(f"{what}\n\n{_USAGE}", end="", file=sys.stderr)
         return EXIT_USAGE
     return _configured(command, arguments)
 

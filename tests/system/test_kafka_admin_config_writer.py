@@ -403,7 +403,7 @@ def test_an_answer_that_is_lost_leaves_the_intent_and_the_next_cycle_confirms_it
 def test_what_is_given_back_while_a_write_is_unknown_is_written_although_nothing_stands(subject: Subject) -> None:
     """The broker may not report yet what Kafka has taken; without a ledger nobody would ever take it back."""
     subject.write_ledger(BROKER, LedgerEntry({LEADER_RATE: LedgerKey(None, None, frozenset(), "5")}, 1))
-    assert statuses(subject.applied(change("brokers/1001"))) == [OutcomeStatus.APPLIED]
+    assert statuses(subject.applied(change("brokers/1001", (LEADER_RATE, None, None)))) == [OutcomeStatus.APPLIED]
     assert subject.kafka.operations == [ConfigEdit(LEADER_RATE, ConfigOperation.DELETE)]
     assert subject.ledger(BROKER) is None
 

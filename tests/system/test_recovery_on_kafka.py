@@ -40,8 +40,6 @@ DESTINATION = 1005
 INTERVAL = 10
 PARTITIONS = 12
 BYTES_PER_PARTITION = 90 * MB
-RECORD_BYTES = 4_000
-"""Five are a batch, about as large as those of producers: of batches of 1 MB fetches bring 0.9 of a rate."""
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +111,7 @@ def test_a_recovery_follows_the_load_with_exact_lists_and_leaves_the_cluster_as_
     cluster, topic = each_cluster, f"moving-{form}"
     assignment = {p: [1001 + p % 3, 1001 + (p + 1) % 3] for p in range(PARTITIONS)}
     cluster.create_topic(topic, assignment)
-    fill(cluster, topic, BYTES_PER_PARTITION, record_bytes=RECORD_BYTES)
+    fill(cluster, topic, BYTES_PER_PARTITION)
     clients.set_total(len(BROKERS) * 2.0 * MB)
     with throttles_of_a_user(cluster, form):
         before = cluster.stored_configs()

@@ -12,7 +12,7 @@ from autothrottle.core.estimate import Estimate, Goal, estimate, only, transfers
 from autothrottle.core.limits import Limits
 from autothrottle.core.loads import Loads
 from autothrottle.core.overrides import Overrides
-from autothrottle.core.plan import Reason, plan
+from autothrottle.core.plan import plan
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Observation, Policy
 from autothrottle.core.reassignment import Targets, proposal, with_proposed
@@ -25,8 +25,6 @@ from autothrottle.ports.overrides import OverrideStore
 
 GROWTH_SECONDS = 2.0
 """Between two readings of log sizes, which tell what is produced."""
-
-_OVERRIDES = (Reason.BROKER_OVERRIDE, Reason.CLUSTER_OVERRIDE)
 
 _SHOWN = 10
 """How many brokers a note names."""
@@ -77,7 +75,7 @@ class Estimator:
         # Where the operator says what the throttles are, an override of other ones would only hide what links have.
         overrides = self.overrides.read_overrides() if goal == Goal() else Overrides()
         decided = plan(with_proposed(snapshot, found.start), loads, limits, overrides, policy=policy)
-        overridden = {d.broker_id for d in decided.decisions if d.reason in _OVERRIDES}
+        overridden = {d.broker_id for d in decided.decisions if d.reason.is_override}
         if ruled := sorted(overridden & {broker_id for broker_id, _ in carried.ports}):
             which = f"{len(ruled)} of its brokers" if len(ruled) > _SHOWN else f"brokers {ruled}"
             notes.append(f"an override rules {which}: their throttles are its own, whatever clients leave")

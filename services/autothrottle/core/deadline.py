@@ -23,8 +23,6 @@ from autothrottle.core.topology import Snapshot, flows
 SLACK = 1.0
 """So much more than it needs a port gets, as a share of it."""
 
-_MEASURED = (Reason.HEADROOM, Reason.UNCHANGED)
-
 _SHOWN = 3
 """How many ports that are late are named, the latest first."""
 
@@ -87,7 +85,7 @@ def _left(snapshot: Snapshot) -> Mapping[Port, int]:
 
 def _held(decision: Decision, snapshot: Snapshot, limits: Limits, most: int) -> Decision:
     most = max(most, limits.min_rate)
-    if decision.reason not in _MEASURED or decision.rate <= most:
+    if not decision.reason.is_measured or decision.rate <= most:
         return decision
     previous = previous_rate(snapshot, decision.broker_id, decision.role)
     if previous is not None and is_small_change(previous, most, limits.change_threshold):

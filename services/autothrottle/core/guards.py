@@ -21,9 +21,6 @@ from autothrottle.core.plan import Decision, DesiredReplicas, Plan, Reason, is_s
 from autothrottle.core.policy.interface import Basis
 from autothrottle.core.topology import NO_LEADER, Snapshot, TopicPartition, TopicReassignment, flows
 
-_OVERRIDES = (Reason.BROKER_OVERRIDE, Reason.CLUSTER_OVERRIDE)
-_MEASURED = (Reason.HEADROOM, Reason.UNCHANGED)
-
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
@@ -186,14 +183,14 @@ def _is_left_to_clients(decision: Decision, limits: Limits) -> bool:
     """Whether clients need the link: a rate below the minimum that stays, since little has changed, is one, too."""
     if decision.reason is Reason.OVER_CAPACITY:
         return True
-    if decision.reason not in _MEASURED or decision.basis is Basis.STATIC or decision.headroom is None:
+    if not decision.reason.is_measured or decision.basis is Basis.STATIC or decision.headroom is None:
         return False
     return limits.pause_over_capacity and decision.headroom < limits.min_rate
 
 
 def _raised(decision: Decision, snapshot: Snapshot, limits: Limits, into: Ingress) -> Decision | None:
     """The decision with a rate that lets the move end; None: there is none, or somebody does not want it."""
-    if decision.reason in _OVERRIDES or decision.capacity is None:
+    if decision.reason.is_override or decision.capacity is None:
         return None
     highest = highest_throttle(decision.capacity, into)
     if highest <= into.rate:
@@ -210,7 +207,7 @@ def _starving(decision: Decision, raised: Decision | None, into: Ingress, schedu
     why = f"{where}: {_about(decision.rate)} would never let its move end, since {_about(into.rate)} is produced to it"
     if raised is not None:
         return f"{why}; raised to {_about(raised.rate)}"
-    if decision.reason in _OVERRIDES:
+    if decision.reason.is_override:
         return f"{why}; it is an override, which stays: raise it above that"
     if scheduled:
         return f"{why}; the schedule stays: let it allow more, or wait for its end"
@@ -282,7 +279,7 @@ def _shares(moves: Iterable[TopicReassignment], free: Collection[TopicPartition]
 
 
 def _reserved(decision: Decision, snapshot: Snapshot, limits: Limits, share: float) -> Decision:
-    if not share or decision.reason not in _MEASURED or decision.headroom is None:
+    if not share or not decision.reason.is_measured or decision.headroom is None:
         return decision
     # A static rate may be below the floor, and is not raised to it.
     left = max(min(limits.floor, decision.headroom), round(decision.headroom * (1 - share)))

@@ -44,6 +44,16 @@ class Reason(Enum):
     FINISH_BY = "finish-by"
     """Less than the headroom gives: it is enough to be done in time."""
 
+    @property
+    def is_override(self) -> bool:
+        """Whether an operator has set the rate."""
+        return self in (Reason.BROKER_OVERRIDE, Reason.CLUSTER_OVERRIDE)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the rate, or that it stays, comes from what was measured."""
+        return self in (Reason.HEADROOM, Reason.UNCHANGED)
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

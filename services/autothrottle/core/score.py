@@ -18,7 +18,7 @@ from autothrottle.core.plan import Reason
 REFERENCE_RATIO = 0.9
 """Share of what clients leave of a link that the bound gives to replication: B90h."""
 
-OVERRIDES = frozenset({Reason.CLUSTER_OVERRIDE.value, Reason.BROKER_OVERRIDE.value})
+OVERRIDES = frozenset(reason.value for reason in Reason if reason.is_override)
 
 
 class Cause(StrEnum):

@@ -9,7 +9,7 @@ Source: KIP-455 (reassignments), KIP-73 (throttles).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
@@ -21,6 +21,9 @@ from autothrottle.core.ledger import LedgerEntry
 
 MAX_BROKER_ID = 2**31 - 1
 """Kafka keeps broker ids as a signed 32-bit number; the first one may be 0."""
+
+TOPIC_NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"
+"""Kafka's rule for the names of topics, a regular expression; the text must end where the name does."""
 
 NO_LEADER = -1
 """Kafka's leader id of a partition that is offline."""
@@ -251,3 +254,25 @@ def participants(snapshot: Snapshot) -> Mapping[int, frozenset[ReplicaRole]]:
     is not in the ISR holds the follower role, also while the partition has no leader.
     """
     return snapshot._participants
+
+
+def replicas_on(
+    broker_ids: frozenset[int], topics: Iterable[tuple[str, Iterable[tuple[int, Sequence[int]]]]]
+) -> dict[int, dict[str, tuple[int, ...]]]:
+    """Return broker -> topic -> its partitions with a replica there, in order.
+
+    One pass for all brokers, since there may be 100,000 partitions and 1,000 brokers.
+
+    Args:
+        broker_ids: those that are asked for; each is in the answer.
+        topics: (topic, (partition, broker ids of its replicas) of each).
+    """
+    found: dict[int, dict[str, tuple[int, ...]]] = {b: {} for b in sorted(broker_ids)}
+    for topic, partitions in topics if broker_ids else ():
+        held: dict[int, list[int]] = {}
+        for partition, replicas in partitions:
+            for broker_id in broker_ids.intersection(replicas):
+                held.setdefault(broker_id, []).append(partition)
+        for broker_id, numbers in held.items():
+            found[broker_id][topic] = tuple(sorted(numbers))
+    return found

@@ -14,14 +14,12 @@ from autothrottle.adapters.tls import Tls
 from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import Missing
 from autothrottle.core.loads import MEGABYTE, Port
-from autothrottle.core.plan import Decision, Reason
+from autothrottle.core.plan import Decision
 from autothrottle.lab.scenario_text import SMALLEST, broker_lines, move_lines
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.cycles import decision_from_message
 
 _PATIENCE = timedelta(seconds=30)
-_OVERRIDES = (Reason.BROKER_OVERRIDE, Reason.CLUSTER_OVERRIDE)
-
 _Path = admin_pb2.ReassignmentPath
 
 
@@ -84,7 +82,7 @@ def scenario_text(
 def _broker(broker_id: int, decisions: Mapping[Port, Decision], paths: Sequence[_Path]) -> list[str]:
     own = [d for role in ReplicaRole if (d := decisions.get((broker_id, role)))]
     known = [d for d in own if d.capacity]
-    if not known and any(d.reason in _OVERRIDES for d in own):
+    if not known and any(d.reason.is_override for d in own):
         raise Missing(
             f"the last cycle did not look at the load of broker {broker_id}, which an override rules. Fix: remove the "
             "override (throttlectl remove), and try again after the next cycle"

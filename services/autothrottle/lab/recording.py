@@ -244,11 +244,8 @@ def _budget(scenario: VirtualScenario, key: Port, in_sync: float) -> list[tuple[
 
 def _deferred_without(scenario: VirtualScenario, seconds: float) -> dict[Port, float]:
     """What of the clients' bytes has to wait on each port when nothing moves."""
-    still = Cluster(
-        list(scenario.cluster().brokers.values()),
-        list(scenario.cluster().partitions.values()),
-        sharing=scenario.sharing,
-    )
+    whole = scenario.cluster()
+    still = Cluster(list(whole.brokers.values()), list(whole.partitions.values()), sharing=scenario.sharing)
     to_come = deque(scenario.events)
     while still.now < seconds:
         while to_come and still.now >= to_come[0].at.total_seconds():

@@ -12,10 +12,11 @@ from autothrottle.core.configs import THROTTLE_KEYS, ConfigResource
 from autothrottle.core.errors import Invalid
 from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.ownership import ForeignThrottle
+from autothrottle.core.topology import TOPIC_NAME
 from autothrottle.v1 import applier_pb2, types_pb2
 
 # Kafka's rule for topic names; broker ids are int32.
-_RESOURCE = re.compile(r"brokers/(0|[1-9][0-9]{0,9})|topics/(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+_RESOURCE = re.compile(rf"brokers/(0|[1-9][0-9]{{0,9}})|topics/{TOPIC_NAME}")
 
 _STATUS = {
     OutcomeStatus.APPLIED: types_pb2.Outcome.STATUS_APPLIED,

@@ -11,7 +11,7 @@ from autothrottle.adapters.deadlines import time_left
 from autothrottle.adapters.kafka_admin.answers import PartitionMetadata, PartitionReassignment
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.core.errors import AutothrottleError, Missing
-from autothrottle.core.topology import NO_LEADER, Assignment, Problem, TopicPartition, TopicReassignment
+from autothrottle.core.topology import NO_LEADER, Assignment, Problem, TopicPartition, TopicReassignment, replicas_on
 
 _OFFLINE = PartitionMetadata(NO_LEADER, (), ())
 _STANDS = PartitionReassignment((), (), ())
@@ -48,19 +48,12 @@ class Moves:
         return found
 
     def replicas_on(self, broker_ids: frozenset[int]) -> dict[int, dict[str, tuple[int, ...]]]:
-        """Return broker -> topic -> its partitions there, of what was looked at.
-
-        One pass for all brokers, since 100,000 partitions are looked at and there may be 1,000 brokers.
-        """
-        found: dict[int, dict[str, tuple[int, ...]]] = {b: {} for b in sorted(broker_ids)}
-        for topic, partitions in sorted(self.metadata.items()) if broker_ids else ():
-            held: dict[int, list[int]] = {}
-            for number, partition in sorted(partitions.items()):
-                for broker_id in broker_ids.intersection(partition.replicas):
-                    held.setdefault(broker_id, []).append(number)
-            for broker_id, numbers in held.items():
-                found[broker_id][topic] = tuple(numbers)
-        return found
+        """Return broker -> topic -> its partitions there, of what was looked at."""
+        topics = (
+            (topic, ((number, partition.replicas) for number, partition in partitions.items()))
+            for topic, partitions in sorted(self.metadata.items())
+        )
+        return replicas_on(broker_ids, topics)
 
 
 def read_moves(

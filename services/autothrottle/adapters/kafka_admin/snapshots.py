@@ -200,7 +200,9 @@ class AdminSnapshots:
         read_defaults = self._calls.submit(self._kafka.default_broker_configs, timeout=timeout)
         moves = read_moves(self._kafka, timeout, known, None if replicas_of else topics)
         ledger = read_ledger.result()
-        lists = self._settled(self._read_lists(moves, ledger, replicas_of, deadline), ledger, deadline)
+        held = moves.replicas_on(replicas_of)
+        held_topics = {topic for topics_there in held.values() for topic in topics_there}
+        lists = self._settled(self._read_lists(moves, ledger, held_topics, deadline), ledger, deadline)
         brokers = read_brokers.result()
         roles = participants(Snapshot(version, reassignments=tuple(moves.reassignments.values())))
         involved = roles.keys() | _broker_ids(ledger.entries) | replicas_of
@@ -217,7 +219,7 @@ class AdminSnapshots:
             throttles={resource: keys for resource, keys in standing.items() if keys},
             default_throttles=read_defaults.result(),
             ledger=ledger.entries,
-            replicas=moves.replicas_on(replicas_of),
+            replicas=held,
             unreadable_configs={**unreadable, **ledger.unreadable},
             problems=moves.problems,
             assignments=moves.assignments(partitions),
@@ -230,14 +232,14 @@ class AdminSnapshots:
         return _Brokers(registered, self._kafka.broker_configs(registered, timeout=patience))
 
     def _read_lists(
-        self, moves: Moves, ledger: LedgerCopy, replicas_of: frozenset[int], deadline: float
+        self, moves: Moves, ledger: LedgerCopy, held_topics: set[str], deadline: float
     ) -> Answers[str, Mapping[str, ConfigValue]]:
         """The lists that stand: of all topics while nothing moves, since then somebody's left-overs are reported."""
         if not moves.reassignments:
             return self._kafka.topic_configs(None, timeout=time_left(deadline))
         ours = {resource.name for resource in ledger.entries if resource.type is ResourceType.TOPIC}
-        held = {topic for topics in moves.replicas_on(replicas_of).values() for topic in topics}
-        return self._kafka.topic_configs(moves.reassignments.keys() | ours | held, timeout=time_left(deadline))
+        wanted = moves.reassignments.keys() | ours | held_topics
+        return self._kafka.topic_configs(wanted, timeout=time_left(deadline))
 
     def _settled(
         self, lists: Answers[str, Mapping[str, ConfigValue]], ledger: LedgerCopy, deadline: float

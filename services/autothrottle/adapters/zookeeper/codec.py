@@ -22,13 +22,12 @@ from autothrottle.core.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.loads import MEGABYTE
 from autothrottle.core.overrides import MAX_RATE, Override
 from autothrottle.core.pause import Pause, PauseMode
-from autothrottle.core.topology import MAX_BROKER_ID
+from autothrottle.core.topology import MAX_BROKER_ID, TOPIC_NAME
 
 _BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 """As Kafka writes it; other digits and leading zeros name no broker."""
 
-_TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
-"""Kafka's rule for the names of topics."""
+_TOPIC = re.compile(TOPIC_NAME)
 
 
 def broker_id_of(name: str) -> int | None:

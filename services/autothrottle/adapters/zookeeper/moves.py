@@ -13,7 +13,7 @@ from autothrottle.adapters.zookeeper.codec import StateNode, TopicNode, parse_re
 from autothrottle.adapters.zookeeper.parsed import ParsedNodes
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.states import PartitionStates
-from autothrottle.core.topology import NO_LEADER, Assignment, TopicPartition, TopicReassignment
+from autothrottle.core.topology import NO_LEADER, Assignment, TopicPartition, TopicReassignment, replicas_on
 
 OFFLINE = StateNode(NO_LEADER, ())
 """The state of a partition that has none."""
@@ -200,19 +200,9 @@ class Moves:
         return Assignment(replicas, state.leader, state.isr, adding, removing)
 
     def replicas_on(self, broker_ids: frozenset[int]) -> dict[int, dict[str, tuple[int, ...]]]:
-        """Return broker -> topic -> its partitions there; any thread may ask.
-
-        One pass for all brokers, since 100,000 partitions are looked at and there may be 1,000 brokers.
-        """
-        found: dict[int, dict[str, tuple[int, ...]]] = {b: {} for b in sorted(broker_ids)}
-        for topic, node in list(self._topics.items()) if broker_ids else ():
-            held: dict[int, list[int]] = {}
-            for p in sorted(p for p, replicas in node.replicas.items() if not broker_ids.isdisjoint(replicas)):
-                for broker_id in broker_ids.intersection(node.replicas[p]):
-                    held.setdefault(broker_id, []).append(p)
-            for broker_id, numbers in held.items():
-                found[broker_id][topic] = tuple(numbers)
-        return found
+        """Return broker -> topic -> its partitions there; any thread may ask."""
+        topics = list(self._topics.items()) if broker_ids else []
+        return replicas_on(broker_ids, ((topic, node.replicas.items()) for topic, node in topics))
 
 
 def _outside(replicas: tuple[int, ...], isr: tuple[int, ...]) -> tuple[int, ...]:

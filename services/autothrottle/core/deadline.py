@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.guards import Guarded, Ingress
 from autothrottle.core.limits import Limits
 from autothrottle.core.loads import MEGABYTE, Port
@@ -75,7 +74,7 @@ def _left(snapshot: Snapshot) -> Mapping[Port, int]:
     found: dict[Port, int] = {}
     unknown: set[Port] = set()
     for flow in flows(snapshot):
-        for port in ((flow.leader, ReplicaRole.LEADER), (flow.follower, ReplicaRole.FOLLOWER)):
+        for port in flow.ports:
             if flow in known:
                 found[port] = found.get(port, 0) + known[flow].bytes_left
             else:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from autothrottle.core.changes import Outcome
-from autothrottle.core.configs import ConfigResource, ReplicaRole
+from autothrottle.core.configs import ConfigResource
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.flows import Flow, FlowProgress, Progress
 from autothrottle.core.history import ThrottleHistory
@@ -267,17 +267,13 @@ def _replicated(seen: CycleSeen) -> Mapping[Port, BytesPerSecond]:
 def _passing(snapshot: Snapshot) -> Mapping[Port, tuple[int, int]]:
     """Port -> (bytes landed, bytes left) of its flows, all of which are known."""
     known = snapshot.progress.flows if snapshot.progress else {}
-    unknown = {port for flow in flows(snapshot) if flow not in known for port in _ports(flow)}
+    unknown = {port for flow in flows(snapshot) if flow not in known for port in flow.ports}
     found: dict[Port, tuple[int, int]] = {}
     for flow, progress in known.items():
-        for port in _ports(flow):
+        for port in flow.ports:
             landed, left = found.get(port, (0, 0))
             found[port] = (landed + progress.bytes_landed, left + progress.bytes_left)
     return {port: counts for port, counts in found.items() if port not in unknown}
-
-
-def _ports(flow: Flow) -> tuple[Port, Port]:
-    return (flow.leader, ReplicaRole.LEADER), (flow.follower, ReplicaRole.FOLLOWER)
 
 
 @dataclass(frozen=True, slots=True)

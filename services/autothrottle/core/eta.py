@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from statistics import stdev
 
-from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.flows import Flow, FlowProgress, Progress, TopicProgress
 from autothrottle.core.loads import BytesPerSecond, Port
 from autothrottle.core.move_time import LONGEST, move_time
@@ -216,7 +215,7 @@ def static_end(progress: Progress, moving: Iterable[Flow], rates: Rates) -> date
         count = progress.flows.get(flow)
         if count is None or count.at - count.since >= 2 * SHORTEST_SPAN:
             return None
-        for port in ((flow.leader, ReplicaRole.LEADER), (flow.follower, ReplicaRole.FOLLOWER)):
+        for port in flow.ports:
             left, growth = ports.get(port, (0, 0.0))
             ports[port] = left + count.bytes_left, growth + growth_rate(count)
     times = [move_time(left, rates[port], round(grown)) for port, (left, grown) in ports.items() if port in rates]

@@ -6,12 +6,14 @@ Here live the values only; they are worked out from the sizes of logs in `progre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.growth import LogGrowth
+from autothrottle.core.loads import Port
 
 
 class Flow(NamedTuple):
@@ -19,6 +21,16 @@ class Flow(NamedTuple):
 
     leader: int
     follower: int
+
+    @property
+    def ports(self) -> tuple[Port, Port]:
+        """The two ends: where it is sent and where it is received."""
+        return (self.leader, ReplicaRole.LEADER), (self.follower, ReplicaRole.FOLLOWER)
+
+
+def ports_of(flows: Iterable[Flow]) -> frozenset[Port]:
+    """Return the ends of some flows."""
+    return frozenset(port for flow in flows for port in flow.ports)
 
 
 class LandedMark(NamedTuple):

@@ -53,7 +53,7 @@ def ingress(readings: Sequence[Progress], moves: Iterable[TopicReassignment]) ->
     factors: dict[Port, list[float]] = {}
     unknown: set[Port] = set()
     for flow, mean in _means(moves).items():
-        leader, follower = (flow.leader, ReplicaRole.LEADER), (flow.follower, ReplicaRole.FOLLOWER)
+        leader, follower = flow.ports
         rate = growth.get(flow)
         if rate is None:
             unknown |= {leader, follower}

@@ -9,14 +9,15 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from autothrottle.core.bound import PortDemand, bound_seconds, budget
+from autothrottle.core.bound import Pieces, PortDemand, bound_seconds, budget
 from autothrottle.core.changes import Change
 from autothrottle.core.configs import ReplicaRole, ResourceType
-from autothrottle.core.flows import Flow
+from autothrottle.core.flows import Flow, ports_of
 from autothrottle.core.loads import Port
 from autothrottle.core.simulation import Cluster
-from autothrottle.lab.virtual import VirtualRecovery, VirtualScenario
+from autothrottle.lab.virtual import VirtualMove, VirtualRecovery, VirtualScenario
 
 FULL = 0.999
 """Share of its capacity at which a link is saturated."""
@@ -112,7 +113,7 @@ class Recording:
     def __init__(self, scenario: VirtualScenario) -> None:
         self._scenario = scenario
         self._ports: dict[Port, _Counters] = {}
-        self._took_part = set(_taking_part(scenario))
+        self._took_part = ports_of(flow for move in scenario.moves for flow in scenario.flows(move))
         self._at = 0.0
 
     def watch(self, recovery: VirtualRecovery) -> None:
@@ -172,52 +173,45 @@ def bound(scenario: VirtualScenario) -> float:
 
     What in-sync followers copy counts as the clients', as it does on real links.
     """
-    sizes: dict[Port, float] = dict.fromkeys(_taking_part(scenario), 0.0)
-    growth, in_sync = dict.fromkeys(sizes, 0.0), _in_sync_rates(scenario)
+    flows: dict[Flow, _Copied] = {}
+    ports: dict[Port, _Copied] = {}
     for move in scenario.moves:
-        leader = scenario.leader(move)
-        for follower in scenario.adding(move):
-            for key in ((leader, ReplicaRole.LEADER), (follower, ReplicaRole.FOLLOWER)):
-                sizes[key] += move.size
-                growth[key] += move.produce_rate
-    demands = [PortDemand(sizes[key], _budget(scenario, key, in_sync.get(key, 0.0)), growth[key]) for key in sizes]
-    return bound_seconds([*demands, *_fetcher_demands(scenario)])
+        for flow in scenario.flows(move):
+            flows[flow] = flows.get(flow, _NOTHING).plus(move)
+            for port in flow.ports:
+                ports[port] = ports.get(port, _NOTHING).plus(move)
+    in_sync, fetcher_rate = _in_sync_rates(scenario), scenario.sharing.fetcher_rate
+    demands = [one.demand(_budget(scenario, port, in_sync.get(port, 0.0))) for port, one in ports.items()]
+    if fetcher_rate is not None:
+        demands += [one.demand([(0.0, fetcher_rate)]) for one in flows.values()]
+    return bound_seconds(demands)
 
 
-def _fetcher_demands(scenario: VirtualScenario) -> list[PortDemand]:
-    """What fetchers have to copy, each from one leader, where there is a limit to that."""
-    rate = scenario.sharing.fetcher_rate
-    if rate is None:
-        return []
-    paths: dict[Flow, tuple[float, float]] = {}
-    for move in scenario.moves:
-        for follower in scenario.adding(move):
-            flow = Flow(scenario.leader(move), follower)
-            size, growth = paths.get(flow, (0.0, 0.0))
-            paths[flow] = size + move.size, growth + move.produce_rate
-    return [PortDemand(size, [(0.0, rate)], growth) for size, growth in paths.values()]
+class _Copied(NamedTuple):
+    """What is copied by one flow or through one port."""
+
+    size: float
+    growth: float
+
+    def plus(self, move: VirtualMove) -> _Copied:
+        return _Copied(self.size + move.size, self.growth + move.produce_rate)
+
+    def demand(self, allowed: Pieces) -> PortDemand:
+        return PortDemand(self.size, allowed, self.growth)
 
 
-def _moving_through(cluster: Cluster) -> set[Port]:
+_NOTHING = _Copied(0.0, 0.0)
+
+
+def _moving_through(cluster: Cluster) -> frozenset[Port]:
     """Ports through which something is copied that moves."""
-    found: set[Port] = set()
-    for partition in map(cluster.partitions.__getitem__, cluster.moving()):
-        for follower in partition.adding:
-            if follower not in partition.isr and cluster.is_up(partition.leader) and cluster.is_up(follower):
-                found |= {(partition.leader, ReplicaRole.LEADER), (follower, ReplicaRole.FOLLOWER)}
-    return found
+    partitions = map(cluster.partitions.__getitem__, cluster.moving())
+    flows = (Flow(one.leader, follower) for one in partitions for follower in one.adding if follower not in one.isr)
+    return ports_of(flow for flow in flows if cluster.is_up(flow.leader) and cluster.is_up(flow.follower))
 
 
 def _by_broker(port: Port) -> tuple[int, str]:
     return port[0], port[1].value
-
-
-def _taking_part(scenario: VirtualScenario) -> list[Port]:
-    found: set[Port] = set()
-    for move in scenario.moves:
-        for follower in scenario.adding(move):
-            found |= {(scenario.leader(move), ReplicaRole.LEADER), (follower, ReplicaRole.FOLLOWER)}
-    return sorted(found, key=_by_broker)
 
 
 def _in_sync_rates(scenario: VirtualScenario) -> dict[Port, float]:
@@ -227,8 +221,8 @@ def _in_sync_rates(scenario: VirtualScenario) -> dict[Port, float]:
         leader = scenario.leader(move)
         for follower in scenario.alive(move):
             if follower != leader:
-                for key in ((leader, ReplicaRole.LEADER), (follower, ReplicaRole.FOLLOWER)):
-                    rates[key] = rates.get(key, 0.0) + move.produce_rate
+                for port in Flow(leader, follower).ports:
+                    rates[port] = rates.get(port, 0.0) + move.produce_rate
     return rates
 
 

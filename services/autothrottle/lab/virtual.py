@@ -26,6 +26,7 @@ from autothrottle.adapters.memory import (
 )
 from autothrottle.core.client_traffic import ClientTraffic
 from autothrottle.core.configs import ConfigResource, ReplicaRole
+from autothrottle.core.flows import Flow
 from autothrottle.core.limits import Limits
 from autothrottle.core.loads import BrokerLoad, Capacity, Utilization
 from autothrottle.core.policy.adaptive import AdaptivePolicy
@@ -181,6 +182,10 @@ class VirtualScenario:
     def adding(self, move: VirtualMove) -> tuple[int, ...]:
         """The brokers that copy a partition."""
         return tuple(b for b in move.target if b not in move.replicas)
+
+    def flows(self, move: VirtualMove) -> list[Flow]:
+        """What copies a partition."""
+        return [Flow(self.leader(move), follower) for follower in self.adding(move)]
 
     def cluster(self) -> Cluster:
         """Return the brokers before the move, at time 0."""

@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from autothrottle.core.configs import ReplicaRole
+from autothrottle.core.flows import ports_of
 from autothrottle.core.limits import Limits
 from autothrottle.core.loads import Port
 from autothrottle.core.policy.experience import ClientLoad, Experience
@@ -140,9 +141,7 @@ class AdaptivePolicy:
         progress = sight.snapshot.progress
         if progress is None:
             return {}
-        unknown: set[Port] = set()
-        for leader, follower in flows(sight.snapshot).keys() - progress.flows.keys():
-            unknown |= {(leader, ReplicaRole.LEADER), (follower, ReplicaRole.FOLLOWER)}
+        unknown = ports_of(flows(sight.snapshot).keys() - progress.flows.keys())
         left = [(flow, float(count.bytes_left)) for flow, count in progress.flows.items()]
         return {port: need for port, need in needs(left, works).items() if port not in unknown}
 

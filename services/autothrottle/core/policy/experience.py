@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from autothrottle.core.configs import ReplicaRole
-from autothrottle.core.flows import Flow, Progress
+from autothrottle.core.flows import Progress, ports_of
 from autothrottle.core.loads import Port, Utilization
 from autothrottle.core.policy.flow_counts import FlowCounts
 from autothrottle.core.policy.growth_curves import GrowthCurves, now_and_then
@@ -149,9 +149,9 @@ class Experience:
         """
         told = snapshot.progress.flows if snapshot.progress else {}
         missing = flows(snapshot).keys() - told.keys()
-        uncounted = {port: self.uncounted.get(port, now) for port in _ends(missing)}
+        uncounted = {port: self.uncounted.get(port, now) for port in ports_of(missing)}
         for_long = {port for port, since in uncounted.items() if now - since >= _COUNTED_WITHIN_SECONDS}
-        return uncounted, for_long | _ends(missing & self.counts.flows.keys())
+        return uncounted, for_long | ports_of(missing & self.counts.flows.keys())
 
     def _measured(self, seen: Observation) -> dict[Port, _Measured | None]:
         """The client load of each metric's interval; None: what was replication in it is unknown."""
@@ -247,12 +247,6 @@ class Experience:
             return None
         forecast = sum(believed) / len(believed)
         return (measured.rate - forecast) / max(forecast, _SMALL_LOAD * measured.capacity)
-
-
-def _ends(found: Collection[Flow]) -> set[Port]:
-    """The ports of some flows."""
-    leaders, followers = {flow.leader for flow in found}, {flow.follower for flow in found}
-    return {(b, ReplicaRole.LEADER) for b in leaders} | {(b, ReplicaRole.FOLLOWER) for b in followers}
 
 
 def _brought(role: ReplicaRole, rate: float, then: float, now: float, most: float = _MOST_BYTES_OUT) -> float:

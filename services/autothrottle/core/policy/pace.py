@@ -70,9 +70,8 @@ def needs(flows: Collection[tuple[Flow, float]], ports: Mapping[Port, Work]) -> 
     slow = {port: work.seconds for port, work in ports.items() if work.seconds > whole}
     wanted = {port: work.left / whole if whole else 0.0 for port, work in ports.items()}
     for flow, left in flows if slow and whole else ():
-        source, target = (flow.leader, ReplicaRole.LEADER), (flow.follower, ReplicaRole.FOLLOWER)
-        seconds = max(slow.get(source, 0.0), slow.get(target, 0.0))
-        for port in (source, target) if seconds else ():
+        seconds = max(slow.get(port, 0.0) for port in flow.ports)
+        for port in flow.ports if seconds else ():
             if port in wanted and port not in slow:
                 wanted[port] -= left / whole - left / seconds
     beside = _beside(flows, ports, whole) if whole else {}

@@ -11,12 +11,13 @@ from itertools import pairwise
 
 import pytest
 
+from autothrottle.adapters import progress as progress_module
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.progress import ProgressReader
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.flows import Flow, LandedMark, Progress
 from autothrottle.core.progress import LogSizes
-from autothrottle.core.topology import TopicReassignment
+from autothrottle.core.topology import Assignment, TopicReassignment
 from tests.builders import eventually, reassignment
 
 FLOW = Flow(1001, 1002)
@@ -98,6 +99,52 @@ def test_what_moved_already_when_it_was_first_looked_at_may_have_landed_at_any_t
         reader.follow(MOVE, BROKERS)
         eventually(lambda: landed(reader.progress) == 30)
         assert reader.progress.flows[FLOW].recent == ()
+
+
+LAGS = {("t", 0): Assignment((1001, 1002), 1001, (1001,))}
+IN_SYNC = {("t", 0): Assignment((1001, 1002), 1001, (1001, 1002))}
+
+
+def test_what_a_broker_lacks_that_catches_up_is_read_until_it_is_in_sync() -> None:
+    source = Source()
+    with reading(source, OFTEN) as reader:
+        reader.follow((), BROKERS)
+        reader.follow_catch_ups({1002}, LAGS)
+        eventually(lambda: landed(reader.progress) == 0)
+        assert reader.progress.flows[FLOW].bytes_left == 70
+        source.grow(1002, "t", 0, 50)
+        reader.follow((), BROKERS)
+        eventually(lambda: landed(reader.progress) == 50)
+        source.grow(1002, "t", 0, 20)
+        reader.follow_catch_ups({1002}, IN_SYNC)
+        eventually(lambda: landed(reader.progress) == 70 and not reader.progress.topics)
+
+
+def test_what_brokers_lack_is_forgotten_when_nobody_asks_for_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "_CATCH_UPS_SECONDS", 0.5)
+    source = Source()
+    with reading(source, OFTEN) as reader:
+        reader.follow((), BROKERS)
+        reader.follow_catch_ups({1002}, LAGS)
+        eventually(lambda: landed(reader.progress) == 0 and "t" in reader.progress.topics)
+        eventually(lambda: not reader.progress.topics)
+        count = len(source.asked)
+        last = reader.progress.at
+        eventually(lambda: reader.progress.at != last)
+        assert len(source.asked) <= count + 1
+
+
+def test_a_move_beside_what_lags_is_read_with_it_and_goes_on_alone() -> None:
+    source = Source()
+    source.grow(1001, "u", 3, 500)
+    source.grow(1002, "u", 3, 200)
+    with reading(source, OFTEN) as reader:
+        reader.follow(MOVE, BROKERS)
+        reader.follow_catch_ups({1002}, {("u", 3): Assignment((1001, 1002), 1001, (1001,))})
+        eventually(lambda: reader.progress.topics.keys() == {"t", "u"})
+        assert reader.progress.topics["u"].bytes_left == 300
+        reader.follow_catch_ups({1002}, {})
+        eventually(lambda: reader.progress.topics.keys() == {"t"})
 
 
 def test_while_it_moves_it_is_read_again_and_again() -> None:

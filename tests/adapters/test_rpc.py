@@ -28,6 +28,7 @@ from autothrottle.core.changes import Change, Outcome
 from autothrottle.core.configs import ConfigResource
 from autothrottle.core.cycle import CycleRecord, PlannerState
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, NotLeader, Unavailable
+from autothrottle.core.flows import Flow
 from autothrottle.core.ledger import LedgerEntry
 from autothrottle.core.reassignment import Submitted, Targets
 from autothrottle.core.topology import Snapshot, TopicPartition, TopicReassignment
@@ -344,6 +345,22 @@ def test_what_is_known_early_becomes_part_of_the_snapshot_as_it_is_at_the_end(
         for looks in (3, 6):  # the second time the snapshot of the first is known
             assert client.fetch_snapshot(timeout=TIMEOUT) == whole
             assert halfway.looks == looks
+
+
+def test_what_a_broker_lacks_that_catches_up_is_in_the_progress_from_then_on(
+    serve: Serve, cluster: MemoryCluster
+) -> None:
+    cluster.tell_progress()
+    cluster.add_topic("t1", {0: (1001, 1002)})
+    cluster.leave_isr("t1", 0, 1002)
+    cluster.grow(1001, "t1", 0, 100)
+    cluster.grow(1002, "t1", 0, 30)
+    with discovery(serve(DiscoveryServicer(cluster)).address) as client:
+        unasked = client.fetch_snapshot(partitions=[("t1", 0)], timeout=TIMEOUT).progress
+        assert unasked is not None and unasked.flows == {}
+        client.fetch_snapshot(partitions=[("t1", 0)], catching_up=[1002], timeout=TIMEOUT)
+        progress = client.fetch_snapshot(timeout=TIMEOUT).progress
+        assert progress is not None and progress.flows[Flow(1001, 1002)].bytes_left == 70
 
 
 class Presuming(MemoryCluster):

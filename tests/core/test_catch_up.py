@@ -34,8 +34,8 @@ def test_what_is_not_in_sync_lags_and_what_is_in_sync_or_elsewhere_does_not() ->
         elsewhere=Assignment((1001, 1002), 1001, (1001,)),
         moving=Assignment((1001, 1002, BROKER), 1001, (1001, 1002), (BROKER,), (1002,)),
     )
-    assert lagging(snapshot, [BROKER]) == {BROKER: {("behind", 0)}}
-    assert lagging(snapshot, []) == {}
+    assert lagging(snapshot.assignments, [BROKER]) == {BROKER: {("behind", 0)}}
+    assert lagging(snapshot.assignments, []) == {}
 
 
 def test_a_lagging_replica_looks_as_if_it_were_moved_to_its_broker() -> None:
@@ -66,13 +66,13 @@ def test_a_partition_that_is_moved_elsewhere_awaits_the_lagging_replica_too() ->
     move = reassignment("t", {0: (1001, (1001,), (1004,), ())})
     standing = Assignment((1001, BROKER, 1004), 1001, (1001,), (1004,))
     snapshot = replace(builders.snapshot(move), assignments={("t", 0): standing})
-    shown = with_lagging(snapshot, lagging(snapshot, [BROKER]))
+    shown = with_lagging(snapshot, lagging(snapshot.assignments, [BROKER]))
     assert shown.reassignments == (reassignment("t", {0: (1001, (1001,), (1004, BROKER), ())}),)
 
 
 def test_two_brokers_may_catch_up_with_one_partition() -> None:
     snapshot = cluster(t=Assignment((1001, 1002, BROKER), 1001, (1001,)))
-    shown = with_lagging(snapshot, lagging(snapshot, [BROKER, 1002]))
+    shown = with_lagging(snapshot, lagging(snapshot.assignments, [BROKER, 1002]))
     assert shown.reassignments == (reassignment("t", {0: (1001, (1001,), (1002, BROKER), ())}),)
 
 
@@ -89,7 +89,7 @@ def test_whatever_lags_is_in_the_follower_lists_and_nothing_else_is(
     }
     snapshot = cluster(**made)
     brokers = (1003, 1004)
-    shown = with_lagging(snapshot, lagging(snapshot, brokers))
+    shown = with_lagging(snapshot, lagging(snapshot.assignments, brokers))
     listed = {(r.topic, entry) for r in shown.reassignments for entry in r.copying.follower_replicas.entries}
     behind = {(t, f"0:{b}") for t, a in made.items() for b in brokers if b in a.replicas and b not in a.isr}
     assert listed == behind

@@ -69,6 +69,35 @@ def test_what_lands_between_two_readings_is_added() -> None:
     assert newest(progress.flows[A]) == FlowProgress(70, 20, 50, after(10), NOON)
 
 
+def test_what_a_lagging_replica_holds_when_it_is_first_seen_did_not_land() -> None:
+    """Of a broker that catches up with a day of a terabyte, the terabyte looked as if it had come within a second."""
+    lags, lately = {1004: {("t", 0)}}, after(-1)
+    history = ProgressHistory().observe([one()], both(1000, 900), NOON, lately, lags)
+    assert history.progress.flows == {A: FlowProgress(0, 0, 100, NOON, NOON)}, "nor had nothing landed a second ago"
+    history = history.observe([one()], both(1020, 950, 10), after(10), None, lags)
+    assert newest(history.progress.flows[A]) == FlowProgress(50, 20, 70, after(10), NOON)
+    history = history.observe([], both(1020, 1020, 20), after(20))
+    assert newest(history.progress.flows[A]) == FlowProgress(120, 20, 0, after(20), NOON)
+
+
+def test_a_replica_that_begins_to_lag_beside_a_move_adds_to_its_flow_only_what_lands_from_then_on() -> None:
+    moved = reassignment("t", {0: (1001, (1001,), (1004,), ()), 1: (1001, (1001,), (1004,), ())})
+
+    def sizes(first: int, second: int, seconds: float) -> LogSizes:
+        return logs({1001: {("t", 0): 100, ("t", 1): 900}, 1004: {("t", 0): first, ("t", 1): second}}, seconds)
+
+    history = observed((one(), both(100, 30)))
+    lags = {1004: {("t", 1)}}
+    for seconds, first, second, landed in ((10, 40, 800, 40), (20, 50, 830, 80)):
+        history = history.observe([moved], sizes(first, second, seconds), after(seconds), None, lags)
+        assert history.progress.flows[A].bytes_landed == landed
+    history = history.observe([one()], sizes(55, 900, 30), after(30))
+    history = history.observe([one()], sizes(60, 950, 40), after(40))
+    assert history.progress.flows[A].bytes_landed == 160, "in sync it counts no more"
+    history = history.observe([moved], sizes(70, 960, 50), after(50), None, lags)
+    assert history.progress.flows[A].bytes_landed == 170, "what came in sync did not land"
+
+
 def test_a_log_that_retention_made_smaller_has_not_given_back_what_landed() -> None:
     progress = observed((one(), both(100, 60)), (one(), both(50, 20, 10)), (one(), both(53, 25, 20))).progress
     assert newest(progress.flows[A]) == FlowProgress(65, 3, 28, after(20), NOON)

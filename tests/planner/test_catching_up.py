@@ -10,12 +10,16 @@ import pytest
 
 from autothrottle.core.catch_up import CatchUp
 from autothrottle.core.configs import ConfigResource
+from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.fetching import ClusterSettings
+from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.interface import Basis
 from autothrottle.core.reassignment import Submitted
 from autothrottle.planner.loop import Planner
 from autothrottle.ports.leadership import Term
+from tests import builders
 from tests.builders import eventually, mb
-from tests.planner.bench import ADDRESS, FOLLOWER, Bench
+from tests.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench
 
 CATCH_UP = CatchUp(1003, "an operator")
 
@@ -121,6 +125,42 @@ def test_a_new_leader_goes_on_with_it(bench: Bench) -> None:
     edited = {edit.key for change in bench.cluster.writes[writes:] for edit in change.edits}
     assert not {key for key in edited if key.endswith("replicas")}, "the lists that stand are right"
     assert bench.lists("t2") == ("0:1002", "0:1003")
+
+
+def catch_up_of_a_gigabyte_a_minute(bench: Bench) -> list[CycleRecord]:
+    """1003 gets 0.5 GB in 30 s from each of two leaders, and its clients 10 MB/s, for three minutes."""
+    bench.cluster.tell_progress(bench.now)
+    for leader, topic, partition in ((1001, "t1", 0), (1001, "t1", 1), (1002, "t2", 0)):
+        bench.cluster.grow(leader, topic, partition, mb(20_000))
+        bench.cluster.grow(1003, topic, partition, mb(5_000))
+    bench.catch_ups.start_catch_up(CATCH_UP)
+    records = [bench.cycle(after=0)]
+    for _ in range(6):
+        for row, size in ((("t1", 0), 250), (("t1", 1), 250), (("t2", 0), 500)):
+            bench.cluster.grow(1003, *row, mb(size))
+        bench.seconds += 30
+        for broker_id, tx, rx in ((1001, 20 + 500 / 30, 10), (1002, 20 + 500 / 30, 10), (1003, 20, 10 + 1000 / 30)):
+            bench.metrics.set_loads(builders.load(broker_id, tx=mb(tx), rx=mb(rx), end=bench.now()))
+        records.append(bench.cycle(after=0))
+    return records
+
+
+def test_what_lands_of_it_is_counted_and_not_taken_for_clients() -> None:
+    """Nobody read its log sizes: the adaptive policy guessed, for it and for every leader that it copies from."""
+    with Bench(policy=AdaptivePolicy(), interval=timedelta(seconds=30)) as bench:
+        bench.cluster.add_topic("t1", {0: (1001, 1003), 1: (1001, 1003)})
+        bench.cluster.add_topic("t2", {0: (1002, 1003)})
+        for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
+            bench.cluster.leave_isr(topic, partition, 1003)
+        first, *_, last = catch_up_of_a_gigabyte_a_minute(bench)
+    assert (first.bytes_left, last.bytes_left) == (mb(45_000), mb(39_000))
+    assert first.eta is not None and first.eta_is_static
+    assert last.eta is not None and not last.eta_is_static
+    assert (last.eta - bench.now()).total_seconds() == pytest.approx(39_000 / (1000 / 30), rel=0.01)
+    for decision in last.decisions:
+        assert decision.basis is Basis.COUNTED
+        clients = 20 if decision.role is LEADER else 10
+        assert decision.client is not None and decision.client == pytest.approx(mb(clients), rel=0.01)
 
 
 def test_a_move_goes_on_beside_it_and_an_override_rules_it(bench: Bench) -> None:

@@ -14,7 +14,7 @@ from autothrottle.lab.kafka import KafkaCluster
 from autothrottle.lab.services import Deployment, ServiceProcesses
 from autothrottle.lab.traffic import BrokerCounters, fill
 from autothrottle.lab.zookeeper import ZooKeeperServer
-from autothrottle.v1 import admin_pb2, admin_pb2_grpc
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
 from tests.builders import eventually
 from tests.system.recovery_watch import FOLLOWER_RATE, LEADER_RATE, RecoveryWatch, feed
 
@@ -27,6 +27,7 @@ SLACK_SECONDS = 0.5
 def running(zookeeper: ZooKeeperServer, kafka_cluster: KafkaCluster, tmp_path: Path) -> Iterator[ServiceProcesses]:
     """All services, with an interval so long that nothing here can be the work of a scheduled cycle."""
     options = {"interval": "600", "metrics-window": "10", "cap-map": '{"lab":20}', "zk-session-timeout": "3"}
+    options["bootstrap-servers"] = kafka_cluster.bootstrap_servers
     with DatadogEmulator() as datadog, BrokerCounters(kafka_cluster) as counters:
         for broker_id in kafka_cluster.brokers:
             datadog.add_host(f"host-{broker_id}", broker_id, "lab")
@@ -154,6 +155,11 @@ def test_a_bootstrapped_broker_catches_up_under_the_headroom_and_leaves_nothing(
         kafka_cluster.start_broker(1004)
     had = sum(size for (name, _), size in kafka_cluster.log_bytes(1004).items() if name == topic)
     began = time.monotonic()
+
+    def cycle() -> types_pb2.Cycle:
+        return admin.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=10).last_cycle
+
+    eventually(lambda: 0 < cycle().bytes_left < behind, 60)
     kafka_cluster.wait_until_in_sync([topic], within_seconds=120)
     seconds = time.monotonic() - began
     copied = sum(size for (name, _), size in kafka_cluster.log_bytes(1004).items() if name == topic) - had

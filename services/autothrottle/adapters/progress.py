@@ -10,10 +10,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.growth import GrowthReader
+from autothrottle.core.catch_up import NOTHING_LAGS, Lagging, lagging, moves_with_lagging
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.flows import Progress
 from autothrottle.core.progress import LogSizes, ProgressHistory
-from autothrottle.core.topology import TopicReassignment
+from autothrottle.core.topology import Assignment, TopicPartition, TopicReassignment
 from autothrottle.ports.cluster import Watch
 from autothrottle.ports.log_sizes import LogSizeSource
 
@@ -27,6 +28,9 @@ Short beside the interval of a metric: what landed in it is what is no client's.
 
 BROKER_TIMEOUT = timedelta(seconds=5)
 """For one broker's answer."""
+
+_CATCH_UPS_SECONDS = 60.0
+"""For which what brokers lack that catch up is followed, unless somebody asks for them again."""
 
 _CLOSE_SECONDS = 2.0
 
@@ -56,6 +60,10 @@ class ProgressReader:
         self._growth = growth
         self._source, self._interval, self._now = source, interval, now
         self._changed = threading.Condition()
+        self._reassignments: tuple[TopicReassignment, ...] = ()
+        self._lagging = NOTHING_LAGS
+        self._assignments: Mapping[TopicPartition, Assignment] = {}
+        self._catch_ups_until = 0.0
         self._moving: tuple[TopicReassignment, ...] = ()
         self._brokers: Collection[int] = ()
         self._unmoved_until: datetime | None = None
@@ -90,14 +98,36 @@ class ProgressReader:
                 UTC; None: it may have moved for hours.
         """
         with self._changed:
-            if self._unmoved_until is None and reassignments != self._moving:
+            if self._unmoved_until is None and reassignments != self._reassignments:
                 self._unmoved_until = unmoved_until
-            if reassignments and not self._moving:
-                self._begun = True
-                self._changed.notify_all()
-            self._moving, self._brokers = reassignments, brokers
+            self._reassignments, self._brokers = reassignments, brokers
+            self._take_over()
+
+    def follow_catch_ups(self, broker_ids: Collection[int], assignments: Mapping[TopicPartition, Assignment]) -> None:
+        """Take over what brokers lack that catch up, and return at once; forgotten when it is not said again.
+
+        Args:
+            broker_ids: the brokers that catch up.
+            assignments: of their partitions.
+        """
+        found: Lagging = lagging(assignments, broker_ids)
+        with self._changed:
+            self._lagging = found
+            self._assignments = {row: assignments[row] for rows in found.values() for row in rows}
+            self._catch_ups_until = time.monotonic() + _CATCH_UPS_SECONDS
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """Put together what is to be read; with the lock."""
+        if time.monotonic() >= self._catch_ups_until:
+            self._lagging, self._assignments = NOTHING_LAGS, {}
+        moving = moves_with_lagging(self._reassignments, self._lagging, self._assignments)
+        if moving and not self._moving:
+            self._begun = True
+            self._changed.notify_all()
+        self._moving = moving
         if self._growth:
-            self._growth.follow(reassignments, brokers)
+            self._growth.follow(moving, self._brokers)
 
     def watch_growth(self, notify: Callable[[str], None]) -> Watch | None:
         """Call `notify` with a line whenever clients bring more to a broker; None: nobody knows."""
@@ -133,7 +163,8 @@ class ProgressReader:
     def _read(self) -> float:
         """Take one reading; return the seconds of work that it was."""
         with self._changed:
-            moving, brokers = self._moving, frozenset(self._brokers)
+            self._take_over()
+            moving, brokers, lags = self._moving, frozenset(self._brokers), self._lagging
             unmoved_until, self._unmoved_until = self._unmoved_until, None
         wanted = {b: topics for b, topics in self._history.wanted(moving).items() if b in brokers}
         began, started = time.monotonic(), self._now()
@@ -142,7 +173,7 @@ class ProgressReader:
         last = max((logs.at for logs in sizes.brokers.values()), default=started)
         # Waiting for an answer that never came is nobody's work.
         worked = min(max(0.0, (last - started).total_seconds()), answered - began)
-        self._history = self._history.observe(moving, sizes, self._now(), unmoved_until)
+        self._history = self._history.observe(moving, sizes, self._now(), unmoved_until, lags)
         return worked + time.monotonic() - answered
 
     def _fetch(self, wanted: Mapping[int, Mapping[str, Collection[int]]]) -> LogSizes:

@@ -27,6 +27,12 @@ class CatchUp:
     """When, UTC; None: unknown."""
 
 
+Lagging = Mapping[int, Collection[TopicPartition]]
+"""Broker id -> its replicas that are not in sync, and that nothing moves."""
+
+NOTHING_LAGS: Lagging = {}
+
+
 def held_partitions(snapshot: Snapshot, broker_ids: Collection[int]) -> frozenset[TopicPartition]:
     """Return the partitions with a replica on one of these brokers, of which the snapshot must list the replicas."""
     return frozenset(
@@ -37,15 +43,17 @@ def held_partitions(snapshot: Snapshot, broker_ids: Collection[int]) -> frozense
     )
 
 
-def lagging(snapshot: Snapshot, broker_ids: Collection[int]) -> Mapping[int, frozenset[TopicPartition]]:
+def lagging(
+    assignments: Mapping[TopicPartition, Assignment], broker_ids: Collection[int]
+) -> Mapping[int, frozenset[TopicPartition]]:
     """Return broker id -> its replicas that are not in sync; what is being moved to it is not among them.
 
     Args:
-        snapshot: with the assignments of their partitions.
+        assignments: of their partitions, and any others.
         broker_ids: the brokers that catch up.
     """
     found: dict[int, set[TopicPartition]] = {broker_id: set() for broker_id in broker_ids}
-    for row, assignment in snapshot.assignments.items():
+    for row, assignment in assignments.items():
         for broker_id in found.keys() & set(assignment.replicas):
             if broker_id not in assignment.isr and broker_id not in _moving(assignment):
                 found[broker_id].add(row)
@@ -57,30 +65,46 @@ def _moving(assignment: Assignment) -> tuple[int, ...]:
     return (*assignment.adding_replicas, *assignment.removing_replicas)
 
 
-def with_lagging(snapshot: Snapshot, rows: Mapping[int, Collection[TopicPartition]]) -> Snapshot:
-    """Return the cluster as if the lagging replicas were being moved to their brokers.
+def with_lagging(snapshot: Snapshot, lags: Lagging) -> Snapshot:
+    """Return the cluster as if the lagging replicas were being moved to their brokers."""
+    moves = moves_with_lagging(snapshot.reassignments, lags, snapshot.assignments)
+    return snapshot if moves is snapshot.reassignments else replace(snapshot, reassignments=moves)
+
+
+def moves_with_lagging(
+    moves: tuple[TopicReassignment, ...], lags: Lagging, assignments: Mapping[TopicPartition, Assignment]
+) -> tuple[TopicReassignment, ...]:
+    """Return what moves, by topic, as if the lagging replicas were being moved to their brokers.
 
     Leader and in-sync replicas are as they are; a partition that moves has the replica added to those that it awaits.
+
+    Args:
+        moves: what does move; returned as it is when nothing lags.
+        lags: what brokers lack.
+        assignments: of the partitions of these at least.
     """
     pending: dict[str, dict[int, set[int]]] = {}
-    for broker_id, partitions in rows.items():
-        for topic, partition in partitions:
+    for broker_id, rows in lags.items():
+        for topic, partition in rows:
             pending.setdefault(topic, {}).setdefault(partition, set()).add(broker_id)
     if not pending:
-        return snapshot
-    real = {move.topic: move for move in snapshot.reassignments}
-    made = {topic: _with(topic, real.get(topic), found, snapshot) for topic, found in pending.items()}
+        return moves
+    real = {move.topic: move for move in moves}
+    made = {topic: _with(topic, real.get(topic), found, assignments) for topic, found in pending.items()}
     merged = {**real, **made}
-    return replace(snapshot, reassignments=tuple(merged[topic] for topic in sorted(merged)))
+    return tuple(merged[topic] for topic in sorted(merged))
 
 
 def _with(
-    topic: str, real: TopicReassignment | None, pending: Mapping[int, set[int]], snapshot: Snapshot
+    topic: str,
+    real: TopicReassignment | None,
+    pending: Mapping[int, set[int]],
+    assignments: Mapping[TopicPartition, Assignment],
 ) -> TopicReassignment:
     """The columns of what moves, with what lags."""
     rows = dict(_columns(real))
     for partition, brokers in pending.items():
-        standing = snapshot.assignments[topic, partition]
+        standing = assignments[topic, partition]
         leader, isr, adding, removing = rows.get(partition, (standing.leader, standing.isr, (), ()))
         rows[partition] = (leader, isr, (*adding, *sorted(brokers.difference(adding))), removing)
     ordered = sorted(rows)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from autothrottle.core.catch_up import NOTHING_LAGS, Lagging
 from autothrottle.core.eta import Forecast, Rates, forecast_all, static_end, with_topics
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress, TopicProgress
 from autothrottle.core.topology import NO_LEADER, Snapshot, TopicPartition, TopicReassignment, flows
@@ -183,6 +184,7 @@ class ProgressHistory:
         sizes: LogSizes,
         now: datetime,
         unmoved_until: datetime | None = None,
+        lagging: Lagging = NOTHING_LAGS,
     ) -> ProgressHistory:
         """Return the history with one more reading.
 
@@ -193,10 +195,12 @@ class ProgressHistory:
                 counting begins anew.
             unmoved_until: when it was last known that flows which are new in this reading did not move yet, UTC; None:
                 nobody knows, they may have moved for hours.
+            lagging: those of the replicas to be copied that are in no reassignment: what they hold when they are first
+                seen to lag did not land now.
         """
         if self.progress.at is not None and now < self.progress.at - SET_BACK:
-            return ProgressHistory().observe(reassignments, sizes, now)
-        seen = _Observation(self, sizes, unmoved_until)
+            return ProgressHistory().observe(reassignments, sizes, now, lagging=lagging)
+        seen = _Observation(self, sizes, unmoved_until, lagging)
         for reassignment in reassignments:
             for partition, leader, _, pending in reassignment.rows():
                 for follower in pending:
@@ -250,6 +254,8 @@ class _Tally:
     flow: Flow
     moving: bool = False
     """Whether anything of it is still to be copied."""
+    lagging: bool = False
+    """Whether anything of it is in no reassignment: it was there before, and may have been copied for hours."""
     landed: int = 0
     grown: int = 0
     left: int = 0
@@ -258,8 +264,10 @@ class _Tally:
 class _Observation:
     """One reading while it is being worked out: of 100,000 partitions, so by plain numbers."""
 
-    def __init__(self, history: ProgressHistory, sizes: LogSizes, unmoved_until: datetime | None) -> None:
-        self._unmoved_until = unmoved_until
+    def __init__(
+        self, history: ProgressHistory, sizes: LogSizes, unmoved_until: datetime | None, lagging: Lagging
+    ) -> None:
+        self._unmoved_until, self._lagging = unmoved_until, lagging
         self._old, self._logs = history, {b: logs.sizes for b, logs in sizes.brokers.items()}
         self._times = {b: logs.at for b, logs in sizes.brokers.items()}
         self._tallies: dict[tuple[str, int, int], _Tally] = {}
@@ -284,8 +292,12 @@ class _Observation:
         self.copies[key] = _Copy(leader, size, last_size if leader_size is None else leader_size, True)
         # What came since the last reading was sent by whoever led then.
         credited = tally if same or old is None or not old.pending else self._tally(topic, old.leader, follower)
+        was = old.size if old else 0
+        if row in self._lagging.get(follower, ()):
+            tally.lagging = True
+            was = old.size if old and old.pending else size
         # Retention and truncation make a log smaller; what has landed has landed.
-        credited.landed += max(0, size - (old.size if old else 0))
+        credited.landed += max(0, size - was)
         if leader_size is None:
             self.unknown.add(tally.flow)
             return
@@ -312,6 +324,7 @@ class _Observation:
         for tally in self._tallies.values():
             of_flow = seen.setdefault(tally.flow, _Tally(tally.flow))
             of_flow.moving |= tally.moving
+            of_flow.lagging |= tally.lagging
             of_flow.landed += tally.landed
             of_flow.grown += tally.grown
             of_flow.left += tally.left
@@ -336,7 +349,8 @@ class _Observation:
         unknown = tally.flow in self.unknown
         latest = max(time for time in (at, old.at if old else None) if time is not None)
         if old is None:
-            unmoved = self._unmoved_until if self._unmoved_until and self._unmoved_until < latest else None
+            unmoved = None if tally.lagging else self._unmoved_until
+            unmoved = unmoved if unmoved and unmoved < latest else None
             recent = (LandedMark(unmoved, 0),) if unmoved else ()
             return FlowProgress(tally.landed, tally.grown, tally.left, latest, unmoved or latest, recent)
         return FlowProgress(

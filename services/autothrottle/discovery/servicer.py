@@ -76,7 +76,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         self, request: discovery_pb2.GetSnapshotRequest, context: grpc.ServicerContext
     ) -> Iterator[discovery_pb2.GetSnapshotResponse]:
         """Return the cluster as it is now, in chunks."""
-        asked = validate_brokers(request.replicas_of)
+        asked, catching_up = validate_brokers(request.replicas_of), validate_brokers(request.catching_up)
         told = Told(self._sent.take(request.known_name))
         if request.takes_early and self._moves is not None:
             for moves in self._moves.moves_so_far(time_left(context), request.may_presume):
@@ -85,6 +85,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             min_version=request.min_version,
             replicas_of=asked,
             partitions=partitions_from_topics(request.partitions),
+            catching_up=catching_up,
             timeout=time_left(context, share=1.0),
             may_presume=request.may_presume,
         )

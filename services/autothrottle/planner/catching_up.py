@@ -72,7 +72,7 @@ class CatchingUp:
 
     def show(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the lagging replicas as if they were being moved to their brokers."""
-        self._lagging = lagging(snapshot, self.brokers)
+        self._lagging = lagging(snapshot.assignments, self.brokers)
         self._tell()
         return with_lagging(snapshot, self._lagging)
 

@@ -356,7 +356,7 @@ class Planner:
         guarded = self._guards.keep(cycle.plan, begun, cycle.snapshot, limits, self._now())
         cycle.plan = guarded.plan
         cycle.findings += guarded.findings
-        cycle.left = foreseen(cycle.left, cycle.read, {(d.broker_id, d.role): d.rate for d in cycle.plan.decisions})
+        cycle.left = foreseen(cycle.left, cycle.copied, {(d.broker_id, d.role): d.rate for d in cycle.plan.decisions})
         pace = None if self._settings.shadow else self._ramps.pace
         found = changes(cycle.plan, cycle.snapshot, cycle.term.fence, cycle.number, pace)
         cycle.changes, cycle.outcomes = list(found.changes), list(found.refused)

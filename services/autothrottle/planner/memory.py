@@ -63,10 +63,12 @@ class CycleInHand:
         """The cluster as it is."""
         self.is_read = False
         """Whether that is known."""
+        self.copied = Snapshot.empty()
+        """The same with what brokers lack that catch up: all that is being copied."""
         self.snapshot = Snapshot.empty()
         """The same with what is to be throttled though it does not move yet: what is decided on."""
         self.left: Remainder | None = None
-        """Of what moves; None: nothing does, or nothing is known."""
+        """Of what is being copied; None: nothing is, or nothing is known."""
         self.pause: Pause | None = None
         self.overrides = Overrides()
         """Those that act."""

@@ -84,7 +84,8 @@ class Reading:
         if memory.is_presumed:
             self._triggers.request("leaders and in-sync replicas are read", urgent=True)
         cycle.snapshot = self._catching_up.show(self._submissions.show(cycle.read))
-        cycle.left = remainder(cycle.read)
+        cycle.copied = self._catching_up.beside(cycle.read, ())
+        cycle.left = remainder(cycle.copied)
         memory.version = cycle.snapshot.version
         cycle.findings += [f"{problem.path}: {problem.reason}" for problem in cycle.snapshot.problems]
         memory.history = memory.history.observe(self._now(), standing(cycle.snapshot), moving(cycle.read))
@@ -101,6 +102,7 @@ class Reading:
             min_version=min_version,
             replicas_of=sorted(cycle.overrides.active_brokers.union(self._catching_up.brokers)),
             partitions=sorted({*self._submissions.take(), *self._catching_up.partitions}),
+            catching_up=sorted(self._catching_up.brokers),
             timeout=CLUSTER_TIMEOUT,
             may_presume=may_presume,
         )

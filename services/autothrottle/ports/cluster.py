@@ -40,6 +40,7 @@ class SnapshotSource(Protocol):
         min_version: int = 0,
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
+        catching_up: Collection[int] = (),
         timeout: timedelta,
         may_presume: bool = False,
     ) -> Snapshot:
@@ -49,6 +50,8 @@ class SnapshotSource(Protocol):
             min_version: the snapshot shows at least this version.
             replicas_of: ids of the brokers whose replicas the snapshot lists.
             partitions: whose assignments the snapshot has, those included that do not move.
+            catching_up: ids of the brokers that catch up: what they lack of `partitions` is in the progress of later
+                snapshots, as if it were being moved to them, until it has not been asked for for a minute.
             timeout: > 0.
             may_presume: whether it may be one that says something `presumed`, when more would take long; whoever gets
                 that asks again, for one that says nothing so.

@@ -266,6 +266,7 @@ class GetSnapshotRequest(_message.Message):
     KNOWN_NAME_FIELD_NUMBER: _builtins.int
     TAKES_EARLY_FIELD_NUMBER: _builtins.int
     MAY_PRESUME_FIELD_NUMBER: _builtins.int
+    CATCHING_UP_FIELD_NUMBER: _builtins.int
     min_version: _builtins.int
     """The snapshot shows at least this version; 0: any."""
     known_name: _builtins.str
@@ -282,6 +283,12 @@ class GetSnapshotRequest(_message.Message):
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]:
         """The partitions whose assignments shall be told, at most 100,000."""
 
+    @_builtins.property
+    def catching_up(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The ids of brokers that catch up, >= 0 each, at most 10,000: what they lack of `partitions` is in the progress of later
+        snapshots, as if it were being moved to them, until nobody has asked for it for a minute.
+        """
+
     def __init__(
         self,
         *,
@@ -291,10 +298,11 @@ class GetSnapshotRequest(_message.Message):
         known_name: _builtins.str = ...,
         takes_early: _builtins.bool = ...,
         may_presume: _builtins.bool = ...,
+        catching_up: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_name", b"known_name", "may_presume", b"may_presume", "min_version", b"min_version", "partitions", b"partitions", "replicas_of", b"replicas_of", "takes_early", b"takes_early"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catching_up", b"catching_up", "known_name", b"known_name", "may_presume", b"may_presume", "min_version", b"min_version", "partitions", b"partitions", "replicas_of", b"replicas_of", "takes_early", b"takes_early"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

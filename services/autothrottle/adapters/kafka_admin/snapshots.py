@@ -162,15 +162,19 @@ class AdminSnapshots:
         min_version: int = 0,
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
+        catching_up: Collection[int] = (),
         timeout: timedelta,
         may_presume: bool = False,
     ) -> Snapshot:
         """Return the cluster as it is now."""
         version = self._next_version(min_version)
         try:
-            return self._read(version, frozenset(replicas_of), partitions, timeout)
+            snapshot = self._read(version, frozenset(replicas_of), partitions, timeout)
         except Invalid as error:
             raise Incomplete(f"Kafka refuses to tell what moves: {error}") from error
+        if self._progress and catching_up:
+            self._progress.follow_catch_ups(catching_up, snapshot.assignments)
+        return snapshot
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         """Call `notify` for every event from now on."""

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.subscriptions import Subscriptions
+from autothrottle.core.catch_up import Lagging, lagging, moves_with_lagging
 from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
 from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource
 from autothrottle.core.errors import Conflict, Incomplete, Unavailable
@@ -80,6 +81,7 @@ class MemoryCluster:
         self.settings = ClusterSettings()
         """What brokers and topics are configured to; of those that are absent nothing is told."""
         self.version = 1
+        self._catching_up: frozenset[int] = frozenset()
         self._history: ProgressHistory | None = None
         self._growth: GrowthHistory | None = None
         self._now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -105,11 +107,13 @@ class MemoryCluster:
         min_version: int = 0,
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
+        catching_up: Collection[int] = (),
         timeout: timedelta,
         may_presume: bool = False,
     ) -> Snapshot:
         with self._lock:
             self._answer()
+            self._catching_up = frozenset(catching_up) or self._catching_up
             if self._incomplete:
                 raise Incomplete(self._incomplete)
             if self.version < min_version:
@@ -372,13 +376,20 @@ class MemoryCluster:
     def _progress(self) -> Progress | None:
         if self._history is None:
             return None
-        moving = tuple(self._reassignments())
+        moving, lags = self._copied()
         sizes = self.fetch_log_sizes(self._history.wanted(moving), timedelta(seconds=1))
-        self._history = self._history.observe(moving, sizes, self._now())
+        self._history = self._history.observe(moving, sizes, self._now(), lagging=lags)
         if self._growth is None:
             return self._history.progress
         self._growth = self._observed_growth(self._growth, moving)
         return replace(self._history.progress, growth=self._growth.told)
+
+    def _copied(self) -> tuple[tuple[TopicReassignment, ...], Lagging]:
+        """What moves, with what brokers lack that catch up; and these alone."""
+        rows = [(topic, n) for b in self._catching_up for topic, held in self._replicas_of(b).items() for n in held]
+        assignments = {row: found for row in rows if (found := self._assignment(row))}
+        lags = lagging(assignments, self._catching_up)
+        return moves_with_lagging(tuple(self._reassignments()), lags, assignments), lags
 
     def _observed_growth(self, history: GrowthHistory, moving: Iterable[TopicReassignment]) -> GrowthHistory:
         copying, timeout = Copying.of(moving), timedelta(seconds=1)

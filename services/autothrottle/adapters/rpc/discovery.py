@@ -55,6 +55,7 @@ class DiscoveryClient(Client):
         min_version: int = 0,
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
+        catching_up: Collection[int] = (),
         timeout: timedelta,
         may_presume: bool = False,
     ) -> Snapshot:
@@ -65,6 +66,7 @@ class DiscoveryClient(Client):
             min_version=min_version,
             replicas_of=sorted(replicas_of),
             partitions=partitions_to_topics(partitions),
+            catching_up=sorted(catching_up),
             known_name=known.name,
             takes_early=True,
             may_presume=may_presume,

@@ -113,6 +113,7 @@ class ZooKeeperSnapshots:
         min_version: int = 0,
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
+        catching_up: Collection[int] = (),
         timeout: timedelta,
         may_presume: bool = False,
     ) -> Snapshot:
@@ -124,11 +125,14 @@ class ZooKeeperSnapshots:
         with self._locked(deadline, timeout):
             version = self._refresh(deadline, min_version)
             snapshot = self._snapshot(version, self._moves.reassignments)
-            return replace(
+            found = replace(
                 snapshot,
                 replicas=self._moves.replicas_on(on_brokers),
                 assignments=self._assignments(partitions, deadline),
             )
+        if self._progress and catching_up:
+            self._progress.follow_catch_ups(catching_up, found.assignments)
+        return found
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         """Call `notify` for every event from now on."""

@@ -124,19 +124,28 @@ def test_a_broker_that_hangs_delays_nobodys_answer_but_its_own(each_cluster: Kaf
 
 
 @contextlib.contextmanager
-def slow_move(cluster: KafkaCluster, name: str, rate: int) -> Iterator[None]:
-    """Move the one partition from 1001 to 1004, throttled for as long as this lasts; then let it end."""
+def throttled(cluster: KafkaCluster, name: str, rate: int) -> Iterator[None]:
+    """Throttle the copying of the one partition from 1001 to 1004 for as long as this lasts."""
     lists: dict[str, str | None] = {f"{side}.replicas": f"0:{broker_id}" for broker_id, side in SIDES.items()}
     for broker_id, side in SIDES.items():
         cluster.set_configs_as_a_user({f"{side}.rate": str(rate)}, broker_id=broker_id)
     cluster.set_configs_as_a_user(lists, topic=name)
     try:
-        cluster.reassign_through_bootstrap({(name, 0): [1004]})
         yield
     finally:
         cluster.set_configs_as_a_user(dict.fromkeys(lists), topic=name)
         for broker_id, side in SIDES.items():
             cluster.set_configs_as_a_user({f"{side}.rate": None}, broker_id=broker_id)
+
+
+@contextlib.contextmanager
+def slow_move(cluster: KafkaCluster, name: str, rate: int) -> Iterator[None]:
+    """Move the one partition from 1001 to 1004, throttled for as long as this lasts; then let it end."""
+    try:
+        with throttled(cluster, name, rate):
+            cluster.reassign_through_bootstrap({(name, 0): [1004]})
+            yield
+    finally:
         cluster.wait_until_reassigned()
 
 
@@ -269,6 +278,39 @@ def test_so_it_is_in_zookeeper_mode(kafka_cluster: ZooKeeperModeCluster, zookeep
         contextlib.closing(ZooKeeperSnapshots(client, KafkaPaths(""), own, reader)) as source,
     ):
         follow_to_the_end(kafka_cluster, name, source, reader, until_eta=False)
+
+
+def test_what_a_broker_lacks_that_catches_up_is_in_every_snapshot_until_it_is_in_sync(
+    each_cluster: KafkaCluster, zookeeper: ZooKeeperServer
+) -> None:
+    own = OwnPaths(f"/progress-{uuid.uuid4().hex[:8]}")
+    with (
+        topic(each_cluster, {0: [1001, 1004]}, 10 * MB) as name,
+        admin(each_cluster) as kafka,
+        session(zookeeper) as client,
+        contextlib.closing(LedgerReader(client, own)) as ledger,
+        followed(kafka) as reader,
+        contextlib.closing(AdminSnapshots(kafka, ledger, timedelta(seconds=1), progress=reader)) as source,
+    ):
+        each_cluster.wait_until_in_sync([name])
+
+        def look() -> FlowProgress | None:
+            asked = source.fetch_snapshot(partitions=[(name, 0)], catching_up=[1004], timeout=TIMEOUT)
+            assert asked.reassignments == () and asked.progress is not None
+            return asked.progress.flows.get(FLOW)
+
+        with throttled(each_cluster, name, 1 * MB):
+            each_cluster.stop_broker(1004)
+            try:
+                fill(each_cluster, name, 40 * MB)
+                assert look() is None, "it is down, and nobody knows what it has"
+            finally:
+                each_cluster.start_broker(1004)
+            eventually(lambda: (found := look()) and 0 < found.bytes_landed < found.bytes_left, 60)
+        each_cluster.wait_until_in_sync([name])
+        eventually(lambda: (found := look()) and found.bytes_left == 0 and found.at > found.since, 60)
+        last = look()
+        assert last is not None and 30 * MB < last.bytes_landed <= 42 * MB, "the 10 MB of before did not land"
 
 
 def test_a_snapshot_waits_for_no_broker_that_tells_no_sizes(

@@ -341,7 +341,11 @@ class KafkaCluster(ABC):
                     return question(self._admin)
                 except kafka.errors.KafkaError as error:
                     self._close_admin()
-                    unconnected = (kafka.errors.KafkaConnectionError, kafka.errors.NodeNotReadyError)
+                    unconnected = (
+                        kafka.errors.KafkaConnectionError,
+                        kafka.errors.NodeNotReadyError,
+                        kafka.errors.UnknownBrokerIdError,  # one that was just started
+                    )
                     if attempt == ATTEMPTS or not isinstance(error, unconnected):
                         problem = f"The brokers {self.bootstrap_servers} answer {error!r}."
                         raise Unavailable(problem) from error

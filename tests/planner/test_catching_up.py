@@ -12,13 +12,14 @@ from autothrottle.core.catch_up import CatchUp
 from autothrottle.core.configs import ConfigResource
 from autothrottle.core.cycle import CycleRecord
 from autothrottle.core.fetching import ClusterSettings
+from autothrottle.core.plan import Reason
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Basis
 from autothrottle.core.reassignment import Submitted
 from autothrottle.planner.loop import Planner
 from autothrottle.ports.leadership import Term
 from tests import builders
-from tests.builders import eventually, mb
+from tests.builders import NOON, eventually, mb
 from tests.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench
 
 CATCH_UP = CatchUp(1003, "an operator")
@@ -161,6 +162,23 @@ def test_what_lands_of_it_is_counted_and_not_taken_for_clients() -> None:
         assert decision.basis is Basis.COUNTED
         clients = 20 if decision.role is LEADER else 10
         assert decision.client is not None and decision.client == pytest.approx(mb(clients), rel=0.01)
+
+
+def test_a_deadline_of_moves_does_not_hold_it_back() -> None:
+    """What lags is less safe than it should be until it is there; a move can wait."""
+    with Bench(finish_by=NOON + timedelta(hours=10), interval=timedelta(seconds=30)) as bench:
+        bench.cluster.add_topic("t1", {0: (1001, 1003), 1: (1001, 1003)})
+        bench.cluster.add_topic("t2", {0: (1002, 1003)})
+        for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
+            bench.cluster.leave_isr(topic, partition, 1003)
+        bench.cluster.add_topic("moves", {0: (1002, 1001)})
+        bench.cluster.start_reassignment("moves", {0: (1002, 1004)})
+        bench.cluster.grow(1002, "moves", 0, mb(36_000))
+        bench.cluster.grow(1004, "moves", 0, 0)
+        reasons = {(d.broker_id, d.role): d.reason for d in catch_up_of_a_gigabyte_a_minute(bench)[-1].decisions}
+    assert reasons.pop((1004, FOLLOWER)) is Reason.FINISH_BY
+    assert set(reasons) == {(1001, LEADER), (1002, LEADER), (1003, FOLLOWER)}
+    assert Reason.FINISH_BY not in reasons.values()
 
 
 def test_a_move_goes_on_beside_it_and_an_override_rules_it(bench: Bench) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from autothrottle.core.flows import Flow, ports_of
+from autothrottle.core.loads import Port
 from autothrottle.core.topology import Assignment, Snapshot, TopicPartition, TopicReassignment
 
 
@@ -93,6 +95,11 @@ def moves_with_lagging(
     made = {topic: _with(topic, real.get(topic), found, assignments) for topic, found in pending.items()}
     merged = {**real, **made}
     return tuple(merged[topic] for topic in sorted(merged))
+
+
+def lagging_ports(lags: Lagging, assignments: Mapping[TopicPartition, Assignment]) -> frozenset[Port]:
+    """Return the ports through which brokers catch up."""
+    return ports_of({Flow(assignments[row].leader, broker_id) for broker_id, rows in lags.items() for row in rows})
 
 
 def _with(

@@ -8,7 +8,7 @@ quarter is left.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -27,7 +27,13 @@ _SHOWN = 3
 
 
 def held_to_deadline(
-    plan: Plan, snapshot: Snapshot, limits: Limits, produced: Mapping[Port, Ingress], finish_by: datetime, now: datetime
+    plan: Plan,
+    snapshot: Snapshot,
+    limits: Limits,
+    produced: Mapping[Port, Ingress],
+    finish_by: datetime,
+    now: datetime,
+    spared: Collection[Port] = (),
 ) -> Guarded:
     """Return the plan with no measured throttle above twice what the deadline needs, and what cannot be done by it.
 
@@ -40,6 +46,7 @@ def held_to_deadline(
         produced: port -> what is produced to its partitions; until that is known nothing is.
         finish_by: when all moves shall be done, UTC.
         now: UTC.
+        spared: ports that are not held: what brokers lack that catch up should be there as soon as can be.
     """
     within = finish_by - now
     left = _left(snapshot)
@@ -49,7 +56,7 @@ def held_to_deadline(
     late: list[tuple[timedelta, str]] = []
     for decision in plan.decisions:
         port = decision.broker_id, decision.role
-        if port not in left:
+        if port not in left or port in spared:
             decisions.append(decision)
             continue
         growth = produced[port].rate if port in produced else 0

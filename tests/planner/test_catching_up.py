@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -25,13 +27,20 @@ from tests.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench
 CATCH_UP = CatchUp(1003, "an operator")
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    with Bench() as made:
+@contextmanager
+def lagging_bench(**settings: Any) -> Iterator[Bench]:
+    """A planner, of which 1003 lacks three replicas; a cycle every 30 s."""
+    with Bench(interval=timedelta(seconds=30), **settings) as made:
         made.cluster.add_topic("t1", {0: (1001, 1003), 1: (1001, 1003), 2: (1001, 1002)})
         made.cluster.add_topic("t2", {0: (1002, 1003)})
         for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
             made.cluster.leave_isr(topic, partition, 1003)
+        yield made
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with lagging_bench() as made:
         yield made
 
 
@@ -148,11 +157,7 @@ def catch_up_of_a_gigabyte_a_minute(bench: Bench) -> list[CycleRecord]:
 
 def test_what_lands_of_it_is_counted_and_not_taken_for_clients() -> None:
     """Nobody read its log sizes: the adaptive policy guessed, for it and for every leader that it copies from."""
-    with Bench(policy=AdaptivePolicy(), interval=timedelta(seconds=30)) as bench:
-        bench.cluster.add_topic("t1", {0: (1001, 1003), 1: (1001, 1003)})
-        bench.cluster.add_topic("t2", {0: (1002, 1003)})
-        for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
-            bench.cluster.leave_isr(topic, partition, 1003)
+    with lagging_bench(policy=AdaptivePolicy()) as bench:
         first, *_, last = catch_up_of_a_gigabyte_a_minute(bench)
     assert (first.bytes_left, last.bytes_left) == (mb(45_000), mb(39_000))
     assert first.eta is not None and first.eta_is_static
@@ -164,18 +169,28 @@ def test_what_lands_of_it_is_counted_and_not_taken_for_clients() -> None:
         assert decision.client is not None and decision.client == pytest.approx(mb(clients), rel=0.01)
 
 
+def moving_for_hours(bench: Bench) -> Bench:
+    """With a move of 36 TB from 1002 to 1004 beside what 1003 lacks."""
+    bench.cluster.add_topic("moves", {0: (1002, 1001)})
+    bench.cluster.start_reassignment("moves", {0: (1002, 1004)})
+    bench.cluster.grow(1002, "moves", 0, mb(36_000_000))
+    bench.cluster.grow(1004, "moves", 0, 0)
+    return bench
+
+
+def test_it_waits_for_no_move_that_takes_hours() -> None:
+    """What lags is less safe than it should be until it is there: it gets what clients leave, and not its need."""
+    with lagging_bench(policy=AdaptivePolicy()) as bench:
+        last = catch_up_of_a_gigabyte_a_minute(moving_for_hours(bench))[-1]
+    rates = {(d.broker_id, d.role): d.rate for d in last.decisions}
+    assert rates[1003, FOLLOWER] == pytest.approx(mb(81), rel=0.02)
+    assert rates[1001, LEADER] == pytest.approx(mb(72), rel=0.02)
+
+
 def test_a_deadline_of_moves_does_not_hold_it_back() -> None:
-    """What lags is less safe than it should be until it is there; a move can wait."""
-    with Bench(finish_by=NOON + timedelta(hours=10), interval=timedelta(seconds=30)) as bench:
-        bench.cluster.add_topic("t1", {0: (1001, 1003), 1: (1001, 1003)})
-        bench.cluster.add_topic("t2", {0: (1002, 1003)})
-        for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
-            bench.cluster.leave_isr(topic, partition, 1003)
-        bench.cluster.add_topic("moves", {0: (1002, 1001)})
-        bench.cluster.start_reassignment("moves", {0: (1002, 1004)})
-        bench.cluster.grow(1002, "moves", 0, mb(36_000))
-        bench.cluster.grow(1004, "moves", 0, 0)
-        reasons = {(d.broker_id, d.role): d.reason for d in catch_up_of_a_gigabyte_a_minute(bench)[-1].decisions}
+    with lagging_bench(finish_by=NOON + timedelta(hours=1000)) as bench:
+        last = catch_up_of_a_gigabyte_a_minute(moving_for_hours(bench))[-1]
+    reasons = {(d.broker_id, d.role): d.reason for d in last.decisions}
     assert reasons.pop((1004, FOLLOWER)) is Reason.FINISH_BY
     assert set(reasons) == {(1001, LEADER), (1002, LEADER), (1003, FOLLOWER)}
     assert Reason.FINISH_BY not in reasons.values()

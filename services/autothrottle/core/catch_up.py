@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from autothrottle.core.flows import Flow, ports_of
-from autothrottle.core.loads import Port
 from autothrottle.core.topology import Assignment, Snapshot, TopicPartition, TopicReassignment
 
 
@@ -70,7 +69,10 @@ def _moving(assignment: Assignment) -> tuple[int, ...]:
 def with_lagging(snapshot: Snapshot, lags: Lagging) -> Snapshot:
     """Return the cluster as if the lagging replicas were being moved to their brokers."""
     moves = moves_with_lagging(snapshot.reassignments, lags, snapshot.assignments)
-    return snapshot if moves is snapshot.reassignments else replace(snapshot, reassignments=moves)
+    if moves is snapshot.reassignments:
+        return snapshot
+    copying = {Flow(snapshot.assignments[row].leader, broker_id) for broker_id, rows in lags.items() for row in rows}
+    return replace(snapshot, reassignments=moves, catching_up=ports_of(copying))
 
 
 def moves_with_lagging(
@@ -95,11 +97,6 @@ def moves_with_lagging(
     made = {topic: _with(topic, real.get(topic), found, assignments) for topic, found in pending.items()}
     merged = {**real, **made}
     return tuple(merged[topic] for topic in sorted(merged))
-
-
-def lagging_ports(lags: Lagging, assignments: Mapping[TopicPartition, Assignment]) -> frozenset[Port]:
-    """Return the ports through which brokers catch up."""
-    return ports_of({Flow(assignments[row].leader, broker_id) for broker_id, rows in lags.items() for row in rows})
 
 
 def _with(

@@ -8,7 +8,7 @@ quarter is left.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -27,17 +27,11 @@ _SHOWN = 3
 
 
 def held_to_deadline(
-    plan: Plan,
-    snapshot: Snapshot,
-    limits: Limits,
-    produced: Mapping[Port, Ingress],
-    finish_by: datetime,
-    now: datetime,
-    spared: Collection[Port] = (),
+    plan: Plan, snapshot: Snapshot, limits: Limits, produced: Mapping[Port, Ingress], finish_by: datetime, now: datetime
 ) -> Guarded:
     """Return the plan with no measured throttle above twice what the deadline needs, and what cannot be done by it.
 
-    Nothing is held to a deadline that is over, nor while it is unknown how much is left.
+    Nothing is held to a deadline that is over, nor while it is unknown how much is left, nor where a broker catches up.
 
     Args:
         plan: what was decided.
@@ -46,7 +40,6 @@ def held_to_deadline(
         produced: port -> what is produced to its partitions; until that is known nothing is.
         finish_by: when all moves shall be done, UTC.
         now: UTC.
-        spared: ports that are not held: what brokers lack that catch up should be there as soon as can be.
     """
     within = finish_by - now
     left = _left(snapshot)
@@ -56,7 +49,7 @@ def held_to_deadline(
     late: list[tuple[timedelta, str]] = []
     for decision in plan.decisions:
         port = decision.broker_id, decision.role
-        if port not in left or port in spared:
+        if port not in left or port in snapshot.catching_up:
             decisions.append(decision)
             continue
         growth = produced[port].rate if port in produced else 0

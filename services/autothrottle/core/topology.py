@@ -18,6 +18,7 @@ from autothrottle.core.configs import ConfigResource, ReplicaRole, format_replic
 from autothrottle.core.errors import Invalid
 from autothrottle.core.flows import Flow, Progress
 from autothrottle.core.ledger import LedgerEntry
+from autothrottle.core.loads import Port
 
 MAX_BROKER_ID = 2**31 - 1
 """Kafka keeps broker ids as a signed 32-bit number; the first one may be 0."""
@@ -212,6 +213,9 @@ class Snapshot:
     taken to be in sync, and the first one to lead. A snapshot that knows them follows."""
     progress: Progress | None = None
     """How far the moves have come, as of some seconds ago; None: nobody reads log sizes."""
+    catching_up: frozenset[Port] = frozenset()
+    """Ports through which brokers catch up, where what they lack is shown as if it moved (`catch_up.with_lagging`):
+    until it is there it is less safe than it should be, and nothing slows it down but clients."""
 
     @staticmethod
     def empty() -> Snapshot:

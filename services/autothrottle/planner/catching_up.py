@@ -6,10 +6,9 @@ import logging
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 
-from autothrottle.core.catch_up import CatchUp, held_partitions, lagging, lagging_ports, with_lagging
+from autothrottle.core.catch_up import CatchUp, held_partitions, lagging, with_lagging
 from autothrottle.core.configs import ConfigResource
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.loads import Port
 from autothrottle.core.topology import Snapshot, TopicPartition
 from autothrottle.ports.catch_ups import CatchUpStore
 
@@ -27,8 +26,6 @@ class CatchingUp:
         self._standing: Mapping[int, CatchUp] = {}
         self._held: frozenset[TopicPartition] = frozenset()
         self._lagging: Mapping[int, frozenset[TopicPartition]] = {}
-        self.ports: frozenset[Port] = frozenset()
-        """Through which they catch up, as of the last `show`."""
         self._told: dict[int, int] = {}
         self.is_known = False
         """Whether they were read in this term: until then no throttle may go, it may be a catch-up's."""
@@ -76,7 +73,6 @@ class CatchingUp:
     def show(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the lagging replicas as if they were being moved to their brokers."""
         self._lagging = lagging(snapshot.assignments, self.brokers)
-        self.ports = lagging_ports(self._lagging, snapshot.assignments)
         self._tell()
         return with_lagging(snapshot, self._lagging)
 

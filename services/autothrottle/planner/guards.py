@@ -84,15 +84,7 @@ class Guards:
         change = self._schedule.next_change(now)
         return None if change is None else change - now
 
-    def keep(
-        self,
-        plan: Plan,
-        read: Snapshot,
-        snapshot: Snapshot,
-        limits: Limits,
-        now: datetime,
-        catching_up: Collection[Port] = (),
-    ) -> guards.Guarded:
+    def keep(self, plan: Plan, read: Snapshot, snapshot: Snapshot, limits: Limits, now: datetime) -> guards.Guarded:
         """Return the plan as it may be written.
 
         Args:
@@ -102,7 +94,6 @@ class Guards:
             snapshot: what was decided on.
             limits: what the operator allows now.
             now: UTC.
-            catching_up: the ports through which brokers catch up.
         """
         self._observe(read.progress)
         self._moves = read.reassignments
@@ -114,7 +105,7 @@ class Guards:
             produced.update(guards.ingress(readings, moves))
         held = guards.Guarded(freed.plan)
         if self._finish_by is not None:
-            held = held_to_deadline(freed.plan, snapshot, limits, produced, self._finish_by, now, catching_up)
+            held = held_to_deadline(freed.plan, snapshot, limits, produced, self._finish_by, now)
         self._late = (self._late or held.findings[0]) if held.findings else ""
         deadline = self._late or self._unheld(snapshot, now)
         fed = guards.kept_from_starving(held.plan, snapshot, limits, produced, self._window is not None)

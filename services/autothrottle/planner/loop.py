@@ -353,7 +353,7 @@ class Planner:
         if not self._catching_up.is_known:
             cycle.plan = replace(cycle.plan, hold=True, finished_override=False)
         begun = self._catching_up.beside(cycle.read, self._submissions.proposed)
-        guarded = self._guards.keep(cycle.plan, begun, cycle.snapshot, limits, self._now(), self._catching_up.ports)
+        guarded = self._guards.keep(cycle.plan, begun, cycle.snapshot, limits, self._now())
         cycle.plan = guarded.plan
         cycle.findings += guarded.findings
         cycle.left = foreseen(cycle.left, cycle.copied, {(d.broker_id, d.role): d.rate for d in cycle.plan.decisions})

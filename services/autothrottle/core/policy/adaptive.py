@@ -10,7 +10,8 @@ For each port, in bytes/s:
    for keep half of it: there it costs time.
 4. `rate = max(floor, min(h, 1.5 * need))`, the need being what the move asks of the port to end as soon as its
    narrowest place allows, and what the flows of that place need where they share a port with others. A rate of 1.25 to
-   2 times the need, and within h, stays, and so does one of a port that is done within half a minute.
+   2 times the need, and within h, stays, and so does one of a port that is done within half a minute. Where a broker
+   catches up it is h: it waits for no move.
 5. A leader gets what its in-sync followers read of the partitions that move on top: its meter counts them.
 
 Where something of that cannot be seen it does without, port by port (`interface.Basis`): without the growth of all logs
@@ -120,7 +121,7 @@ class AdaptivePolicy:
         return _Room(room, max(room, ratio * (one.capacity - load.long_view)), load)
 
     def _works(self, sight: Sight, rooms: Mapping[Port, _Room]) -> Mapping[Port, Work]:
-        """What is to go through each port; nothing where nobody knows what is left."""
+        """What moves through each port but where brokers catch up; nothing where nobody knows what is left."""
         if sight.snapshot.progress is None:
             return {}
         usual = [room.long_view / sight.ports[port].capacity for port, room in rooms.items()]
@@ -133,6 +134,7 @@ class AdaptivePolicy:
                 least=least * sight.ports[port].capacity,
             )
             for port, room in rooms.items()
+            if port not in sight.snapshot.catching_up
         }
 
     @staticmethod

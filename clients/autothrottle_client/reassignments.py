@@ -6,6 +6,7 @@ The type to know is `Targets`, which a file holds and `AdminClient.submit_reassi
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -146,8 +147,8 @@ def _replicas(where: str, row: Mapping[str, Any]) -> tuple[int, ...]:
         raise Invalid(f"{where}.replicas is {_shown(replicas)}; it must be a list of at least one broker id")
     found = tuple(_integer(f"{where}.replicas[{n}]", b, MAX_BROKER_ID) for n, b in enumerate(replicas))
     if len(set(found)) < len(found):
-        twice = next(b for b in found if found.count(b) > 1)
-        raise Invalid(f"{where}.replicas names broker {twice} twice: {list(found)}; name every broker once")
+        twice = next(b for b, count in Counter(found).items() if count > 1)
+        raise Invalid(f"{where}.replicas names broker {twice} twice: {_shown(replicas)}; name every broker once")
     return found
 
 
@@ -172,7 +173,7 @@ def _integer(where: str, value: Any, largest: int) -> int:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        twice = next(name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1)
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise Invalid(f"an object of the file has {_shown(twice)} twice; name it once")
     return found
 

@@ -38,6 +38,8 @@ from tests.services.house import BROKERS, House
 
 PATIENT = timedelta(seconds=30)
 SECONDS = 60.0
+AT_ONCE = 10.0
+"""Seconds, on a busy machine."""
 
 
 @pytest.fixture
@@ -110,6 +112,17 @@ def test_what_is_no_such_file_is_refused_with_the_place_and_an_example(text: str
         parse_reassignment(text)
     assert said in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+def test_what_is_named_twice_is_found_among_many_at_once() -> None:
+    """Each name, and each broker, was compared with all others: a file of some MB took hours to be refused."""
+    names, brokers = [f'"n{number}":0' for number in range(30_000)], list(range(100_000))
+    begun = time.monotonic()
+    with pytest.raises(Invalid, match='has "n29999" twice'):
+        parse_reassignment("{" + ",".join([*names, names[-1]]) + "}")
+    with pytest.raises(Invalid, match="names broker 99999 twice"):
+        parse_reassignment(json.dumps({"version": 1, "partitions": [row(0, *brokers, brokers[-1])]}))
+    assert time.monotonic() - begun < AT_ONCE
 
 
 @pytest.mark.parametrize(

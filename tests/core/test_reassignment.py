@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,14 @@ MOVING = Assignment((1003, 1002, 1001), 1001, (1001, 1002), (1003,), (1001,))
 
 
 # What is wrong whatever the cluster.
+
+
+def test_a_broker_that_is_named_twice_is_found_among_many_at_once() -> None:
+    """Each was compared with all others: one message of some MB kept the admin service busy for hours."""
+    brokers, begun = range(100_000), time.monotonic()
+    with pytest.raises(Invalid, match="t-0 names broker 99999 twice"):
+        targets([("t", 0, (*brokers, brokers[-1]))])
+    assert time.monotonic() - begun < 10
 
 
 def test_targets_are_read_as_they_are_given() -> None:

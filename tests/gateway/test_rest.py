@@ -243,6 +243,13 @@ def test_bad_input_is_400_names_it_and_changes_nothing(
     assert front.standing() == before
 
 
+def test_a_name_that_is_given_twice_is_found_among_many_at_once(front: Front) -> None:
+    """Each name was compared with all others: such a body of 16 MB kept a thread, and the process, busy for a day."""
+    names = [f'"n{number}":0' for number in range(60_000)]
+    reply = front.ask("POST", "/v1/reassignments", "{" + ",".join([*names, names[-1]]) + "}")
+    assert reply.status == 400 and "the body gives 'n59999' twice" in reply.json["message"]
+
+
 def test_a_broker_id_in_the_body_that_is_that_of_the_path_is_taken(front: Front) -> None:
     assert front.ask("PUT", "/v1/brokers/5/override", '{"rateBytesPerSecond":5,"brokerId":5}').status == 200
     assert front.standing() == {5: (5, False)}

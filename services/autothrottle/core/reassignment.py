@@ -8,6 +8,7 @@ Source: KIP-455.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -106,7 +107,7 @@ def _demand_replicas(row: TopicPartition, replicas: Sequence[int]) -> None:
     if not replicas:
         raise Invalid(f"{named(row)} has an empty list of replicas; name at least one broker id")
     if len(set(replicas)) < len(replicas):
-        twice = next(b for b in replicas if replicas.count(b) > 1)
+        twice = next(b for b, count in Counter(replicas).items() if count > 1)
         raise Invalid(f"{named(row)} names broker {twice} twice in {_list(replicas)}; name every broker once")
     for broker_id in replicas:
         if not 0 <= broker_id <= MAX_BROKER_ID:

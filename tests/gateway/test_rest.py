@@ -279,12 +279,17 @@ def test_an_unknown_route_is_404(front: Front, target: str) -> None:
     assert "GET / lists all" in reply.json["message"]
 
 
-def test_a_reassignment_of_many_partitions_is_no_too_large_body(front: Front) -> None:
-    rows = [{"topic": "t1", "partition": p, "replicas": [1001, 1002]} for p in range(2_000)]
-    body = json.dumps({"partitions": rows})
-    assert MAX_BODY_BYTES < len(body) < LARGE_BODIES["SubmitReassignment"]
-    reply = front.ask("POST", "/v1/reassignments", body)
-    assert reply.status == 503 and "no planner leads" in reply.text, reply
+def test_a_body_of_many_partitions_is_no_too_large_one(front: Front) -> None:
+    """That of an estimate was: what could be submitted, and would have been cancelled, could not be estimated."""
+    many = {r.method.name: r for r in bindings(SERVICE) if "partitions" in r.method.input_type.fields_by_name}
+    assert many.keys() == LARGE_BODIES.keys()
+    for name, route in many.items():
+        replicas = {} if name == "CancelReassignment" else {"replicas": [1001, 1002]}
+        body = json.dumps({"partitions": [{"topic": "none", "partition": p, **replicas} for p in range(2_000)]})
+        assert MAX_BODY_BYTES < len(body) < LARGE_BODIES[name]
+        reply = front.ask(route.verb, route.path, body)
+        found = (404, "none-0 does not exist") if name == "EstimateReassignment" else (503, "no planner leads")
+        assert reply.status == found[0] and found[1] in reply.text, (name, reply)
 
 
 @pytest.mark.parametrize("size", [MAX_BODY_BYTES + 1, 10_000_000])

@@ -32,7 +32,9 @@ SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 MAX_BODY_BYTES = 64 * 1024
 """Of a request; the largest that means something has some hundred bytes, but for those of `LARGE_BODIES`."""
 
-LARGE_BODIES: Mapping[str, int] = {"SubmitReassignment": 16 * 1024 * 1024, "CancelReassignment": 16 * 1024 * 1024}
+LARGE_BODIES: Mapping[str, int] = dict.fromkeys(
+    ("SubmitReassignment", "CancelReassignment", "EstimateReassignment"), 16 * 1024 * 1024
+)
 """Method -> the largest body, in bytes: 100,000 partitions take 8 MB."""
 
 _MOST_DISCARDED_BYTES = 16 * 1024 * 1024

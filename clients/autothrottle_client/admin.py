@@ -270,12 +270,15 @@ class AdminClient(Client):
     def cancel_reassignment(self, partitions: Collection[Partition]) -> tuple[int, Mapping[Partition, str]]:
         """Cancel the reassignment of partitions; return (how many were cancelled, those that were not and why).
 
+        Never sent twice, as the second answer would be Missing.
+
         Raises:
             Missing: when none of them is being reassigned.
             Invalid: when the backend cannot do it.
+            Unavailable: when no replica can be reached, or the connection broke, so that it may have been done.
         """
         request = admin_pb2.CancelReassignmentRequest(partitions=partitions_to_messages(partitions))
-        response = self._replicas.call(lambda peer, seconds: _stub(peer).CancelReassignment(request, timeout=seconds))
+        response = self._call_once(lambda peer, seconds: _stub(peer).CancelReassignment(request, timeout=seconds))
         return response.cancelled, refused_from_messages(response.refused)
 
     def watch_cycles(

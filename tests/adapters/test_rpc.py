@@ -6,7 +6,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -696,6 +696,39 @@ def test_reassignments_start_and_are_cancelled_and_what_is_refused_comes_back(
     assert cluster.topics["t1"][0].adding == ()
 
 
+class Torn(MemoryCluster):
+    """A cluster whose first answer about reassignments is lost."""
+
+    def __init__(self) -> None:
+        super().__init__(brokers=BROKERS)
+        self.asked = 0
+
+    def alter_reassignments(self, *arguments: Any, **named: Any) -> Mapping[TopicPartition, str]:
+        self.asked += 1
+        found = super().alter_reassignments(*arguments, **named)
+        if self.asked == 1:
+            raise Unavailable("the connection broke behind it")
+        return found
+
+
+def test_what_was_cancelled_is_not_cancelled_again_at_the_next_applier(serve: Serve) -> None:
+    """Its answer was lost, and that of the second applier was that nothing was there to be cancelled."""
+    cluster = Torn()
+    moving(cluster)
+    asked = appliers(serve(Applier(cluster)).address, serve(Applier(cluster)).address)
+    with asked as client, pytest.raises(Unavailable, match="It may have been done nevertheless"):
+        client.alter_reassignments(cluster.begin_term(), {("t1", 0): None}, TIMEOUT)
+    assert (cluster.asked, cluster.submissions) == (1, [{("t1", 0): None}])
+
+
+def test_what_was_started_is_started_again_at_the_next_applier(serve: Serve) -> None:
+    cluster = Torn()
+    cluster.add_topic("t1", {0: [1001, 1002]})
+    with appliers(serve(Applier(cluster)).address, serve(Applier(cluster)).address) as client:
+        assert client.alter_reassignments(cluster.begin_term(), {("t1", 0): (1001, 1003)}, TIMEOUT) == {}
+    assert (cluster.asked, cluster.topics["t1"][0].adding) == (2, (1003,))
+
+
 def test_no_reassignment_starts_after_the_term(serve: Serve, cluster: MemoryCluster) -> None:
     earlier = cluster.begin_term()
     cluster.begin_term("host2:1")
@@ -705,6 +738,21 @@ def test_no_reassignment_starts_after_the_term(serve: Serve, cluster: MemoryClus
 
 
 # The planners.
+
+
+def test_a_cancellation_is_sent_to_one_planner(serve: Serve) -> None:
+    """Its answer was lost, and the leader's second one was that nothing is being reassigned."""
+
+    class Torn(Planner):
+        def StopReassignment(self, request: planner_pb2.StopReassignmentRequest, context: Any) -> Any:
+            super().StopReassignment(request, context)
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke behind it")
+
+    planner = Torn(PlannerState(True, 3, "host1:1", None, {}))
+    asked = planner_at(serve(planner).address, serve(planner).address)
+    with asked as client, pytest.raises(Unavailable, match="It may have been done nevertheless"):
+        client.stop_reassignment([("t1", 0)], TIMEOUT)
+    assert planner.cancelled == [(("t1", 0),)]
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.core.changes import Outcome, OutcomeStatus
 from autothrottle.core.configs import ConfigResource, ReplicaRole
+from autothrottle.core.errors import Missing as CoreMissing
 from autothrottle.core.errors import Unavailable as CoreUnavailable
 from autothrottle.core.plan import Reason
 from autothrottle.lab.processes import free_ports
@@ -384,7 +385,7 @@ class SlowAdmin(AdminServicer):
             Estimator(cluster, cluster, MemoryMetrics(), self.overrides, builders.limits()),
             MemoryCatchUps(),
         )
-        self.lists = self.removals = self.settings = 0
+        self.lists = self.removals = self.settings = self.cancels = 0
         self._settings_lost = settings_lost
         self._ended = threading.Event()
         self._seconds, self._lists_lost, self._removals_lost = seconds, lists_lost, removals_lost
@@ -425,6 +426,14 @@ class SlowAdmin(AdminServicer):
             raise CoreUnavailable("the connection broke behind it")
         return answer
 
+    def CancelReassignment(
+        self, request: admin_pb2.CancelReassignmentRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.CancelReassignmentResponse:
+        self.cancels += 1
+        if self.cancels == 1:
+            raise CoreUnavailable("the connection broke behind it")
+        raise CoreMissing("nothing was cancelled: t-0 is not being reassigned")
+
 
 def test_a_service_answers_on_a_socket_in_the_file_system_too(tmp_path: Path) -> None:
     server = ServiceServer("admin", [SlowAdmin().servicer], listen=f"unix:{tmp_path}/a")
@@ -449,6 +458,18 @@ def test_a_removal_waits_for_a_replica_and_is_then_sent_once() -> None:
         assert (service.lists, service.removals) == (3, 1)
         with pytest.raises(Missing):
             client.get_override()
+
+
+def test_a_cancellation_is_sent_once() -> None:
+    """Its answer was lost, and the second one was that nothing is being reassigned: done, and told as not found."""
+    service = SlowAdmin(lists_lost=2)
+    with (
+        ServiceServer("admin", [service.servicer]) as server,
+        AdminClient([server.address], PATIENT) as client,
+        pytest.raises(Unavailable, match="It may have been done nevertheless"),
+    ):
+        client.cancel_reassignment([("t", 0)])
+    assert (service.lists, service.cancels) == (3, 1)
 
 
 def test_a_change_of_one_version_is_sent_once_and_any_other_again() -> None:

@@ -65,6 +65,8 @@ class PlannerClient(Client):
     def stop_reassignment(self, rows: Collection[TopicPartition], timeout: timedelta) -> Mapping[TopicPartition, str]:
         """Let the leader cancel the reassignment of partitions; return those that Kafka did not cancel, and why.
 
+        Never sent twice, as the second answer would be Missing.
+
         Raises:
             NotLeader: when none of those that answer leads or knows who does.
             Missing: when none of them is being reassigned.
@@ -72,20 +74,22 @@ class PlannerClient(Client):
         """
         request = planner_pb2.StopReassignmentRequest(partitions=partitions_to_messages(rows))
         response = self._led(
-            lambda channel, seconds: PlannerServiceStub(channel).StopReassignment(request, timeout=seconds), timeout
+            lambda channel, seconds: PlannerServiceStub(channel).StopReassignment(request, timeout=seconds),
+            timeout,
+            once=True,
         )
         return refusals_from_messages(response.refused)
 
-    def _led(self, rpc: Callable[[grpc.Channel, float], _T], timeout: timedelta) -> _T:
+    def _led(self, rpc: Callable[[grpc.Channel, float], _T], timeout: timedelta, once: bool = False) -> _T:
         """Return what the leader answers, also when only another planner knows where it is."""
         deadline = time.monotonic() + timeout.total_seconds()
         try:
-            return self._endpoints.call(rpc, timeout)
+            return self._endpoints.call(rpc, timeout, once)
         except NotLeader as refusal:
             if not refusal.leader_address:
                 raise
             left = timedelta(seconds=deadline - time.monotonic())
-            return self._at(refusal.leader_address, rpc, left)
+            return self._at(refusal.leader_address, rpc, left, once)
 
     def state(self, timeout: timedelta, with_cycle: bool = True) -> PlannerState:
         """Return the leader's state, or another planner's while the leader is unknown or does not answer.
@@ -129,11 +133,11 @@ class PlannerClient(Client):
             leader.close()
             raise
 
-    def _at(self, address: str, rpc: Callable[[grpc.Channel, float], _T], timeout: timedelta) -> _T:
+    def _at(self, address: str, rpc: Callable[[grpc.Channel, float], _T], timeout: timedelta, once: bool = False) -> _T:
         # A channel for one call: leaders change, and their addresses need not be among those given.
         endpoints = Endpoints(f"the leading {self.service}", (address,), self._interceptors, tls=self._tls)
         try:
-            return endpoints.call(rpc, timeout)
+            return endpoints.call(rpc, timeout, once)
         finally:
             endpoints.close()
 

@@ -76,7 +76,10 @@ class ApplierClient(Client):
             cancel=partitions_to_messages(row for row, to in targets.items() if to is None),
         )
         response = self._endpoints.call(
-            lambda channel, seconds: ApplierServiceStub(channel).AlterReassignments(request, timeout=seconds), timeout
+            lambda channel, seconds: ApplierServiceStub(channel).AlterReassignments(request, timeout=seconds),
+            timeout,
+            # What is started twice is on its way; what is cancelled twice does not move.
+            once=bool(request.cancel),
         )
         return refusals_from_messages(response.refused)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,16 @@ import pytest
 from autothrottle.__main__ import main
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.adapters.tls import Tls, TlsFiles
+from autothrottle.core.configs import ReplicaRole
+from autothrottle.core.errors import Missing
 from autothrottle.core.loads import Capacity
+from autothrottle.lab.live_scenario import scenario_text
 from autothrottle.lab.scenario_file import read_scenario
+from autothrottle.lab.scenario_text import fitting
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceServicer, add_AdminServiceServicer_to_server
+from autothrottle.wire.cycles import cycle_to_message
 from tests import builders
 from tests.builders import eventually, mb
 from tests.services.house import BROKERS, House
@@ -67,6 +73,25 @@ def test_what_is_left_becomes_a_scenario_that_can_be_played(
     assert main(["simulate", str(file), "--policy=static", "--static-rate=72"]) == 0
     makespan = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("makespan  "))
     assert float(makespan.split()[1]) == pytest.approx(6200 / 72, rel=0.15)
+
+
+def test_a_move_of_more_partitions_than_a_scenario_holds_becomes_one_that_can_be_read(tmp_path: Path) -> None:
+    """Such a file was written, and refused by whoever was to play it: make some of the partitions larger."""
+    loads = [(1001, ReplicaRole.LEADER), (1002, ReplicaRole.LEADER), (1003, ReplicaRole.FOLLOWER)]
+    decisions = [replace(builders.decision(*port), utilization=mb(10), capacity=mb(100)) for port in loads]
+    state = admin_pb2.GetClusterStateResponse(last_cycle=cycle_to_message(builders.cycle_record(decisions=decisions)))
+    paths = [
+        admin_pb2.ReassignmentPath(leader=1001, follower=1003, partitions=40_000, bytes_left=80 * GB),
+        admin_pb2.ReassignmentPath(leader=1002, follower=1003, partitions=20_000, bytes_left=20 * GB),
+    ]
+    file = tmp_path / "large.toml"
+    file.write_text(scenario_text(state, admin_pb2.ListReassignmentsResponse(paths=paths), builders.NOON))
+    moves = read_scenario(file).moves
+    carried = {leader: sum(move.size for move in moves if move.replicas == (leader,)) for leader in (1001, 1002)}
+    assert carried == {1001: pytest.approx(80 * GB, rel=0.001), 1002: pytest.approx(20 * GB, rel=0.001)}
+    assert 4_990 < len(moves) <= 5_000
+    with pytest.raises(Missing, match=r"5001 paths .* at most 5000\. Fix: "):
+        fitting([1] * 5_001)
 
 
 def test_what_makes_no_scenario_is_said(house: House, capsys: pytest.CaptureFixture[str]) -> None:

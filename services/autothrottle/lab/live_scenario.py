@@ -15,7 +15,7 @@ from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.errors import Missing
 from autothrottle.core.loads import MEGABYTE, Port
 from autothrottle.core.plan import Decision
-from autothrottle.lab.scenario_text import SMALLEST, broker_lines, move_lines
+from autothrottle.lab.scenario_text import SMALLEST, broker_lines, fitting, move_lines
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.cycles import decision_from_message
 
@@ -31,7 +31,7 @@ def fetch_scenario(addresses: Sequence[str], tls: Tls | None = None) -> str:
         tls: this process's certificate; None: connections are plain.
 
     Raises:
-        Missing: nothing moves, or some of it is unknown; the message says what.
+        Missing: nothing moves, some of it is unknown, or it is too much; the message says what.
         Unavailable: nobody answers.
     """
     client = AdminClient(addresses, tls=tls)
@@ -51,7 +51,7 @@ def scenario_text(
     """Return the scenario file of a cluster as it is.
 
     Raises:
-        Missing: nothing moves, or some of it is unknown.
+        Missing: nothing moves, some of it is unknown, or it is too much.
     """
     paths = [path for path in moves.paths if path.bytes_left or not path.HasField("bytes_left")]
     if not paths:
@@ -62,17 +62,18 @@ def scenario_text(
             f"what broker {unknown.leader} has still to send to broker {unknown.follower} is unknown: discovery reads "
             "no sizes of logs yet. Fix: give it --bootstrap-servers, or try again in some seconds"
         )
+    counts = fitting([max(path.partitions, 1) for path in paths])
     decisions = {(d.broker_id, d.role): d for d in map(decision_from_message, state.last_cycle.decisions)}
     lines = [
         f"# What was left to be copied at {now:%Y-%m-%dT%H:%M:%SZ}; clients go on as they were in the last cycle.",
         "# A direction that took no part is idle and as wide. Options of the planner are for [planner], or flags.",
+        f"# {sum(path.partitions for path in paths)} partitions are to be copied; here they are {sum(counts)}.",
         f"begin = {now:%Y-%m-%dT%H:%M:%SZ}",
     ]
     for broker_id in sorted({path.leader for path in paths} | {path.follower for path in paths}):
         lines += _broker(broker_id, decisions, paths)
     topic = moves.topics[0].topic if len(moves.topics) == 1 else "all"
-    for path in paths:
-        count = max(path.partitions, 1)
+    for path, count in zip(paths, counts, strict=True):
         size = max(path.bytes_left / MEGABYTE / count, SMALLEST)
         produce = path.growth_bytes_per_second / MEGABYTE / count
         lines += move_lines(topic, count, size, path.leader, path.follower, produce)

@@ -14,7 +14,7 @@ from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.decisions import DecisionRecord, ReassignmentRecord, ReassignmentStatus
 from autothrottle.core.errors import Missing
 from autothrottle.core.loads import MEGABYTE
-from autothrottle.lab.scenario_text import SMALLEST, broker_lines, move_lines
+from autothrottle.lab.scenario_text import SMALLEST, broker_lines, fitting, move_lines
 
 _SAME = 0.2
 """MB/s: a client load that changes by less does not change."""
@@ -50,7 +50,7 @@ def scenario_text(move: ReassignmentRecord, decisions: Sequence[DecisionRecord])
         decisions: that were taken for it; copies do no harm.
 
     Raises:
-        Missing: no decision knows the load of one of its brokers.
+        Missing: no decision knows the load of one of its brokers, or it has too many paths.
     """
     measured = [d for d in decisions if d.capacity and d.utilization is not None and d.measured_from and d.measured_to]
     if not measured:
@@ -142,8 +142,8 @@ def _at(steps: Sequence[_Step], at: float) -> float:
 def _moves(move: ReassignmentRecord) -> list[str]:
     assert move.finish
     seconds, lines = (move.finish - move.start).total_seconds(), []
-    each = max(round(move.partitions / len(move.paths)), 1)
-    for path in move.paths:
+    counts = fitting([max(round(move.partitions / len(move.paths)), 1)] * len(move.paths))
+    for path, each in zip(move.paths, counts, strict=True):
         size = (path.bytes_landed - path.bytes_grown) / MEGABYTE / each
         if size < SMALLEST:
             continue

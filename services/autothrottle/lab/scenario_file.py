@@ -20,6 +20,7 @@ from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
 from autothrottle.core.errors import Invalid
 from autothrottle.core.loads import MEGABYTE
 from autothrottle.core.simulated_link import Contention, Sharing
+from autothrottle.lab.scenario_text import MOST_PARTITIONS
 from autothrottle.lab.virtual import BEGIN, Happening, VirtualBroker, VirtualEvent, VirtualMove
 
 PLANNER_OPTIONS = (
@@ -39,7 +40,6 @@ PLANNER_OPTIONS = (
 )
 """Names of the planner's options that a simulation obeys."""
 
-_MOST_PARTITIONS = 5_000
 _MOST_MEGABYTES = 10**9
 """Of one partition."""
 _MOST_ID = 2**31 - 1
@@ -230,9 +230,9 @@ def _moves(top: _Table, brokers: Mapping[int, VirtualBroker]) -> list[VirtualMov
     example = '[{ topic = "orders", megabytes = 500, replicas = [1001, 1000], to = [1001, 1006] }]'
     for table in top.tables("move", keys, example):
         found += _partitions(table, brokers, found)
-    if len(found) > _MOST_PARTITIONS:
+    if len(found) > MOST_PARTITIONS:
         raise Invalid(
-            f"{top.where}: {len(found)} partitions move; at most {_MOST_PARTITIONS} can. Fix: make some of them larger"
+            f"{top.where}: {len(found)} partitions move; at most {MOST_PARTITIONS} can. Fix: make some of them larger"
         )
     return found
 
@@ -243,7 +243,7 @@ def _partitions(
     topic = table.get("topic", "moving")
     if not isinstance(topic, str) or not topic:
         raise table.wrong("topic", topic, "a name", '"orders"')
-    count = table.number("partitions", "partitions", 8, default=1, least=1, most=_MOST_PARTITIONS)
+    count = table.number("partitions", "partitions", 8, default=1, least=1, most=MOST_PARTITIONS)
     if not math.isclose(count, round(count)):
         raise table.wrong("partitions", count, "an integer", "8")
     size = table.number("megabytes", "MB of each partition", 500, least=0.001, most=_MOST_MEGABYTES) * MEGABYTE

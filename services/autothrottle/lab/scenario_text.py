@@ -3,12 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from autothrottle.core.errors import Missing
 from autothrottle.core.loads import MEGABYTE
 
 SMALLEST = 0.001
 """MB of a partition below which a file cannot hold it."""
+
+MOST_PARTITIONS = 5_000
+"""That a file may have."""
+
+
+def fitting(partitions: Sequence[int]) -> list[int]:
+    """Return with how many partitions of a file each path has as many as it has: fewer where all are too many.
+
+    >>> fitting([3, 1]), fitting([60_000, 20_000, 1])
+    ([3, 1], [3747, 1249, 1])
+
+    Args:
+        partitions: how many each path has, >= 1.
+
+    Raises:
+        Missing: when there are more paths than a file may have partitions.
+    """
+    total, paths = sum(partitions), len(partitions)
+    if paths > MOST_PARTITIONS:
+        raise Missing(
+            f"{paths} paths of a leader and a destination have something to copy, and a scenario holds at most "
+            f"{MOST_PARTITIONS}. Fix: make one of a smaller move, or when less is left"
+        )
+    if total <= MOST_PARTITIONS:
+        return list(partitions)
+    return [max(count * (MOST_PARTITIONS - paths) // total, 1) for count in partitions]
 
 
 def broker_lines(

@@ -119,7 +119,7 @@ def test_all_problems_are_listed_at_once_with_value_range_and_fix() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "7", "d2.xlarge=7"])
+@pytest.mark.parametrize("text", ["{", "[]", "7", "d2.xlarge=7", "[" * 50_000])
 def test_a_map_that_is_no_json_object_is_refused_with_the_form(text: str) -> None:
     with pytest.raises(Invalid, match=r"--cap-map is .*give \{"):
         parse_cap_map(text, "--cap-map")
@@ -135,7 +135,7 @@ def test_a_single_capacity_has_the_same_two_forms() -> None:
     assert parse_capacity('{"tx": 1, "rx": 2}', "--default-capacity") == Capacity(1_000_000, 2_000_000)
 
 
-@pytest.mark.parametrize("text", ["", "fast", "0", "-5", "100MB/s", "true"])
+@pytest.mark.parametrize("text", ["", "fast", "0", "-5", "100MB/s", "true", "[" * 50_000])
 def test_a_single_capacity_that_is_none_is_refused_by_name(text: str) -> None:
     with pytest.raises(Invalid, match="--default-capacity is"):
         parse_capacity(text, "--default-capacity")

@@ -307,6 +307,7 @@ def test_a_configuration_file_and_the_environment_beat_the_scenario(tmp_path: Pa
         ("to = [1001, 1006]", "to = [1001]", "one of them at least not among the replicas"),
         ("[[move]]", "[[moves]]", "did you mean move?"),
         ("[[move]]", "[[move", "is no TOML"),
+        ("[[move]]", "a = " + "[" * 5_000, "is no TOML: maximum recursion depth exceeded"),
         ("= 5\n", '= 5\ncontention = "tcp"\n', "it must be one of proportional, connections, clients-first"),
         ("= 5\n", "= 5\nclient-connections = 0\n", "client-connections is 0; it must be a number of connections"),
         ("= 5\n", "= 5\nclient-connections = 1.5\n", "client-connections is 1.5; it must be an integer"),

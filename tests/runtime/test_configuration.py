@@ -400,7 +400,7 @@ def test_a_file_that_cannot_be_read_is_listed_beside_the_other_problems(tmp_path
     assert second.startswith("interval: '0'")
 
 
-@pytest.mark.parametrize("content", [b"interval = ", b"\xff", b"a = 1\na = 2"])
+@pytest.mark.parametrize("content", [b"interval = ", b"\xff", b"a = 1\na = 2", b"a = " + b"[" * 5_000])
 def test_a_file_that_is_no_toml_is_a_problem(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "bad.toml").write_bytes(content)
     (problem,) = problems("--config", str(tmp_path / "bad.toml"))

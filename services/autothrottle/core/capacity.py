@@ -116,8 +116,8 @@ def parse_capacity(text: str, name: str) -> Capacity:
     """
     try:
         value = json.loads(text, object_pairs_hook=_Pairs)
-    except ValueError:
-        raise Invalid(f"{name} is {text!r}; give {_FORMS}, each {_RANGE}") from None
+    except (ValueError, RecursionError):
+        raise Invalid(f"{name} is {text[:100]!r}; give {_FORMS}, each {_RANGE}") from None
     problems: list[str] = []
     capacity = _capacity(value, name, problems)
     if capacity is None:
@@ -149,10 +149,10 @@ def _pairs(text: str, option_name: str) -> list[tuple[str, object]]:
     # As pairs, since a dict would hide a name that is given twice.
     try:
         pairs = json.loads(text or "{}", object_pairs_hook=_Pairs)
-    except ValueError as error:
-        raise Invalid(f'{option_name} is {text!r}, no JSON ({error}); give {{"name": {_FORMS}}}') from None
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f'{option_name} is {text[:100]!r}, no JSON ({error}); give {{"name": {_FORMS}}}') from None
     if not isinstance(pairs, _Pairs):
-        raise Invalid(f'{option_name} is {text!r}, no JSON object; give {{"name": {_FORMS}}}')
+        raise Invalid(f'{option_name} is {text[:100]!r}, no JSON object; give {{"name": {_FORMS}}}')
     return pairs
 
 

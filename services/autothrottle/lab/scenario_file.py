@@ -124,7 +124,7 @@ def read_scenario(path: Path) -> ScenarioFile:
         content = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise Invalid(f"scenario {str(path)!r} cannot be read: {error.strerror}. Fix: name a TOML file") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # of what is nested too deeply
         raise Invalid(f"scenario {str(path)!r} is no TOML: {error}. Fix: correct the file") from None
     top = _Table(content, path.name, _KEYS)
     brokers = _brokers(top)

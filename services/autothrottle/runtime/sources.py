@@ -113,7 +113,7 @@ def from_file(config: Given | None) -> tuple[dict[str, Given], list[str]]:
         content = tomllib.loads(Path(config.text).read_text("utf-8"))
     except OSError as error:
         return {}, [_unreadable(config, str(error.strerror), "name a TOML file that this process may read")]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # of what is nested too deeply
         return {}, [_unreadable(config, str(error), "correct the file")]
     given: dict[str, Given] = {}
     problems = []

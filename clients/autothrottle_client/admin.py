@@ -30,6 +30,7 @@ from autothrottle_client.model import (
     validate_broker_id,
     validate_limit,
     validate_rate,
+    validate_reason,
 )
 from autothrottle_client.reassignments import (
     Partition,
@@ -160,7 +161,7 @@ class AdminClient(Client):
         Raises:
             Invalid: when the mode or the reason is no such thing.
         """
-        request = admin_pb2.PauseRequest(mode=pause_mode_to_number(mode), reason=reason)
+        request = admin_pb2.PauseRequest(mode=pause_mode_to_number(mode), reason=validate_reason(reason))
         response = self._replicas.call(lambda peer, seconds: _stub(peer).Pause(request, timeout=seconds))
         return pause_from_message(response.pause)
 

@@ -22,6 +22,9 @@ MAX_BROKER_ID = 2**31 - 1
 MAX_AUDIT_RECORDS = 1_000
 """How many of the newest changes are kept."""
 
+MAX_REASON = 1_000
+"""Characters of a reason."""
+
 
 class ReplicaRole(StrEnum):
     """The side of a replication flow that a broker is on."""
@@ -406,6 +409,19 @@ def validate_limit(limit: int) -> int:
         Invalid: when it is not in 1..1,000.
     """
     return _whole(limit, MAX_AUDIT_RECORDS, "limit", "that many are kept, ask for fewer")
+
+
+def validate_reason(reason: str) -> str:
+    """Return why something is asked for, or say what is wrong with it.
+
+    Raises:
+        Invalid: when it is longer than 1,000 characters or not printable; bytes that are no UTF-8 are neither.
+    """
+    if len(reason) > MAX_REASON or not reason.isprintable():
+        raise Invalid(
+            f"reason {reason[:40]!r} of {len(reason)} characters; give at most {MAX_REASON} printable ones on one line"
+        )
+    return reason
 
 
 def _whole(value: int, largest: int, name: str, fix: str) -> int:

@@ -78,9 +78,9 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(address.strip() for address in given))
     for address in found or ("",):
         match = _ADDRESS.fullmatch(address)
-        if match is None or int(match["port"] or 1) > 65535:
+        if match is None or int(match["port"] or 1) > 65535 or not address.isprintable():
             raise Invalid(
-                f"address {address[:200]!r} is neither host:port (port 1 to 65535) nor unix:path; "
+                f"address {address[:200]!r} is neither host:port (port 1 to 65535) nor a printable unix:path; "
                 "give for example 127.0.0.1:8090, several with commas between"
             )
     return found

@@ -270,6 +270,7 @@ def test_bad_input_is_refused_with_the_range_and_changes_nothing(admin: AdminCli
         ["http://127.0.0.1:80"],
         ["::1:80"],
         ["unix:"],
+        ["unix:/run/\udcff"],
         ["a b:1"],
         "127.0.0.1:1,,127.0.0.1:2",
         ["x:1", ""],
@@ -312,12 +313,20 @@ def test_without_a_mode_a_pause_keeps_what_stands(admin: AdminClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", [lambda a: a.pause(PauseMode.UNKNOWN), lambda a: a.pause("melt"), lambda a: a.pause(reason="a\nb")]
+    "call",
+    [
+        lambda a: a.pause(PauseMode.UNKNOWN),
+        lambda a: a.pause("melt"),
+        lambda a: a.pause(reason="a\nb"),
+        lambda a: a.pause(reason="n\udce4chtlich"),
+        lambda a: a.pause(reason="a" * 1_001),
+    ],
 )
 def test_a_pause_that_is_none_is_refused(
     house: House, admin: AdminClient, call: Callable[[AdminClient], object]
 ) -> None:
-    with pytest.raises(Invalid):
+    """A byte that a terminal sends and that is no UTF-8 was a traceback."""
+    with pytest.raises(Invalid, match="give "):
         call(admin)
     assert house.pauses.read_pause() is None
 

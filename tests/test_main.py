@@ -65,6 +65,31 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str], arguments: 
     assert all(f"\n  {command} " in said.out for command in (*COMMANDS, "demo"))
 
 
+@pytest.mark.parametrize(
+    ("command", "module", "package", "extra"),
+    [
+        ("demo", "autothrottle.lab.demo", "rich.console", "lab"),
+        ("score", "autothrottle.scorer.command", "pyarrow", "score"),
+    ],
+)
+def test_a_command_whose_extra_is_not_installed_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    module: str,
+    package: str,
+    extra: str,
+) -> None:
+    """README installs the extra `service` alone: there both were a traceback."""
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main([command, "--help"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"{command} needs the extra `{extra}`, which is not installed (")
+    assert said.err.endswith(f". Fix: pip install '.[{extra}]'\n")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_a_help_with_all_options(capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert main((command, "--help")) == 0

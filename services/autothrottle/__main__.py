@@ -142,22 +142,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_USAGE, end="")
         return 0
     if command == "demo":
-        from autothrottle.lab.demo import main as demo  # the extra `lab` is not everywhere
-
+        try:
+            from autothrottle.lab.demo import main as demo
+        except ImportError as error:
+            return _lacks_extra(command, "lab", error)
         return demo(arguments)
     if command == "simulate":
         from autothrottle.lab.simulate import main as simulate
 
         return simulate(arguments)
     if command == "score":
-        from autothrottle.scorer.command import main as score  # the extra `score` is not everywhere
-
+        try:
+            from autothrottle.scorer.command import main as score
+        except ImportError as error:
+            return _lacks_extra(command, "score", error)
         return score(arguments)
     if command not in (*_SERVICES, "uninstall"):
         what = f"unknown command {command!r}" if command else "no command is given"
         print(f"{what}\n\n{_USAGE}", end="", file=sys.stderr)
         return EXIT_USAGE
     return _configured(command, arguments)
+
+
+def _lacks_extra(command: str, extra: str, error: ImportError) -> int:
+    said = f"{command} needs the extra `{extra}`, which is not installed ({error}). Fix: pip install '.[{extra}]'"
+    print(said, file=sys.stderr)
+    return EXIT_FAILED
 
 
 def _configured(command: str, arguments: Sequence[str]) -> int:

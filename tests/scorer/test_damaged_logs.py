@@ -126,6 +126,32 @@ def test_a_second_run_reads_only_the_new_date(damaged: Damaged, scored: Scored) 
     )
 
 
+@pytest.mark.parametrize("died", ["scoring ports and recoveries", "looking for the worst decisions"])
+def test_what_a_run_that_died_has_not_scored_the_next_one_does(
+    spark: SparkSession, scored: Scored, tmp_path: Path, died: str
+) -> None:
+    """It noted first what it had read: the next run found nothing new, and those dates were never scored."""
+
+    class Killed(Exception):
+        pass
+
+    def tell(line: str) -> None:
+        if line == died:
+            raise Killed
+
+    for kind in ("decisions", "reassignments"):
+        part = Path(kind, "cluster=perfect")
+        shutil.copytree(scored.directory / "log" / part, tmp_path / "log" / part)
+    settings = ScoreSettings((tmp_path / "log").as_uri(), (tmp_path / "out").as_uri())
+    with pytest.raises(Killed):
+        score(spark, settings, tell)
+    run = score(spark, settings)
+    (recovery,) = run.tables["recoveries"].collect()
+    assert recovery["efficiency"] == pytest.approx(scored.recovery("perfect")["efficiency"], rel=1e-9)
+    assert run.tables.keys() == {"recoveries", "ports", "timeline", "quality"}
+    assert score(spark, settings).dates_read == ()
+
+
 def test_no_log_and_a_ratio_out_of_range_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     place = tmp_path.as_uri()
     with pytest.raises(Missing, match="there is no decision log"):

@@ -87,7 +87,6 @@ def score(spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], No
     tell(f"reading {len(dates)} dates of decisions")
     fresh = {folder: counts for folder, counts in files.items() if folder[1] in new}
     read = spark.createDataFrame(quality(fresh, rows_by_file(reader.decisions(new)).collect()), QUALITY)
-    _write(read.coalesce(1), settings.out, "quality")
     decisions = reader.decisions(sorted(dates)).transform(usable).transform(in_recoveries, touched)
     tell("scoring ports and recoveries")
     ports = _stretches(decisions, touched, settings.ratio).transform(scores.ports, touched).transform(_by_date).cache()
@@ -98,6 +97,8 @@ def score(spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], No
     slowest = decisions.transform(scores.of_bottlenecks, scored)
     timeline = _stretches(slowest, touched, settings.ratio).transform(_timeline)
     _write(timeline.transform(_by_date), settings.out, "timeline")
+    # The last one: what stands there is what the next run takes for done.
+    _write(read.coalesce(1), settings.out, "quality")
     copies = sum(row["copies"] for row in scored.select("copies").collect())
     for kept in (log, ports, scored):
         kept.unpersist()

@@ -1,4 +1,5 @@
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -117,6 +118,21 @@ def test_of_a_spool_that_was_cut_off_all_whole_batches_count(tmp_path: Path) -> 
         spool.write_bytes(whole[:length])
         counts.add(read_spool(spool, DECISIONS).num_rows)
     assert counts == {0, 2, 4, 6}
+
+
+def test_a_spool_that_cannot_be_opened_now_is_not_one_without_rows(tmp_path: Path) -> None:
+    """A process without a file descriptor left took its spools for cut off at the first byte, and removed them."""
+    records, spool = logged().decisions, tmp_path / "decisions~lab~2026-11-02~0000000001~1.arrows"
+    with pa.ipc.new_stream(str(spool), DECISIONS) as writer:
+        writer.write_batch(batch_of(records, DECISIONS))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, most[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            read_spool(spool, DECISIONS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, most)
+    assert read_spool(spool, DECISIONS).num_rows == len(records)
 
 
 def test_a_spool_that_was_left_behind_becomes_a_file_at_the_next_start_and_only_once(tmp_path: Path) -> None:

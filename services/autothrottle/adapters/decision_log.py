@@ -303,15 +303,22 @@ def _plain(value: Any) -> Any:
 
 
 def read_spool(path: Path, schema: pa.Schema) -> pa.Table:
-    """Return all whole batches of a spool, which may end anywhere; without any it has the columns of `schema`."""
+    """Return all whole batches of a spool, which may end anywhere; without any it has the columns of `schema`.
+
+    Raises:
+        OSError: when it cannot be read now; what is in it is not known.
+    """
     batches: list[pa.RecordBatch] = []
-    try:
-        with path.open("rb") as file, pa.ipc.open_stream(file) as reader:
-            schema = reader.schema  # that of the version that wrote it
-            for batch in reader:
-                batches.append(batch)
-    except (pa.ArrowException, EOFError, OSError) as error:
-        log.info("A spool was cut off after %d cycles: %s", len(batches), error)
+    with path.open("rb") as file:
+        try:
+            with pa.ipc.open_stream(file) as reader:
+                schema = reader.schema  # that of the version that wrote it
+                for batch in reader:
+                    batches.append(batch)
+        except (pa.ArrowException, EOFError, OSError) as error:
+            if isinstance(error, OSError) and error.errno:  # the system's; Arrow's own about the end has no number
+                raise
+            log.info("A spool was cut off after %d cycles: %s", len(batches), error)
     return pa.Table.from_batches(batches, schema=schema)
 
 

@@ -215,6 +215,10 @@ def test_without_a_leader_a_cycle_cannot_be_asked_for(front: Front) -> None:
         # Half of a surrogate pair is no text: protobuf itself failed at one, and no error could be sent that quoted it.
         ("PUT", "/v1/override", r'{"\ud800":1}', "surrogates not allowed"),
         ("POST", "/v1/reassignments/estimate", r'{"maxRatio":"\uDFFF"}', "surrogates not allowed"),
+        # Numbers that Python cannot convert were 500, with a traceback in the log.
+        ("PUT", "/v1/pause", '{"mode":Infinity}', "cannot convert float infinity to integer"),
+        ("PUT", "/v1/pause", '{"mode":1e400}', "cannot convert float infinity to integer"),
+        ("POST", "/v1/reassignments/estimate", '{"maxRatio":1' + "0" * 400 + "}", "int too large to convert to float"),
         ("PUT", "/v1/override?brokerId=5", '{"rateBytesPerSecond":"5"}', "brokerId"),
         ("PUT", "/v1/brokers/5/override", '{"rateBytesPerSecond":"5","brokerId":6}', "brokerId"),
         ("PUT", "/v1/brokers/abc/override", '{"rateBytesPerSecond":"5"}', "abc"),

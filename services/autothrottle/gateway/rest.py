@@ -179,7 +179,7 @@ def _read_body(message: Message, binding: Binding, body: bytes) -> None:
             raise Invalid("the body is no JSON object; /openapi.json shows what it may hold")
         target.SetInParent()
         json_format.ParseDict(value, target)
-    except (ValueError, TypeError, AttributeError, RecursionError, json_format.ParseError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, json_format.ParseError) as error:
         raise Invalid(f"the body cannot be read: {error}; give a JSON object as /openapi.json shows it") from None
 
 

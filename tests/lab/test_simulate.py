@@ -289,6 +289,8 @@ def test_a_configuration_file_and_the_environment_beat_the_scenario(tmp_path: Pa
         ("= 5\n", "= -5\n", "metrics-delay is -5; it must be a number of seconds, >= 0 and <= 3600"),
         ("= 5\n", "= 5\nstep = 3\n", "step is 3; it must be a number of seconds, >= 0.01 and <= 0.2"),
         ("= 5\n", "= 5\nbegin = 2026-11-02\n", "it must be a time with its zone"),
+        ("= 5\n", "= 5\nbegin = 9999-12-31T23:59:59Z\n", "of the years 1971 to 8999"),
+        ("= 5\n", "= 5\nbegin = 0001-01-01T00:00:00Z\n", "of the years 1971 to 8999"),
         ('policy = "static"', 'polcy = "static"', "planner of move.toml: 'polcy' is no key of it"),
         ('policy = "static"', 'policy = "fast"', "policy: 'fast' (key of planner in move.toml) is not one of them"),
         ("capacity = 100\ntraffic = [{ rx", "capacity = 0\ntraffic = [{ rx", "broker 2 of move.toml: capacity is 0"),

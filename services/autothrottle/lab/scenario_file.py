@@ -144,8 +144,9 @@ def read_scenario(path: Path) -> ScenarioFile:
 
 def _begin(top: _Table) -> datetime:
     value = top.get("begin", BEGIN)
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise top.wrong("begin", value, "a time with its zone", "2026-11-02T12:00:00Z")
+    # What is measured before it, and what is foretold, are times, too.
+    if not isinstance(value, datetime) or value.tzinfo is None or not 1970 < value.year < 9000:
+        raise top.wrong("begin", value, "a time with its zone, of the years 1971 to 8999", "2026-11-02T12:00:00Z")
     return value
 
 

@@ -110,8 +110,9 @@ def parse_reassignment(text: str) -> Targets:
         raise Invalid(f"the file holds a number of thousands of digits; {_SHAPE}") from None
     if not isinstance(value, dict):
         raise Invalid(f"the file holds {_kind(value)}, no object; {_SHAPE}")
-    if value.get("version") != 1 or isinstance(value["version"], bool):
-        raise Invalid(f"version is {_shown(value.get('version'))}; it must be 1: {_SHAPE}")
+    version = value.get("version", 1)  # without one it is the first, to Kafka's tool too
+    if version != 1 or isinstance(version, bool):
+        raise Invalid(f"version is {_shown(version)}; it must be 1: {_SHAPE}")
     rows = value.get("partitions")
     if not isinstance(rows, list) or not rows:
         raise Invalid(f"partitions is {_shown(rows)}; it must be a list of at least one: {_SHAPE}")

@@ -82,6 +82,8 @@ def test_tokens_are_renewed_without_a_restart_and_a_file_that_is_wrong_changes_n
     [
         (f"anna {ANNAS}\nbert\n", "line 2 must be a name, a space and a token of at least 16 characters"),
         ("anna tooshort\n", "line 1 must be"),
+        # It was taken, and whoever sent it was nobody: curl sends UTF-8, and a header is read as Latin-1.
+        (f"anna {ANNAS}ü\n", "line 1 must be a name, a space and a token of at least 16 characters, ASCII,"),
         (f"anna {ANNAS} {BERTS}\n", "line 1 must be"),
         (f"anna {ANNAS}\nbert {ANNAS}\n", "line 2 must be"),
         ("# nobody\n", "holds no token"),
@@ -93,7 +95,7 @@ def test_a_file_that_is_no_list_of_tokens_is_refused_without_showing_what_is_in_
 ) -> None:
     path = tmp_path / "tokens"
     if content is not None:
-        path.write_text(content)
+        path.write_text(content, "utf-8")
     with pytest.raises(Invalid, match=reason) as caught:
         Tokens(str(path))
     assert ANNAS not in str(caught.value)

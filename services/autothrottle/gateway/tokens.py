@@ -50,11 +50,14 @@ def _read(path: str) -> Mapping[str, str]:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        if len(words) != 2 or not line.isprintable() or len(words[1]) < SHORTEST_TOKEN or words[1] in tokens:
+        # A header holds bytes, and clients do not agree on which ones a letter beyond ASCII is.
+        is_token = len(words) == 2 and words[1].isascii() and len(words[1]) >= SHORTEST_TOKEN
+        if not is_token or not line.isprintable() or words[1] in tokens:
             # The line itself is not shown: what is in it may be a token.
             raise Invalid(
                 f"api-tokens-file {path!r}: line {number} must be a name, a space and a token of at least "
-                f"{SHORTEST_TOKEN} characters that no other line has. Fix: for example `anna $(openssl rand -hex 32)`"
+                f"{SHORTEST_TOKEN} characters, ASCII, that no other line has. "
+                f"Fix: for example `anna $(openssl rand -hex 32)`"
             )
         tokens[words[1]] = words[0]
     if not tokens:

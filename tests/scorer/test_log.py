@@ -1,13 +1,23 @@
-"""What is counted of a log by the names of its files."""
+"""What is counted of a log by the names of its files, and what is refused before it is read."""
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql import Row
 
+from autothrottle.scorer.command import main
 from autothrottle.scorer.log import FileCounts, folder_of, quality
 
 PLACE = "file:///data/decision%20log/decisions/cluster=north%20%26%20south/date=2026-11-05"
 """As Spark tells a path: with escapes."""
+
+
+@pytest.mark.parametrize("ratio", ["0", "1.01", "-0.5", "nan", "inf", "90%", ""])
+def test_a_ratio_out_of_range_is_refused_before_spark_starts(capsys: pytest.CaptureFixture[str], ratio: str) -> None:
+    """It was refused after it, with the status of a run that failed."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["--decisions", "nowhere", "--out", "nowhere", f"--ratio={ratio}"])
+    assert f"{ratio!r} is no share: it must be > 0 and <= 1; give 0.9" in capsys.readouterr().err
 
 
 def test_a_path_with_escapes_belongs_to_the_cluster_that_its_folder_names() -> None:

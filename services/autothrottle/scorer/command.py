@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pyarrow import fs
@@ -29,13 +30,20 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--master", default="", help="Spark's master; default: what spark-submit says, else local[*]")
     parser.add_argument(
         "--ratio",
-        type=float,
+        type=_share,
         default=REFERENCE_RATIO,
         help="share of what clients leave of a link that the best recovery gives to replication, > 0 and <= 1; "
         "default %(default)s",
     )
     parser.add_argument("--anew", action="store_true", help="score everything again")
     return parser
+
+
+def _share(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (share := float(text)) <= 1:
+            return share
+    raise argparse.ArgumentTypeError(f"{text[:40]!r} is no share: it must be > 0 and <= 1; give 0.9, for example")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

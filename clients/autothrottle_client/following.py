@@ -46,10 +46,18 @@ class Follower:
         self._paces.append((now, done))
         while now - self._paces[0][0] > _WINDOW:
             self._paces.popleft()
-        eta = (found.eta or self._by_pace(now, moving)) if moving else None
+        eta = (self._known(found) or self._by_pace(now, moving)) if moving else None
         left = self._sum([one.bytes_left for one in found.topics if one.topic in self._topics])
         landed = self._sum([one.bytes_landed for one in found.topics if one.topic in self._topics])
         return Progress(len(self._wanted), done, left, landed, eta)
+
+    def _known(self, found: Reassignments) -> datetime | None:
+        """When it is over as the service knows it: the whole's end may be that of what others move."""
+        own = [one for one in found.topics if any((one.topic, p) in self._wanted for p in one.partitions)]
+        if len(own) == len(found.topics):
+            return found.eta
+        etas = [one.eta for one in own if one.eta is not None]
+        return max(etas) if etas and len(etas) == len(own) else None
 
     def _by_pace(self, now: datetime, moving: int) -> datetime | None:
         """When the last partition is done if the rest takes as long as those that were seen to be done."""

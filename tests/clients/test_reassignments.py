@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -192,11 +193,23 @@ def test_progress_counts_what_was_asked_for_and_takes_its_pace() -> None:
 def test_progress_prefers_the_bytes_that_the_service_knows() -> None:
     eta = NOON + timedelta(hours=1)
     found = moving((0,), (0, 1), bytes_landed=10, bytes_left=30)
-    known = Follower(WANTED).progress(NOON, Reassignments(found.topics, eta))
-    assert known == Progress(4, 1, bytes_left=60, bytes_landed=20, eta=eta)
     (other, first, second) = found.topics
+    known = Follower(WANTED).progress(NOON, Reassignments((first, second), eta))
+    assert known == Progress(4, 1, bytes_left=60, bytes_landed=20, eta=eta)
     unknown = ReassigningTopic("t2", second.partitions, (1001,), (1002,), 2)
     assert Follower(WANTED).progress(NOON, Reassignments((other, first, unknown))).bytes_left is None
+
+
+def test_what_others_move_does_not_put_off_the_end() -> None:
+    """Beside a move of two days one of some minutes was said to take two days."""
+    soon, late = NOON + timedelta(minutes=5), NOON + timedelta(days=2)
+    (other, first, second) = moving((0,), (0, 1)).topics
+    topics = replace(other, eta=late), replace(first, eta=NOON), replace(second, eta=soon)
+    assert Follower(WANTED).progress(NOON, Reassignments(topics, late)).eta == soon
+    unknown = (topics[0], topics[1], second)
+    assert Follower(WANTED).progress(NOON, Reassignments(unknown, late)).eta is None
+    elsewhere = (replace(second, partitions=(7,), eta=late), topics[1])
+    assert Follower(WANTED).progress(NOON, Reassignments(elsewhere, late)).eta == NOON
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,18 @@ def test_what_moves_already_counts_with_what_is_left_of_it(house: House, admin: 
         admin.estimate_reassignment({("t", 0): (1001, 1004)})
 
 
+def test_what_else_moves_through_the_same_links_is_said(house: House, admin: AdminClient) -> None:
+    """Both share the throttles, and the time was told as if this move had them alone."""
+    own = {("t", 0): (1001, 1003)}
+    house.cluster.start_reassignment("t", {1: (1002, 1004)})
+    assert admin.estimate_reassignment(own).warnings == (
+        "brokers [1001] send or receive in other moves, too: these share the throttles, and it takes longer",
+    )
+    house.cluster.start_reassignment("t", {0: (1001, 1003)})
+    house.cluster.finish("t", 1)
+    assert admin.estimate_reassignment(own).warnings == ()
+
+
 def test_the_rates_are_those_that_the_configured_policy_would_give(house: House) -> None:
     now = datetime.now(UTC)
     metrics = MemoryMetrics(*(builders.load(b, tx=mb(20), rx=mb(10), end=now) for b in (1001, 1002, 1003, 1004)))

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.estimate import Estimate, Goal, estimate, only, transfers, wanted_sizes
 from autothrottle.core.limits import Limits
-from autothrottle.core.loads import Loads
+from autothrottle.core.loads import Loads, Port
 from autothrottle.core.overrides import Overrides
 from autothrottle.core.plan import plan
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Observation, Policy
 from autothrottle.core.reassignment import Targets, proposal, with_proposed
 from autothrottle.core.schedule import NO_SCHEDULE, Schedule
-from autothrottle.core.topology import Snapshot
+from autothrottle.core.topology import Snapshot, TopicPartition, participants
 from autothrottle.ports.cluster import SnapshotSource
 from autothrottle.ports.log_sizes import LogSizeSource
 from autothrottle.ports.metrics import LoadSource
@@ -76,9 +76,12 @@ class Estimator:
         overrides = self.overrides.read_overrides() if goal == Goal() else Overrides()
         decided = plan(with_proposed(snapshot, found.start), loads, limits, overrides, policy=policy)
         overridden = {d.broker_id for d in decided.decisions if d.reason.is_override}
-        if ruled := sorted(overridden & {broker_id for broker_id, _ in carried.ports}):
-            which = f"{len(ruled)} of its brokers" if len(ruled) > _SHOWN else f"brokers {ruled}"
-            notes.append(f"an override rules {which}: their throttles are its own, whatever clients leave")
+        if ruled := overridden & {broker_id for broker_id, _ in carried.ports}:
+            notes.append(f"an override rules {_which(ruled)}: their throttles are its own, whatever clients leave")
+        if shared := {broker_id for broker_id, _ in _ports_of_others(snapshot, found.moving) & carried.ports.keys()}:
+            notes.append(
+                f"{_which(shared)} send or receive in other moves, too: these share the throttles, and it takes longer"
+            )
         notes += [f"broker {b} does not tell its log sizes: {why}" for b, why in sorted(sizes.problems.items())]
         return estimate(carried, decided.decisions, goal, total, notes)
 
@@ -92,6 +95,17 @@ class Estimator:
         """How many partitions have a replica on a broker that is registered."""
         listed = self.snapshots.fetch_snapshot(replicas_of=snapshot.brokers, timeout=patience.left())
         return len({(topic, p) for topics in listed.replicas.values() for topic, rows in topics.items() for p in rows})
+
+
+def _ports_of_others(snapshot: Snapshot, own: Collection[TopicPartition]) -> Set[Port]:
+    """The ports at which something else moves already."""
+    rows = {(move.topic, partition) for move in snapshot.reassignments for partition in move.partitions}
+    others = replace(snapshot, reassignments=only(snapshot.reassignments, rows.difference(own)))
+    return {(broker_id, role) for broker_id, roles in participants(others).items() for role in roles}
+
+
+def _which(broker_ids: Collection[int]) -> str:
+    return f"{len(broker_ids)} of its brokers" if len(broker_ids) > _SHOWN else f"brokers {sorted(broker_ids)}"
 
 
 class _Patience:

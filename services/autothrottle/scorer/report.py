@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
@@ -94,7 +94,13 @@ def _timelines(timeline: DataFrame, recoveries: Sequence[Row]) -> dict[str, list
 
 
 def _rows(found: DataFrame) -> list[Row]:
-    return [row.asDict(recursive=True) for row in found.collect()]
+    rows = (row.asDict(recursive=True) for row in found.collect())
+    return [{name: _in_utc(value) for name, value in row.items()} for row in rows]
+
+
+def _in_utc(value: Any) -> Any:
+    # Spark hands a time over in the zone of the driver's host, and does not say so.
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
 def as_json(results: Results) -> str:

@@ -132,9 +132,11 @@ def _new_dates(files: Mapping[Folder, FileCounts], known: DataFrame | None) -> l
 
 def _concerned(log: DataFrame, new: Collection[str]) -> tuple[set[str], DataFrame]:
     """The dates to read, and the recoveries to score: those of new dates, and whatever began on the same dates."""
+    # As folders are named, in UTC: a time that is collected is in the zone of the driver's host.
+    ends = (F.date_format(end, "yyyy-MM-dd") for end in (F.col("start"), F.coalesce("finish", "start")))
     spans = [
-        (row["recovery_id"], row["start"].date(), (row["finish"] or row["start"]).date())
-        for row in log.select("recovery_id", "start", "finish").collect()
+        (name, date.fromisoformat(start), date.fromisoformat(finish))
+        for name, start, finish in log.select("recovery_id", *ends).collect()
     ]
     fresh = {date.fromisoformat(day) for day in new}
     begun = {start for _, start, finish in spans if any(start <= day <= finish for day in fresh)}

@@ -178,7 +178,7 @@ def by_spark(log: Path, out: Path) -> Mapping[str, Any]:
     run = score(spark, ScoreSettings(log.as_uri(), out.as_uri()), lambda line: print(line, file=sys.stderr))
     found = {row["recovery_id"]: row["efficiency"] for row in run.tables["recoveries"].collect()}
     scored = time.monotonic()
-    report.gather(run.tables, run.copies)
+    report.gather(run.tables)
     ended = time.monotonic()
     jvm = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}")  # type: ignore[union-attr]
     peak = int((jvm / "status").read_text().split("VmHWM:")[1].split()[0]) / 1e6

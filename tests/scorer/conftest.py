@@ -75,4 +75,4 @@ def scored(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sco
     took = golden.write(directory / "log")
     settings = ScoreSettings((directory / "log").as_uri(), (directory / "out").as_uri())
     run = score(spark, settings)
-    return Scored(directory, took, run, report.gather(run.tables, run.copies))
+    return Scored(directory, took, run, report.gather(run.tables))

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from autothrottle.core.errors import Invalid, Missing
+from autothrottle.scorer import report
 from autothrottle.scorer.scoring import Run, ScoreSettings, score
 from tests.scorer.conftest import Scored
 
@@ -111,6 +112,26 @@ def test_rows_of_a_newer_version_are_used_and_counted(damaged: Damaged) -> None:
 
 def test_records_that_are_there_twice_count_once_and_are_counted(damaged: Damaged) -> None:
     assert damaged.run.copies == len(read(files(damaged.log, "overridden")[0]))
+
+
+def test_the_report_of_a_run_without_news_says_what_that_of_the_first_one_said(
+    damaged: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named the copies of its own run, so the second night's page had none, and counted the rows that it shows.
+
+    Of 5,000 recoveries it spoke of 1,000, the worst, and their mean.
+    """
+    monkeypatch.setattr(report, "_MOST_RECOVERIES", 2)
+    again = damaged.again()
+    assert again.dates_read == ()
+    found = report.gather(again.tables)
+    assert len(found.recoveries) == 2
+    assert found.copies == damaged.run.copies > 0
+    worst = min(damaged.efficiency.values())
+    assert found.count == 5
+    assert found.worst_efficiency == pytest.approx(worst)
+    assert found.mean_efficiency == pytest.approx(sum(damaged.efficiency.values()) / 5)
+    assert "<p>5 recoveries. " in report.as_html(found)
 
 
 def test_a_second_run_reads_only_the_new_date(damaged: Damaged, scored: Scored) -> None:

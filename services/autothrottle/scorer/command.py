@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _tell("no recovery has ended yet")
             return 0
         _tell("weighing other settings")
-        write_report(report.gather(run.tables, run.copies), out)
+        write_report(report.gather(run.tables), out)
         _tell(f"report: {out}/report.html")
     except AutothrottleError as error:
         print(error, file=sys.stderr)

@@ -50,10 +50,16 @@ class Results:
     recommendations: Sequence[Row] = ()
     timelines: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     """Cluster -> the decisions for the slowest port of its worst recovery, in order."""
+    count: int = 0
+    """Of all recoveries whose efficiency is known, shown or not; as the three that follow."""
+    mean_efficiency: float | None = None
+    """None: there is none."""
+    worst_efficiency: float | None = None
     copies: int = 0
+    """Records that were there twice."""
 
 
-def gather(tables: Mapping[str, DataFrame], copies: int) -> Results:
+def gather(tables: Mapping[str, DataFrame]) -> Results:
     """Return what a report shows of the tables of all runs; they are small, but for the timeline."""
     timeline = tables["timeline"]
     # In one partition nothing has to be sent around.
@@ -66,6 +72,7 @@ def gather(tables: Mapping[str, DataFrame], copies: int) -> Results:
     ).collect()
     cells = [Cell(**row.asDict()) for row in grid]
     worst = _rows(timeline.transform(scores.worst_decisions))
+    (whole,) = _rows(recoveries.transform(_whole))
     return Results(
         recoveries=shown,
         clusters=[{k: v for k, v in row.items() if k != "date"} for row in groups if row["date"] is None],
@@ -76,7 +83,17 @@ def gather(tables: Mapping[str, DataFrame], copies: int) -> Results:
         surface=[asdict(cell) for cell in sorted(cells, key=Cell.order)],
         recommendations=[asdict(found) for found in recommended(cells)],
         timelines=_timelines(timeline, shown),
-        copies=copies,
+        **whole,
+    )
+
+
+def _whole(recoveries: DataFrame) -> DataFrame:
+    """Return one row: what a report says of all recoveries together, under the names of `Results`."""
+    return recoveries.agg(
+        F.count("efficiency").alias("count"),
+        F.avg("efficiency").alias("mean_efficiency"),
+        F.min("efficiency").alias("worst_efficiency"),
+        F.coalesce(F.sum("copies"), F.lit(0)).alias("copies"),
     )
 
 
@@ -143,13 +160,12 @@ def as_html(results: Results) -> str:
 
 
 def _summary(results: Results) -> str:
-    efficiencies = [row["efficiency"] for row in results.recoveries if row["efficiency"] is not None]
-    if not efficiencies:
+    if results.mean_efficiency is None or results.worst_efficiency is None:
         return "<p>No recovery has ended yet.</p>"
-    mean = sum(efficiencies) / len(efficiencies)
     return (
-        f"<p>{len(efficiencies):,} recoveries. Efficiency (the time at best, which leaves clients their share, by the "
-        f"time it took): mean {mean:.2f}, worst {min(efficiencies):.2f}. Above 1 the share was not kept.</p>"
+        f"<p>{results.count:,} recoveries. Efficiency (the time at best, which leaves clients their share, by the time "
+        f"it took): mean {results.mean_efficiency:.2f}, worst {results.worst_efficiency:.2f}. Above 1 the share was "
+        "not kept. Times are UTC.</p>"
     )
 
 

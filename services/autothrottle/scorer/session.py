@@ -7,16 +7,22 @@ from pathlib import Path
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
+_NEEDED = {
+    # What is skipped is counted by the scorer itself.
+    "spark.sql.files.ignoreCorruptFiles": "true",
+    # Folders are named by dates in UTC.
+    "spark.sql.session.timeZone": "UTC",
+    # A run writes some dates of a table; all others stay.
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    # The name of a cluster may look like a number.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+}
+"""Without these scores are wrong, or lost: a cluster's own defaults do not count."""
+
 _SETTINGS = {
     "spark.app.name": "autothrottle score",
     # The JVM does not compile a longer method, but interprets it.
     "spark.sql.codegen.hugeMethodLimit": "8000",
-    # What is skipped is counted by the scorer itself.
-    "spark.sql.files.ignoreCorruptFiles": "true",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.sources.partitionOverwriteMode": "dynamic",
-    # The name of a cluster may look like a number.
-    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 
@@ -38,7 +44,14 @@ _MOST_PARTITIONS = "64"
 
 
 def open_session(master: str = "", **settings: str) -> SparkSession:
-    """Return a session; what spark-submit, or the caller, has set already stays.
+    """Return a session with the `configuration` of these."""
+    session = SparkSession.builder.config(conf=configuration(master, **settings)).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def configuration(master: str = "", **settings: str) -> SparkConf:
+    """Return Spark's settings; what spark-submit has set already stays, but for what scores depend on.
 
     Args:
         master: as Spark knows it; "" is what spark-submit says, `local[*]` without it.
@@ -52,9 +65,9 @@ def open_session(master: str = "", **settings: str) -> SparkSession:
     for name, value in wanted.items():
         if name == "spark.master" or not configuration.contains(name):
             configuration.set(name, value)
-    session = SparkSession.builder.config(conf=configuration).getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    for name, value in _NEEDED.items():
+        configuration.set(name, value)
+    return configuration
 
 
 def location(uri: str, spark: SparkSession) -> str:

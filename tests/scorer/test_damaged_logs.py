@@ -173,6 +173,23 @@ def test_what_a_run_that_died_has_not_scored_the_next_one_does(
     assert score(spark, settings).dates_read == ()
 
 
+def test_a_run_with_another_ratio_scores_by_it_what_was_scored_before(
+    spark: SparkSession, scored: Scored, tmp_path: Path
+) -> None:
+    """It said that nothing was new, and the report that it wrote had the efficiencies of the ratio before."""
+    for kind in ("decisions", "reassignments"):
+        part = Path(kind, "cluster=perfect")
+        shutil.copytree(scored.directory / "log" / part, tmp_path / "log" / part)
+
+    def efficiency(ratio: float) -> float:
+        run = score(spark, ScoreSettings((tmp_path / "log").as_uri(), (tmp_path / "out").as_uri(), ratio))
+        (row,) = run.tables["recoveries"].collect()
+        return float(row["efficiency"])
+
+    assert efficiency(0.9) == pytest.approx(1.0, abs=0.02)
+    assert efficiency(0.45) == pytest.approx(2.0, abs=0.04)
+
+
 def test_no_log_and_a_ratio_out_of_range_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     place = tmp_path.as_uri()
     with pytest.raises(Missing, match="there is no decision log"):

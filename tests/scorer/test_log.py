@@ -32,6 +32,6 @@ def test_files_that_gave_no_row_are_unreadable_whatever_characters_their_cluster
         Row(file=f"{PLACE}/b.parquet", rows=50, incomplete_rows=0, newer_rows=50),
     ]
     empty = ("east", "2026-11-05")
-    found = quality({folder: FileCounts(3, 1), empty: FileCounts(1, 0)}, read)
-    # Files, unreadable ones, those of reassignments; rows, incomplete and newer ones.
-    assert found == [(*folder, 3, 1, 1, 150, 3, 50), (*empty, 1, 1, 0, 0, 0, 0)]
+    found = quality({folder: FileCounts(3, 1), empty: FileCounts(1, 0)}, read, 0.9)
+    # Files, unreadable ones, those of reassignments; rows, incomplete and newer ones; by which ratio.
+    assert found == [(*folder, 3, 1, 1, 150, 3, 50, 0.9), (*empty, 1, 1, 0, 0, 0, 0, 0.9)]

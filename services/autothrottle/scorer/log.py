@@ -30,10 +30,10 @@ Folder = tuple[str, str]
 
 QUALITY = (
     "cluster string, date string, files long, unreadable_files long, reassignment_files long, "
-    "rows long, incomplete_rows long, newer_rows long"
+    "rows long, incomplete_rows long, newer_rows long, ratio double"
 )
 """The columns of `quality`: `files` and `unreadable_files` are those of decisions, `rows` and the others as
-`rows_by_file` counts them."""
+`rows_by_file` counts them; `ratio` is the share that the bound was worked out by."""
 
 _FILE = re.compile(r"/cluster=([^/]+)/date=([^/]+)/[^/]+$")
 """What a path ends with."""
@@ -113,12 +113,13 @@ def rows_by_file(decisions: DataFrame) -> DataFrame:
     )
 
 
-def quality(files: Mapping[Folder, FileCounts], read: Iterable[Row]) -> list[tuple[str | int, ...]]:
+def quality(files: Mapping[Folder, FileCounts], read: Iterable[Row], ratio: float) -> list[tuple[str | float, ...]]:
     """Return one row per cluster and date: what was read of it, and what was not; `QUALITY` are its columns.
 
     Args:
         files: what is there.
         read: rows of `rows_by_file`, of the same dates.
+        ratio: the reference share that they are scored by.
     """
     found: dict[Folder, list[int]] = {folder: [0, 0, 0, 0] for folder in files}
     for row in read:
@@ -126,7 +127,14 @@ def quality(files: Mapping[Folder, FileCounts], read: Iterable[Row]) -> list[tup
             counts = (1, row["rows"], row["incomplete_rows"], row["newer_rows"])
             found[folder] = [sum(pair) for pair in zip(found[folder], counts, strict=True)]
     return [
-        (*folder, files[folder].decisions, files[folder].decisions - readable, files[folder].reassignments, *counts)
+        (
+            *folder,
+            files[folder].decisions,
+            files[folder].decisions - readable,
+            files[folder].reassignments,
+            *counts,
+            ratio,
+        )
         for folder, (readable, *counts) in found.items()
     ]
 

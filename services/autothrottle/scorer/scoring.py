@@ -76,8 +76,9 @@ def score(spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], No
         raise Missing(
             f"there is no decision log in {reader.uri}; start a planner with --decisions, or name another place"
         )
-    known = None if settings.anew else _table(spark, settings.out, "quality")
-    new = _new_dates(files, known)
+    # An older version's tables lack a column.
+    known = None if settings.anew else _table(spark, settings.out, "quality", QUALITY)
+    new = _new_dates(files, known, settings.ratio)
     if not new:
         tell("nothing is new since the last run")
         return Run(tables=_tables(spark, settings.out))
@@ -86,7 +87,8 @@ def score(spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], No
     dates, touched = _concerned(log, new)
     tell(f"reading {len(dates)} dates of decisions")
     fresh = {folder: counts for folder, counts in files.items() if folder[1] in new}
-    read = spark.createDataFrame(quality(fresh, rows_by_file(reader.decisions(new)).collect()), QUALITY)
+    counted = quality(fresh, rows_by_file(reader.decisions(new)).collect(), settings.ratio)
+    read = spark.createDataFrame(counted, QUALITY)
     decisions = reader.decisions(sorted(dates)).transform(usable).transform(in_recoveries, touched)
     tell("scoring ports and recoveries")
     ports = _stretches(decisions, touched, settings.ratio).transform(scores.ports, touched).transform(_by_date).cache()
@@ -122,10 +124,14 @@ def _timeline(found: DataFrame) -> DataFrame:
     )
 
 
-def _new_dates(files: Mapping[Folder, FileCounts], known: DataFrame | None) -> list[str]:
-    """The dates with other files than at the last run; a reassignment's end may be there later than its decisions."""
+def _new_dates(files: Mapping[Folder, FileCounts], known: DataFrame | None, ratio: float) -> list[str]:
+    """The dates with other files than at the last run, or scored by another ratio then.
+
+    A reassignment's end may be there later than its decisions.
+    """
     columns = ("cluster", "date", "files", "reassignment_files")
-    counted = {tuple(row) for row in known.select(*columns).collect()} if known is not None else set()
+    by_this = known.where(F.col("ratio") == ratio) if known is not None else None
+    counted = {tuple(row) for row in by_this.select(*columns).collect()} if by_this is not None else set()
     now = ((*folder, counts.decisions, counts.reassignments) for folder, counts in files.items())
     return sorted({row[1] for row in now if row not in counted})
 
@@ -160,7 +166,7 @@ def _write(found: DataFrame, out: str, table: str) -> None:
     found.write.mode("overwrite").partitionBy("cluster", "date").parquet(f"{out}/{table}")
 
 
-def _table(spark: SparkSession, out: str, table: str, schema: StructType | None = None) -> DataFrame | None:
+def _table(spark: SparkSession, out: str, table: str, schema: StructType | str | None = None) -> DataFrame | None:
     """A table of all runs; where its columns are not given they are looked for in the files."""
     try:
         return (spark.read.schema(schema) if schema else spark.read).parquet(f"{out}/{table}")

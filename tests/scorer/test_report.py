@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from autothrottle.scorer.command import write_report
+from autothrottle.scorer.report import Results, as_json
 from tests.scorer import golden
 from tests.scorer.conftest import Scored
 
@@ -60,6 +61,21 @@ def test_json_and_csv_have_every_recovery(out: Path) -> None:
     with (out / "recoveries.csv").open() as file:
         rows = {row["cluster"]: float(row["efficiency"]) for row in csv.DictReader(file)}
     assert rows["halved"] == pytest.approx(0.5, abs=0.02)
+
+
+def test_json_has_null_for_a_time_that_never_ends() -> None:
+    """A setting under which a port would never be done has infinitely many seconds.
+
+    Python writes `Infinity` for them, which is no JSON: jq, browsers and whatever else reads results.json refused all
+    of it.
+    """
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    results = Results(surface=[{"cluster": "kafka", "ratio": 0.3, "estimated_seconds": float("inf")}])
+    found = json.loads(as_json(results), parse_constant=refuse)
+    assert found["surface"] == [{"cluster": "kafka", "ratio": 0.3, "estimated_seconds": None}]
 
 
 def test_chromium_shows_the_plots_without_a_network(out: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -121,10 +122,15 @@ def _in_utc(value: Any) -> Any:
 
 
 def as_json(results: Results) -> str:
-    """Return the results, timelines left out, as one JSON object."""
+    """Return the results, timelines left out, as one JSON object; times that never end are null."""
     names = ("clusters", "instance_types", "trends", "recoveries", "worst", "recommendations", "surface", "quality")
-    found = {name: list(getattr(results, name)) for name in names} | {"copies": results.copies}
-    return json.dumps(found, default=_plain, indent=1)
+    found = {name: [_finite(row) for row in getattr(results, name)] for name in names} | {"copies": results.copies}
+    return json.dumps(found, default=_plain, indent=1, allow_nan=False)
+
+
+def _finite(row: Row) -> Row:
+    """The row with null for what never ends: JSON has no infinity."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
 
 
 def _plain(value: Any) -> Any:

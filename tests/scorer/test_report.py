@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from autothrottle.scorer.command import write_report
 from autothrottle.scorer.report import Results, as_json
@@ -36,9 +37,9 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def out(scored: Scored) -> Path:
+def out(spark: SparkSession, scored: Scored) -> Path:
     """Where the report of the golden logs is."""
-    write_report(scored.results, scored.out)
+    write_report(spark, scored.results, scored.out)
     return scored.directory / "out"
 
 

@@ -6,15 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
-from pyarrow import fs
+from pyspark.sql import SparkSession
 
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.score import REFERENCE_RATIO
 from autothrottle.scorer import report
 from autothrottle.scorer.scoring import ScoreSettings, score
-from autothrottle.scorer.session import location, open_session
+from autothrottle.scorer.session import location, open_session, write_text
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -57,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _tell("no recovery has ended yet")
             return 0
         _tell("weighing other settings")
-        write_report(report.gather(run.tables), out)
+        write_report(spark, report.gather(run.tables), out)
         _tell(f"report: {out}/report.html")
     except AutothrottleError as error:
         print(error, file=sys.stderr)
@@ -67,24 +66,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_report(results: report.Results, out: str) -> None:
-    """Write the page, the JSON and the CSV of a report, each whole.
+def write_report(spark: SparkSession, results: report.Results, out: str) -> None:
+    """Write the page, the JSON and the CSV of a report beside the tables.
 
     Args:
+        spark: the session, whose Hadoop reaches whatever it has written the tables to.
         results: what they say.
         out: where, as Hadoop knows it.
     """
-    files, root = fs.FileSystem.from_uri(out.replace("s3a://", "s3://", 1))
     texts = {
         "report.html": report.as_html(results),
         "results.json": report.as_json(results),
         "recoveries.csv": report.as_csv(results.recoveries),
     }
-    if isinstance(files, fs.LocalFileSystem):
-        Path(root).mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        with files.open_output_stream(f"{root}/{name}") as stream:
-            stream.write(text.encode())
+        write_text(spark, f"{out}/{name}", text)
 
 
 def _tell(line: str) -> None:

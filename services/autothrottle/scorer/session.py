@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
@@ -71,8 +72,30 @@ def configuration(master: str = "", **settings: str) -> SparkConf:
 
 
 def location(uri: str, spark: SparkSession) -> str:
-    """Return a place as Hadoop knows it: a path without scheme is a local one where Spark runs locally."""
+    """Return a place as Hadoop knows it, which takes what a path is called as it is, blanks and all.
+
+    A path without scheme is a local one where Spark runs locally.
+    """
     if "://" in uri or uri.startswith("file:"):
         return uri.rstrip("/")
     is_local = str(spark.sparkContext.master).startswith(("local", "spark://127.0.0.1", "spark://localhost"))
-    return Path(uri).absolute().as_uri() if is_local else uri.rstrip("/")
+    return f"file://{Path(uri).absolute()}" if is_local else uri.rstrip("/")
+
+
+def write_text(spark: SparkSession, place: str, text: str) -> None:
+    """Write a file, in place of one that is there.
+
+    Args:
+        spark: the session; whatever it can write tables to will do.
+        place: the file, as Hadoop knows it.
+        text: what it shall hold.
+    """
+    context: Any = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(place)
+    files = path.getFileSystem(context._jsc.hadoopConfiguration())
+    files.setWriteChecksum(False)  # of a local file it would be a second one
+    stream = files.create(path, True)
+    try:
+        stream.write(text.encode())
+    finally:
+        stream.close()

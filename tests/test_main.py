@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from autothrottle.__main__ import main
 COMMANDS = ("run", "discovery", "metrics", "planner", "applier", "admin", "gateway", "uninstall")
 SECONDS = 60
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
+SCENARIO = Path(__file__).resolve().parents[1] / "deploy" / "scenario.toml"
 
 
 pytestmark = pytest.mark.usefixtures("no_options_of_the_machine")
@@ -65,31 +68,6 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str], arguments: 
     assert all(f"\n  {command} " in said.out for command in (*COMMANDS, "demo"))
 
 
-@pytest.mark.parametrize(
-    ("command", "module", "package", "extra"),
-    [
-        ("demo", "autothrottle.lab.demo", "rich.console", "lab"),
-        ("score", "autothrottle.scorer.command", "pyarrow", "score"),
-    ],
-)
-def test_a_command_whose_extra_is_not_installed_names_it(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-    module: str,
-    package: str,
-    extra: str,
-) -> None:
-    """README installs the extra `service` alone: there both were a traceback."""
-    monkeypatch.delitem(sys.modules, module, raising=False)
-    monkeypatch.setitem(sys.modules, package, None)
-    assert main([command, "--help"]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith(f"{command} needs the extra `{extra}`, which is not installed (")
-    assert said.err.endswith(f". Fix: pip install '.[{extra}]'\n")
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_a_help_with_all_options(capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert main((command, "--help")) == 0
@@ -132,6 +110,55 @@ def test_client_properties_that_kafka_would_not_understand_are_refused_without_s
     assert "ERROR sasl.jaas.config is not" in ended.stderr and "Fix: give org.apache.kafka" in ended.stderr
     assert "hush" not in ended.stderr + ended.stdout
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "absent", "extra"),
+    [("score", "pyspark", "score"), ("demo", "rich", "lab")],
+)
+def test_a_command_whose_extra_is_not_installed_says_which_one_it_is(command: str, absent: str, extra: str) -> None:
+    """README installs the services for deployment, without Spark; `score` there ended with a traceback."""
+    program = (
+        f"import sys; sys.modules[{absent!r}] = None; "
+        f"from autothrottle.__main__ import main; sys.exit(main([{command!r}, '--help']))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert ended.returncode == 1
+    said = f"autothrottle {command}: {absent} is not installed. Fix: install autothrottle with the extra `{extra}`\n"
+    assert (ended.stdout, ended.stderr) == ("", said)
+
+
+def test_what_is_interrupted_ends_with_status_130_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """Services stop on a signal; what ends by itself (`simulate`, `score`, `uninstall`) died of a KeyboardInterrupt."""
+    interrupt = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    try:
+        assert main(["simulate", str(SCENARIO)]) == 130
+    finally:
+        interrupt.cancel()
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("--version",)])
+def test_nobody_who_reads_the_output_is_no_traceback(arguments: tuple[str, ...]) -> None:
+    """`autothrottle run --help | true` told of an exception that was ignored, and ended with status 120."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "autothrottle", *arguments]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("program", ["autothrottle --version", "autothrottle_client.throttlectl completion bash"])
+def test_a_closed_output_is_no_traceback(program: str) -> None:
+    command = f'exec "$0" -m {program} >&-'
+    ended = subprocess.run(
+        ["sh", "-c", command, sys.executable], stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_an_address_in_use_is_a_failure_that_names_the_fix() -> None:

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
     try:
         status = _run(arguments)
-        sys.stdout.flush()
+        print(end="", flush=True)  # also where there is no standard output
         return status
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

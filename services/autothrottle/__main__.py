@@ -11,7 +11,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from importlib import import_module
 
 from autothrottle import __version__
 from autothrottle.composition import Composition, Peers, validate_kafka_settings
@@ -30,6 +31,7 @@ log = logging.getLogger("autothrottle")
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 130, 141
 
 
 def _service(name: str, build: Callable[[Composition], Servicer]) -> Callable[[Composition], None]:
@@ -109,6 +111,12 @@ _SERVICES: dict[str, tuple[Callable[[Composition], None], tuple[str, ...]]] = {
 _ROLES = ("discovery", "metrics", "planner", "applier", "admin", "gateway")
 """What `run` is."""
 
+_WITH_EXTRAS = {
+    "demo": ("autothrottle.lab.demo", "lab"),
+    "score": ("autothrottle.scorer.command", "score"),
+}
+"""Name -> (the module whose `main` it is, the extra that has what it imports and that is not everywhere)."""
+
 _KAFKA_COMMANDS = ("discovery", "applier", "admin", "run", "uninstall")
 """Those that talk to Kafka."""
 
@@ -132,31 +140,28 @@ Commands:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status: 0, 1 when it failed, 2 when it was called wrongly."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Run one command; return the exit status.
+
+    0, 1 when it failed, 2 when it was called wrongly, 130 when it was interrupted, 141 when nobody reads its output.
+    """
+    try:
+        return _main(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _main(arguments: list[str]) -> int:
     command = arguments.pop(0) if arguments else ""
     if command in ("-version", "--version", "version"):
-        print(__version__)
-        return 0
+        return _show(__version__)
     if command in ("-help", "--help", "-h", "help"):
-        print(_USAGE, end="")
-        return 0
-    if command == "demo":
-        try:
-            from autothrottle.lab.demo import main as demo
-        except ImportError as error:
-            return _lacks_extra(command, "lab", error)
-        return demo(arguments)
+        return _show(_USAGE.rstrip())
     if command == "simulate":
         from autothrottle.lab.simulate import main as simulate
 
         return simulate(arguments)
-    if command == "score":
-        try:
-            from autothrottle.scorer.command import main as score
-        except ImportError as error:
-            return _lacks_extra(command, "score", error)
-        return score(arguments)
+    if command in _WITH_EXTRAS:
+        return _with_extra(command, arguments)
     if command not in (*_SERVICES, "uninstall"):
         what = f"unknown command {command!r}" if command else "no command is given"
         print(f"{what}\n\n{_USAGE}", end="", file=sys.stderr)
@@ -164,10 +169,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _configured(command, arguments)
 
 
-def _lacks_extra(command: str, extra: str, error: ImportError) -> int:
-    said = f"{command} needs the extra `{extra}`, which is not installed ({error}). Fix: pip install '.[{extra}]'"
-    print(said, file=sys.stderr)
-    return EXIT_FAILED
+def _show(text: str) -> int:
+    try:
+        print(text, flush=True)
+        return 0
+    except BrokenPipeError:
+        # What is still buffered must not fail a second time when the interpreter ends.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+
+
+def _with_extra(command: str, arguments: Sequence[str]) -> int:
+    module, extra = _WITH_EXTRAS[command]
+    try:
+        run: Callable[[Sequence[str]], int] = import_module(module).main
+    except ModuleNotFoundError as error:
+        absent = (error.name or "").partition(".")[0]
+        if absent == "autothrottle":
+            raise
+        fix = f"Fix: install autothrottle with the extra `{extra}`"
+        print(f"autothrottle {command}: {absent} is not installed. {fix}", file=sys.stderr)
+        return EXIT_FAILED
+    return run(arguments)
 
 
 def _configured(command: str, arguments: Sequence[str]) -> int:
@@ -178,8 +202,7 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return EXIT_USAGE
     if configuration.version or configuration.help:
-        print(__version__ if configuration.version else help_text(command))
-        return 0
+        return _show(__version__ if configuration.version else help_text(command))
     configure_logs(configuration.log_format, configuration.log_level)
     for warning in configuration.warnings:
         log.warning("%s", warning)

@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     """
     try:
         status = _run(argv)
-        sys.stdout.flush()
+        print(end="", flush=True)  # also where there is no standard output
         return status
     except BrokenPipeError:
         # What is still buffered must not fail a second time when the interpreter ends.

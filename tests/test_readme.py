@@ -212,3 +212,15 @@ def test_the_copied_files_exist_and_the_unit_uses_them() -> None:
     unit = (ROOT / "deploy" / "autothrottle.service").read_text()
     assert "/opt/autothrottle/bin/autothrottle run --config /etc/autothrottle/autothrottle.toml" in unit
     assert "EnvironmentFile=/etc/autothrottle/keys" in unit
+
+
+def test_the_unit_may_write_where_the_examples_log_decisions() -> None:
+    """All of the file system was read-only for the unit: with `decisions` as README has it no planner started."""
+    unit = (ROOT / "deploy" / "autothrottle.service").read_text()
+    assert "ProtectSystem=strict" in unit
+    states = {f"/var/lib/{name}" for name in re.findall(r"^StateDirectory=(\S+)$", unit, re.MULTILINE)}
+    places = set(
+        re.findall(r"/var/lib/[\w/-]+", README + OPTIONS["decisions"].example + OPTIONS["decisions-spool"].example)
+    )
+    assert places
+    assert [place for place in places if not any(place.startswith(f"{state}/") for state in states)] == []

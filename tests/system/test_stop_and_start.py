@@ -194,6 +194,31 @@ def test_uninstalling_gives_everything_back_and_is_refused_while_a_planner_runs(
         assert sorted(left) == [recovery.own.overrides, recovery.own.term]
 
 
+def test_uninstalling_where_kafka_is_not_gives_nothing_back_and_forgets_nothing(
+    fresh_zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """Without the services' --zk-prefix, or with ZooKeeper for a Kafka that has none, Kafka's nodes were not found.
+
+    That looked like a cluster whose throttles somebody had removed: the ledger went, "5 configs were given back", and
+    the throttles stood for ever, nobody's. A planner that was started so forgot them in the same way.
+    """
+    with SimulatedRecovery(fresh_zookeeper, tmp_path, {"orders": [1_000] * 3}) as recovery:
+        before = recovery.configs()
+        with recovery.services() as services:
+            recovery.start_move()
+            recovery.wait_until_throttled()
+            for process in services.processes.values():
+                process.kill()
+        throttled = recovery.ledger().keys()
+        astray = recovery.deployment().process("uninstall", "astray", {"zk-prefix": "/no-kafka"})
+        assert ended(astray) == 1, astray.log_end()
+        assert "/no-kafka/brokers/ids does not exist in ZooKeeper, so Kafka is not there" in astray.log_end(1)
+        assert recovery.ledger().keys() == throttled
+        assert recovery.is_throttled()
+        assert ended(recovery.deployment().process("uninstall", "uninstall", {})) == 0
+        assert recovery.configs() == before
+
+
 def test_an_idle_start_changes_nothing_and_what_others_set_outlives_a_recovery(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:

@@ -93,6 +93,10 @@ class ZnodeMirror:
         """The children of a node, by name; empty when there is no such node."""
         return self._values.get((Part.CHILDREN, path)) or ()
 
+    def is_there(self, path: str) -> bool:
+        """Whether there is a node whose children are mirrored, be it without any."""
+        return self._values.get((Part.CHILDREN, path)) is not None
+
     def is_stale(self, root: str) -> bool:
         """Return whether there is something to read at a path or below it."""
         with self._lock:

@@ -124,6 +124,7 @@ class ZooKeeperSnapshots:
             return replace(offered, replicas=self._moves.replicas_on(on_brokers))
         with self._locked(deadline, timeout):
             version = self._refresh(deadline, min_version)
+            self._demand_kafka()
             snapshot = self._snapshot(version, self._moves.reassignments)
             found = replace(
                 snapshot,
@@ -297,6 +298,19 @@ class ZooKeeperSnapshots:
         return set()
 
     # What is handed out.
+
+    def _demand_kafka(self) -> None:
+        """Return when Kafka has its nodes here; a chroot that is none would look like a cluster that has lost all.
+
+        Raises:
+            Incomplete: it has not.
+        """
+        # Brokers make it when they first start, and nobody removes it.
+        if not self._mirror.is_there(self._kafka.broker_ids):
+            raise Incomplete(
+                f"{self._kafka.broker_ids} does not exist in ZooKeeper, so Kafka is not there, or not yet. "
+                "Fix: check zk-prefix, Kafka's chroot, and zk-addr; Kafka without ZooKeeper needs kafka-backend admin"
+            )
 
     def _brokers(self) -> frozenset[int]:
         ids = (broker_id_of(name) for name in self._mirror.children(self._kafka.broker_ids))

@@ -27,6 +27,12 @@ README = (ROOT / "README.md").read_text("utf-8")
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
 FOREIGN_FLAGS = {
     "json",
+    "alter",
+    "bootstrap-server",
+    "delete-config",
+    "entity-name",
+    "entity-type",
+    "now",
     "millions",
     "throttle",
     "addr",
@@ -69,7 +75,7 @@ FOREIGN_FLAGS = {
     "uneven",
     "whole",
 }
-"""Of the demo, simulations, scorer, spark-submit, Kafka's own tool, throttlectl, chaos runs, benches and tests."""
+"""Of the demo, simulations, scorer, spark-submit, systemctl, Kafka's tools, throttlectl, chaos, benches and tests."""
 
 
 def section(title: str) -> str:
@@ -223,4 +229,4 @@ def test_the_unit_may_write_where_the_examples_log_decisions() -> None:
         re.findall(r"/var/lib/[\w/-]+", README + OPTIONS["decisions"].example + OPTIONS["decisions-spool"].example)
     )
     assert places
-    assert [place for place in places if not any(place.startswith(f"{state}/") for state in states)] == []
+    assert [place for place in places if not any(f"{place}/".startswith(f"{state}/") for state in states)] == []

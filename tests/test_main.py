@@ -130,6 +130,13 @@ def test_a_command_whose_extra_is_not_installed_says_which_one_it_is(command: st
     assert (ended.stdout, ended.stderr) == ("", said)
 
 
+def test_without_java_the_scorer_says_that_it_needs_one(tmp_path: Path) -> None:
+    ended = process("score", "--decisions", str(tmp_path), "--out", str(tmp_path / "out"), JAVA_HOME="/nowhere")
+    assert ended.returncode == 1
+    assert "Spark does not start: " in ended.stderr and "Fix: it needs Java >= 17" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_what_is_interrupted_ends_with_status_130_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     """Services stop on a signal; what ends by itself (`simulate`, `score`, `uninstall`) died of a KeyboardInterrupt."""
     interrupt = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))

@@ -48,7 +48,11 @@ def _share(text: str) -> float:
 def main(argv: Sequence[str] | None = None) -> int:
     """Score a decision log; return the exit status: 0, 1 when it failed, 2 when it was called wrongly."""
     arguments = make_parser().parse_args(argv)
-    spark = open_session(arguments.master)
+    try:
+        spark = open_session(arguments.master)
+    except AutothrottleError as error:
+        print(error, file=sys.stderr)
+        return 1
     try:
         decisions, out = location(arguments.decisions, spark), location(arguments.out, spark)
         run = score(spark, ScoreSettings(decisions, out, arguments.ratio, arguments.anew), _tell)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from autothrottle.core.errors import Invalid, Unavailable
 
 _NEEDED = {
     # What is skipped is counted by the scorer itself.
@@ -45,8 +49,18 @@ _MOST_PARTITIONS = "64"
 
 
 def open_session(master: str = "", **settings: str) -> SparkSession:
-    """Return a session with the `configuration` of these."""
-    session = SparkSession.builder.config(conf=configuration(master, **settings)).getOrCreate()
+    """Return a session with the `configuration` of these.
+
+    Raises:
+        Unavailable: Spark does not start.
+    """
+    try:
+        session = SparkSession.builder.config(conf=configuration(master, **settings)).getOrCreate()
+    except (PySparkException, Py4JJavaError) as error:
+        reason = str(getattr(error, "java_exception", error)).splitlines()[0]
+        raise Unavailable(
+            f"Spark does not start: {reason}. Fix: it needs Java >= 17 (JAVA_HOME), and a --master that answers"
+        ) from None
     session.sparkContext.setLogLevel("ERROR")
     return session
 
@@ -75,11 +89,28 @@ def location(uri: str, spark: SparkSession) -> str:
     """Return a place as Hadoop knows it, which takes what a path is called as it is, blanks and all.
 
     A path without scheme is a local one where Spark runs locally.
+
+    Raises:
+        Invalid: Hadoop has nothing by which to reach it.
     """
-    if "://" in uri or uri.startswith("file:"):
-        return uri.rstrip("/")
+    has_scheme = "://" in uri or uri.startswith("file:")
     is_local = str(spark.sparkContext.master).startswith(("local", "spark://127.0.0.1", "spark://localhost"))
-    return f"file://{Path(uri).absolute()}" if is_local else uri.rstrip("/")
+    place = uri.rstrip("/") if has_scheme or not is_local else f"file://{Path(uri).absolute()}"
+    try:
+        _file_system(spark, place)
+    except (PySparkException, Py4JJavaError) as error:
+        reason = str(getattr(error, "java_exception", error)).splitlines()[0]
+        raise Invalid(
+            f"{uri!r} cannot be reached: {reason}. "
+            "Fix: put the store's Hadoop connector among Spark's jars, or name another place"
+        ) from None
+    return place
+
+
+def _file_system(spark: SparkSession, place: str) -> Any:
+    """Hadoop's, of a place."""
+    context: Any = spark.sparkContext
+    return context._jvm.org.apache.hadoop.fs.Path(place).getFileSystem(context._jsc.hadoopConfiguration())
 
 
 def write_text(spark: SparkSession, place: str, text: str) -> None:
@@ -91,10 +122,9 @@ def write_text(spark: SparkSession, place: str, text: str) -> None:
         text: what it shall hold.
     """
     context: Any = spark.sparkContext
-    path = context._jvm.org.apache.hadoop.fs.Path(place)
-    files = path.getFileSystem(context._jsc.hadoopConfiguration())
+    files = _file_system(spark, place)
     files.setWriteChecksum(False)  # of a local file it would be a second one
-    stream = files.create(path, True)
+    stream = files.create(context._jvm.org.apache.hadoop.fs.Path(place), True)
     try:
         stream.write(text.encode())
     finally:

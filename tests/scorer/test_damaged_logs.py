@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from autothrottle.core.errors import Invalid, Missing
+from autothrottle.lab.virtual import BEGIN
 from autothrottle.scorer import report
 from autothrottle.scorer.scoring import Run, ScoreSettings, score
+from tests.scorer import golden
 from tests.scorer.conftest import Scored
 
 
@@ -188,6 +191,35 @@ def test_a_run_with_another_ratio_scores_by_it_what_was_scored_before(
 
     assert efficiency(0.9) == pytest.approx(1.0, abs=0.02)
     assert efficiency(0.45) == pytest.approx(2.0, abs=0.04)
+
+
+def test_what_comes_late_of_an_earlier_leader_makes_one_recovery_of_two(spark: SparkSession, tmp_path: Path) -> None:
+    """The spool of a planner that was killed becomes files when its host is back, days later perhaps.
+
+    Until then the next leader's part is a recovery of its own. It stayed one beside the whole, for ever, where it had
+    begun on another date: no later run wrote to that date again.
+    """
+    at = BEGIN.replace(day=8, hour=23, minute=54)
+    two_days = golden.scenario(8, begin=at, failover=(timedelta(minutes=7), timedelta(0)))
+    golden.play(tmp_path / "log", "late", two_days)
+    first = [path for path in (tmp_path / "log").rglob("late-0000000001-*.parquet")]
+    spools = {path: path.with_suffix(".spool") for path in first}
+    assert first
+    settings = ScoreSettings((tmp_path / "log").as_uri(), (tmp_path / "out").as_uri())
+
+    def recoveries() -> list[tuple[str, int]]:
+        run = score(spark, settings)
+        assert {row["recovery_id"] for row in run.tables["timeline"].collect()} == {
+            row["recovery_id"] for row in run.tables["recoveries"].collect()
+        }
+        return [(row["date"], row["terms"]) for row in run.tables["recoveries"].collect()]
+
+    for path, spool in spools.items():
+        path.rename(spool)
+    assert recoveries() == [("2026-11-09", 1)]
+    for path, spool in spools.items():
+        spool.rename(path)
+    assert recoveries() == [("2026-11-08", 2)]
 
 
 def test_no_log_and_a_ratio_out_of_range_are_refused(spark: SparkSession, tmp_path: Path) -> None:

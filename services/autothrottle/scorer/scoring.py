@@ -24,6 +24,7 @@ from autothrottle.scorer.log import (
     rows_by_file,
     usable,
 )
+from autothrottle.scorer.session import remove
 from autothrottle.scorer.stretches import in_recoveries, port_bytes, stretches, with_bound, with_causes
 
 TABLES = ("recoveries", "ports", "timeline", "quality")
@@ -84,7 +85,8 @@ def score(spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], No
         return Run(tables=_tables(spark, settings.out))
     tell(f"{len(new)} dates are new: {new[0]} to {new[-1]}")
     log = recoveries(reader.reassignments()).cache()
-    dates, touched = _concerned(log, new)
+    outdated = _outdated(_table(spark, settings.out, "recoveries"), log, files)
+    dates, touched = _concerned(log, {*new, *(day for _, day in outdated)})
     tell(f"reading {len(dates)} dates of decisions")
     fresh = {folder: counts for folder, counts in files.items() if folder[1] in new}
     counted = quality(fresh, rows_by_file(reader.decisions(new)).collect(), settings.ratio)
@@ -99,6 +101,10 @@ def score(spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], No
     slowest = decisions.transform(scores.of_bottlenecks, scored)
     timeline = _stretches(slowest, touched, settings.ratio).transform(_timeline)
     _write(timeline.transform(_by_date), settings.out, "timeline")
+    dates_with_scores = {(row["cluster"], row["date"]) for row in scored.select("cluster", "date").collect()}
+    for cluster, day in outdated - dates_with_scores:
+        for table in ("ports", "recoveries", "timeline"):
+            remove(spark, f"{settings.out}/{table}/cluster={cluster}/date={day}")
     # The last one: what stands there is what the next run takes for done.
     _write(read.coalesce(1), settings.out, "quality")
     copies = sum(row["copies"] for row in scored.select("copies").collect())
@@ -134,6 +140,21 @@ def _new_dates(files: Mapping[Folder, FileCounts], known: DataFrame | None, rati
     counted = {tuple(row) for row in by_this.select(*columns).collect()} if by_this is not None else set()
     now = ((*folder, counts.decisions, counts.reassignments) for folder, counts in files.items())
     return sorted({row[1] for row in now if row not in counted})
+
+
+def _outdated(scored: DataFrame | None, log: DataFrame, files: Collection[Folder]) -> set[Folder]:
+    """Where there are scores of a recovery that is none any more: what came late has made it a part of an earlier one.
+
+    Args:
+        scored: the recoveries of all runs so far; None: there was none.
+        log: as `recoveries` returns it.
+        files: clusters and dates of which there still is a log.
+    """
+    if scored is None:
+        return set()
+    known = {row["recovery_id"] for row in log.select("recovery_id").distinct().collect()}
+    rows = scored.select("recovery_id", "cluster", "date").collect()
+    return {(cluster, day) for name, cluster, day in rows if name not in known and (cluster, day) in files}
 
 
 def _concerned(log: DataFrame, new: Collection[str]) -> tuple[set[str], DataFrame]:

@@ -113,6 +113,12 @@ def _file_system(spark: SparkSession, place: str) -> Any:
     return context._jvm.org.apache.hadoop.fs.Path(place).getFileSystem(context._jsc.hadoopConfiguration())
 
 
+def remove(spark: SparkSession, place: str) -> None:
+    """Remove a directory and what is in it, if it is there."""
+    context: Any = spark.sparkContext
+    _file_system(spark, place).delete(context._jvm.org.apache.hadoop.fs.Path(place), True)
+
+
 def write_text(spark: SparkSession, place: str, text: str) -> None:
     """Write a file, in place of one that is there.
 

@@ -138,10 +138,10 @@ class AdminClient(Client):
         response = self._replicas.call(lambda peer, seconds: _stub(peer).ListAuditRecords(request, timeout=seconds))
         return tuple(map(audit_record_from_message, response.records))
 
-    def _call_once(self, rpc: Rpc[_T]) -> _T:
+    def _call_once(self, rpc: Rpc[_T], timeout: timedelta | None = None) -> _T:
         listing = admin_pb2.ListOverridesRequest()
         return self._replicas.call_once(
-            rpc, probe=lambda peer, seconds: _stub(peer).ListOverrides(listing, timeout=seconds)
+            rpc, probe=lambda peer, seconds: _stub(peer).ListOverrides(listing, timeout=seconds), timeout=timeout
         )
 
     def request_cycle(self) -> None:
@@ -268,10 +268,16 @@ class AdminClient(Client):
             )
         )
 
-    def cancel_reassignment(self, partitions: Collection[Partition]) -> tuple[int, Mapping[Partition, str]]:
+    def cancel_reassignment(
+        self, partitions: Collection[Partition], timeout: timedelta = SUBMIT_TIMEOUT
+    ) -> tuple[int, Mapping[Partition, str]]:
         """Cancel the reassignment of partitions; return (how many were cancelled, those that were not and why).
 
         Never sent twice, as the second answer would be Missing.
+
+        Args:
+            partitions: those that shall stay where they are.
+            timeout: for all of it: Kafka's controller takes its time with many.
 
         Raises:
             Missing: when none of them is being reassigned.
@@ -279,7 +285,9 @@ class AdminClient(Client):
             Unavailable: when no replica can be reached, or the connection broke, so that it may have been done.
         """
         request = admin_pb2.CancelReassignmentRequest(partitions=partitions_to_messages(partitions))
-        response = self._call_once(lambda peer, seconds: _stub(peer).CancelReassignment(request, timeout=seconds))
+        response = self._call_once(
+            lambda peer, seconds: _stub(peer).CancelReassignment(request, timeout=seconds), timeout
+        )
         return response.cancelled, refused_from_messages(response.refused)
 
     def watch_cycles(

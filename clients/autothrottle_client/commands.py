@@ -218,7 +218,7 @@ def _estimate(call: Call) -> int:
 def _cancel(call: Call) -> int:
     wanted = _read_file(call.arguments.file)
     with call.admin() as admin:
-        cancelled, refused = admin.cancel_reassignment(wanted.keys())
+        cancelled, refused = admin.cancel_reassignment(wanted.keys(), max(call.timeout, SUBMIT_TIMEOUT))
     call.show(
         {"cancelled": cancelled, "refused": refused},
         f"reassignment of {cancelled} of {len(wanted)} partitions cancelled",

@@ -156,12 +156,13 @@ class Replicas:
                 raise round_.failure()
         raise AssertionError("pauses never end")
 
-    def call_once(self, rpc: Rpc[_T], probe: Rpc[object]) -> _T:
+    def call_once(self, rpc: Rpc[_T], probe: Rpc[object], timeout: timedelta | None = None) -> _T:
         """Return what `rpc` returns; it is sent once, to a replica that has just answered `probe`.
 
         Args:
             rpc: the call, which must not be done twice.
             probe: a call that may.
+            timeout: for `rpc`; None: what the probe leaves of that of these replicas.
 
         Raises:
             Unavailable: when no replica answers the probe, or `rpc` got no answer, so that it may have been done.
@@ -175,7 +176,8 @@ class Replicas:
 
         peer = self.call(answering)
         try:
-            return _called(rpc, peer, max(deadline - time.monotonic(), 0.001))
+            left = deadline - time.monotonic() if timeout is None else timeout.total_seconds()
+            return _called(rpc, peer, max(left, 0.001))
         except Unavailable as error:
             self.pass_over(peer.address)
             raise Unavailable(f"{error}. It may have been done nevertheless: look, then decide") from error

@@ -24,7 +24,7 @@ from autothrottle.core.guards import (
     window_warnings,
 )
 from autothrottle.core.plan import Decision, Plan, Reason, plan
-from autothrottle.core.topology import Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.topology import NO_LEADER, Snapshot, TopicPartition, TopicReassignment
 from tests import builders
 from tests.builders import NOON, mb, reassignment
 
@@ -157,6 +157,12 @@ def test_what_is_unknown_is_not_there() -> None:
     assert ingress([], [MOVE]) == {}
 
 
+def test_a_partition_without_leader_leaves_what_is_produced_to_the_others_known() -> None:
+    move = reassignment("t", {0: (1001, (1001,), (1003,), ()), 1: (NO_LEADER, (), (1003,), ())})
+    found = ingress(readings({Flow(1001, 1003): [0, mb(20)]}), [move])
+    assert {port: one.rate for port, one in found.items()} == {(1001, LEADER): mb(2), (1003, FOLLOWER): mb(2)}
+
+
 def test_counts_of_another_replica_of_discovery_are_not_subtracted() -> None:
     before = readings({Flow(1001, 1003): [mb(900)]}, since=100)
     now = readings({Flow(1001, 1003): [0, mb(20)]})
@@ -175,8 +181,10 @@ def test_a_partition_with_fewer_in_sync_replicas_than_it_needs_is_below_min_isr(
     assert below_min_isr([arrived], ClusterSettings(min_in_sync_replicas={"t": 3})) == frozenset(), "nothing is copied"
 
 
-def planned(*moves: TopicReassignment) -> tuple[Plan, Snapshot]:
-    snapshot = builders.snapshot(*moves)
+def planned(
+    *moves: TopicReassignment, throttles: Mapping[str, Mapping[str, str]] | None = None
+) -> tuple[Plan, Snapshot]:
+    snapshot = builders.snapshot(*moves, throttles=throttles)
     loads = builders.loads(*(builders.load(b, tx=mb(20), rx=mb(10)) for b in (1001, 1002, 1003, 1004)))
     return plan(snapshot, loads, LIMITS), snapshot
 
@@ -193,6 +201,22 @@ def test_what_is_below_min_isr_is_in_no_list_and_its_part_of_the_rates_is_left_t
         (1003, FOLLOWER): 60_750_000,
     }
     assert found.findings == ("partitions below min.insync.replicas are not held back: t-0",)
+
+
+def test_what_stands_stays_while_the_part_that_is_left_differs_from_it_by_little() -> None:
+    move = reassignment("t", {n: (1001, (1001,), (1003,), ()) for n in range(4)})
+    wanted, snapshot = planned(move, throttles={"brokers/1003": {FOLLOWER.rate_key: str(mb(70))}})
+    found = never_held_back(wanted, snapshot, LIMITS, {("t", 0)})
+    of_1003 = {d.broker_id: d for d in found.plan.decisions}[1003]
+    assert of_1003.headroom == mb(90), "of which three quarters are hardly less than what stands"
+    assert (of_1003.rate, of_1003.reason) == (mb(70), Reason.UNCHANGED)
+
+
+def test_of_many_partitions_below_min_isr_the_first_five_are_named() -> None:
+    move = reassignment("t", {n: (1001, (1001,), (1003,), ()) for n in range(7)})
+    found = never_held_back(*planned(move), LIMITS, {("t", n) for n in range(7)})
+    named = "t-0, t-1, t-2, t-3, t-4 and 2 more"
+    assert found.findings == (f"partitions below min.insync.replicas are not held back: {named}",)
 
 
 def test_a_partition_of_ten_is_not_taken_for_one() -> None:
@@ -253,6 +277,16 @@ def test_first_responses_that_exceed_the_window_are_said_with_the_numbers() -> N
     )
 
 
+def test_leaders_that_only_together_fill_the_link_for_the_window_are_said() -> None:
+    """Each of them keeps to its own throttle."""
+    sending = tuple(decision(mb(50), role=LEADER, broker_id=b) for b in (1001, 1002, 1004))
+    settings = ClusterSettings({1003: FetchSettings(400_000_000, 11)})
+    three = reassignment("t", {n: (d.broker_id, (d.broker_id,), (1003,), ()) for n, d in enumerate(sending)})
+    found = window_warnings(Plan((*sending, decision(mb(50)))), builders.snapshot(three), settings)
+    assert "of 3 leaders, 400000000 bytes each, take 12 s of the quota's window of 11 s" in found[1003]
+    assert window_warnings(Plan((*sending[:2], decision(mb(50)))), builders.snapshot(TWO), settings) == {}
+
+
 def test_where_settings_are_unknown_kafkas_defaults_count_and_that_is_said() -> None:
     decisions = (decision(500_000, role=LEADER, broker_id=1001), decision(mb(50)))
     found = window_warnings(Plan(decisions), builders.snapshot(ONE), ClusterSettings())
@@ -264,18 +298,33 @@ def test_where_settings_are_unknown_kafkas_defaults_count_and_that_is_said() -> 
 # What costs next to nothing says when there is nothing to do.
 
 
+FLOWS = [Flow(leader, follower) for leader in (1001, 1002, 1003) for follower in (1005, 1006)]
+
+
 @given(
-    st.integers(0, mb(50)),
-    st.integers(0, mb(50)),
-    st.lists(st.integers(1001, 1004), min_size=1, max_size=4, unique=True),
+    rate=st.integers(0, mb(50)),
+    grown=st.dictionaries(st.sampled_from(FLOWS), st.integers(0, mb(50)), min_size=1),
+    in_sync=st.integers(0, 3),
 )
-def test_whatever_starves_may_starve(rate: int, grown: int, isr: list[int]) -> None:
-    move = reassignment("t", {0: (isr[0], tuple(isr), (1005, 1006), ())})
-    counts = {Flow(isr[0], b): [0, grown * 10] for b in (1005, 1006)}
+def test_whatever_starves_may_starve(rate: int, grown: dict[Flow, int], in_sync: int) -> None:
+    beside = range(1, 1 + in_sync)
+    move = reassignment("t", {n: (f.leader, (f.leader, *beside), (f.follower,), ()) for n, f in enumerate(grown)})
+    sending, receiving = ({flow[end] for flow in grown} for end in (0, 1))
     wanted = Plan(
-        (decision(rate, role=LEADER, broker_id=isr[0]), decision(rate, broker_id=1005), decision(rate, broker_id=1006))
+        (
+            *(decision(rate, role=LEADER, broker_id=b) for b in sorted(sending)),
+            *(decision(rate, broker_id=b) for b in sorted(receiving)),
+        )
     )
-    seen = readings(counts)
+    seen = readings({flow: [0, 10 * one] for flow, one in grown.items()})
     found = kept_from_starving(wanted, Snapshot.empty(), LIMITS, ingress(seen, [move]))
     assert not found.findings or may_starve(wanted, port_growth(seen), [move])
-    assert not may_starve(wanted, port_growth(readings({Flow(isr[0], 1005): [0, 0]})), [move])
+    assert not may_starve(wanted, port_growth(readings({flow: [0, 0] for flow in grown})), [move])
+
+
+def test_two_copies_of_one_partition_may_starve_its_leader() -> None:
+    twice = reassignment("t", {0: (1001, (1001, 1002), (1005, 1006), ())})
+    seen = readings({Flow(1001, b): [0, mb(20)] for b in (1005, 1006)})
+    wanted = Plan((decision(mb(6), role=LEADER, broker_id=1001),))
+    assert kept_from_starving(wanted, Snapshot.empty(), LIMITS, ingress(seen, [twice])).findings
+    assert may_starve(wanted, port_growth(seen), [twice])

@@ -204,7 +204,7 @@ def test_a_foreign_wildcard_or_no_list_is_left_and_reported(foreign: str) -> Non
     done = kafka.cycle()
     assert done.findings == (f"topics/t, {LEADER_REPLICAS}: the replica list {foreign!r} is not ours; left as it is",)
     assert kafka.throttles[TOPIC] == {LEADER_REPLICAS: foreign, FOLLOWER_REPLICAS: "0:2"}
-    kafka.end()
+    assert kafka.end().findings == ()
     assert kafka.standing() == {TOPIC: {LEADER_REPLICAS: foreign}}
 
 
@@ -255,6 +255,23 @@ def test_an_entry_that_somebody_adds_for_a_moving_partition_is_repaired_and_foun
         f"topics/t, {FOLLOWER_REPLICAS}: somebody added 0:3 to the replica list; repaired",
     )
     assert kafka.standing() == THROTTLED
+
+
+def test_a_list_that_lost_entries_and_got_others_is_repaired_and_both_are_found() -> None:
+    kafka = throttled()
+    kafka.throttles[TOPIC][FOLLOWER_REPLICAS] = "0:3,0:4"
+    assert kafka.cycle().findings == (
+        f"topics/t, {FOLLOWER_REPLICAS}: somebody removed 0:2 from and added 0:3,0:4 to the replica list; repaired",
+    )
+    assert kafka.standing() == THROTTLED
+
+
+def test_an_entry_of_ours_that_goes_since_its_replica_has_arrived_is_nobodys_edit() -> None:
+    kafka = Kafka(reassignments=(moving(adding=(2, 4)),))
+    kafka.cycle()
+    kafka.reassignments = (moving(isr=(1, 2), adding=(2, 4)),)
+    assert kafka.cycle().findings == ()
+    assert kafka.throttles[TOPIC] == {LEADER_REPLICAS: "0:1,0:2", FOLLOWER_REPLICAS: "0:4"}
 
 
 @pytest.mark.parametrize("edit", ["*", "nonsense"])
@@ -377,8 +394,19 @@ def test_throttles_that_an_operator_keeps_stay_after_the_move_and_follow_it_unti
 def test_d1_an_edit_during_a_hold_is_not_taken_for_the_end() -> None:
     kafka = throttled(problems=(Problem("/", "no JSON"),))
     kafka.throttles[TOPIC][LEADER_REPLICAS] = "*"
-    kafka.end()
+    assert kafka.end() == ChangeSet((), (), ())
     assert kafka.ledger[TOPIC].keys.keys() == LISTS.keys()
+    kafka.problems = ()
+    assert kafka.cycle().findings == (f"topics/t, {LEADER_REPLICAS}: the replica list '*' is not ours; left as it is",)
+
+
+def test_d1_rates_of_users_are_not_taken_over_during_a_hold() -> None:
+    users = {B1: {LEADER_RATE: "7", FOLLOWER_RATE: "6"}, B2: {LEADER_RATE: "8"}}
+    kafka = Kafka({resource: dict(keys) for resource, keys in users.items()}, problems=(Problem("/", "no JSON"),))
+    kafka.cycle()
+    kafka.problems = ()
+    kafka.end()
+    assert (kafka.standing(), kafka.ledger) == (users, {})
 
 
 # D31. In the original `config: null` or truncated JSON panics or is overwritten.

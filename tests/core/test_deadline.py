@@ -86,6 +86,7 @@ def test_an_override_and_a_throttle_without_metrics_are_left_alone_but_judged() 
 
 def test_what_stands_stays_while_it_differs_by_little() -> None:
     assert rate_of(held(mb(80), 3_600, standing=mb(21))) == (mb(21), Reason.FINISH_BY)
+    assert rate_of(held(mb(20.5), 3_600, standing=mb(21)))[0] == mb(20.5), "but not above the headroom"
 
 
 def test_a_deadline_that_is_over_holds_nothing_back_nor_does_one_of_what_is_unknown() -> None:
@@ -97,9 +98,27 @@ def test_a_deadline_that_is_over_holds_nothing_back_nor_does_one_of_what_is_unkn
     assert held_to_deadline(plan, builders.snapshot(), LIMITS, {}, by, NOON) == Guarded(plan)
 
 
-@given(st.integers(0, mb(500)), st.integers(1, 10**6), st.integers(0, 10**14), st.integers(0, mb(100)))
-def test_a_move_that_can_be_done_in_time_still_can(rate: int, seconds: int, left: int, produced: int) -> None:
-    found = held(rate, seconds, left, produced)
+def test_a_port_of_which_a_flow_is_unknown_is_not_held_and_the_others_are() -> None:
+    both = reassignment("t", {0: (1001, (1001,), (1003,), ()), 1: (1002, (1002,), (1003,), ())})
+    known = Progress({Flow(1001, 1003): FlowProgress(0, 0, 36 * GB, NOON, NOON)}, at=NOON)
+    ports = ((1001, ReplicaRole.LEADER), (1002, ReplicaRole.LEADER), (1003, FOLLOWER))
+    plan = Plan(tuple(Decision(*port, mb(80), Reason.HEADROOM, None, mb(80), mb(10), mb(100)) for port in ports))
+    snapshot = builders.snapshot(both, progress=known)
+    found = held_to_deadline(plan, snapshot, LIMITS, {}, NOON + timedelta(hours=1), NOON)
+    assert [decision.rate for decision in found.plan.decisions] == [mb(20), mb(80), mb(80)]
+
+
+@given(
+    rate=st.integers(0, mb(500)),
+    seconds=st.integers(1, 10**6),
+    left=st.integers(0, 10**14),
+    produced=st.integers(0, mb(100)),
+    standing=st.none() | st.integers(0, mb(500)),
+)
+def test_a_move_that_can_be_done_in_time_still_can(
+    rate: int, seconds: int, left: int, produced: int, standing: int | None
+) -> None:
+    found = held(rate, seconds, left, produced, standing=standing)
     now = found.plan.decisions[0].rate
     assert now <= rate
     if not found.findings and left:

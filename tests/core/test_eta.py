@@ -89,7 +89,9 @@ def test_each_topic_has_an_eta_of_its_own_that_is_not_later_than_the_whole() -> 
     whole = forecast_all(readings)
     topics = with_topics(readings, whole)
     assert topics["fast"].eta == after(60), "nothing is left of it"
-    assert whole.eta is not None and topics["slow"].eta == whole.eta, "alone it will be as fast as all together"
+    slow = topics["slow"]
+    assert whole.eta is not None and slow.eta == whole.eta, "alone it will be as fast as all together"
+    assert (slow.eta_low, slow.eta_high) == (whole.low, whole.high) == (whole.eta, whole.eta)
 
 
 def test_a_topic_that_stands_still_has_no_eta() -> None:

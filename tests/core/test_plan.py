@@ -497,6 +497,12 @@ def test_what_moved_before_the_first_throttle_is_not_taken_for_clients() -> None
     assert rate_of(receiving(None, standing=40 * MB), used, known) == 90 * MB
 
 
+def test_a_burst_that_came_after_the_last_count_is_not_taken_for_clients_either() -> None:
+    """The mean of what was counted stands for the seconds after it, but for those without a throttle."""
+    counted_before = receiving(landing((55, 0), (57.5, 0)))
+    assert rate_of(counted_before, used=20 * MB + 702 * MB // 10, history=BEGUN) == 90 * MB
+
+
 def test_clients_that_come_in_the_first_seconds_of_a_move_are_seen_by_what_landed() -> None:
     little = landing((55, 0), (57, 300 * MB), (59, 300 * MB), (60, 300 * MB))
     assert rate_of(receiving(little), 110 * MB, BEGUN) == round((120 - 80) * 0.9 * MB)
@@ -514,6 +520,12 @@ def test_a_moving_flow_that_was_not_counted_leaves_its_port_to_the_throttles_mea
     standing = ThrottleHistory().observe(START, {(2, FOLLOWER): 60 * MB})
     of_others = replace(landing((0, 0), (60, 0)), flows={})
     found = receiving(of_others, standing=60 * MB)
+    assert rate_of(found, 105 * MB, standing) == rate_of(replace(found, progress=None), 105 * MB, standing)
+
+
+def test_counts_that_end_long_before_the_metric_leave_the_port_to_the_throttles_mean() -> None:
+    standing = ThrottleHistory().observe(START, {(2, FOLLOWER): 60 * MB})
+    found = receiving(landing((0, 0), (57, 0)), standing=60 * MB)
     assert rate_of(found, 105 * MB, standing) == rate_of(replace(found, progress=None), 105 * MB, standing)
 
 

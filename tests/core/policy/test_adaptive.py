@@ -122,6 +122,38 @@ def test_the_margin_takes_no_more_than_its_part_of_the_headroom() -> None:
     assert narrowest(careful.run(until=900)[-1]) == pytest.approx(Tuning().kept * IDEAL, rel=0.01)
 
 
+def test_a_margin_takes_more_of_a_link_that_is_full_for_once_than_of_one_that_always_is() -> None:
+    """Where clients leave little for a while the move can wait; where they always do it would hardly get on."""
+
+    def rising(port: Port, second: int) -> float:
+        return mb(20) if second < 1500 else mb(60)
+
+    careful = AdaptivePolicy(tuning=Tuning(margin_waited_for=200.0))
+    world = World(careful, rising, {Flow(1, 2): 1e13}, has_growth=True)
+    before, at_first, later = (narrowest(world.run(until=end)[-1]) for end in (1500, 1600, 9000))
+    kept = Tuning().kept * 0.9
+    assert before == pytest.approx(kept * mb(80), rel=0.05)
+    assert at_first < 0.8 * kept * mb(40)
+    assert later == pytest.approx(kept * mb(40), rel=0.1)
+
+
+@pytest.mark.parametrize(("seconds", "rate"), [(29, mb(50)), (31, mb(10))])
+def test_what_is_done_within_half_a_minute_keeps_its_rate(seconds: int, rate: int) -> None:
+    """Lowered to what it needs it would stand still until the meter's window has drained."""
+    rows = {0: (1, (1,), (3,), ()), 1: (2, (2,), (3,), ())}
+    left = {Flow(1, 3): 10**12, Flow(2, 3): seconds * mb(50)}
+    moving = builders.snapshot(
+        builders.reassignment("t", rows),
+        progress=Progress({flow: FlowProgress(0, 0, one, NOON, NOON) for flow, one in left.items()}, at=NOON),
+        throttles={"brokers/2": {LEADER.rate_key: str(mb(50))}},
+        brokers=(1, 2, 3),
+    )
+    found = builders.loads(*(builders.load(b, mb(40), mb(40)) for b in (1, 2, 3)))
+    policy = AdaptivePolicy().observe(Observation(NOON, moving, found))
+    decided = {(d.broker_id, d.role): d for d in plan(moving, found, builders.limits(), policy=policy).decisions}
+    assert decided[2, LEADER].rate == rate
+
+
 @pytest.mark.parametrize("has_growth", [True, False])
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_what_landed_since_the_last_reading_is_not_taken_for_clients(late: int, has_growth: bool) -> None:

@@ -223,12 +223,16 @@ def test_a_submission_of_an_earlier_term_is_not_carried_on(bench: Bench, pool: T
     assert bench.is_clean() and bench.cluster.submissions == []
 
 
-def test_a_caller_that_gives_up_has_submitted_nothing(bench: Bench, pool: ThreadPoolExecutor) -> None:
+def test_a_caller_that_gives_up_has_submitted_nothing_and_ended_no_override_that_waits_for_it(
+    bench: Bench, pool: ThreadPoolExecutor
+) -> None:
+    bench.overrides.set_override(None, mb(50), autoremove=True)
     waiting = submitting(pool, bench, timeout=timedelta(seconds=2))
     with pytest.raises(Unavailable, match=r"the throttles did not stand within .*: nothing was submitted"):
         waiting.result(30)
     bench.cycle("a reassignment was given up")
     assert bench.is_clean() and bench.cluster.submissions == []
+    assert bench.overrides.read_overrides().cluster is not None
 
 
 def test_a_cluster_that_cannot_be_read_submits_nothing(bench: Bench, pool: ThreadPoolExecutor) -> None:
@@ -308,6 +312,18 @@ def test_an_override_with_autoremove_outlives_what_was_not_submitted(bench: Benc
     bench.cycle("a submitted reassignment is looked after")
     assert waiting.result(30) == Submitted(1)
     bench.cycle()
+    bench.cluster.finish("t1")
+    bench.cycle()
+    assert bench.is_clean() and bench.overrides.read_overrides().cluster is None
+
+
+def test_an_override_with_autoremove_goes_with_a_move_that_was_over_before_a_cycle_saw_it(
+    bench: Bench, pool: ThreadPoolExecutor
+) -> None:
+    bench.overrides.set_override(None, mb(50), autoremove=True)
+    waiting = submitting(pool, bench)
+    bench.cycle("a submitted reassignment is looked after")
+    assert waiting.result(30) == Submitted(1)
     bench.cluster.finish("t1")
     bench.cycle()
     assert bench.is_clean() and bench.overrides.read_overrides().cluster is None
@@ -419,7 +435,18 @@ def test_what_kafka_refuses_is_told_and_not_throttled(bench: Bench, pool: Thread
 
     waiting = submitting(pool, bench, {("t2", 1): (1002,)})
     bench.cycle("a submitted reassignment is looked after")
-    with pytest.raises(Conflict, match="Kafka took none of the partitions: the controller does not like it"):
+    with pytest.raises(Conflict, match=r"Kafka took none of the partitions: the controller does not like it$"):
+        waiting.result(30)
+
+
+def test_of_many_that_kafka_refuses_the_first_five_are_told(bench: Bench, pool: ThreadPoolExecutor) -> None:
+    bench.cluster.add_topic("t2", dict.fromkeys(range(7), (1001,)))
+    waiting = submitting(pool, bench, {("t2", n): (1002,) for n in range(7)})
+    bench.cluster.alter_reassignments = lambda fence, targets, timeout: {  # type: ignore[method-assign]
+        (topic, n): f"not {n}" for topic, n in targets
+    }
+    bench.cycle("a submitted reassignment is looked after")
+    with pytest.raises(Conflict, match=r"none of the partitions: not 0; not 1; not 2; not 3; not 4 and 2 more$"):
         waiting.result(30)
 
 

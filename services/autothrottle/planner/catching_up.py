@@ -86,7 +86,7 @@ class CatchingUp:
         Raises:
             NotLeader: when the term is over.
         """
-        for broker_id in sorted(b for b, rows in self._lagging.items() if not rows and b in self._standing):
+        for broker_id in sorted(b for b, rows in self._lagging.items() if not rows):
             if ConfigResource.broker(broker_id) in refused:
                 continue
             if self._store.purge_catch_up(fence, self._standing[broker_id]):

@@ -154,6 +154,11 @@ def test_without_settings_kafkas_defaults_count_and_that_is_said_once(
     bench.cycle()
     eventually(lambda: bench.planner._guards.settled)
     assert "fetch" not in " ".join(bench.cycle().findings), "at 72 MB/s the defaults are small enough"
+    for rate in (mb(0.5), mb(0.6)):
+        bench.overrides.set_override(None, rate, autoremove=False)
+        bench.cycle()
+    said = [line for line in caplog.messages if "replica.fetch.response.max.bytes" in line]
+    assert len(said) == 1 and "(Kafka's defaults: its settings are unknown)" in said[0]
 
 
 @pytest.mark.parametrize("fault", ["nobody answers", "one does not answer"])

@@ -178,7 +178,9 @@ def test_a_step_that_finds_another_rate_than_it_left_asks_for_a_cycle_which_goes
     assert bench.rise()[-1] == 81.0
 
 
-def test_a_broker_that_refuses_its_step_holds_up_no_other_and_is_tried_again_by_the_cycles(bench: Bench) -> None:
+def test_a_broker_that_refuses_its_step_holds_up_no_other_and_is_tried_again_by_the_cycles(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     bench.begin_move()
     for broker_id in BROKERS:
         bench.measure(broker_id, tx=70, rx=70)
@@ -190,6 +192,7 @@ def test_a_broker_that_refuses_its_step_holds_up_no_other_and_is_tried_again_by_
     before = bench.rate(1003, FOLLOWER)
     bench.rise()
     assert (bench.rate(1001, LEADER), bench.rate(1003, FOLLOWER)) == (81.0, before)
+    assert sum("was not written" in message for message in caplog.messages) == 1, "and not by every step"
     bench.cluster.refuse(BROKER_1003, "")
     bench.cycle()
     assert bench.rise()[-1] == 81.0
@@ -311,10 +314,23 @@ def test_few_brokers_rise_second_by_second() -> None:
     assert raises.written == 10 * 18
 
 
-def test_when_the_budget_is_spent_raises_wait_for_the_brokers_to_forget() -> None:
+def test_where_steps_are_far_apart_there_is_none_before_half_of_that_time_is_over() -> None:
+    """So rates that began to rise at different times rise together: of each change there is one notification."""
+    raises = Raises(1000)
+    raises.run(5)
+    assert raises.written == 1000
+    elapsed = []
+    for _ in range(4):
+        raises.seconds += 1
+        elapsed.append(raises.ramps.pace(1, FOLLOWER).total_seconds())
+    assert elapsed == [0, 0, 3, 4]
+
+
+@pytest.mark.parametrize("left", [0, ramps._RESERVE])
+def test_when_the_budget_is_spent_raises_wait_for_the_brokers_to_forget(left: int) -> None:
     raises = Raises(100)
     edits = (Edit(FOLLOWER_RATE, None, "1"),)
-    spent = [Change(ConfigResource.topic(f"t{n}"), edits, None) for n in range(BUDGET)]
+    spent = [Change(ConfigResource.topic(f"t{n}"), edits, None) for n in range(BUDGET - left)]
     outcomes = [Outcome(change.resource, OutcomeStatus.APPLIED) for change in spent]
     raises.ramps.took(raises.plan, raises.snapshot, spent, outcomes)
     raises.run(60)

@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 import pytest
 
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress
+from autothrottle.core.growth import LogGrowth
 from autothrottle.core.loads import Port
 from autothrottle.core.plan import Decision, Reason, plan
 from autothrottle.core.policy.adaptive import AdaptivePolicy, Tuning
@@ -210,6 +211,32 @@ def test_a_broker_near_saturation_does_not_slow_the_flows_to_the_others() -> Non
         assert some[4, FOLLOWER].rate == mb(10)
 
 
+def test_what_changes_on_a_broker_that_is_nearly_empty_makes_no_margin_elsewhere() -> None:
+    """Relative to a load of next to nothing every error is wild: moves to new brokers once took 4.5 times as long."""
+
+    def one_is_new(port: Port, second: int) -> float:
+        return mb(70) if port[0] == 1 else mb(0.5 if second // 300 % 2 else 0.05)
+
+    decided = World(AdaptivePolicy(), one_is_new, ONE_FLOW).run(until=2400)[-1]
+    assert decided[1, LEADER].rate == pytest.approx(0.9 * mb(30), rel=0.02)
+
+
+def test_a_leader_that_sends_far_more_than_is_produced_to_it_is_believed_to_fan_out_like_the_others() -> None:
+    """What its consumers read besides, of older logs, does not grow with what is produced."""
+    half_minute = timedelta(seconds=30)
+    policy = AdaptivePolicy()
+    for k, produced in enumerate([0, 30, 60, 90, 150]):  # MB: in the end twice as fast
+        now = NOON + k * half_minute
+        logs = {b: mb(produced if b == 1 else 30 * k) for b in (1, 2, 3)}
+        growth = {b: LogGrowth(grown, grown, now, NOON) for b, grown in logs.items()}
+        sent = {1: mb(50), 2: mb(2), 3: mb(2)}
+        loads = (builders.load(b, tx, end=now - half_minute, interval=half_minute) for b, tx in sent.items())
+        policy = policy.observe(Observation(now, builders.snapshot(brokers=sent), builders.loads(*loads), growth))
+    load = policy.experience.load((1, LEADER))
+    assert load is not None
+    assert load.rate == pytest.approx(mb(50) + 1.5 * 2 * mb(1))
+
+
 def test_what_is_not_the_narrowest_place_leaves_room_for_clients() -> None:
     flows = {Flow(1, 3): 3e11, Flow(2, 3): 1e11}
     decided = World(AdaptivePolicy(), steady(mb(40)), flows).run(until=900)[-1]
@@ -239,6 +266,23 @@ def test_a_flow_that_the_move_waits_for_is_not_crowded_out_at_its_other_end() ->
     assert found == {(1, LEADER): 10.0, (2, LEADER): 1.0, (4, FOLLOWER): 30.0}
     tight = {**ports, (4, FOLLOWER): Work(360.0, 20.0)}
     assert needs(flows, tight)[4, FOLLOWER] == 20.0, "what it has not it cannot need"
+
+
+def test_what_a_port_with_hardly_any_headroom_cannot_take_in_time_its_leaders_do_not_need() -> None:
+    flows = [(Flow(1, 2), 100.0), (Flow(1, 3), 100.0), (Flow(9, 3), 50.0)]
+    ports = {
+        (1, LEADER): Work(200.0, 20.0, least=7.5),
+        (2, FOLLOWER): Work(100.0, 50.0, least=7.5),
+        (3, FOLLOWER): Work(150.0, 1.5, least=7.5),
+    }
+    # In the 10 s of the whole move broker 3 takes a tenth of its flows; what its other leader has nobody knows.
+    assert needs(flows, ports) == {(1, LEADER): 10.0 + 1.0, (2, FOLLOWER): 10.0, (3, FOLLOWER): 15.0}
+
+
+def test_what_grows_faster_than_it_can_be_copied_is_believed_to_get_on_by_a_twentieth_of_its_headroom() -> None:
+    """Else all the others would wait for it, and give way to clients, for ever."""
+    for grown in (95.0, 100.0, 1000.0):
+        assert Work(left=900.0, headroom=100.0, grown=grown).seconds == 900.0 / 5.0
 
 
 def test_the_first_cycle_counts_everything_from_before_the_move_as_clients() -> None:

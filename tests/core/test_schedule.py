@@ -65,6 +65,7 @@ def test_a_day_may_end_at_24_and_nothing_is_no_schedule() -> None:
     assert parse_schedule("22:00-00:00=30").windows == (Window(1320, 1440, 0.3),)
     assert parse_schedule("  ") == Schedule()
     assert parse_schedule("9:00-10:00=12.5@utc") == Schedule((Window(540, 600, 0.125),), UTC)
+    assert parse_schedule(" 9:00-10:00=12.5 @ utc ") == parse_schedule("9:00-10:00=12.5@utc")
 
 
 @pytest.mark.parametrize(

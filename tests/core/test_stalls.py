@@ -53,6 +53,18 @@ def test_a_link_that_is_full_or_unknown_is_reason_enough() -> None:
     assert watch.stalled(Plan(), LAST) == {}
 
 
+def test_while_nobody_reads_what_is_left_nothing_is_said_to_stand_still() -> None:
+    assert watched(mb(900), mb(900), mb(900), mb(900)).stalled(idle(), None) == {}
+
+
+def test_of_many_leaders_the_first_ten_are_named() -> None:
+    watch = watched(mb(900), mb(900), mb(900), mb(900))
+    many = Progress({Flow(1001 + n, 1003): FlowProgress(0, 0, 1, NOON, NOON) for n in range(10, 22)}, at=NOON)
+    assert watch.stalled(idle(), many)[1003].endswith(
+        "leaders [1011, 1012, 1013, 1014, 1015, 1016, 1017, 1018, 1019, 1020 and 2 more]"
+    )
+
+
 def test_a_reading_that_was_seen_already_says_nothing() -> None:
     watch = watched(mb(900), mb(900))
     for _ in range(5):

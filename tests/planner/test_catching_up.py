@@ -18,6 +18,7 @@ from autothrottle.core.plan import Reason
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Basis
 from autothrottle.core.reassignment import Submitted
+from autothrottle.core.topology import Problem
 from autothrottle.planner.loop import Planner
 from autothrottle.ports.leadership import Term
 from tests import builders
@@ -106,6 +107,17 @@ def test_a_broker_that_is_in_sync_already_is_done_at_once(bench: Bench) -> None:
     bench.catch_ups.start_catch_up(CatchUp(1002))
     bench.cycle()
     assert bench.is_clean() and bench.catch_ups.read_catch_ups() == {}
+
+
+def test_it_is_not_over_while_some_of_the_cluster_is_unknown(bench: Bench) -> None:
+    """What cannot be read may be what the broker lacks."""
+    bench.cluster.problems.append(Problem("/brokers/topics/t9", "is no JSON"))
+    bench.catch_ups.start_catch_up(CatchUp(1002))
+    bench.cycle()
+    assert bench.catch_ups.read_catch_ups() == {1002: CatchUp(1002)}
+    bench.cluster.problems.clear()
+    bench.cycle()
+    assert bench.catch_ups.read_catch_ups() == {}
 
 
 def test_a_broker_that_is_down_is_throttled_before_it_starts(bench: Bench) -> None:

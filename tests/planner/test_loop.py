@@ -342,6 +342,31 @@ def test_an_override_that_has_ended_and_cannot_be_read_any_more_is_not_removed_b
     assert bench.overrides.read_overrides().active_brokers == {1002}
 
 
+@pytest.mark.parametrize(
+    ("problems", "unreadable"),
+    [([Problem("/brokers/topics/t2", "is no JSON")], {}), ([], {None: "/override_rate is no JSON"})],
+    ids=["a topic", "the override"],
+)
+def test_an_override_with_autoremove_goes_also_when_its_move_ended_while_something_could_not_be_read(
+    bench: Bench, problems: list[Problem], unreadable: dict[int | None, str]
+) -> None:
+    """Of a move whose lists could not be written only the memory of the planner knows."""
+    bench.overrides.set_override(None, mb(50), autoremove=True)
+    bench.cluster.refuse(ConfigResource.topic("t1"), "not now")
+    bench.begin_move()
+    bench.cycle()
+    bench.cluster.finish("t1")
+    bench.cluster.problems += problems
+    bench.overrides.unreadable |= unreadable
+    bench.cycle()
+    bench.cluster.problems.clear()
+    bench.overrides.unreadable.clear()
+    assert bench.overrides.read_overrides().cluster is not None
+    bench.cycle()
+    assert bench.overrides.read_overrides().cluster is None
+    assert bench.is_clean()
+
+
 def test_the_planners_own_thread_runs_a_cycle_when_an_override_ends() -> None:
     with Bench(real_time=True, interval=timedelta(minutes=10)) as real:
         real.overrides.set_override(1002, mb(50), False, datetime.now(UTC) + timedelta(seconds=2))
@@ -654,6 +679,37 @@ def test_a_default_throttle_is_told_and_left_and_in_force_again_when_ours_goes(
     assert bench.cycle().findings == ()
     assert count(caplog, standing) == 1
     assert count(caplog, "is in force again") == 2
+
+
+def test_foreign_throttles_are_neither_removed_nor_reported_while_something_is_unknown() -> None:
+    """They may belong to a move that nobody can see."""
+    with Bench(cleanup_foreign=True, cleanup_after=1) as bench:
+        bench.cluster.set_config_as_user(BROKER_1001, LEADER_RATE, "5")
+        bench.cluster.problems.append(Problem("/admin/reassign_partitions", "is no JSON"))
+        for _ in range(5):
+            assert bench.cycle().foreign == ()
+        assert bench.cluster.configs[BROKER_1001] == {LEADER_RATE: "5"}
+        bench.cluster.problems.clear()
+        assert bench.cycle().foreign != ()
+        bench.cycle()
+        bench.cycle()
+        assert bench.is_clean()
+
+
+def test_where_something_of_ours_goes_in_the_same_cycle_foreign_throttles_go_in_the_next_one() -> None:
+    """Two changes of one resource would each write its ledger as if the other were not."""
+    with Bench(cleanup_foreign=True, cleanup_after=2) as bench:
+        bench.cluster.add_topic("t1", {0: (1001, 1003)})
+        bench.overrides.set_override(1003, mb(50), autoremove=False)
+        bench.cluster.set_config_as_user(ConfigResource.topic("t1"), LEADER_REPLICAS, "0:1001")
+        bench.cycle()
+        bench.cycle()
+        bench.overrides.remove_override(1003)
+        due, after = bench.cycle(), bench.cycle()
+        assert [outcome.resource for outcome in due.outcomes] == [BROKER_1003, ConfigResource.topic("t1")]
+        assert [outcome.resource for outcome in after.outcomes] == [ConfigResource.topic("t1")]
+        assert bench.is_clean()
+        assert bench.cycle().findings == ()
 
 
 def test_a_move_begins_the_count_of_idle_intervals_anew() -> None:

@@ -227,6 +227,22 @@ def test_a_pause_and_its_end_are_logged_once(bench: Bench, caplog: pytest.LogCap
     ]
 
 
+@pytest.mark.parametrize("mode", PauseMode)
+def test_an_override_with_autoremove_whose_move_came_and_went_during_a_pause_goes_when_it_is_over(
+    bench: Bench, mode: PauseMode
+) -> None:
+    bench.overrides.set_override(None, mb(50), autoremove=True)
+    bench.pauses.set_pause(Pause(mode))
+    bench.begin_move()
+    bench.cycle()
+    bench.cluster.finish("t1")
+    bench.cycle()
+    assert bench.overrides.read_overrides().cluster is not None, "while it is paused nothing is decided"
+    bench.pauses.remove_pause()
+    bench.cycle()
+    assert bench.overrides.read_overrides().cluster is None
+
+
 def test_a_pause_and_its_end_start_a_cycle_at_once() -> None:
     with Bench(real_time=True, interval=timedelta(hours=1)) as bench:
         bench.planner.start(ADDRESS)

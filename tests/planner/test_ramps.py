@@ -154,6 +154,16 @@ def test_a_new_leader_goes_on_from_what_stands(bench: Bench) -> None:
     assert seen[-1] == 81.0
 
 
+def test_another_term_makes_no_step_before_its_first_cycle(bench: Bench) -> None:
+    """Somebody else may have led in between, and have decided on something else."""
+    half_way(bench)
+    before = bench.rate(1003, FOLLOWER)
+    bench.term = Term(bench.electorate.begin_term(ADDRESS))
+    assert set(bench.rise()) == {before}
+    bench.cycle()
+    assert before is not None and bench.rise()[-1] > before
+
+
 def test_whoever_leads_no_more_makes_no_step(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     half_way(bench)
     before = bench.rate(1003, FOLLOWER)

@@ -539,6 +539,20 @@ def test_a_list_that_shrinks_below_the_limit_is_exact_again() -> None:
     assert kafka.standing() == {TOPIC: {LEADER_REPLICAS: "9001:4,9000:3"}}
 
 
+@pytest.mark.parametrize("hold", HOLDS)
+def test_a_wildcard_stays_one_during_a_hold_though_the_exact_list_would_fit_by_then(hold: dict[str, object]) -> None:
+    kafka = Kafka(reassignments=(LONG,))
+    kafka.cycle()
+    kafka.reassignments = (moving(),)
+    for name, value in hold.items():
+        setattr(kafka, name, value)
+    kafka.cycle()
+    assert kafka.throttles[TOPIC][LEADER_REPLICAS] == "*"
+    kafka.problems, kafka.overrides = (), Overrides()
+    kafka.cycle()
+    assert kafka.throttles[TOPIC] == LISTS
+
+
 def test_what_somebody_added_in_mid_move_survives_the_wildcard() -> None:
     kafka = Kafka({TOPIC: {LEADER_REPLICAS: "9001:4"}})
     kafka.cycle()

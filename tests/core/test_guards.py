@@ -328,3 +328,11 @@ def test_two_copies_of_one_partition_may_starve_its_leader() -> None:
     wanted = Plan((decision(mb(6), role=LEADER, broker_id=1001),))
     assert kept_from_starving(wanted, Snapshot.empty(), LIMITS, ingress(seen, [twice])).findings
     assert may_starve(wanted, port_growth(seen), [twice])
+
+
+def test_many_leaders_may_starve_a_destination_together() -> None:
+    move = reassignment("t", {n: (1001 + n, (1001 + n,), (1005,), ()) for n in range(3)})
+    seen = readings({Flow(1001 + n, 1005): [0, mb(20)] for n in range(3)})
+    wanted = Plan((decision(mb(5), broker_id=1005),))
+    assert kept_from_starving(wanted, Snapshot.empty(), LIMITS, ingress(seen, [move])).findings
+    assert may_starve(wanted, port_growth(seen), [move])

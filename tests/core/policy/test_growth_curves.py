@@ -25,7 +25,7 @@ def test_of_logs_that_are_read_rarely_the_newest_reading_counts_alone_only_if_it
     lately: Sequence[float], now: float
 ) -> None:
     found = now_and_then(grown(100, 100, 100, *lately), start=10.0, end=50.0, now=60.0)
-    assert found == (pytest.approx(now), 100.0)
+    assert found is not None and found == pytest.approx((now, 100.0))
 
 
 def test_a_step_counts_with_all_that_came_since_the_metric() -> None:

@@ -47,3 +47,5 @@ class EventPoster:
                 context.run(self._sink.post_event, event, self._timeout)
             except AutothrottleError as error:
                 log.warning("event not posted (%s): %s", error, event.title)
+            except Exception:  # a bug must not end it: every later event would be lost
+                log.exception("posting the event %s failed unexpectedly", event.title)

@@ -18,6 +18,7 @@ from autothrottle.core.plan import Decision, Reason, plan
 from autothrottle.core.policy.adaptive import AdaptivePolicy, Tuning
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Basis, Observation, Policy
+from autothrottle.core.policy.margin import LEAST, MOST
 from autothrottle.core.policy.pace import Work, needs
 from autothrottle.core.policy.static import StaticPolicy
 from autothrottle.core.replication import Replication
@@ -121,6 +122,20 @@ def test_the_ports_that_the_move_waits_for_keep_the_smaller_margin() -> None:
 def test_the_margin_takes_no_more_than_its_part_of_the_headroom() -> None:
     careful = World(AdaptivePolicy(tuning=Tuning(margin_waited_for=20.0)), steady(mb(40)), ONE_FLOW)
     assert narrowest(careful.run(until=900)[-1]) == pytest.approx(Tuning().kept * IDEAL, rel=0.01)
+
+
+def test_the_margin_learns_how_far_forecasts_are_off() -> None:
+    def swinging(port: Port, second: int) -> float:
+        return mb(60) if second // 130 % 2 else mb(40)
+
+    def learned(clients: Clients) -> float:
+        world = World(AdaptivePolicy(), clients, ONE_FLOW)
+        world.run(until=4000)
+        assert isinstance(world.policy, AdaptivePolicy)
+        return world.policy.experience.spread.sigma
+
+    assert learned(steady(mb(50))) == LEAST
+    assert 0.1 < learned(swinging) <= MOST
 
 
 def test_a_margin_takes_more_of_a_link_that_is_full_for_once_than_of_one_that_always_is() -> None:
@@ -238,6 +253,20 @@ def test_a_leader_that_sends_far_more_than_is_produced_to_it_is_believed_to_fan_
     assert load.rate == pytest.approx(mb(50) + 1.5 * 2 * mb(1))
 
 
+def test_logs_that_grow_no_more_leave_no_clients_and_not_less_than_none() -> None:
+    """Less than none would be more headroom than the link has."""
+    half_minute = timedelta(seconds=30)
+    policy = AdaptivePolicy()
+    for k, received in enumerate([0, 300, 600, 900, 900]):
+        now = NOON + k * half_minute
+        growth = {1: LogGrowth(0, mb(received), now, NOON)}
+        found = builders.loads(builders.load(1, rx=mb(5), end=now - half_minute, interval=half_minute))
+        policy = policy.observe(Observation(now, builders.snapshot(brokers=(1,)), found, growth))
+    load = policy.experience.load((1, FOLLOWER))
+    assert load is not None
+    assert load.rate == 0
+
+
 def test_what_is_not_the_narrowest_place_leaves_room_for_clients() -> None:
     flows = {Flow(1, 3): 3e11, Flow(2, 3): 1e11}
     decided = World(AdaptivePolicy(), steady(mb(40)), flows).run(until=900)[-1]
@@ -267,6 +296,10 @@ def test_a_flow_that_the_move_waits_for_is_not_crowded_out_at_its_other_end() ->
     assert found == {(1, LEADER): 10.0, (2, LEADER): 1.0, (4, FOLLOWER): 30.0}
     tight = {**ports, (4, FOLLOWER): Work(360.0, 20.0)}
     assert needs(flows, tight)[4, FOLLOWER] == 20.0, "what it has not it cannot need"
+    two = {**ports, (2, LEADER): Work(290.0, 10.0)}
+    larger_first = [(Flow(1, 4), 300.0), (Flow(2, 4), 290.0), (Flow(3, 4), 30.0)]
+    for order in (larger_first, larger_first[::-1]):
+        assert needs(order, two)[4, FOLLOWER] == 30.0, "as much as the larger of two that the move waits for"
 
 
 def test_what_a_port_with_hardly_any_headroom_cannot_take_in_time_its_leaders_do_not_need() -> None:
@@ -393,6 +426,15 @@ def test_after_a_failover_nothing_is_raised_until_the_metric_is_covered_and_then
     after = world.run(until=1200 + 240 + 120)[-1]
     assert {decision.basis for decision in after.values()} == {Basis.COUNTED}
     assert narrowest(after) == pytest.approx(0.9 * mb(80), rel=0.1)
+
+
+def test_after_a_failover_a_move_that_has_no_throttle_gets_one_though_nothing_is_counted_yet() -> None:
+    world = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW)
+    world.run(until=1200)
+    world.policy, world.history, world.standing = AdaptivePolicy(), type(world.history)(), {}
+    (decided,) = world.run(until=1201)
+    assert set(rates(decided).values()) == {mb(10)}, "what nobody has told from clients is taken for them"
+    assert {decision.basis for decision in decided.values()} == {Basis.GUESSED}
 
 
 def test_after_a_failover_the_earlier_counts_of_the_flows_tell_replication_at_once() -> None:

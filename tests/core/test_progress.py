@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core import progress as progress_module
+from autothrottle.core.configs import ReplicaRole
 from autothrottle.core.eta import Forecast, forecast_all
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress
 from autothrottle.core.progress import KEPT, REMEMBERED, BrokerLogSizes, LogSizes, ProgressHistory, remainder
-from autothrottle.core.replication import LONGEST_STRETCH
+from autothrottle.core.replication import LONGEST_STRETCH, MeanRate, Replication
 from autothrottle.core.topology import NO_LEADER, TopicPartition, TopicReassignment
 from tests import builders
 from tests.builders import NOON, reassignment
@@ -70,14 +71,21 @@ def test_what_lands_between_two_readings_is_added() -> None:
 
 
 def test_what_a_lagging_replica_holds_when_it_is_first_seen_did_not_land() -> None:
-    """Of a broker that catches up with a day of a terabyte, the terabyte looked as if it had come within a second."""
+    """Of a broker that catches up with a day of a terabyte, the terabyte looked as if it had come within a second.
+
+    Then it looked as if nothing had landed before it was first seen, however long it was copied already.
+    """
     lags, lately = {1004: {("t", 0)}}, after(-1)
     history = ProgressHistory().observe([one()], both(1000, 900), NOON, lately, lags)
-    assert history.progress.flows == {A: FlowProgress(0, 0, 100, NOON, NOON)}, "nor had nothing landed a second ago"
+    assert history.progress.flows == {A: FlowProgress(900, 0, 100, NOON, NOON)}, "nor had nothing landed a second ago"
     history = history.observe([one()], both(1020, 950, 10), after(10), None, lags)
-    assert newest(history.progress.flows[A]) == FlowProgress(50, 20, 70, after(10), NOON)
+    assert newest(history.progress.flows[A]) == FlowProgress(950, 20, 70, after(10), NOON)
+    assert history.progress.topics["t"].bytes_landed == 50
     history = history.observe([], both(1020, 1020, 20), after(20))
-    assert newest(history.progress.flows[A]) == FlowProgress(120, 20, 0, after(20), NOON)
+    assert newest(history.progress.flows[A]) == FlowProgress(1020, 20, 0, after(20), NOON)
+    before, since = Replication(history.progress), (after(-60), after(10))
+    assert before.mean(1004, ReplicaRole.FOLLOWER, *since) is None, "nobody knows what landed before noon"
+    assert before.mean(1004, ReplicaRole.FOLLOWER, NOON, after(20)) == MeanRate(6)
 
 
 def test_a_replica_that_begins_to_lag_beside_a_move_adds_to_its_flow_only_what_lands_from_then_on() -> None:

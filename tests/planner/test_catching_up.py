@@ -190,6 +190,21 @@ def moving_for_hours(bench: Bench) -> Bench:
     return bench
 
 
+def test_what_landed_before_anybody_counted_it_is_not_taken_for_clients() -> None:
+    """A discovery that was restarted said that nothing had landed before: all of it was clients, and the rate fell."""
+    with lagging_bench(policy=AdaptivePolicy()) as bench:
+        before = catch_up_of_a_gigabyte_a_minute(bench)[-1]
+        bench.planner.stop()
+        bench.planner, bench.term = bench.another_planner(), Term(0)
+        bench.cluster.tell_progress(bench.now)
+        after = bench.cycle(after=2)
+    rates = {(d.broker_id, d.role): d.rate for d in before.decisions}
+    assert rates[1003, FOLLOWER] == pytest.approx(mb(81), rel=0.02)
+    for decision in after.decisions:
+        assert (decision.basis, decision.client) == (Basis.GUESSED, None)
+        assert decision.rate == pytest.approx(rates[decision.broker_id, decision.role], rel=0.02)
+
+
 def test_it_waits_for_no_move_that_takes_hours() -> None:
     """What lags is less safe than it should be until it is there: it gets what clients leave, and not its need."""
     with lagging_bench(policy=AdaptivePolicy()) as bench:

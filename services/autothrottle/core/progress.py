@@ -196,7 +196,7 @@ class ProgressHistory:
             unmoved_until: when it was last known that flows which are new in this reading did not move yet, UTC; None:
                 nobody knows, they may have moved for hours.
             lagging: those of the replicas to be copied that are in no reassignment: what they hold when they are first
-                seen to lag did not land now.
+                seen to lag did not land now, but may have at any time before.
         """
         if self.progress.at is not None and now < self.progress.at - SET_BACK:
             return ProgressHistory().observe(reassignments, sizes, now, lagging=lagging)
@@ -256,6 +256,8 @@ class _Tally:
     """Whether anything of it is still to be copied."""
     lagging: bool = False
     """Whether anything of it is in no reassignment: it was there before, and may have been copied for hours."""
+    held: int = 0
+    """What was there already when it was first seen to lag: it landed, and nobody knows when."""
     landed: int = 0
     grown: int = 0
     left: int = 0
@@ -295,7 +297,8 @@ class _Observation:
         was = old.size if old else 0
         if row in self._lagging.get(follower, ()):
             tally.lagging = True
-            was = old.size if old and old.pending else size
+            if old is None or not old.pending:
+                tally.held, was = tally.held + size, size
         # Retention and truncation make a log smaller; what has landed has landed.
         credited.landed += max(0, size - was)
         if leader_size is None:
@@ -325,6 +328,7 @@ class _Observation:
             of_flow = seen.setdefault(tally.flow, _Tally(tally.flow))
             of_flow.moving |= tally.moving
             of_flow.lagging |= tally.lagging
+            of_flow.held += tally.held
             of_flow.landed += tally.landed
             of_flow.grown += tally.grown
             of_flow.left += tally.left
@@ -352,7 +356,8 @@ class _Observation:
             unmoved = None if tally.lagging else self._unmoved_until
             unmoved = unmoved if unmoved and unmoved < latest else None
             recent = (LandedMark(unmoved, 0),) if unmoved else ()
-            return FlowProgress(tally.landed, tally.grown, tally.left, latest, unmoved or latest, recent)
+            landed = tally.held + tally.landed
+            return FlowProgress(landed, tally.grown, tally.left, latest, unmoved or latest, recent)
         return FlowProgress(
             bytes_landed=old.bytes_landed + tally.landed,
             bytes_grown=old.bytes_grown + tally.grown,

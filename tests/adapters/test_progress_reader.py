@@ -147,6 +147,21 @@ def test_a_move_beside_what_lags_is_read_with_it_and_goes_on_alone() -> None:
         eventually(lambda: reader.progress.topics.keys() == {"t"})
 
 
+def test_what_a_broker_lacks_that_does_not_run_is_not_waited_for_by_a_move_of_the_same_topic() -> None:
+    """Its sizes are unknown for as long as it is down, and so was all that was told of the topic."""
+    source = Source()
+    lags = {("t", 1): Assignment((1001, 1003), 1001, (1001,))}
+    with reading(source, OFTEN) as reader:
+        reader.follow(MOVE, BROKERS)
+        reader.follow_catch_ups({1003}, lags)
+        eventually(lambda: "t" in reader.progress.topics)
+        assert reader.progress.topics["t"].bytes_left == 70
+        source.grow(1001, "t", 1, 50)
+        source.grow(1003, "t", 1, 20)
+        reader.follow(MOVE, {*BROKERS, 1003})
+        eventually(lambda: "t" in reader.progress.topics and reader.progress.topics["t"].bytes_left == 100)
+
+
 def test_while_it_moves_it_is_read_again_and_again() -> None:
     source = Source()
     with reading(source, OFTEN) as reader:

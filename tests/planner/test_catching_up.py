@@ -205,6 +205,38 @@ def test_what_landed_before_anybody_counted_it_is_not_taken_for_clients() -> Non
         assert decision.rate == pytest.approx(rates[decision.broker_id, decision.role], rel=0.02)
 
 
+def test_a_broker_that_does_not_run_yet_takes_neither_eta_nor_counts_from_the_moves_of_its_leaders() -> None:
+    """Asked for before the broker starts, the catch-up made the ETA unknown, and adaptive guessed at its leaders."""
+    with lagging_bench(policy=AdaptivePolicy()) as bench:
+        bench.cluster.brokers.discard(1003)
+        bench.cluster.tell_progress(bench.now)
+        moving_for_hours(bench)
+        bench.catch_ups.start_catch_up(CATCH_UP)
+        for _ in range(6):
+            bench.cluster.grow(1004, "moves", 0, mb(600))
+            bench.seconds += 30
+            for broker_id, tx, rx in ((1001, 20, 10), (1002, 40, 10), (1004, 20, 30)):
+                bench.metrics.set_loads(builders.load(broker_id, tx=mb(tx), rx=mb(rx), end=bench.now()))
+            last = bench.cycle(after=0)
+        lists, rate = bench.lists("t2"), bench.rate(1003, FOLLOWER)
+    assert (lists, rate) == (("0:1002", "0:1003"), 81)
+    assert last.bytes_left == mb(36_000_000 - 3600)
+    assert last.eta is not None
+    found = {(d.broker_id, d.role): d for d in last.decisions}
+    for port, clients in (((1001, LEADER), 20), ((1002, LEADER), 20), ((1004, FOLLOWER), 10)):
+        assert found[port].basis is Basis.COUNTED
+        assert found[port].client == pytest.approx(mb(clients), rel=0.01)
+
+
+def test_what_is_left_is_unknown_while_the_only_broker_that_catches_up_does_not_run() -> None:
+    with lagging_bench() as bench:
+        bench.cluster.brokers.discard(1003)
+        bench.cluster.tell_progress(bench.now)
+        bench.catch_ups.start_catch_up(CATCH_UP)
+        bench.cycle()
+        assert bench.cycle().bytes_left is None
+
+
 def test_it_waits_for_no_move_that_takes_hours() -> None:
     """What lags is less safe than it should be until it is there: it gets what clients leave, and not its need."""
     with lagging_bench(policy=AdaptivePolicy()) as bench:

@@ -107,7 +107,7 @@ class ProgressReader:
         """Take over what brokers lack that catch up, and return at once; forgotten when it is not said again.
 
         Args:
-            broker_ids: the brokers that catch up.
+            broker_ids: the brokers that catch up; those that are down are read as soon as they are not.
             assignments: of their partitions.
         """
         found: Lagging = lagging(assignments, broker_ids)
@@ -121,7 +121,9 @@ class ProgressReader:
         """Put together what is to be read; with the lock."""
         if time.monotonic() >= self._catch_ups_until:
             self._lagging, self._assignments = NOTHING_LAGS, {}
-        moving = moves_with_lagging(self._reassignments, self._lagging, self._assignments)
+        # What is down copies nothing: unknown for as long, it would make all that moves beside it unknown, too.
+        running = {broker_id: rows for broker_id, rows in self._lagging.items() if broker_id in self._brokers}
+        moving = moves_with_lagging(self._reassignments, running, self._assignments)
         if moving and not self._moving:
             self._begun = True
             self._changed.notify_all()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from autothrottle.core.catch_up import NOTHING_LAGS, Lagging
 from autothrottle.core.eta import Forecast, Rates, forecast_all, static_end, with_topics
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress, TopicProgress
-from autothrottle.core.topology import NO_LEADER, Snapshot, TopicPartition, TopicReassignment, flows
+from autothrottle.core.topology import NO_LEADER, Snapshot, TopicPartition, TopicReassignment, flows, running_flows
 
 WINDOW = timedelta(minutes=3)
 """Over which the rate of landing is taken: long enough for the bursts of a throttle, short enough for its changes."""
@@ -93,11 +93,14 @@ def remainder(snapshot: Snapshot) -> Remainder | None:
     """Return what is left of what moves in a snapshot; None: nothing moves, or nothing is known.
 
     The snapshot may be newer than its progress: flows that have ended since count no longer, new ones are unknown.
+    What a broker lacks that is to catch up and is down is in none of it.
     """
     progress = snapshot.progress
     if progress is None or progress.at is None or not snapshot.reassignments:
         return None
-    moving = flows(snapshot)
+    moving = running_flows(snapshot)
+    if not moving and flows(snapshot):
+        return None
     known = [progress.flows[flow].bytes_left for flow in moving if flow in progress.flows]
     unknown = len(moving) - len(known) + _offline(snapshot.reassignments)
     if unknown and not known:
@@ -111,7 +114,7 @@ def foreseen(left: Remainder | None, snapshot: Snapshot, rates: Rates) -> Remain
     """Return what is left with an ETA by the throttles, where a move has only begun and none is measured yet."""
     if left is None or left.eta is not None or left.unknown_flows or snapshot.progress is None:
         return left
-    end = static_end(snapshot.progress, flows(snapshot), rates)
+    end = static_end(snapshot.progress, running_flows(snapshot), rates)
     return left if end is None else replace(left, eta=end, eta_is_static=True)
 
 

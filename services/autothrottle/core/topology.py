@@ -236,6 +236,18 @@ class Snapshot:
         return counts
 
     @cached_property
+    def _running_flows(self) -> Mapping[Flow, int]:
+        """What `running_flows` returns."""
+        waiting = {
+            broker_id
+            for broker_id, role in self.catching_up
+            if role is ReplicaRole.FOLLOWER and broker_id not in self.brokers
+        }
+        if not waiting:
+            return self._flows
+        return {flow: count for flow, count in self._flows.items() if flow.follower not in waiting}
+
+    @cached_property
     def _participants(self) -> Mapping[int, frozenset[ReplicaRole]]:
         """What `participants` returns."""
         copying = [reassignment.copying for reassignment in self.reassignments]
@@ -249,6 +261,14 @@ class Snapshot:
 def flows(snapshot: Snapshot) -> Mapping[Flow, int]:
     """Return each flow and the number of its partitions that are still to be copied."""
     return snapshot._flows
+
+
+def running_flows(snapshot: Snapshot) -> Mapping[Flow, int]:
+    """Return the `flows` but for those to brokers that are to catch up and are down: nobody counts them.
+
+    They are throttled before such a broker starts; until then it copies nothing.
+    """
+    return snapshot._running_flows
 
 
 def participants(snapshot: Snapshot) -> Mapping[int, frozenset[ReplicaRole]]:

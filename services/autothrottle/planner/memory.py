@@ -64,7 +64,7 @@ class CycleInHand:
         self.is_read = False
         """Whether that is known."""
         self.copied = Snapshot.empty()
-        """The same with what brokers lack that catch up: all that is being copied."""
+        """The same with what brokers lack that catch up: all that is being copied, or will be when they run."""
         self.snapshot = Snapshot.empty()
         """The same with what is to be throttled though it does not move yet: what is decided on."""
         self.left: Remainder | None = None

@@ -51,7 +51,7 @@ class SnapshotSource(Protocol):
             replicas_of: ids of the brokers whose replicas the snapshot lists.
             partitions: whose assignments the snapshot has, those included that do not move.
             catching_up: ids of the brokers that catch up: what they lack of `partitions` is in the progress of later
-                snapshots, as if it were being moved to them, until it has not been asked for for a minute.
+                snapshots while they run, as if it were being moved to them, until nobody has asked for it for a minute.
             timeout: > 0.
             may_presume: whether it may be one that says something `presumed`, when more would take long; whoever gets
                 that asks again, for one that says nothing so.

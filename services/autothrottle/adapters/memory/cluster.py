@@ -388,7 +388,7 @@ class MemoryCluster:
         """What moves, with what brokers lack that catch up; and these alone."""
         rows = [(topic, n) for b in self._catching_up for topic, held in self._replicas_of(b).items() for n in held]
         assignments = {row: found for row in rows if (found := self._assignment(row))}
-        lags = lagging(assignments, self._catching_up)
+        lags = lagging(assignments, self._catching_up & self.brokers)
         return moves_with_lagging(tuple(self._reassignments()), lags, assignments), lags
 
     def _observed_growth(self, history: GrowthHistory, moving: Iterable[TopicReassignment]) -> GrowthHistory:

@@ -19,7 +19,7 @@ from autothrottle.core.policy.interface import Basis, Observation
 from autothrottle.core.policy.margin import ErrorSpread
 from autothrottle.core.policy.series import KEPT_SECONDS, LATE_SECONDS, Series
 from autothrottle.core.replication import MeanRate, Replication
-from autothrottle.core.topology import Snapshot, flows
+from autothrottle.core.topology import Snapshot, running_flows
 
 _FEW_FLOWS = 1000
 """Of so many the earlier counts of each are added up in every cycle."""
@@ -148,7 +148,7 @@ class Experience:
         not tell its log sizes, goes on: taken for nothing it would be taken for clients.
         """
         told = snapshot.progress.flows if snapshot.progress else {}
-        missing = flows(snapshot).keys() - told.keys()
+        missing = running_flows(snapshot).keys() - told.keys()
         uncounted = {port: self.uncounted.get(port, now) for port in ports_of(missing)}
         for_long = {port for port, since in uncounted.items() if now - since >= _COUNTED_WITHIN_SECONDS}
         return uncounted, for_long | ports_of(missing & self.counts.flows.keys())

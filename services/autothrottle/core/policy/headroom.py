@@ -12,7 +12,7 @@ from autothrottle.core.limits import Limits
 from autothrottle.core.loads import BytesPerSecond, Port, Utilization
 from autothrottle.core.policy.interface import Observation, PortSight, Proposal, Sight
 from autothrottle.core.replication import Replication
-from autothrottle.core.topology import Snapshot, flows
+from autothrottle.core.topology import Snapshot, running_flows
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,4 +98,4 @@ def _known(
 
 def _replication(snapshot: Snapshot) -> Replication | None:
     """What landed lately; None: nobody reads log sizes."""
-    return None if snapshot.progress is None else Replication(snapshot.progress, flows(snapshot))
+    return None if snapshot.progress is None else Replication(snapshot.progress, running_flows(snapshot))

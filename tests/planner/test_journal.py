@@ -1,6 +1,7 @@
 from datetime import timedelta
 
 from autothrottle.adapters.memory import MemoryDecisions, MemoryTracer
+from autothrottle.core.catch_up import CatchUp
 from autothrottle.core.configs import ConfigResource
 from autothrottle.core.decisions import SCHEMA_VERSION, DecisionRecord
 from autothrottle.planner.triggers import Trigger
@@ -89,6 +90,53 @@ def test_a_reassignment_that_ends_with_more_left_than_links_carry_was_cancelled(
         bench.cluster.cancel("t1")
         bench.cycle("it ended")
     assert [record.status for record in log.reassignments] == ["moving", "cancelled"]
+
+
+def test_a_move_to_a_broker_that_catches_up_from_the_same_leader_is_done_when_it_is_over() -> None:
+    """What the broker still lacked of other topics was taken for what is missing of the move: it was cancelled."""
+    log = MemoryDecisions()
+    with Bench(decisions=log) as bench:
+        bench.cluster.tell_progress(bench.now)
+        bench.cluster.add_topic("behind", {0: (1001, 1003)})
+        bench.cluster.leave_isr("behind", 0, 1003)
+        bench.catch_ups.start_catch_up(CatchUp(1003))
+        bench.begin_move()
+        for topic, held, lacks in (("behind", 5_000, 40_000), ("t1", 0, 1_000)):
+            bench.cluster.grow(1001, topic, 0, mb(held + lacks))
+            bench.cluster.grow(1003, topic, 0, mb(held))
+        bench.cycle()
+        bench.cluster.grow(1003, "t1", 0, mb(400))
+        bench.cluster.grow(1003, "behind", 0, mb(400))
+        bench.cycle()
+        bench.cluster.grow(1003, "t1", 0, mb(600))
+        bench.cluster.grow(1003, "behind", 0, mb(600))
+        bench.cluster.finish("t1")
+        bench.cycle("it ended")
+        bench.cycle()
+    _, end = log.reassignments
+    assert (end.status, end.topics) == ("done", ["t1"])
+    assert [path.bytes_landed for path in end.paths] == [mb(2_000)], "through the path, of both"
+    assert end.bytes_left == 0, "nobody knows which part was the move's"
+
+
+def test_what_is_left_of_a_catch_up_is_logged_as_unknown_while_it_is() -> None:
+    """Of a leader that sends a move and a catch-up only the move's bytes were logged, as if that were all it sends."""
+    log = MemoryDecisions()
+    with Bench(decisions=log) as bench:
+        bench.cluster.tell_progress(bench.now)
+        bench.cluster.add_topic("behind", {0: (1001, 1003)})
+        bench.cluster.leave_isr("behind", 0, 1003)
+        bench.catch_ups.start_catch_up(CatchUp(1003))
+        bench.cluster.add_topic("moves", {0: (1001, 1002)})
+        bench.cluster.start_reassignment("moves", {0: (1001, 1004)})
+        for broker_id, topic, size in ((1001, "behind", 1000), (1001, "moves", 1000), (1004, "moves", 0)):
+            bench.cluster.grow(broker_id, topic, 0, mb(size))
+        bench.cycle()
+        bench.cluster.grow(1003, "behind", 0, mb(200))
+        bench.cycle()
+    first, second = one(log.decisions, 1001, 1), one(log.decisions, 1001, 2)
+    assert (first.bytes_landed, first.bytes_left) == (None, None)
+    assert second.bytes_left == mb(1800)
 
 
 def test_the_next_term_says_that_it_goes_on() -> None:

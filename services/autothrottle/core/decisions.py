@@ -22,7 +22,7 @@ from autothrottle.core.limits import Limits
 from autothrottle.core.loads import BytesPerSecond, Loads, Port
 from autothrottle.core.plan import Decision
 from autothrottle.core.replication import Replication
-from autothrottle.core.topology import Snapshot, flows
+from autothrottle.core.topology import Snapshot, flows, running_flows
 
 SCHEMA_VERSION = 1
 """Of both kinds of records; grows when a field is added."""
@@ -60,7 +60,7 @@ class DecisionRecord:
     time: datetime
     """When the cycle began."""
     reassignment_id: str
-    """What moved; empty: nothing did, the decision is an override's."""
+    """What moved; empty: nothing did, the decision is an override's or a catch-up's."""
     broker_id: int
     role: str
     """`leader` or `follower`."""
@@ -148,7 +148,7 @@ class ReassignmentRecord:
     bytes_landed: int | None
     """Of all paths; None: no sizes of logs are known, as `bytes_left`."""
     bytes_left: int | None
-    """What had not landed when it was last seen to move."""
+    """What had not landed when it was last seen to move, but for paths by which a broker caught up as well."""
     paths: list[PathRecord]
     """One for each flow; empty while nothing is known."""
 
@@ -170,6 +170,8 @@ class CycleSeen:
 
     record: CycleRecord
     snapshot: Snapshot
+    copied: Snapshot
+    """The same with what brokers lack that catch up: it passes the same ports, and is no reassignment."""
     loads: Loads
     history: ThrottleHistory
     """What stood when, as it was before this cycle wrote anything."""
@@ -192,7 +194,7 @@ def decision_records(seen: CycleSeen, settings: LogSettings, reassignment_id: st
         reassignment_id: of what moves; "" when nothing does.
     """
     outcomes = {outcome.resource: outcome for outcome in seen.record.outcomes}
-    passing, replicated = _passing(seen.snapshot), _replicated(seen)
+    passing, replicated = _passing(seen.copied), _replicated(seen)
     return tuple(
         _decision_record(seen, settings, reassignment_id, decision, outcomes, passing, replicated)
         for decision in seen.record.decisions
@@ -253,7 +255,7 @@ def _decision_record(
 
 def _replicated(seen: CycleSeen) -> Mapping[Port, BytesPerSecond]:
     """Port -> what replication carried while its load was measured; absent: unknown."""
-    replication = Replication(seen.snapshot.progress or Progress(), flows(seen.snapshot))
+    replication = Replication(seen.copied.progress or Progress(), running_flows(seen.copied))
     found: dict[Port, BytesPerSecond] = {}
     for decision in seen.record.decisions:
         if (load := seen.loads.brokers.get(decision.broker_id)) is not None:
@@ -267,7 +269,7 @@ def _replicated(seen: CycleSeen) -> Mapping[Port, BytesPerSecond]:
 def _passing(snapshot: Snapshot) -> Mapping[Port, tuple[int, int]]:
     """Port -> (bytes landed, bytes left) of its flows, all of which are known."""
     known = snapshot.progress.flows if snapshot.progress else {}
-    unknown = {port for flow in flows(snapshot) if flow not in known for port in flow.ports}
+    unknown = {port for flow in running_flows(snapshot) if flow not in known for port in flow.ports}
     found: dict[Port, tuple[int, int]] = {}
     for flow, progress in known.items():
         for port in flow.ports:
@@ -288,6 +290,8 @@ class ReassignmentSeen:
     """The newest counts of the same flows."""
     moving: Mapping[Flow, FlowProgress] = field(default_factory=dict)
     """The counts of each flow when it was last seen to move."""
+    shared: frozenset[Flow] = frozenset()
+    """Flows by which a broker catches up as well: nobody knows which part of what is left is the move's."""
     topics: frozenset[str] = frozenset()
 
     @property
@@ -340,16 +344,19 @@ class ReassignmentSeen:
     def _counted(self, seen: CycleSeen, moving: Mapping[Flow, int]) -> ReassignmentSeen:
         now = seen.snapshot.progress.flows if seen.snapshot.progress else {}
         of_it = {flow: count for flow, count in now.items() if flow in moving or flow in self.begun}
+        copied = flows(seen.copied) if seen.copied.catching_up else moving
+        shared = self.shared.union(flow for flow, partitions in moving.items() if copied[flow] != partitions)
         begun = dict(self.begun)
         for flow, count in of_it.items():
             # One that moves from nothing began with all that has landed: counts begin when a flow does.
             if flow not in begun or begun[flow].since != count.since:
-                begun[flow] = self._beginning(count)
+                begun[flow] = count if flow in shared else self._beginning(count)
         return replace(
             self,
             begun=begun,
             counts={**self.counts, **of_it},
             moving={**self.moving, **{flow: count for flow, count in of_it.items() if flow in moving}},
+            shared=shared,
             topics=self.topics | frozenset(seen.snapshot.topics),
         )
 
@@ -369,12 +376,14 @@ class ReassignmentSeen:
                 flow.leader,
                 flow.follower,
                 # What was left when the logs were last read has landed, or it would not be done.
-                count.bytes_landed + (not cancelled) * count.bytes_left - self.begun[flow].bytes_landed,
+                count.bytes_landed
+                + (not cancelled and flow not in self.shared) * count.bytes_left
+                - self.begun[flow].bytes_landed,
                 count.bytes_grown - self.begun[flow].bytes_grown,
             )
             for flow, count in sorted(self.counts.items(), key=lambda item: (item[0].leader, item[0].follower))
         ]
-        left = sum(count.bytes_left for count in self.moving.values())
+        left = sum(count.bytes_left for flow, count in self.moving.items() if flow not in self.shared)
         return replace(
             self.opening,
             term=seen.record.term,
@@ -392,6 +401,7 @@ class ReassignmentSeen:
         return any(
             self._missing(last, self.counts[flow], flow, seen) > _LARGEST_LOSS * last.bytes_left
             for flow, last in self.moving.items()
+            if flow not in self.shared
         )
 
     def _missing(self, last: FlowProgress, newest: FlowProgress, flow: Flow, seen: CycleSeen) -> float:

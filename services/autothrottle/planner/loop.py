@@ -308,9 +308,9 @@ class Planner:
         record = cycle.record(start, self._now(), trigger.reason, self._settings.shadow)
         log.debug("cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
         if cycle.is_read:
-            history = memory.history
+            rates = cycle.applied.rates
             self._journal.write(
-                CycleSeen(record, cycle.read, cycle.loads, history, cycle.applied.rates, trace_id=trace_id)
+                CycleSeen(record, cycle.read, cycle.copied, cycle.loads, memory.history, rates, trace_id=trace_id)
             )
         return record
 

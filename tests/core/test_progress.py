@@ -392,6 +392,18 @@ def test_what_has_ended_since_the_reading_counts_no_longer() -> None:
     assert found and (found.bytes_left, found.unknown_flows) == (20, 0)
 
 
+def test_the_end_of_what_moves_is_not_that_of_what_catches_up_beside_it() -> None:
+    """Who listed or followed a move of a minute was told the end of a catch-up of a quarter of an hour."""
+    lags, history = reassignment("u", {0: (1001, (1001,), (1003,), ())}), ProgressHistory()
+    for seconds, held in ((0, 100), (10, 200), (20, 300)):
+        sizes = {1001: {("t", 0): 1000, ("u", 0): 10_000}, 1003: {("u", 0): held}, 1004: {("t", 0): held}}
+        history = history.observe([one(), lags], logs(sizes, seconds), after(seconds), None, {1003: {("u", 0)}})
+    found = remainder(builders.snapshot(one(), progress=history.progress))
+    assert found and (found.bytes_left, found.eta) == (700, after(20 + 70))
+    found = remainder(builders.snapshot(one(), lags, progress=history.progress))
+    assert found and (found.bytes_left, found.eta) == (700 + 9700, after(20 + 970))
+
+
 def test_what_began_since_the_reading_is_unknown() -> None:
     progress = observed((one(), both(100, 100))).progress
     assert progress.eta is not None

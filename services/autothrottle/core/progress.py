@@ -8,13 +8,13 @@ retention may delete at the leader first (never less than 0 is left). The type t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from autothrottle.core.catch_up import NOTHING_LAGS, Lagging
-from autothrottle.core.eta import Forecast, Rates, forecast_all, static_end, with_topics
+from autothrottle.core.eta import Forecast, Rates, forecast_all, last_of, static_end, with_topics
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress, TopicProgress
 from autothrottle.core.topology import NO_LEADER, Snapshot, TopicPartition, TopicReassignment, flows, running_flows
 
@@ -107,7 +107,16 @@ def remainder(snapshot: Snapshot) -> Remainder | None:
         return None
     if unknown:
         return Remainder(sum(known), unknown, None, progress.at)
-    return Remainder(sum(known), 0, progress.eta, progress.at, progress.eta_low, progress.eta_high)
+    end = _end(snapshot.topics, progress)
+    return Remainder(sum(known), 0, end.eta, progress.at, end.low, end.high)
+
+
+def _end(topics: Collection[str], progress: Progress) -> Forecast:
+    """When these topics are there: the progress may be of others, too, that catch up or have come to their end."""
+    if progress.topics.keys() <= set(topics):
+        return Forecast(progress.eta, progress.eta_low, progress.eta_high)
+    known = (progress.topics.get(topic, TopicProgress(0, 0)) for topic in topics)
+    return last_of(Forecast(topic.eta, topic.eta_low, topic.eta_high) for topic in known)
 
 
 def foreseen(left: Remainder | None, snapshot: Snapshot, rates: Rates) -> Remainder | None:

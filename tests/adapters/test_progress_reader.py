@@ -147,6 +147,21 @@ def test_a_move_beside_what_lags_is_read_with_it_and_goes_on_alone() -> None:
         eventually(lambda: reader.progress.topics.keys() == {"t"})
 
 
+def test_that_nothing_lands_is_known_while_a_broker_that_is_to_catch_up_does_not_run() -> None:
+    """Nothing was read, and its throttle was taken for replication: its leaders seemed to have no clients."""
+    source = Source()
+    with reading(source, OFTEN) as reader:
+        reader.follow((), {1001})
+        reader.follow_catch_ups({1002}, LAGS)
+        eventually(lambda: reader.progress.at is not None, 5)
+        assert (reader.progress.flows, source.asked) == ({}, [])
+        reader.follow((), BROKERS)
+        eventually(lambda: landed(reader.progress) == 0, 5)
+        source.grow(1002, "t", 0, 50)
+        eventually(lambda: landed(reader.progress) == 50, 5)
+        assert reader.progress.flows[FLOW].recent[0].bytes_landed == 0, "what it held had landed before it went"
+
+
 def test_what_a_broker_lacks_that_does_not_run_is_not_waited_for_by_a_move_of_the_same_topic() -> None:
     """Its sizes are unknown for as long as it is down, and so was all that was told of the topic."""
     source = Source()

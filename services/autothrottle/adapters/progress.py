@@ -65,6 +65,8 @@ class ProgressReader:
         self._assignments: Mapping[TopicPartition, Assignment] = {}
         self._catch_ups_until = 0.0
         self._moving: tuple[TopicReassignment, ...] = ()
+        self._active = False
+        self._down: frozenset[int] = frozenset()
         self._brokers: Collection[int] = ()
         self._unmoved_until: datetime | None = None
         self._history = ProgressHistory()
@@ -124,10 +126,12 @@ class ProgressReader:
         # What is down copies nothing: unknown for as long, it would make all that moves beside it unknown, too.
         running = {broker_id: rows for broker_id, rows in self._lagging.items() if broker_id in self._brokers}
         moving = moves_with_lagging(self._reassignments, running, self._assignments)
-        if moving and not self._moving:
+        # While only brokers catch up that are down nobody is asked, but it is known that nothing lands.
+        active = bool(moving or any(self._lagging.values()))
+        if active and not self._active:
             self._begun = True
             self._changed.notify_all()
-        self._moving = moving
+        self._moving, self._active = moving, active
         if self._growth:
             self._growth.follow(moving, self._brokers)
 
@@ -156,7 +160,7 @@ class ProgressReader:
         with self._changed:
             self._changed.wait_for(lambda: self._closed, rest)
             # What was counted of flows that ended is forgotten in time, which costs nobody a request.
-            going_on = self._moving or self._history.counts
+            going_on = self._active or self._history.counts
             due = max(0.0, began + self._interval.total_seconds() - time.monotonic()) if going_on else None
             self._changed.wait_for(lambda: self._closed or self._begun, due)
             self._begun = False
@@ -168,6 +172,7 @@ class ProgressReader:
             self._take_over()
             moving, brokers, lags = self._moving, frozenset(self._brokers), self._lagging
             unmoved_until, self._unmoved_until = self._unmoved_until, None
+        down = {broker_id for broker_id, rows in lags.items() if rows} - brokers
         wanted = {b: topics for b, topics in self._history.wanted(moving).items() if b in brokers}
         began, started = time.monotonic(), self._now()
         sizes = self._fetch(wanted)
@@ -175,7 +180,8 @@ class ProgressReader:
         last = max((logs.at for logs in sizes.brokers.values()), default=started)
         # Waiting for an answer that never came is nobody's work.
         worked = min(max(0.0, (last - started).total_seconds()), answered - began)
-        self._history = self._history.observe(moving, sizes, self._now(), unmoved_until, lags)
+        self._history = self._history.observe(moving, sizes, self._now(), unmoved_until, lags, self._down)
+        self._down = (self._down & lags.keys() - sizes.brokers.keys()) | down
         return worked + time.monotonic() - answered
 
     def _fetch(self, wanted: Mapping[int, Mapping[str, Collection[int]]]) -> LogSizes:

@@ -197,6 +197,7 @@ class ProgressHistory:
         now: datetime,
         unmoved_until: datetime | None = None,
         lagging: Lagging = NOTHING_LAGS,
+        were_down: Collection[int] = (),
     ) -> ProgressHistory:
         """Return the history with one more reading.
 
@@ -209,10 +210,11 @@ class ProgressHistory:
                 nobody knows, they may have moved for hours.
             lagging: those of the replicas to be copied that are in no reassignment: what they hold when they are first
                 seen to lag did not land now, but may have at any time before.
+            were_down: brokers that did not run a moment ago: nothing landed there for as long as matters.
         """
         if self.progress.at is not None and now < self.progress.at - SET_BACK:
-            return ProgressHistory().observe(reassignments, sizes, now, lagging=lagging)
-        seen = _Observation(self, sizes, unmoved_until, lagging)
+            return ProgressHistory().observe(reassignments, sizes, now, None, lagging, were_down)
+        seen = _Observation(self, sizes, unmoved_until, lagging, were_down)
         for reassignment in reassignments:
             for partition, leader, _, pending in reassignment.rows():
                 for follower in pending:
@@ -279,9 +281,14 @@ class _Observation:
     """One reading while it is being worked out: of 100,000 partitions, so by plain numbers."""
 
     def __init__(
-        self, history: ProgressHistory, sizes: LogSizes, unmoved_until: datetime | None, lagging: Lagging
+        self,
+        history: ProgressHistory,
+        sizes: LogSizes,
+        unmoved_until: datetime | None,
+        lagging: Lagging,
+        were_down: Collection[int],
     ) -> None:
-        self._unmoved_until, self._lagging = unmoved_until, lagging
+        self._unmoved_until, self._lagging, self._were_down = unmoved_until, lagging, were_down
         self._old, self._logs = history, {b: logs.sizes for b, logs in sizes.brokers.items()}
         self._times = {b: logs.at for b, logs in sizes.brokers.items()}
         self._tallies: dict[tuple[str, int, int], _Tally] = {}
@@ -310,7 +317,8 @@ class _Observation:
         if row in self._lagging.get(follower, ()):
             tally.lagging = True
             if old is None or not old.pending:
-                tally.held, was = tally.held + size, size
+                was = size
+                tally.held += 0 if follower in self._were_down else size
         # Retention and truncation make a log smaller; what has landed has landed.
         credited.landed += max(0, size - was)
         if leader_size is None:

@@ -82,6 +82,7 @@ class MemoryCluster:
         """What brokers and topics are configured to; of those that are absent nothing is told."""
         self.version = 1
         self._catching_up: frozenset[int] = frozenset()
+        self._were_down: frozenset[int] = frozenset()
         self._history: ProgressHistory | None = None
         self._growth: GrowthHistory | None = None
         self._now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -378,7 +379,8 @@ class MemoryCluster:
             return None
         moving, lags = self._copied()
         sizes = self.fetch_log_sizes(self._history.wanted(moving), timedelta(seconds=1))
-        self._history = self._history.observe(moving, sizes, self._now(), lagging=lags)
+        self._history = self._history.observe(moving, sizes, self._now(), None, lags, self._were_down)
+        self._were_down = self._catching_up - self.brokers
         if self._growth is None:
             return self._history.progress
         self._growth = self._observed_growth(self._growth, moving)

@@ -88,6 +88,23 @@ def test_what_a_lagging_replica_holds_when_it_is_first_seen_did_not_land() -> No
     assert before.mean(1004, ReplicaRole.FOLLOWER, NOON, after(20)) == MeanRate(6)
 
 
+def test_what_landed_while_nobody_asked_for_a_catch_up_is_unknown_and_not_nothing() -> None:
+    """For two minutes no planner led: what was copied meanwhile was clients' to the next one."""
+    lags, history = {1004: {("t", 0)}}, ProgressHistory()
+    for seconds, size, moving in (
+        (0, 100, [one()]),
+        (10, 200, [one()]),
+        (20, 300, []),
+        (30, 400, []),
+        (150, 1600, [one()]),
+    ):
+        history = history.observe(moving, both(9000, size, seconds), after(seconds), None, lags if moving else {})
+    meanwhile = Replication(history.progress, [A])
+    assert meanwhile.mean(1004, ReplicaRole.FOLLOWER, after(60), after(120)) is None
+    history = history.observe([one()], both(9000, 1700, 160), after(160), None, lags)
+    assert Replication(history.progress, [A]).mean(1004, ReplicaRole.FOLLOWER, after(150), after(160)) == MeanRate(10)
+
+
 def test_a_replica_that_begins_to_lag_beside_a_move_adds_to_its_flow_only_what_lands_from_then_on() -> None:
     moved = reassignment("t", {0: (1001, (1001,), (1004,), ()), 1: (1001, (1001,), (1004,), ())})
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from autothrottle.core.catch_up import NOTHING_LAGS, Lagging
 from autothrottle.core.eta import Forecast, Rates, forecast_all, last_of, static_end, with_topics
 from autothrottle.core.flows import Flow, FlowProgress, LandedMark, Progress, TopicProgress
+from autothrottle.core.replication import LONGEST_STRETCH
 from autothrottle.core.topology import NO_LEADER, Snapshot, TopicPartition, TopicReassignment, flows, running_flows
 
 WINDOW = timedelta(minutes=3)
@@ -370,6 +371,8 @@ class _Observation:
             return None
         if old is not None and not tally.moving and at is None and old.at <= now - KEPT:
             return None
+        if old is not None and at is not None and tally.held and at - old.at > LONGEST_STRETCH:
+            old = None  # what landed meanwhile nobody saw
         unknown = tally.flow in self.unknown
         latest = max(time for time in (at, old.at if old else None) if time is not None)
         if old is None:

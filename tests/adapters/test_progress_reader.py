@@ -162,6 +162,17 @@ def test_that_nothing_lands_is_known_while_a_broker_that_is_to_catch_up_does_not
         assert reader.progress.flows[FLOW].recent[0].bytes_landed == 0, "what it held had landed before it went"
 
 
+def test_before_it_is_known_which_brokers_run_none_is_taken_to_be_down() -> None:
+    """A planner that asked a discovery which had just started was told that nothing had landed until then."""
+    source = Source()
+    with reading(source, OFTEN) as reader:
+        reader.follow_catch_ups({1002}, LAGS)
+        time.sleep(0.1)
+        assert reader.progress == Progress()
+        reader.follow((), BROKERS)
+        eventually(lambda: landed(reader.progress) == 30, 5)
+
+
 def test_what_a_broker_lacks_that_does_not_run_is_not_waited_for_by_a_move_of_the_same_topic() -> None:
     """Its sizes are unknown for as long as it is down, and so was all that was told of the topic."""
     source = Source()

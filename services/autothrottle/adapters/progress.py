@@ -126,8 +126,9 @@ class ProgressReader:
         # What is down copies nothing: unknown for as long, it would make all that moves beside it unknown, too.
         running = {broker_id: rows for broker_id, rows in self._lagging.items() if broker_id in self._brokers}
         moving = moves_with_lagging(self._reassignments, running, self._assignments)
-        # While only brokers catch up that are down nobody is asked, but it is known that nothing lands.
-        active = bool(moving or any(self._lagging.values()))
+        # While only brokers catch up that are down nobody is asked, but it is known that nothing lands. Before the
+        # first look at the cluster nobody knows which ones are.
+        active = bool(moving or (self._brokers and any(self._lagging.values())))
         if active and not self._active:
             self._begun = True
             self._changed.notify_all()

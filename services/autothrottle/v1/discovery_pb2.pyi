@@ -285,8 +285,8 @@ class GetSnapshotRequest(_message.Message):
 
     @_builtins.property
     def catching_up(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The ids of brokers that catch up, >= 0 each, at most 10,000: what they lack of `partitions` is in the progress of later
-        snapshots, as if it were being moved to them, until nobody has asked for it for a minute.
+        """The ids of brokers that catch up, >= 0 each, at most 10,000: while they run what they lack of `partitions` is in the
+        progress of later snapshots, as if it were being moved to them, until nobody has asked for it for a minute.
         """
 
     def __init__(

@@ -344,8 +344,10 @@ class ReassignmentSeen:
     def _counted(self, seen: CycleSeen, moving: Mapping[Flow, int]) -> ReassignmentSeen:
         now = seen.snapshot.progress.flows if seen.snapshot.progress else {}
         of_it = {flow: count for flow, count in now.items() if flow in moving or flow in self.begun}
-        copied = flows(seen.copied) if seen.copied.catching_up else moving
-        shared = self.shared.union(flow for flow, partitions in moving.items() if copied[flow] != partitions)
+        shared = self.shared
+        if seen.copied.catching_up:
+            copied = flows(seen.copied)
+            shared = shared.union(flow for flow, partitions in moving.items() if copied[flow] != partitions)
         begun = dict(self.begun)
         for flow, count in of_it.items():
             # One that moves from nothing began with all that has landed: counts begin when a flow does.

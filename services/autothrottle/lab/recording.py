@@ -113,7 +113,7 @@ class Recording:
     def __init__(self, scenario: VirtualScenario) -> None:
         self._scenario = scenario
         self._ports: dict[Port, _Counters] = {}
-        self._took_part = ports_of(flow for move in scenario.moves for flow in scenario.flows(move))
+        self._took_part = ports_of({flow for move in scenario.moves for flow in scenario.flows(move)})
         self._at = 0.0
 
     def watch(self, recovery: VirtualRecovery) -> None:
@@ -206,8 +206,8 @@ _NOTHING = _Copied(0.0, 0.0)
 def _moving_through(cluster: Cluster) -> frozenset[Port]:
     """Ports through which something is copied that moves."""
     partitions = map(cluster.partitions.__getitem__, cluster.moving())
-    flows = (Flow(one.leader, follower) for one in partitions for follower in one.adding if follower not in one.isr)
-    return ports_of(flow for flow in flows if cluster.is_up(flow.leader) and cluster.is_up(flow.follower))
+    flows = {Flow(one.leader, follower) for one in partitions for follower in one.adding if follower not in one.isr}
+    return ports_of({flow for flow in flows if cluster.is_up(flow.leader) and cluster.is_up(flow.follower)})
 
 
 def _by_broker(port: Port) -> tuple[int, str]:

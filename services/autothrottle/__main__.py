@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from importlib import import_module
 
 from autothrottle import __version__
@@ -22,6 +22,7 @@ from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.logs import configure_logs
 from autothrottle.runtime.options import help_text
+from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.priority import give_way
 from autothrottle.runtime.server import Servicer
 from autothrottle.runtime.signals import stop_on_signals
@@ -31,7 +32,7 @@ log = logging.getLogger("autothrottle")
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 130, 141
+EXIT_INTERRUPTED = 130
 
 
 def _service(name: str, build: Callable[[Composition], Servicer]) -> Callable[[Composition], None]:
@@ -174,9 +175,7 @@ def _show(text: str) -> int:
         print(text, flush=True)
         return 0
     except BrokenPipeError:
-        # What is still buffered must not fail a second time when the interpreter ends.
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return EXIT_BROKEN_PIPE
 
 

@@ -45,6 +45,7 @@ from autothrottle.lab.scenario import (
     DEMO_NEW_BROKER,
     demo_scenario,
 )
+from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
 
 KILL_SECONDS = 22
 """When the planner that leads is killed, from the start of the reassignment."""
@@ -69,7 +70,6 @@ OPTIONS: Mapping[str, str] = {
 """Of every service, beside addresses; what is not here has its default. Debug, since cycles are counted."""
 
 EXIT_FAILED = 1
-EXIT_BROKEN_PIPE = 141
 
 _TURN_SECONDS = 0.1
 _SAMPLE_SECONDS = 0.5
@@ -356,8 +356,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if logged:
             print(f"Was each decision good? make score (the log is in {arguments.decisions})", flush=True)
     except BrokenPipeError:
-        # What is still buffered must not fail a second time when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return EXIT_BROKEN_PIPE
     except Interrupted as interrupted:
         interruption.end()

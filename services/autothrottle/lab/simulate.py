@@ -7,7 +7,6 @@ draws utilization, throttle and clients of every port that takes part.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import os
 import re
@@ -29,12 +28,12 @@ from autothrottle.runtime import options
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.options import CONFIG, help_text
+from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.sources import Flags, from_environment, from_file
 from autothrottle.scorer.svg import Series, sheet
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_BROKEN_PIPE = 141
 
 _TLS_OPTIONS = tuple(one.name for one in (options.TLS_CERT, options.TLS_KEY, options.TLS_CA, options.TLS_SERVER_NAME))
 
@@ -63,9 +62,7 @@ def main(argv: Sequence[str]) -> int:
         print(end="", flush=True)  # also where there is no standard output
         return status
     except BrokenPipeError:
-        # What is still buffered must not fail a second time when the interpreter ends.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return EXIT_BROKEN_PIPE
 
 

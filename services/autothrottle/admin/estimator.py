@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -17,7 +17,7 @@ from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Observation, Policy
 from autothrottle.core.reassignment import Targets, proposal, with_proposed
 from autothrottle.core.schedule import NO_SCHEDULE, Schedule
-from autothrottle.core.topology import Snapshot, TopicPartition, participants
+from autothrottle.core.topology import Snapshot, TopicPartition, moving_ports
 from autothrottle.ports.cluster import SnapshotSource
 from autothrottle.ports.log_sizes import LogSizeSource
 from autothrottle.ports.metrics import LoadSource
@@ -97,11 +97,11 @@ class Estimator:
         return len({(topic, p) for topics in listed.replicas.values() for topic, rows in topics.items() for p in rows})
 
 
-def _ports_of_others(snapshot: Snapshot, own: Collection[TopicPartition]) -> Set[Port]:
+def _ports_of_others(snapshot: Snapshot, own: Collection[TopicPartition]) -> frozenset[Port]:
     """The ports at which something else moves already."""
     rows = {(move.topic, partition) for move in snapshot.reassignments for partition in move.partitions}
     others = replace(snapshot, reassignments=only(snapshot.reassignments, rows.difference(own)))
-    return {(broker_id, role) for broker_id, roles in participants(others).items() for role in roles}
+    return moving_ports(others)
 
 
 def _which(broker_ids: Collection[int]) -> str:

@@ -280,6 +280,11 @@ def participants(snapshot: Snapshot) -> Mapping[int, frozenset[ReplicaRole]]:
     return snapshot._participants
 
 
+def moving_ports(snapshot: Snapshot) -> frozenset[Port]:
+    """Return the `participants` of a move by the ports that they use."""
+    return frozenset((broker_id, role) for broker_id, roles in participants(snapshot).items() for role in roles)
+
+
 def replicas_on(
     broker_ids: frozenset[int], topics: Iterable[tuple[str, Iterable[tuple[int, Sequence[int]]]]]
 ) -> dict[int, dict[str, tuple[int, ...]]]:

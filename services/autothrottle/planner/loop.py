@@ -27,14 +27,14 @@ from autothrottle.core.plan import had_a_move, plan
 from autothrottle.core.policy.interface import Observation
 from autothrottle.core.progress import foreseen
 from autothrottle.core.reassignment import Submitted, Targets, proposal
-from autothrottle.core.topology import Snapshot, TopicPartition
+from autothrottle.core.topology import Snapshot, TopicPartition, moving_ports
 from autothrottle.planner import narration, traces
 from autothrottle.planner.catching_up import LOOKED_AFTER, CatchingUp
 from autothrottle.planner.guards import Guards
 from autothrottle.planner.journal import Journal
 from autothrottle.planner.memory import CycleInHand, Memory
 from autothrottle.planner.ramps import Ramps
-from autothrottle.planner.reading import Reading, moving, obstacle_to_submissions, standing
+from autothrottle.planner.reading import Reading, obstacle_to_submissions, standing
 from autothrottle.planner.settings import CLUSTER_TIMEOUT, IN_SHADOW, PlannerSettings, Ports
 from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.telling import Telling
@@ -352,7 +352,8 @@ class Planner:
             cycle.plan = replace(cycle.plan, finished_override=False)
         if not self._catching_up.is_known:
             cycle.plan = replace(cycle.plan, hold=True, finished_override=False)
-        begun = self._catching_up.beside(cycle.read, self._submissions.proposed)
+        proposed = self._submissions.proposed
+        begun = self._catching_up.beside(cycle.read, proposed) if proposed else cycle.copied
         guarded = self._guards.keep(cycle.plan, begun, cycle.snapshot, limits, self._now())
         cycle.plan = guarded.plan
         cycle.findings += guarded.findings
@@ -395,13 +396,13 @@ class Planner:
             cycle.outcomes += self._ports.writer.apply(fence, wanted, CLUSTER_TIMEOUT)
         cycle.applied = narration.Applied.of(cycle.changes, cycle.outcomes, cycle.snapshot.ledger)
         stands = standing(cycle.snapshot) | {port: rate or 0 for port, rate in cycle.applied.rates.items()}
-        self._memory.history = self._memory.history.observe(self._now(), stands, moving(cycle.read))
+        self._memory.history = self._memory.history.observe(self._now(), stands, moving_ports(cycle.read))
         if not self._settings.shadow:
             self._ramps.took(cycle.plan, cycle.snapshot, cycle.changes, cycle.outcomes)
 
     def _note_standing(self, snapshot: Snapshot) -> None:
         """Remember what stands after a step."""
-        self._memory.history = self._memory.history.observe(self._now(), standing(snapshot), moving(snapshot))
+        self._memory.history = self._memory.history.observe(self._now(), standing(snapshot), moving_ports(snapshot))
 
     def _advance(self, cycle: CycleInHand) -> None:
         """Submit the reassignment whose throttles stand."""

@@ -16,7 +16,7 @@ from autothrottle.core.overrides import Overrides
 from autothrottle.core.pause import Pause
 from autothrottle.core.plan import standing_rate
 from autothrottle.core.progress import remainder
-from autothrottle.core.topology import Snapshot, participants
+from autothrottle.core.topology import Snapshot, moving_ports, participants
 from autothrottle.planner.catching_up import CatchingUp
 from autothrottle.planner.memory import CycleInHand, Memory
 from autothrottle.planner.settings import CLUSTER_TIMEOUT, IN_SHADOW, PlannerSettings, Ports
@@ -83,16 +83,17 @@ class Reading:
         memory.is_presumed = bool(cycle.read.presumed)
         if memory.is_presumed:
             self._triggers.request("leaders and in-sync replicas are read", urgent=True)
-        cycle.snapshot = self._catching_up.show(self._submissions.show(cycle.read))
-        cycle.copied = self._catching_up.beside(cycle.read, ())
+        shown = self._submissions.show(cycle.read)
+        cycle.snapshot = self._catching_up.show(shown)
+        cycle.copied = cycle.snapshot if shown is cycle.read else self._catching_up.beside(cycle.read, ())
         cycle.left = remainder(cycle.copied)
         memory.version = cycle.snapshot.version
         cycle.findings += [f"{problem.path}: {problem.reason}" for problem in cycle.snapshot.problems]
-        memory.history = memory.history.observe(self._now(), standing(cycle.snapshot), moving(cycle.read))
+        memory.history = memory.history.observe(self._now(), standing(cycle.snapshot), moving_ports(cycle.read))
         if is_paused:
             return
         if loads_are_due:
-            memory.history = memory.history.measured(memory.loads, moving(cycle.read))
+            memory.history = memory.history.measured(memory.loads, moving_ports(cycle.read))
         else:
             self._trace_known_loads(memory)
         cycle.loads = self._loads(cycle, trigger, memory)
@@ -207,8 +208,3 @@ def standing(snapshot: Snapshot) -> dict[Port, int]:
         for role in ReplicaRole
         if (rate := standing_rate(snapshot, resource.broker_id, role)) is not None
     }
-
-
-def moving(snapshot: Snapshot) -> frozenset[Port]:
-    """Return the ports that take part in a move."""
-    return frozenset((broker_id, role) for broker_id, roles in participants(snapshot).items() for role in roles)

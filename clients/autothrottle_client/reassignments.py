@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from autothrottle.v1 import admin_pb2, types_pb2
 from autothrottle_client.errors import Invalid
 from autothrottle_client.model import MAX_BROKER_ID
+
+_T = TypeVar("_T")
 
 Partition = tuple[str, int]
 """Topic and partition number."""
@@ -148,8 +150,9 @@ def _replicas(where: str, row: Mapping[str, Any]) -> tuple[int, ...]:
         raise Invalid(f"{where}.replicas is {_shown(replicas)}; it must be a list of at least one broker id")
     found = tuple(_integer(f"{where}.replicas[{n}]", b, MAX_BROKER_ID) for n, b in enumerate(replicas))
     if len(set(found)) < len(found):
-        twice = next(b for b, count in Counter(found).items() if count > 1)
-        raise Invalid(f"{where}.replicas names broker {twice} twice: {_shown(replicas)}; name every broker once")
+        raise Invalid(
+            f"{where}.replicas names broker {_repeated(found)} twice: {_shown(replicas)}; name every broker once"
+        )
     return found
 
 
@@ -174,9 +177,14 @@ def _integer(where: str, value: Any, largest: int) -> int:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        twice = _repeated(name for name, _ in pairs)
         raise Invalid(f"an object of the file has {_shown(twice)} twice; name it once")
     return found
+
+
+def _repeated(values: Iterable[_T]) -> _T:
+    """The first of those that are there more than once, found in one pass: there may be 100,000."""
+    return next(value for value, count in Counter(values).items() if count > 1)
 
 
 def _refuse_constant(name: str) -> Any:

@@ -92,14 +92,19 @@ def test_a_reassignment_that_ends_with_more_left_than_links_carry_was_cancelled(
     assert [record.status for record in log.reassignments] == ["moving", "cancelled"]
 
 
+def catch_up(bench: Bench) -> None:
+    """Let 1003 catch up with a topic that 1001 leads."""
+    bench.cluster.tell_progress(bench.now)
+    bench.cluster.add_topic("behind", {0: (1001, 1003)})
+    bench.cluster.leave_isr("behind", 0, 1003)
+    bench.catch_ups.start_catch_up(CatchUp(1003))
+
+
 def test_a_move_to_a_broker_that_catches_up_from_the_same_leader_is_done_when_it_is_over() -> None:
     """What the broker still lacked of other topics was taken for what is missing of the move: it was cancelled."""
     log = MemoryDecisions()
     with Bench(decisions=log) as bench:
-        bench.cluster.tell_progress(bench.now)
-        bench.cluster.add_topic("behind", {0: (1001, 1003)})
-        bench.cluster.leave_isr("behind", 0, 1003)
-        bench.catch_ups.start_catch_up(CatchUp(1003))
+        catch_up(bench)
         bench.begin_move()
         for topic, held, lacks in (("behind", 5_000, 40_000), ("t1", 0, 1_000)):
             bench.cluster.grow(1001, topic, 0, mb(held + lacks))
@@ -123,10 +128,7 @@ def test_what_is_left_of_a_catch_up_is_logged_as_unknown_while_it_is() -> None:
     """Of a leader that sends a move and a catch-up only the move's bytes were logged, as if that were all it sends."""
     log = MemoryDecisions()
     with Bench(decisions=log) as bench:
-        bench.cluster.tell_progress(bench.now)
-        bench.cluster.add_topic("behind", {0: (1001, 1003)})
-        bench.cluster.leave_isr("behind", 0, 1003)
-        bench.catch_ups.start_catch_up(CatchUp(1003))
+        catch_up(bench)
         bench.cluster.add_topic("moves", {0: (1001, 1002)})
         bench.cluster.start_reassignment("moves", {0: (1001, 1004)})
         for broker_id, topic, size in ((1001, "behind", 1000), (1001, "moves", 1000), (1004, "moves", 0)):

@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 
 from autothrottle.core.errors import Invalid, Unavailable
 
+_OF_SPARK = (PySparkException, Py4JJavaError)
+
 _NEEDED = {
     # What is skipped is counted by the scorer itself.
     "spark.sql.files.ignoreCorruptFiles": "true",
@@ -56,10 +58,9 @@ def open_session(master: str = "", **settings: str) -> SparkSession:
     """
     try:
         session = SparkSession.builder.config(conf=configuration(master, **settings)).getOrCreate()
-    except (PySparkException, Py4JJavaError) as error:
-        reason = str(getattr(error, "java_exception", error)).splitlines()[0]
+    except _OF_SPARK as error:
         raise Unavailable(
-            f"Spark does not start: {reason}. Fix: it needs Java >= 17 (JAVA_HOME), and a --master that answers"
+            f"Spark does not start: {_reason(error)}. Fix: it needs Java >= 17 (JAVA_HOME), and a --master that answers"
         ) from None
     session.sparkContext.setLogLevel("ERROR")
     return session
@@ -97,26 +98,31 @@ def location(uri: str, spark: SparkSession) -> str:
     is_local = str(spark.sparkContext.master).startswith(("local", "spark://127.0.0.1", "spark://localhost"))
     place = uri.rstrip("/") if has_scheme or not is_local else f"file://{Path(uri).absolute()}"
     try:
-        _file_system(spark, place)
-    except (PySparkException, Py4JJavaError) as error:
-        reason = str(getattr(error, "java_exception", error)).splitlines()[0]
+        _found(spark, place)
+    except _OF_SPARK as error:
         raise Invalid(
-            f"{uri!r} cannot be reached: {reason}. "
+            f"{uri!r} cannot be reached: {_reason(error)}. "
             "Fix: put the store's Hadoop connector among Spark's jars, or name another place"
         ) from None
     return place
 
 
-def _file_system(spark: SparkSession, place: str) -> Any:
-    """Hadoop's, of a place."""
+def _reason(error: Exception) -> str:
+    """The first line of what Java says."""
+    return str(getattr(error, "java_exception", error)).splitlines()[0]
+
+
+def _found(spark: SparkSession, place: str) -> tuple[Any, Any]:
+    """Hadoop's file system of a place, and the place as its path."""
     context: Any = spark.sparkContext
-    return context._jvm.org.apache.hadoop.fs.Path(place).getFileSystem(context._jsc.hadoopConfiguration())
+    path = context._jvm.org.apache.hadoop.fs.Path(place)
+    return path.getFileSystem(context._jsc.hadoopConfiguration()), path
 
 
 def remove(spark: SparkSession, place: str) -> None:
     """Remove a directory and what is in it, if it is there."""
-    context: Any = spark.sparkContext
-    _file_system(spark, place).delete(context._jvm.org.apache.hadoop.fs.Path(place), True)
+    files, path = _found(spark, place)
+    files.delete(path, True)
 
 
 def write_text(spark: SparkSession, place: str, text: str) -> None:
@@ -127,10 +133,9 @@ def write_text(spark: SparkSession, place: str, text: str) -> None:
         place: the file, as Hadoop knows it.
         text: what it shall hold.
     """
-    context: Any = spark.sparkContext
-    files = _file_system(spark, place)
+    files, path = _found(spark, place)
     files.setWriteChecksum(False)  # of a local file it would be a second one
-    stream = files.create(context._jvm.org.apache.hadoop.fs.Path(place), True)
+    stream = files.create(path, True)
     try:
         stream.write(text.encode())
     finally:

@@ -11,9 +11,12 @@ DECISIONS ?= build/decisions
 SCORES ?= build/scores
 KAFKA ?=
 
+# Where compiled modules are not kept, each of hundreds of service processes compiles all of ours anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo score test chaos check format proto bench bench-control bench-links bench-score lock clean java
+.PHONY: help install demo score test test-unit test-all chaos check format proto bench bench-control bench-links bench-score pictures lock clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-13s %s\n' "$$t" "$$d"; done
@@ -48,17 +51,31 @@ score: $(STAMP) java ## score what was decided (DECISIONS=place, of the demo if 
 	$(BIN)/autothrottle score --decisions $(DECISIONS) --out $(SCORES) $(ARGS)
 	@test -z "$$DISPLAY$$WAYLAND_DISPLAY" || ! test -f $(SCORES)/report.html || $(BIN)/python -m webbrowser $(SCORES)/report.html
 
-# On a shared machine a stalled second fails a limit that holds. A few that failed have a second trial, alone, and both
-# are printed; what fails twice, and more than a few, has failed.
-test: $(STAMP) java ## run all tests; ARGS="-k name" chooses, --whole adds what repeats; up to 5 that failed run once more, alone
-	@$(BIN)/python -m pytest tests $(ARGS) || { status=$$?; test $$status -eq 1 || exit $$status; \
-	  failed=$$($(BIN)/python -c 'import json; print(len(json.load(open(".pytest_cache/v/cache/lastfailed"))))'); \
-	  test $$failed -le 5 || exit $$status; \
-	  echo "$$failed failed: a second trial, alone"; \
-	  $(BIN)/python -m pytest tests $(ARGS) --last-failed; }
+# Three calls: tests without a server process, tests with one, and tests that measure, which run alone. Most tests wait
+# most of the time, so that 2 CPUs serve 3 workers. A failure in one call makes the target fail after all three.
+# Exit status 5 of pytest: ARGS has chosen none of these tests.
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 3
+UNIT := tests/unit tests/contract tests/chaos -m "not server" -n $(WORKERS)
+SERVER := tests/contract tests/system tests/chaos -m "server and not alone" -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+ALONE := tests/contract tests/system -m alone
+run_tests = status=0; \
+	  $(PYTEST) $(UNIT) $(1) || test $$? -eq 5 || status=1; \
+	  $(PYTEST) $(SERVER) $(1) || test $$? -eq 5 || status=1; \
+	  $(PYTEST) $(ALONE) $(1) || test $$? -eq 5 || status=1; \
+	  exit $$status
+
+test: $(STAMP) java ## run all tests, in about 20 minutes; ARGS="-k name" chooses
+	@$(call run_tests,$(ARGS))
+
+test-unit: $(STAMP) ## run the tests that start no server process, in about 2 minutes; ARGS="-k name" chooses
+	@$(PYTEST) $(UNIT) $(ARGS)
+
+test-all: $(STAMP) java ## also repeat tests with more seeds, examples and versions of Kafka; ARGS="--part 1/3" runs a third
+	@$(call run_tests,--with-repeats $(ARGS))
 
 chaos: $(STAMP) java ## try to break it, 200 seeded runs; ARGS="--first 7 --count 1 --stories" plays one of them
-	$(BIN)/python -m autothrottle.lab.chaos $(ARGS)
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 bench: $(STAMP) java ## run the benchmarks in tests/benchmarks and print what they measured
 	$(BIN)/python -m pytest tests/benchmarks -s --timeout=0 $(ARGS)
@@ -74,6 +91,9 @@ bench-links: $(STAMP) java ## move partitions over real, shaped links (root, Deb
 
 bench-score: $(STAMP) java ## measure the scorer at 1 and 10 million rows beside pandas; ARGS="--millions 1,10,50"
 	$(BIN)/python -m tests.benchmarks.scorer_bench $(ARGS)
+
+pictures: $(STAMP) ## make the pictures in docs/images anew
+	$(BIN)/python -m tests.benchmarks.pictures
 
 check: $(STAMP) ## lint, format, types, floors, protos, generated code
 	$(BIN)/ruff check .

@@ -1,13 +1,14 @@
 """Generates the Python package `autothrottle.v1` from `proto/autothrottle/v1/*.proto`.
 
-    python proto/generate.py            replaces the generated files in services/
-    python proto/generate.py --check    exit 1 when the committed files are not what the protos give
-    python proto/generate.py --out DIR  writes autothrottle/v1/ under DIR and touches nothing else
+    python proto/generate.py            replace the generated files in services/
+    python proto/generate.py --check    exit with 1 if the committed files are stale
+    python proto/generate.py --out DIR  write autothrottle/v1/ under DIR and change nothing else
 
-Proto package, directory and Python package have one name, so generated imports need no rewriting. Generated code
-has no comments, so they go to `comments.json` beside it: full name -> text. `google.api` is imported from the package
-googleapis-common-protos, whose protos are copied to third_party/ for protoc and buf; no code is made of them, and they
-are not committed.
+The proto package, its directory and the Python package have the same name, so generated imports need no rewriting.
+Messages carry no comments at run time, so this also writes `comments.json`: full name of a proto element -> comment.
+
+The protos import `google.api` from the Python package googleapis-common-protos. This script copies those protos to
+third_party/ for protoc and buf. It generates no code from them, and they are not committed.
 """
 
 import argparse
@@ -39,11 +40,11 @@ _Node = FileDescriptorProto | DescriptorProto | EnumDescriptorProto | ServiceDes
 
 
 def generate(out: Path) -> None:
-    """Writes messages, services, the stubs of both and the comments to `out`/autothrottle/v1."""
+    """Writes messages, services, their stubs and the comments to `out`/autothrottle/v1."""
     protos = sorted((PROTO_ROOT / PACKAGE).glob("*.proto"))
     if not protos:
         sys.exit(f"no .proto file in {PROTO_ROOT / PACKAGE}")
-    copy_imported()
+    copy_imported_protos()
     out.mkdir(parents=True, exist_ok=True)
     binaries = Path(sys.executable).parent
     descriptors = out / "descriptors.binpb"
@@ -66,8 +67,8 @@ def generate(out: Path) -> None:
     )
 
 
-def copy_imported() -> None:
-    """Copies what our protos import of google.api to where protoc and buf look for it."""
+def copy_imported_protos() -> None:
+    """Copies the imported protos of google.api to third_party/, where protoc and buf look for them."""
     target = THIRD_PARTY / "google" / "api"
     target.mkdir(parents=True, exist_ok=True)
     for name in IMPORTED:
@@ -75,7 +76,7 @@ def copy_imported() -> None:
 
 
 def comments(file: FileDescriptorProto) -> Iterator[tuple[str, str]]:
-    """Yields (full name, comment) of all that has a comment before it; the comment in one line."""
+    """Yields (full name, comment as one line) for each element with a leading comment."""
     for location in file.source_code_info.location:
         text = " ".join(location.leading_comments.split())
         if text and location.path and len(location.path) % 2 == 0:
@@ -83,7 +84,7 @@ def comments(file: FileDescriptorProto) -> Iterator[tuple[str, str]]:
 
 
 def full_name(file: FileDescriptorProto, path: list[int]) -> str:
-    """The name of what a path of (field number, index) pairs leads to, with its package."""
+    """Returns the full name, with package, of the element at a path of (field number, index) pairs."""
     node: _Node = file
     names = [file.package]
     for number, index in zip(path[::2], path[1::2], strict=True):
@@ -93,19 +94,19 @@ def full_name(file: FileDescriptorProto, path: list[int]) -> str:
 
 
 def generated_files(root: Path) -> dict[str, bytes]:
-    """File name -> content of all generated files under `root`/autothrottle/v1."""
+    """Returns file name -> content of all generated files under `root`/autothrottle/v1."""
     paths = [*(root / PACKAGE).glob("*_pb2*.py*"), *(root / PACKAGE).glob(COMMENTS)]
     return {path.name: path.read_bytes() for path in sorted(paths)}
 
 
 def stale_files(fresh: Path, committed: Path) -> list[str]:
-    """Names of files that differ, are missing or are left over in `committed`, sorted."""
+    """Returns the names of files that differ, are missing or are left over in `committed`, sorted."""
     want, have = generated_files(fresh), generated_files(committed)
     return sorted(name for name in want.keys() | have.keys() if want.get(name) != have.get(name))
 
 
 def replace(fresh: Path, committed: Path) -> None:
-    """Makes the generated files of `committed` equal to those of `fresh`; leaves other files alone."""
+    """Makes the generated files of `committed` equal to those of `fresh`; leaves other files unchanged."""
     for name in stale_files(fresh, committed):
         (committed / PACKAGE / name).unlink(missing_ok=True)
     for name, content in generated_files(fresh).items():
@@ -113,10 +114,9 @@ def replace(fresh: Path, committed: Path) -> None:
 
 
 def main() -> None:
-    """Runs the command line."""
     arguments = argparse.ArgumentParser(description="Generate autothrottle.v1 from proto/.")
     choice = arguments.add_mutually_exclusive_group()
-    choice.add_argument("--check", action="store_true", help="compare only; exit 1 when something is stale")
+    choice.add_argument("--check", action="store_true", help="only compare; exit with 1 if a file is stale")
     choice.add_argument("--out", type=Path, help="write to this directory instead")
     options = arguments.parse_args()
     if options.out:

@@ -1,4 +1,4 @@
-"""Small builders of core's values: what a test does not name has a plain value."""
+"""Builders of core's values with plain defaults."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from autothrottle.core.changes import Change, Edit, Outcome
-from autothrottle.core.configs import ConfigResource, ReplicaRole
-from autothrottle.core.cycle import CycleRecord
-from autothrottle.core.flows import Progress
-from autothrottle.core.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.limits import Limits
-from autothrottle.core.loads import MEGABYTE, BrokerLoad, Capacity, Loads, Utilization
-from autothrottle.core.plan import Decision, Reason
-from autothrottle.core.topology import Snapshot, TopicReassignment
+from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
+from autothrottle.core.cluster.flows import Progress
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
+from autothrottle.core.control.changes import Change, Edit, Outcome
+from autothrottle.core.control.cycle import CycleRecord
+from autothrottle.core.control.plan import Decision, Reason
+from autothrottle.core.policy.limits import Limits
+from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
+from autothrottle.core.units import MEGABYTE
 
 NOON = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
-"""When tests happen."""
+"""The time of the tests."""
 
 Row = tuple[int, Sequence[int], Sequence[int], Sequence[int]]
 """(leader, isr, adding replicas, removing replicas) of one partition."""
 
 
 def mb(rate: float) -> int:
-    """A rate in MB/s as bytes/s."""
+    """Return a rate in MB/s as bytes/s."""
     return round(rate * MEGABYTE)
 
 
 def reassignment(topic: str, rows: Mapping[int, Row]) -> TopicReassignment:
-    """The reassignment of a topic from partition -> (leader, isr, adding, removing)."""
+    """Return the reassignment of a topic from partition -> (leader, isr, adding, removing)."""
     ordered = dict(sorted(rows.items()))
     return TopicReassignment(
         topic=topic,
@@ -51,7 +52,7 @@ def snapshot(
     default_throttles: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Snapshot:
-    """A snapshot; configs and ledger by entity path (`brokers/1001`)."""
+    """Return a snapshot; the keys of configs and ledger are entity paths (`brokers/1001`)."""
     return Snapshot(
         version=version,
         brokers=frozenset(brokers),
@@ -67,27 +68,28 @@ def snapshot(
 def ledger_entry(
     term: int = 1, cycle: int = 0, before: str | None = None, owned: Iterable[str] = (), **written: str
 ) -> LedgerEntry:
-    """A ledger entry of keys that all stood alike before; dots of a key are underscores here."""
+    """Return a ledger entry whose keys all have the same earlier value; underscores in key names become dots."""
     keys = {name.replace("_", "."): LedgerKey(before, value, frozenset(owned)) for name, value in written.items()}
     return LedgerEntry(keys, term, cycle)
 
 
 def load(
     broker_id: int,
-    tx: int = 0,
-    rx: int = 0,
+    outbound: int = 0,
+    inbound: int = 0,
     capacity: int = mb(100),
     end: datetime = NOON,
     interval: timedelta = timedelta(seconds=30),
 ) -> BrokerLoad:
-    """The load of a broker; rates and capacity in bytes/s."""
+    """Return the load of a broker; rates and capacity in bytes/s."""
     start = end - interval
-    return BrokerLoad(broker_id, Capacity(capacity, capacity), Utilization(tx, start, end), Utilization(rx, start, end))
+    return BrokerLoad(
+        broker_id, Capacity(capacity, capacity), Utilization(outbound, start, end), Utilization(inbound, start, end)
+    )
 
 
 def loads(*found: BrokerLoad, problems: Mapping[int, str] | None = None) -> Loads:
-    """One reading of the metrics source."""
-    return Loads({one.broker_id: one for one in found}, problems or {})
+    return Loads({load.broker_id: load for load in found}, problems or {})
 
 
 def limits(
@@ -99,7 +101,6 @@ def limits(
     keep_throttles: bool = False,
     pause_over_capacity: bool = False,
 ) -> Limits:
-    """What the operator allows."""
     return Limits(
         min_rate,
         max_tx_ratio,
@@ -112,7 +113,7 @@ def limits(
 
 
 def change(path: str, *edits: tuple[str, str | None, str | None], ledger: LedgerEntry | None = None) -> Change:
-    """A change from (key, expected, value)."""
+    """Return a change from edits as (key, expected, value)."""
     return Change(ConfigResource(path), tuple(Edit(*edit) for edit in edits), ledger)
 
 
@@ -121,10 +122,10 @@ def decision(
     role: ReplicaRole = ReplicaRole.LEADER,
     rate: int = mb(50),
     reason: Reason = Reason.HEADROOM,
-    standing: int | None = None,
+    current: int | None = None,
 ) -> Decision:
-    """A decision without what it was decided on."""
-    return Decision(broker_id, role, rate, reason, standing)
+    """Return a decision without its inputs."""
+    return Decision(broker_id, role, rate, reason, current)
 
 
 def cycle_record(
@@ -141,7 +142,7 @@ def cycle_record(
     bytes_left: int | None = None,
     eta: datetime | None = None,
 ) -> CycleRecord:
-    """A cycle that took a second."""
+    """Return a cycle that took one second."""
     return CycleRecord(
         term=term,
         number=number,
@@ -160,8 +161,8 @@ def cycle_record(
 
 
 def eventually(holds: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait until something is true, and fail when it does not come true in time."""
+    """Wait until a condition holds; fail if it does not hold in time."""
     deadline = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < deadline, f"it did not come true within {seconds:g} s"
+        assert time.monotonic() < deadline, f"the condition did not hold within {seconds:g} s"
         time.sleep(0.01)

@@ -1,35 +1,168 @@
-"""Fixtures of the whole suite; those that start real servers live in tests/system."""
+"""Markers, groups and options of the whole suite; `tests/server_fixtures.py` starts the servers.
 
+`make test` runs pytest three times: tests without a server process, tests with one in two processes, and tests that
+measure a rate or a duration, one after the other.
+"""
+
+from __future__ import annotations
+
+import gc
 import os
 import signal
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from _pytest.nodeid import NodeId
 from hypothesis import HealthCheck, settings
 
-# How long an example takes says more of the machine than of the code: timings go to `make bench`.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("suite")
+from autothrottle_lab.servers import processes
+
+pytest_plugins = ["tests.server_fixtures"]
+
+HERE = Path(__file__).parent
+SYSTEM = HERE / "system"
+SCORER = SYSTEM / "scorer"
+CHAOS = HERE / "chaos" / "test_chaos.py"
+
+SERVER_FIXTURES = {"zookeeper", "fresh_zookeeper", "own_zookeeper", "kafka_cluster", "kraft_cluster", "spark"}
+SHARED_CLUSTERS = ("kafka_cluster", "kraft_cluster", "spark")
+"""A group of tests for each, the one that takes longest first: one process runs all tests of a group."""
+
+SHOWN_SECONDS = 5.0
+"""A file whose tests take less is not listed at the end."""
+
+FIRST_FETCH_SECONDS = 1200
+"""Time limit of a test with servers, which may have to fetch Kafka's jars; the scorer's tests have their own."""
+
+# The time of one example depends on the machine; `make bench` measures times.
+settings.register_profile("make-test", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("make-test-all", settings.get_profile("make-test"), max_examples=200)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help="also what repeats a test under other conditions: 7 min more")
+    parser.addoption("--with-repeats", action="store_true", help="also run tests that repeat a behaviour (`repeat`)")
+    parser.addoption("--part", default="1/1", help="run part K of N of the files, as K/N")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("make-test-all" if config.getoption("--with-repeats") else "make-test")
+    # Processes of pytest-xdist choose ports at the same time: each one has its own range.
+    if worker := os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw"):
+        count = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        processes.PORTS = processes.PORTS[int(worker) :: count]
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--whole"):
-        return
-    repeats = [item for item in items if item.get_closest_marker("whole")]
-    config.hook.pytest_deselected(items=repeats)
-    items[:] = [item for item in items if item not in repeats]
+    for item in items:
+        if needs_servers(item):
+            item.add_marker("server")
+            if item.get_closest_marker("timeout") is None and SCORER not in item.path.parents:
+                item.add_marker(pytest.mark.timeout(FIRST_FETCH_SECONDS))
+            if item.get_closest_marker("xdist_group") is None and (group := server_group(item)):
+                item.add_marker(pytest.mark.xdist_group(group))
+    chosen = in_part(items, config.getoption("--part"))
+    if not config.getoption("--with-repeats"):
+        chosen = [item for item in chosen if item.get_closest_marker("repeat") is None]
+    kept = set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = sorted(chosen, key=position)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    name_groups(session.items)
+    # Spare the garbage collector what was collected: it stays until the end, and each full collection looks at it.
+    gc.collect()
+    gc.freeze()
+
+
+def name_groups(items: Sequence[pytest.Item]) -> None:
+    """Make pytest-xdist's names of groups effective.
+
+    pytest-xdist 3.8 appends the group to `_nodeid`, which pytest 9.2 does not read any more: groups had no effect.
+    """
+    for item in items:
+        if named := getattr(item, "_nodeid", None):
+            setattr(item, "_id", NodeId.parse(named))  # noqa: B010
+
+
+def needs_servers(item: pytest.Item) -> bool:
+    """Whether a test starts a server process: ZooKeeper, Kafka, Spark's JVM or a service."""
+    return SYSTEM in item.path.parents or item.path == CHAOS or not SERVER_FIXTURES.isdisjoint(fixtures_of(item))
+
+
+def fixtures_of(item: pytest.Item) -> set[str]:
+    """The names of a test's fixtures, with the cluster that `each_cluster` stands for."""
+    each = parameters_of(item).get("each_cluster")
+    return {*getattr(item, "fixturenames", ()), *([each] if isinstance(each, str) else ())}
+
+
+def parameters_of(item: pytest.Item) -> dict[str, object]:
+    return dict(item.callspec.params) if hasattr(item, "callspec") else {}
+
+
+def server_group(item: pytest.Item) -> str | None:
+    """Return the group of tests that share a server; None: the test shares none."""
+    fixtures = fixtures_of(item)
+    for cluster in SHARED_CLUSTERS:
+        if cluster in fixtures:
+            return cluster
+    definitions = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
+    shared = [name for name, found in definitions.items() if found[-1].scope == "module"]
+    if not shared and "zookeeper" not in fixtures:
+        return None
+    chosen = [str(value) for name, value in parameters_of(item).items() if name in shared]
+    return "-".join([item.path.stem, *chosen])
+
+
+def in_part(items: Sequence[pytest.Item], part: str) -> list[pytest.Item]:
+    """Return the tests of part K of N: every N-th file, in the order of their names."""
+    number, _, count = part.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise pytest.UsageError(f"--part is {part!r}; it must be K/N with 1 <= K <= N")
+    files = set(sorted({item.path for item in items})[int(number) - 1 :: int(count)])
+    return [item for item in items if item.path in files]
+
+
+def position(item: pytest.Item) -> int:
+    """Long groups start first, so that both processes end at about the same time."""
+    mark = item.get_closest_marker("xdist_group")
+    if item.get_closest_marker("server") is None:
+        return 0
+    if mark is None:
+        return len(SHARED_CLUSTERS)
+    return SHARED_CLUSTERS.index(mark.args[0]) if mark.args[0] in SHARED_CLUSTERS else len(SHARED_CLUSTERS) + 1
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print where the time went: seconds of setup, call and teardown by file."""
+    seconds: dict[str, dict[str, float]] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                spent = seconds.setdefault(
+                    report.nodeid.partition("::")[0], {"setup": 0.0, "call": 0.0, "teardown": 0.0}
+                )
+                spent[report.when] += report.duration
+    slow = {file: sum(spent.values()) for file, spent in seconds.items() if sum(spent.values()) >= SHOWN_SECONDS}
+    if slow:
+        terminalreporter.section("where the time went (seconds: all, setup, call, teardown)")
+    for file, total in sorted(slow.items(), key=lambda found: -found[1]):
+        spent = seconds[file]
+        terminalreporter.line(
+            f"{total:7.1f} {spent['setup']:7.1f} {spent['call']:7.1f} {spent['teardown']:7.1f}  {file}"
+        )
 
 
 @pytest.fixture
-def no_options_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have options of their own in the environment."""
+def no_autothrottle_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove autothrottle's options from the environment of the person who runs the tests."""
     for variable in [v for v in os.environ if v.startswith("AUTOTHROTTLE_")]:
         monkeypatch.delenv(variable)
 
 
-# A shell that runs the tests in the background has let them ignore SIGINT, and what they start would inherit that.
+# A shell that runs the tests in the background lets them ignore SIGINT, and child processes would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""The client of a running autothrottle: it speaks `autothrottle.v1` over gRPC and needs no library of the services.
+"""Client of a running autothrottle: speaks `autothrottle.v1` over gRPC and does not depend on the services' code.
 
     from autothrottle_client import AdminClient
 
@@ -7,14 +7,14 @@
         for cycle in admin.watch_cycles():
             print(cycle.sentence or cycle.error)
 
-- `AdminClient`: overrides, reassignments, the state, a cycle at once. `PlannerClient`: the planners themselves, of
-  which one leads.
-- Both take every address of their service, `host:port` or `unix:path`, and pass over those that do not answer.
-- With `tls=Tls(certificate, key, authorities)` connections are mutual TLS.
-- Every call has a deadline. Until it is over, what may be repeated is tried again while the answer is "unavailable".
-- Answers are the frozen dataclasses of `model`: rates in bytes per second (1 MB/s is 1,000,000), times in UTC.
-- What fails raises an error of the tree in `errors`.
-- `throttlectl` is the same as a command.
+- `AdminClient`: overrides, reassignments, cluster state, requests for a cycle. `PlannerClient`: the planners
+  themselves, one of which leads.
+- Both accept the addresses of all replicas, `host:port` or `unix:path`, and skip replicas that do not answer.
+- `tls=Tls(certificate, key, authorities)` makes every connection mutual TLS.
+- Every call has a deadline. A call that is safe to repeat is retried on "unavailable" until its deadline.
+- Results are the frozen dataclasses of `model`: rates in bytes per second (1 MB/s is 1,000,000), times in UTC.
+- A failed call raises one of the errors in `errors`.
+- `throttlectl` offers the same on the command line.
 """
 
 from autothrottle_client.admin import AdminClient
@@ -27,7 +27,7 @@ from autothrottle_client.errors import (
     NotLeader,
     Unavailable,
 )
-from autothrottle_client.estimates import Estimate, PortEstimate
+from autothrottle_client.estimates import Estimate, LinkSideEstimate
 from autothrottle_client.model import (
     AuditAction,
     AuditRecord,
@@ -68,6 +68,7 @@ __all__ = [
     "ForeignThrottle",
     "Incomplete",
     "Invalid",
+    "LinkSideEstimate",
     "Member",
     "Missing",
     "NotLeader",
@@ -78,7 +79,6 @@ __all__ = [
     "PauseMode",
     "PlannerClient",
     "PlannerState",
-    "PortEstimate",
     "Reason",
     "ReassigningTopic",
     "Reassignments",

@@ -1,4 +1,4 @@
-"""The admin service: overrides, reassignments, who leads and what its last cycle did."""
+"""Client of the admin service: overrides, reassignments, pause, catch-ups, leader and last cycle."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ from autothrottle_client.replicas import Peer, Replicas, Rpc
 from autothrottle_client.watch import DEFAULT_OUTAGE, DEFAULT_SILENCE, CycleWatch
 
 SUBMIT_TIMEOUT = timedelta(seconds=60)
-"""For submitting a reassignment: its throttles are set, read back and given a second to act first."""
+"""Timeout of a submission. The planner sets the throttles, reads them back and waits a second before it submits."""
 
 ESTIMATE_TIMEOUT = timedelta(seconds=30)
-"""For an estimate: the sizes of logs are read twice, some seconds apart."""
+"""Timeout of an estimate, which reads log sizes twice, some seconds apart."""
 
 _T = TypeVar("_T")
 
 
 class AdminClient(Client):
-    """What operators call; a broker id of None is the whole cluster.
+    """Client of the admin service. A broker id of None means the whole cluster.
 
-    Every method may raise Unavailable, when no replica answers in time.
+    Every method may raise Unavailable: no replica answered in time.
     """
 
     service = "admin"
 
     def list_overrides(self) -> tuple[tuple[Override, ...], tuple[str, ...]]:
-        """Return (all overrides, warnings): the cluster's first, then the brokers' by id.
+        """Return (all overrides, warnings). The cluster override comes first, then broker overrides by id.
 
-        The warnings name overrides that cannot be read, a sentence each.
+        Each warning is a sentence that names an override that cannot be read.
         """
         request = admin_pb2.ListOverridesRequest()
         response = self._replicas.call(lambda peer, seconds: _stub(peer).ListOverrides(request, timeout=seconds))
@@ -75,8 +75,8 @@ class AdminClient(Client):
         """Return one override.
 
         Raises:
-            Missing: when none is set.
-            Invalid: when the broker id is not in 1..2^31-1.
+            Missing: no override is set.
+            Invalid: the broker id is not in 1..2^31-1.
         """
         request = admin_pb2.GetOverrideRequest(broker_id=_optional(broker_id))
         response = self._replicas.call(lambda peer, seconds: _stub(peer).GetOverride(request, timeout=seconds))
@@ -90,20 +90,20 @@ class AdminClient(Client):
         expire_time: datetime | None = None,
         etag: str = "",
     ) -> tuple[Override, tuple[str, ...]]:
-        """Set an override, in place of one that stands, and return (it, warnings). A cycle starts at once.
+        """Set or replace an override, start a cycle and return (override, warnings).
 
-        With an etag it is never sent twice, as the second answer would be Conflict.
+        A call with an etag is sent at most once, because a retry would fail with Conflict.
 
         Args:
             rate_bytes_per_second: 1 to 2^63-1; 1 MB/s is 1,000,000.
-            broker_id: the broker that it rules; None: every broker that takes part in a reassignment.
-            autoremove: whether it ends when no reassignment is left; without effect on a broker's.
-            expire_time: when it ends by itself, with a zone and in the future; None: never.
-            etag: of the version that it may take the place of, and no other; empty: any, or none.
+            broker_id: the broker to throttle; None: every broker that takes part in a reassignment.
+            autoremove: end the cluster override when all reassignments are done; no effect on a broker override.
+            expire_time: time at which the override ends, in the future and with a time zone; None: never.
+            etag: replace only this version; empty: replace any version, or create the override.
 
         Raises:
-            Invalid: when a number or the time is out of range.
-            Conflict: when another version stands, or none.
+            Invalid: a number or the time is out of range.
+            Conflict: the current version is not the one of the etag, or no override is set.
         """
         wanted = admin_pb2.Override(
             broker_id=_optional(broker_id),
@@ -117,22 +117,27 @@ class AdminClient(Client):
         return override_from_message(response.override), tuple(response.warnings)
 
     def remove_override(self, broker_id: int | None = None, etag: str = "") -> None:
-        """Remove an override, or one version of it. Never sent twice, as the second answer would be Missing.
+        """Remove an override. Sent at most once, because a retry would fail with Missing.
+
+        Args:
+            broker_id: the broker; None: the cluster override.
+            etag: remove only this version; empty: remove any version.
 
         Raises:
-            Missing: when none is set.
-            Conflict: when another version stands than that of the etag.
-            Invalid: when the broker id is not in 1..2^31-1.
-            Unavailable: when no replica can be reached, or the connection broke, so that it may have been done.
+            Missing: no override is set.
+            Conflict: the current version is not the one of the etag.
+            Invalid: the broker id is not in 1..2^31-1.
+            Unavailable: no replica can be reached, or the connection broke. In the second case the override may be
+                removed.
         """
         request = admin_pb2.RemoveOverrideRequest(broker_id=_optional(broker_id), etag=etag)
         self._call_once(lambda peer, seconds: _stub(peer).RemoveOverride(request, timeout=seconds))
 
     def list_audit_records(self, limit: int = 100) -> tuple[AuditRecord, ...]:
-        """Return the newest changes of overrides, the newest first; the last 1,000 are kept.
+        """Return the latest audit records of overrides and the pause, newest first. The service keeps the last 1,000.
 
         Raises:
-            Invalid: when the limit is not in 1..1,000.
+            Invalid: the limit is not in 1..1,000.
         """
         request = admin_pb2.ListAuditRecordsRequest(limit=validate_limit(limit))
         response = self._replicas.call(lambda peer, seconds: _stub(peer).ListAuditRecords(request, timeout=seconds))
@@ -145,61 +150,62 @@ class AdminClient(Client):
         )
 
     def request_cycle(self) -> None:
-        """Ask the leading planner for a cycle; does not wait for it."""
+        """Ask the leading planner to start a cycle. Does not wait for it."""
         request = admin_pb2.RequestCycleRequest()
         self._replicas.call(lambda peer, seconds: _stub(peer).RequestCycle(request, timeout=seconds))
 
     def pause(self, mode: PauseMode = PauseMode.KEEP, reason: str = "") -> Pause:
-        """Let the planner decide nothing until `resume`, whoever leads; in place of a pause that stands.
+        """Pause the planner until `resume`, across changes of leader. Replaces a current pause.
 
-        Overrides are kept and act when it is resumed; reassignments are not submitted meanwhile.
+        Overrides set during a pause take effect on resume. The planner refuses submissions while paused.
 
         Args:
-            mode: whether throttles stay as they stand, or are given back.
-            reason: for the log and the state, at most 1,000 printable characters on one line.
+            mode: keep the current throttles, or restore the values from before autothrottle.
+            reason: shown in the log and the state; one line of at most 1,000 printable characters.
 
         Raises:
-            Invalid: when the mode or the reason is no such thing.
+            Invalid: the mode is unknown, or the reason is too long or not printable.
         """
         request = admin_pb2.PauseRequest(mode=pause_mode_to_number(mode), reason=validate_reason(reason))
         response = self._replicas.call(lambda peer, seconds: _stub(peer).Pause(request, timeout=seconds))
         return pause_from_message(response.pause)
 
     def resume(self) -> bool:
-        """Let the planner decide again; return whether it was paused. A cycle starts at once."""
+        """Resume the planner and start a cycle. Return whether it was paused."""
         request = admin_pb2.ResumeRequest()
         return self._replicas.call(lambda peer, seconds: _stub(peer).Resume(request, timeout=seconds)).was_paused
 
     def start_catch_up(self, broker_id: int) -> tuple[CatchUp, tuple[str, ...]]:
-        """Let a broker catch up under throttle; return (that, warnings). It ends by itself when the broker is in sync.
+        """Throttle a broker's catch-up until the broker is in sync; return (catch-up, warnings).
 
         Raises:
-            Invalid: when the broker id is not in 1..2^31-1.
+            Invalid: the broker id is not in 1..2^31-1.
         """
         request = admin_pb2.StartCatchUpRequest(broker_id=validate_broker_id(broker_id))
         response = self._replicas.call(lambda peer, seconds: _stub(peer).StartCatchUp(request, timeout=seconds))
         return catch_up_from_message(response.catch_up), tuple(response.warnings)
 
     def stop_catch_up(self, broker_id: int) -> None:
-        """Take the throttles of a broker that catches up away. Never sent twice, as the second answer would be Missing.
+        """Remove the throttles of a broker's catch-up. Sent at most once, because a retry would fail with Missing.
 
         Raises:
-            Missing: when it does not catch up under throttle.
-            Invalid: when the broker id is not in 1..2^31-1.
-            Unavailable: when no replica can be reached, or the connection broke, so that it may have been done.
+            Missing: the broker has no throttled catch-up.
+            Invalid: the broker id is not in 1..2^31-1.
+            Unavailable: no replica can be reached, or the connection broke. In the second case the catch-up may have
+                ended.
         """
         request = admin_pb2.StopCatchUpRequest(broker_id=validate_broker_id(broker_id))
         self._call_once(lambda peer, seconds: _stub(peer).StopCatchUp(request, timeout=seconds))
 
     def state(self) -> ClusterState:
-        """Return who leads, its last cycle and all overrides."""
+        """Return the leader, its last cycle and all overrides."""
         return cluster_state_from_message(_state(self._replicas))
 
     def list_reassignments(self) -> Reassignments:
-        """Return what is being reassigned, however it was started.
+        """Return all ongoing reassignments, whichever tool submitted them.
 
         Raises:
-            Incomplete: when that cannot be read: nothing may be concluded.
+            Incomplete: the reassignments cannot be read completely. Do not conclude that none are ongoing.
         """
         request = admin_pb2.ListReassignmentsRequest()
         return reassignments_from_message(
@@ -212,20 +218,22 @@ class AdminClient(Client):
         validate_only: bool = False,
         timeout: timedelta = SUBMIT_TIMEOUT,
     ) -> Submission:
-        """Let partitions be throttled and then moved; return when Kafka has taken it. Not a byte moves unthrottled.
+        """Throttle partitions, then submit their reassignment; return when Kafka accepts it.
 
-        What is on its way to the same replicas, or there, is not submitted again.
+        No byte is copied without a throttle. Partitions that already are on the target replicas, or already move
+        there, are not submitted again.
 
         Args:
-            targets: (topic, partition) -> the broker ids that it shall be on, the preferred leader first.
-            validate_only: whether it is only looked at, and nothing is changed.
-            timeout: for all of it; throttles that do not stand by then are taken back, and nothing is submitted.
+            targets: (topic, partition) -> target broker ids, the preferred leader first.
+            validate_only: validate without any change.
+            timeout: for the whole submission. If throttles are not in effect by then, the planner removes them and
+                submits nothing.
 
         Raises:
-            Invalid: when a number is out of range, or a broker is unknown or down.
-            Missing: when a topic or partition does not exist.
-            Conflict: when a partition is being reassigned to other replicas, another reassignment is being submitted,
-                or a throttle could not be set. Nothing was submitted.
+            Invalid: a number is out of range, or a broker is unknown or down.
+            Missing: a topic or partition does not exist.
+            Conflict: a partition already moves to other replicas, another submission is in progress, or a throttle
+                could not be set. Nothing was submitted.
         """
         request = admin_pb2.SubmitReassignmentRequest(
             partitions=targets_to_messages(targets), validate_only=validate_only
@@ -241,21 +249,23 @@ class AdminClient(Client):
         within: timedelta | None = None,
         timeout: timedelta = ESTIMATE_TIMEOUT,
     ) -> Estimate:
-        """Return how long a reassignment would take, or which throttles it would need; nothing is changed.
+        """Return the duration of a reassignment, or the throttles that it needs. Changes nothing.
+
+        Without `max_ratio` and `within`, the estimate uses the current headroom.
 
         Args:
-            targets: (topic, partition) -> the broker ids that it shall be on, the preferred leader first.
-            max_ratio: the share of every link's capacity that replication may take, in (0, 1]; not with `within`.
-            within: when it is to be done, 1 s to 365 days; neither: the present headrooms count.
-            timeout: for all of it, which takes some seconds.
+            targets: (topic, partition) -> target broker ids, the preferred leader first.
+            max_ratio: share of every link's capacity for replication, in (0, 1]; excludes `within`.
+            within: required duration, 1 s to 365 days.
+            timeout: for the whole call, which takes some seconds.
 
         Raises:
-            Invalid: when a number is out of range, or a broker is unknown or down.
-            Missing: when a topic or partition does not exist.
-            Conflict: when a partition is being reassigned to other replicas.
+            Invalid: a number is out of range, or a broker is unknown or down.
+            Missing: a topic or partition does not exist.
+            Conflict: a partition already moves to other replicas.
         """
         if max_ratio is not None and not 0 < max_ratio <= 1:
-            raise Invalid(f"max_ratio {max_ratio!r} is outside of (0, 1]; give for example 0.3 for 30 %")
+            raise Invalid(f"max_ratio {max_ratio!r} is outside (0, 1]; give for example 0.3 for 30 %")
         span = None if within is None else Duration()
         if span is not None and within is not None:
             span.FromTimedelta(within)
@@ -271,18 +281,19 @@ class AdminClient(Client):
     def cancel_reassignment(
         self, partitions: Collection[Partition], timeout: timedelta = SUBMIT_TIMEOUT
     ) -> tuple[int, Mapping[Partition, str]]:
-        """Cancel the reassignment of partitions; return (how many were cancelled, those that were not and why).
+        """Cancel the reassignment of partitions; return (number cancelled, refused partition -> reason).
 
-        Never sent twice, as the second answer would be Missing.
+        Sent at most once, because a retry would fail with Missing.
 
         Args:
-            partitions: those that shall stay where they are.
-            timeout: for all of it: Kafka's controller takes its time with many.
+            partitions: (topic, partition) pairs that stay on their original replicas.
+            timeout: for the whole call; Kafka's controller is slow with many partitions.
 
         Raises:
-            Missing: when none of them is being reassigned.
-            Invalid: when the backend cannot do it.
-            Unavailable: when no replica can be reached, or the connection broke, so that it may have been done.
+            Missing: none of the partitions is being reassigned.
+            Invalid: the backend does not support cancellation.
+            Unavailable: no replica can be reached, or the connection broke. In the second case the reassignment may
+                be cancelled.
         """
         request = admin_pb2.CancelReassignmentRequest(partitions=partitions_to_messages(partitions))
         response = self._call_once(
@@ -296,14 +307,14 @@ class AdminClient(Client):
         silence: timedelta = DEFAULT_SILENCE,
         on_loss: Callable[[AutothrottleError], None] = lambda error: None,
     ) -> CycleWatch:
-        """Return the cycles of whichever planner leads; its address must be reachable from here.
+        """Return an iterator over the cycles of the current leader. The leader's address must be reachable from here.
 
         Args:
-            outage: the longest time without a leader, > 0; longer raises Unavailable.
-            silence: how long nothing may come before the leader is asked for anew, > 0.
-            on_loss: told once whenever the leader is lost.
+            outage: longest time without a leader, > 0; after it the iterator raises Unavailable.
+            silence: longest time without a message before the client locates the leader again, > 0.
+            on_loss: called once each time the leader is lost.
         """
-        return self._watching(CycleWatch(self._again(), _locate, outage, silence, on_loss))
+        return self._register(CycleWatch(self._separate_replicas(), _locate, outage, silence, on_loss))
 
 
 def _setting(request: admin_pb2.SetOverrideRequest) -> Rpc[admin_pb2.SetOverrideResponse]:
@@ -312,7 +323,9 @@ def _setting(request: admin_pb2.SetOverrideRequest) -> Rpc[admin_pb2.SetOverride
 
 def _timestamp(time: datetime) -> Timestamp:
     if time.tzinfo is None:
-        raise Invalid(f"expire_time {time.isoformat()} has no zone; give for example datetime.now(UTC) + a timedelta")
+        raise Invalid(
+            f"expire_time {time.isoformat()} has no time zone; give for example datetime.now(UTC) + a timedelta"
+        )
     found = Timestamp()
     found.FromDatetime(time)
     return found
@@ -336,5 +349,5 @@ def _state(
 def _locate(replicas: Replicas, timeout: timedelta) -> str:
     address = _state(replicas, timeout, without_cycle=True).leader_address
     if not address:
-        raise NotLeader("nobody knows the leader's address")
+        raise NotLeader("the leader's address is unknown")
     return address

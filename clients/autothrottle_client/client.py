@@ -1,4 +1,4 @@
-"""What the clients of all services share: addresses, a time-out, and an end."""
+"""Base class of the service clients: addresses, timeout, closing."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _Self = TypeVar("_Self", bound="Client")
 
 
 class Client:
-    """A client of one service; threads may share it. `service` is its name in errors."""
+    """A thread-safe client of one service. `service` is the service's name in errors."""
 
     service = ""
 
     def __init__(
         self, addresses: str | Sequence[str], timeout: timedelta = DEFAULT_TIMEOUT, tls: Tls | None = None
     ) -> None:
-        """Open nothing yet; the first call connects.
+        """Create the client; the first call connects.
 
         Args:
-            addresses: of all replicas, `host:port` or `unix:path`, at least one; a text is a comma list.
-            timeout: for each call with all its attempts, > 0 and at most a day.
-            tls: with which connections are made; None: they are plain.
+            addresses: of all replicas, at least one `host:port` or `unix:path`; a string is a comma-separated list.
+            timeout: for each call with all its attempts, > 0 and at most one day.
+            tls: key and certificates of mutual TLS; None: plain connections.
 
         Raises:
-            Invalid: when an address or the time-out is not as it must be.
+            Invalid: an address or the timeout is invalid.
         """
         self._replicas = Replicas(self.service, addresses, timeout, tls)
         self._watches: list[CycleWatch] = []
 
     def close(self) -> None:
-        """End the watches and the connections. Idempotent."""
+        """Close all watches and connections. Idempotent."""
         for watch in self._watches:
             watch.close()
         self._replicas.close()
@@ -49,10 +49,10 @@ class Client:
     ) -> None:
         self.close()
 
-    def _again(self) -> Replicas:
-        """The same replicas over connections of their own, which end with the watch that uses them."""
+    def _separate_replicas(self) -> Replicas:
+        """Return the same replicas over separate connections, which close with the watch that uses them."""
         return Replicas(self.service, self._replicas.addresses, self._replicas.timeout, self._replicas.tls)
 
-    def _watching(self, watch: CycleWatch) -> CycleWatch:
+    def _register(self, watch: CycleWatch) -> CycleWatch:
         self._watches = [w for w in self._watches if not w.closed] + [watch]
         return watch

@@ -1,4 +1,4 @@
-"""The command line of `throttlectl`: its commands and options, and what is accepted as their values."""
+"""The command line of `throttlectl`: commands, options and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ ADDRESS_VARIABLE = "AUTOTHROTTLE_ADMIN_ADDR"
 DEFAULT_ADDRESS = "127.0.0.1:8090"
 DEFAULT_TIMEOUT = "5"
 
-_DESCRIPTION = "Overrides, reassignments, state and cycles of a running autothrottle."
-_EPILOG = """exit status: 0 done, 1 failed, 2 used wrongly, 3 not found, 4 unavailable, 130 interrupted
+_DESCRIPTION = "Manage overrides, reassignments, state and cycles of a running autothrottle."
+_EPILOG = """exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unavailable, 130 interrupted
 
-JSON has one object, of watch and reassign one in each line; rates are whole numbers of bytes per second (1 MB/s is
-1000000)."""
+JSON output is one object; watch and reassign print one object per line. Rates are whole numbers of bytes per second
+(1 MB/s is 1000000)."""
 
 _TLS = {
-    "cert": "your certificate, PEM; with it, tls-key and tls-ca connections are mutual TLS",
-    "key": "its private key, without a password",
+    "cert": "your certificate, PEM; together with tls-key and tls-ca it turns on mutual TLS",
+    "key": "the certificate's private key, without a password",
     "ca": "certificates of the servers' authorities",
-    "server-name": "what the servers' certificates bear, if it is not the host of their address",
+    "server-name": "name in the servers' certificates, if different from the host of the address",
 }
 
 _T = TypeVar("_T")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser; it serves one command line, as it remembers which options it has seen."""
+    """Return a parser for one command line. It remembers the options that it has seen, so use it only once."""
     common = _common_options()
     parser = argparse.ArgumentParser(
         prog="throttlectl",
@@ -57,41 +57,45 @@ def make_parser() -> argparse.ArgumentParser:
             name, help=meaning, description=meaning[0].upper() + meaning[1:] + ".", allow_abbrev=False, **options
         )
 
-    _add_get(command("get", "show the overrides, or a broker's", parents=[common]))
-    _add_set(command("set", "set an override, in place of one that stands", parents=[common]))
+    _add_get(command("get", "show all overrides, or the override of one broker", parents=[common]))
+    _add_set(command("set", "set or replace an override", parents=[common]))
     _add_remove(command("remove", "remove an override", parents=[common]))
-    _add_audit(command("audit", "show who changed which override or the pause, the newest first", parents=[common]))
-    _add_estimate(command("estimate", "tell how long a reassignment would take, before it starts", parents=[common]))
-    _add_reassign(command("reassign", "throttle a reassignment, then submit it, and follow it", parents=[common]))
+    _add_audit(
+        command(
+            "audit", "show the changes of overrides and the pause with their authors, newest first", parents=[common]
+        )
+    )
+    _add_estimate(command("estimate", "estimate the duration of a reassignment before its start", parents=[common]))
+    _add_reassign(command("reassign", "throttle a reassignment, submit it and follow its progress", parents=[common]))
     _add_file(command("cancel", "cancel the reassignment of a file's partitions", parents=[common]))
-    command("reassignments", "show what is being reassigned", parents=[common])
-    _add_catchup(command("catchup", "throttle what a bootstrapped broker lacks, until it is in sync", parents=[common]))
-    _add_pause(command("pause", "decide nothing until resumed: throttles stay as they stand", parents=[common]))
-    command("resume", "decide again", parents=[common])
-    command("state", "show who leads, the last cycle and the overrides", parents=[common])
-    _add_watch(command("watch", "print every cycle as it ends, whoever leads, until interrupted", parents=[common]))
+    command("reassignments", "show ongoing reassignments", parents=[common])
+    _add_catchup(command("catchup", "throttle the catch-up of a broker until it is in sync", parents=[common]))
+    _add_pause(command("pause", "pause the planner and keep the current throttles", parents=[common]))
+    command("resume", "resume the planner", parents=[common])
+    command("state", "show the leader, the last cycle and the overrides", parents=[common])
+    _add_watch(command("watch", "print every cycle of the current leader until interrupted", parents=[common]))
     completion = command("completion", "print a shell's completion script")
-    completion.add_argument("shell", choices=SHELLS, help="the shell that loads it")
+    completion.add_argument("shell", choices=SHELLS, help="target shell")
     return parser
 
 
 def _common_options() -> argparse.ArgumentParser:
-    """Options that may stand in front of the command and behind it."""
+    """Options that are valid before and after the command."""
     common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _option(
         common,
         "--addr",
         type=_accepted(parse_addresses),
         metavar="ADDR[,ADDR]",
-        help=f"where admin answers, host:port or unix:path (${ADDRESS_VARIABLE}; default {DEFAULT_ADDRESS})",
+        help=f"addresses of admin, host:port or unix:path (${ADDRESS_VARIABLE}; default {DEFAULT_ADDRESS})",
     )
-    _option(common, "--output", choices=("table", "json"), help="how to print (default table)")
+    _option(common, "--output", choices=("table", "json"), help="output format (default table)")
     _option(
         common,
         "--timeout",
         type=_accepted(_seconds),
         metavar="SECONDS",
-        help=f"for a call with all its attempts, above 0 and at most 3600 (default {DEFAULT_TIMEOUT})",
+        help=f"timeout of a call with all its attempts, above 0 and at most 3600 (default {DEFAULT_TIMEOUT})",
     )
     for name, meaning in _TLS.items():
         _option(
@@ -104,14 +108,14 @@ def _common_options() -> argparse.ArgumentParser:
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("broker", nargs="?", type=_accepted(_broker_id), metavar="BROKER", help="id of a broker")
+    parser.add_argument("broker", nargs="?", type=_accepted(_broker_id), metavar="BROKER", help="broker id")
 
 
 def _add_set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rate", type=_accepted(parse_rate), metavar="RATE", help="like 200MB/s, 200 (MB/s), 1500000B/s")
     _add_broker(parser)
     parser.add_argument(
-        "--autoremove", action="store_true", help="let the cluster's override end when no reassignment is left"
+        "--autoremove", action="store_true", help="end the cluster override when all reassignments are done"
     )
     _option(
         parser,
@@ -119,7 +123,7 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
         default=None,
         type=_accepted(lambda text: parse_expiry(text, datetime.now(UTC))),
         metavar="WHEN",
-        help="when it ends by itself: in 30m, 2h, 1d ..., or at a time like 2030-01-31T18:00:00Z (default never)",
+        help="expiry: a duration like 30m, 2h, 1d, or a time like 2030-01-31T18:00:00Z (default never)",
     )
     _add_etag(parser)
 
@@ -127,7 +131,7 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
 def _add_remove(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     _add_broker(which)
-    which.add_argument("--all", action="store_true", help="every override: the cluster's and all brokers'")
+    which.add_argument("--all", action="store_true", help="remove every override: the cluster's and all brokers'")
     _add_etag(parser)
 
 
@@ -138,7 +142,7 @@ def _add_etag(parser: argparse.ArgumentParser) -> None:
         default=None,
         type=_accepted(_etag),
         metavar="ETAG",
-        help="of the version to change, and no other, as get shows it; without it any",
+        help="change only this version, in the form printed by get (default any version)",
     )
 
 
@@ -149,7 +153,7 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
         default=20,
         type=_accepted(_limit),
         metavar="N",
-        help=f"how many, 1 to {MAX_AUDIT_RECORDS} (default 20)",
+        help=f"number of records, 1 to {MAX_AUDIT_RECORDS} (default 20)",
     )
 
 
@@ -162,7 +166,7 @@ def _add_estimate(parser: argparse.ArgumentParser) -> None:
         default=None,
         type=_accepted(parse_ratio),
         metavar="PERCENT",
-        help="with throttles of so much of every link's capacity, above 0 and at most 100 (default: present headrooms)",
+        help="share of every link's capacity for throttles, above 0 and at most 100 (default: current headroom)",
     )
     _option(
         goal,
@@ -170,30 +174,36 @@ def _add_estimate(parser: argparse.ArgumentParser) -> None:
         default=None,
         type=_accepted(parse_span),
         metavar="TIME",
-        help="with the throttles that it needs to be done in 30m, 2h, 1d ...",
+        help="find the throttles to finish in 30m, 2h, 1d ...",
     )
 
 
 def _add_reassign(parser: argparse.ArgumentParser) -> None:
     _add_file(parser)
-    parser.add_argument("--no-wait", action="store_true", help="return when Kafka has taken it, and do not follow it")
-    parser.add_argument("--dry-run", action="store_true", help="only look at it, and change nothing")
+    parser.add_argument("--no-wait", action="store_true", help="return when Kafka accepts it, without following it")
+    parser.add_argument("--dry-run", action="store_true", help="validate only, change nothing")
 
 
 def _add_catchup(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("broker", type=_accepted(_broker_id), metavar="BROKER", help="id of the broker; it may be down")
-    parser.add_argument("--stop", action="store_true", help="take its throttles away: it catches up without")
+    parser.add_argument(
+        "broker", type=_accepted(_broker_id), metavar="BROKER", help="broker id; the broker may be down"
+    )
+    parser.add_argument("--stop", action="store_true", help="remove the throttles; the catch-up continues without them")
 
 
 def _add_pause(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--clear", action="store_true", help="give all throttles back: what moves goes on without throttles"
+        "--clear",
+        action="store_true",
+        help="also remove the throttles of autothrottle; reassignments continue without them",
     )
-    _option(parser, "--reason", default="", metavar="TEXT", help="why, for the log and for whoever looks at the state")
+    _option(parser, "--reason", default="", metavar="TEXT", help="reason, shown in the log and the state")
 
 
 def _add_file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="as kafka-reassign-partitions.sh reads it; - is standard input")
+    parser.add_argument(
+        "file", metavar="FILE", help="JSON file in the format of kafka-reassign-partitions.sh; - for standard input"
+    )
 
 
 def _add_broker(parser: argparse._ActionsContainer) -> None:
@@ -203,7 +213,7 @@ def _add_broker(parser: argparse._ActionsContainer) -> None:
         default=None,
         type=_accepted(_broker_id),
         metavar="ID",
-        help="the broker's; without it the cluster's, which rules every broker that takes part in a reassignment",
+        help="broker id (default: the cluster override, for every broker in a reassignment)",
     )
 
 
@@ -213,12 +223,12 @@ def _add_watch(parser: argparse.ArgumentParser) -> None:
         "--planner-addr",
         type=_accepted(parse_addresses),
         metavar="ADDR[,ADDR]",
-        help="where planners answer (default: the leader's address as admin knows it)",
+        help="addresses of planners (default: the leader's address, from admin)",
     )
 
 
 class _Once(argparse.Action):
-    """Stores a value, and refuses a second one: the last would win unseen."""
+    """Stores a value and refuses a second one; otherwise the last value would win silently."""
 
     seen = False
 
@@ -236,12 +246,12 @@ class _Once(argparse.Action):
 
 
 def _option(parser: argparse._ActionsContainer, name: str, **options: Any) -> None:
-    # Without a default a subcommand's namespace does not overwrite what stood in front of the command.
+    # Without a default, a subcommand's namespace does not overwrite an option given before the command.
     parser.add_argument(name, action=_Once, **{"default": argparse.SUPPRESS, **options})
 
 
 def _accepted(read: Callable[[str], _T]) -> Callable[[str], _T]:
-    """Return the reader with its errors as argparse shows them."""
+    """Return the parser of a value with its errors as argparse shows them."""
 
     def accept(text: str) -> _T:
         try:
@@ -255,32 +265,34 @@ def _accepted(read: Callable[[str], _T]) -> Callable[[str], _T]:
 def _broker_id(text: str) -> int:
     if not re.fullmatch(r"[1-9][0-9]{0,9}", text) or int(text) > MAX_BROKER_ID:
         raise Invalid(
-            f"{text[:60]!r} is no broker id: it must be an integer, 1 to {MAX_BROKER_ID}; give for example 1001"
+            f"{text[:60]!r} is not a broker id: it must be an integer, 1 to {MAX_BROKER_ID}; give for example 1001"
         )
     return int(text)
 
 
 def _etag(text: str) -> str:
-    # An empty one would change any version: a script's variable that was never set.
+    # Refuse an empty etag, for example from an unset variable of a script: it would change any version.
     if not re.fullmatch(r"[1-9a-f][0-9a-f]{0,15}", text):
-        raise Invalid(f"{text[:60]!r} is no etag: give it as get shows it, or none to change any version")
+        raise Invalid(f"{text[:60]!r} is not an etag: give it as get shows it, or omit it to change any version")
     return text
 
 
 def _limit(text: str) -> int:
     if not re.fullmatch(r"[1-9][0-9]{0,3}", text) or int(text) > MAX_AUDIT_RECORDS:
-        raise Invalid(f"{text[:60]!r} is no number of records: it must be 1 to {MAX_AUDIT_RECORDS}; give one")
+        raise Invalid(f"{text[:60]!r} is not a number of records: it must be 1 to {MAX_AUDIT_RECORDS}; give one")
     return int(text)
 
 
 def _seconds(text: str) -> timedelta:
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", text) or not 0 < float(text) <= 3600:
-        raise Invalid(f"{text[:60]!r} is no time-out: it must be seconds, above 0 and at most 3600; give for example 5")
+        raise Invalid(
+            f"{text[:60]!r} is not a timeout: it must be seconds, above 0 and at most 3600; give for example 5"
+        )
     return timedelta(seconds=float(text))
 
 
 def call_of(read: argparse.Namespace) -> Call:
-    """Return a command line that was read, with what stands in the environment."""
+    """Return a parsed command line, completed with defaults and environment variables."""
     return Call(
         arguments=read,
         addresses=getattr(read, "addr", None) or _default_addresses(),
@@ -297,7 +309,7 @@ def _tls(read: argparse.Namespace) -> Tls | None:
     if not any(given.values()):
         return None
     if absent:
-        raise Invalid(f"TLS is mutual and needs --tls-cert, --tls-key and --tls-ca; give {' and '.join(absent)}, too")
+        raise Invalid(f"TLS is mutual and needs --tls-cert, --tls-key and --tls-ca; also give {' and '.join(absent)}")
     return Tls(given["cert"], given["key"], given["ca"], given["server-name"])
 
 

@@ -1,4 +1,4 @@
-"""The commands of `throttlectl`, each a function of a command line that was read."""
+"""The commands of `throttlectl`: one function per command, each of which takes a parsed command line."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from pathlib import Path
 
 from autothrottle_client.admin import ESTIMATE_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
 from autothrottle_client.errors import AutothrottleError, Incomplete, Invalid, Missing, Unavailable
-from autothrottle_client.following import Follower, Progress, progress_line
 from autothrottle_client.model import Override, PauseMode
 from autothrottle_client.planner import PlannerClient
+from autothrottle_client.progress import Progress, ProgressTracker, progress_line
 from autothrottle_client.reassignments import Partition, Targets, parse_reassignment
 from autothrottle_client.tables import (
     NONE_SET,
     audit_table,
     cycle_line,
     estimate_text,
+    override_scope,
     override_words,
     overrides_table,
     pause_text,
@@ -30,46 +31,45 @@ from autothrottle_client.tables import (
     state_text,
     submission_line,
     to_json,
-    whose,
 )
 from autothrottle_client.tls import Tls
 
 EXIT_FAILED = 1
-"""The exit status of a command of which a part was refused, or that failed."""
+"""Exit status of a command that failed or was partly refused."""
 
 _FOLLOW_SECONDS = 1.0
-"""Between two looks at a reassignment that is followed."""
+"""Seconds between two progress queries of a followed reassignment."""
 
 _OUTAGE_SECONDS = 60.0
-"""So long a reassignment is followed though nobody answers."""
+"""Following a reassignment survives an outage of the admin service of this length, in seconds."""
 
-_TOLD_SECONDS = 10.0
-"""So long a broker may tell of an assignment as it was after the controller has ended the move."""
+_METADATA_LAG_SECONDS = 10.0
+"""A broker may report the old assignment for this long after the controller completes the reassignment."""
 
 _PROBLEMS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One command line, read."""
+    """One parsed command line."""
 
     arguments: argparse.Namespace
     addresses: tuple[str, ...]
-    """Of the admin service."""
+    """Addresses of the admin service."""
     planners: tuple[str, ...]
-    """Of planners to watch; empty: the leader that admin names."""
+    """Addresses of planners to watch; empty: the leader that admin names."""
     timeout: timedelta
     json: bool
-    """Whether to print JSON."""
+    """True: print JSON."""
     tls: Tls | None = None
-    """None: connections are plain."""
+    """None: plain connections."""
 
     def admin(self) -> AdminClient:
         """Return a client of the admin service."""
         return AdminClient(self.addresses, self.timeout, self.tls)
 
     def show(self, value: object, text: str) -> None:
-        """Print a value: as JSON, or this text for people."""
+        """Print a value as JSON, or its text form."""
         print(to_json(value) if self.json else text, flush=True)
 
 
@@ -90,7 +90,7 @@ def _set(call: Call) -> int:
     read = call.arguments
     with call.admin() as admin:
         override, warnings = admin.set_override(read.rate, read.broker, read.autoremove, read.expires, read.etag or "")
-    text = f"{whose(override.broker_id)}: throttle set to {override_words(override)}"
+    text = f"{override_scope(override.broker_id)}: throttle set to {override_words(override)}"
     call.show({"override": override, "warnings": warnings}, text)
     _warn(warnings)
     return 0
@@ -104,7 +104,7 @@ def _remove(call: Call) -> int:
                 raise Invalid("--etag names one version of one override; give it without --all")
             return _remove_all(call, admin)
         admin.remove_override(broker_id, etag)
-    call.show({"removed": [{"broker_id": broker_id}]}, f"{whose(broker_id)}: throttle removed")
+    call.show({"removed": [{"broker_id": broker_id}]}, f"{override_scope(broker_id)}: throttle removed")
     return 0
 
 
@@ -113,11 +113,11 @@ def _remove_all(call: Call, admin: AdminClient) -> int:
     removed: list[Override] = []
     try:
         for override in overrides:
-            with suppress(Missing):  # somebody else, or autoremove, was faster
+            with suppress(Missing):  # another client, or autoremove, removed it first
                 admin.remove_override(override.broker_id)
                 removed.append(override)
     finally:
-        text = "\n".join(f"{whose(o.broker_id)}: throttle removed" for o in removed)
+        text = "\n".join(f"{override_scope(o.broker_id)}: throttle removed" for o in removed)
         call.show({"removed": [{"broker_id": o.broker_id} for o in removed]}, text or NONE_SET)
     _warn(warnings)
     return 0
@@ -134,7 +134,7 @@ def _reassign(call: Call) -> int:
     read = call.arguments
     wanted = _read_file(read.file)
     with call.admin() as admin:
-        # First a look, which fails soon when nobody answers: submitting has a time-out of its own.
+        # Validate first: it fails fast if admin is down, while a submission has its own, longer timeout.
         found = admin.submit_reassignment(wanted, validate_only=True, timeout=call.timeout)
         if not read.dry_run:
             found = admin.submit_reassignment(wanted, timeout=max(call.timeout, SUBMIT_TIMEOUT))
@@ -144,30 +144,30 @@ def _reassign(call: Call) -> int:
             return 0
         failed = EXIT_FAILED if found.refused else 0
         followed = {p: to for p, to in wanted.items() if p not in found.refused}
-        if read.no_wait or not (found.submitted or found.already_moving):
+        if read.no_wait or not (found.submitted or found.already_in_progress):
             return failed
         try:
             return _follow(call, admin, followed) or failed
         except KeyboardInterrupt:
             print(file=sys.stderr)  # behind the progress bar
-            _say(f"not followed any more; it goes on. Cancel it with: throttlectl cancel {shlex.quote(read.file)}")
+            _say(f"stopped following; the reassignment continues. Cancel: throttlectl cancel {shlex.quote(read.file)}")
             raise
 
 
 def _follow(call: Call, admin: AdminClient, wanted: Targets) -> int:
-    """Show how far a reassignment is until it is over; whether it arrived is asked at the end."""
-    follower, shown = Follower(wanted), _ProgressBar(call)
+    """Show the progress of a reassignment until it is done. A validation at the end checks the final replicas."""
+    tracker, shown = ProgressTracker(wanted), _ProgressBar(call)
     patience = time.monotonic() + _OUTAGE_SECONDS
-    told = time.monotonic() + _TOLD_SECONDS
+    stale_until = time.monotonic() + _METADATA_LAG_SECONDS
     while True:
         try:
-            progress = follower.progress(datetime.now(UTC), admin.list_reassignments())
+            progress = tracker.progress(datetime.now(UTC), admin.list_reassignments())
             shown.show(progress)
             if progress.done < progress.partitions:
-                told = time.monotonic() + _TOLD_SECONDS
+                stale_until = time.monotonic() + _METADATA_LAG_SECONDS
             else:
                 left = admin.submit_reassignment(wanted, validate_only=True)
-                if not left.already_moving and (not left.submitted or time.monotonic() > told):
+                if not left.already_in_progress and (not left.submitted or time.monotonic() > stale_until):
                     break
             patience = time.monotonic() + _OUTAGE_SECONDS
         except (Unavailable, Incomplete):
@@ -176,14 +176,14 @@ def _follow(call: Call, admin: AdminClient, wanted: Targets) -> int:
         time.sleep(_FOLLOW_SECONDS)
     shown.end()
     if left.submitted:
-        _say(f"{left.submitted} partitions did not arrive: their reassignment was cancelled, or they were moved again")
+        _say(f"{left.submitted} partitions did not arrive: their reassignment was cancelled or replaced")
         return EXIT_FAILED
     call.show({"arrived": left.already_there}, f"{left.already_there} partitions arrived")
     return 0
 
 
 class _ProgressBar:
-    """Shows progress: in place on a terminal, else a line whenever a partition is done."""
+    """Shows progress: in place on a terminal, otherwise one line per completed partition."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -242,7 +242,7 @@ def _read_file(name: str) -> Targets:
     except OSError as error:
         raise Invalid(f"{name} cannot be read: {error.strerror}; give the path of a reassignment file") from None
     except UnicodeDecodeError:
-        raise Invalid(f"{name} is no text in UTF-8; give the path of a reassignment file") from None
+        raise Invalid(f"{name} is not UTF-8 text; give the path of a reassignment file") from None
     except Invalid as error:
         raise Invalid(f"{name}: {error}") from None
 
@@ -262,10 +262,12 @@ def _catchup(call: Call) -> int:
     with call.admin() as admin:
         if call.arguments.stop:
             admin.stop_catch_up(broker_id)
-            call.show({"stopped": broker_id}, f"broker {broker_id}: its throttles go, and it catches up without")
+            call.show(
+                {"stopped": broker_id}, f"broker {broker_id}: throttles are being removed; the catch-up continues"
+            )
             return 0
         found, warnings = admin.start_catch_up(broker_id)
-    text = f"broker {broker_id} catches up under throttle, which goes when it is in sync"
+    text = f"broker {broker_id} catches up under throttle until it is in sync"
     call.show({"catch_up": found, "warnings": warnings}, text)
     _warn(warnings)
     return 0
@@ -282,7 +284,7 @@ def _pause(call: Call) -> int:
 def _resume(call: Call) -> int:
     with call.admin() as admin:
         was_paused = admin.resume()
-    call.show({"was_paused": was_paused}, "resumed" if was_paused else "it was not paused")
+    call.show({"was_paused": was_paused}, "resumed" if was_paused else "autothrottle was not paused")
     return 0
 
 
@@ -302,7 +304,7 @@ def _watch(call: Call) -> int:
 
 
 def _say_lost(error: AutothrottleError) -> None:
-    print(f"throttlectl: the leader is lost, looking for it: {error}", file=sys.stderr, flush=True)
+    print(f"throttlectl: lost the leader, locating it again: {error}", file=sys.stderr, flush=True)
 
 
 def _warn(warnings: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
-"""Completion scripts for bash, zsh and fish, written out from an argparse parser; nothing runs when they complete.
+"""Static completion scripts for bash, zsh and fish, generated from an argparse parser; completion runs no program.
 
-The type to know is `Grammar`: what the scripts are made of.
+The type to know is `Grammar`: the input of the script generators.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 SHELLS = ("bash", "zsh", "fish")
 
 _Reply = Callable[[Iterable[str]], str]
-"""Returns the command that offers some words."""
+"""Returns the shell command that offers the given words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,37 +23,37 @@ class Flag:
     names: tuple[str, ...]
     takes_value: bool
     choices: tuple[str, ...]
-    """What its value may be; empty: anything, or it takes none."""
+    """Allowed values; empty: any value, or the flag takes none."""
     meaning: str
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What may stand behind one command."""
+    """The arguments and flags of one command."""
 
     meaning: str
     flags: tuple[Flag, ...]
     words: tuple[str, ...]
-    """The choices of its positional arguments."""
+    """Choices of its positional arguments."""
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Everything that may be typed."""
+        """All words and flag names that complete this command."""
         return (*self.words, *(name for flag in self.flags for name in flag.names))
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Everything that a program accepts."""
+    """All commands and flags of a program."""
 
     program: str
     flags: tuple[Flag, ...]
-    """Those in front of the command."""
+    """Flags before the command."""
     commands: Mapping[str, Command]
 
     @classmethod
     def of(cls, parser: argparse.ArgumentParser) -> Grammar:
-        """Return what a parser with subcommands accepts."""
+        """Return the grammar of a parser with subcommands."""
         (subparsers,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
         meanings = {choice.dest: choice.help or "" for choice in subparsers._choices_actions}
         commands = {name: _command(sub, meanings.get(name, "")) for name, sub in subparsers.choices.items()}
@@ -61,13 +61,13 @@ class Grammar:
 
     @property
     def all_flags(self) -> tuple[Flag, ...]:
-        """The flags of all commands, each once."""
+        """The flags of all commands, without duplicates."""
         found = {flag.names: flag for command in self.commands.values() for flag in (*self.flags, *command.flags)}
         return tuple(found.values())
 
 
 def completion_script(grammar: Grammar, shell: str) -> str:
-    """Return the script that makes a shell (one of SHELLS) complete a program's command line."""
+    """Return the completion script of a program for one of SHELLS."""
     if shell == "fish":
         return _fish(grammar)
     return _bash(grammar) if shell == "bash" else _zsh(grammar)
@@ -126,7 +126,7 @@ def _zsh(grammar: Grammar) -> str:
 
 
 def _value_cases(grammar: Grammar, previous: str, reply: _Reply) -> list[str]:
-    """Complete the value of the option in front; without known choices nothing is offered."""
+    """Complete the value of the previous option; offer nothing if it has no fixed choices."""
     lines = [f"    case {previous} in"]
     for flag in grammar.all_flags:
         if flag.takes_value:
@@ -136,7 +136,7 @@ def _value_cases(grammar: Grammar, previous: str, reply: _Reply) -> list[str]:
 
 
 def _command_cases(grammar: Grammar, reply: _Reply) -> list[str]:
-    """Find the command among the words so far, then complete what may stand behind it."""
+    """Find the command among the previous words, then complete its arguments."""
     commands = "|".join(grammar.commands)
     top = (*grammar.commands, *(name for flag in grammar.flags for name in flag.names))
     return [
@@ -172,6 +172,6 @@ def _fish_flag(program: str, condition: str, flag: Flag) -> str:
 
 
 def _quoted(text: str) -> str:
-    """In single quotes, as fish reads them."""
+    """Return the text in single quotes, escaped for fish."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

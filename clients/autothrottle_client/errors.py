@@ -1,14 +1,14 @@
-"""The errors of a call, with the names that the services themselves use.
+"""The errors of a call. They have the same names as the errors of the services.
 
     AutothrottleError
-    ├── Invalid        what was given is wrong: change it, then try again
-    ├── Missing        what was named does not exist
-    ├── Conflict       it changed meanwhile: read again, then decide again
-    ├── NotLeader      none of the planners that answered leads; carries the leader's address if one knew it
-    ├── Incomplete     only a part could be read: nothing may be concluded from what is absent
-    └── Unavailable    the other side does not answer: try again later
+    ├── Invalid        the request is wrong: change it, then try again
+    ├── Missing        the named object does not exist
+    ├── Conflict       the object has changed since it was read: read again, then decide again
+    ├── NotLeader      none of the planners that answered leads; carries the leader's address if known
+    ├── Incomplete     only a part could be read: draw no conclusion from absent data
+    └── Unavailable    the service does not answer: try again later
 
-The messages are those of the service, which name the value, the range and the fix.
+The service writes the messages. They name the value, the allowed range and the fix.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from types import MappingProxyType
 import grpc
 
 LEADER_ADDRESS = "leader-address"
-"""Key of the trailing metadata in which a planner that does not lead names the one that does."""
+"""Trailing metadata key. Its value is the leader's address, sent by a planner that does not lead."""
 
 
 class AutothrottleError(Exception):
-    """Anything that autothrottle or its client reports."""
+    """Base of all errors that autothrottle or its client reports."""
 
 
 class Invalid(AutothrottleError):
-    """What was given is outside of its range; the message names the value, the range and the fix."""
+    """A value is out of range; the message names the value, the range and the fix."""
 
 
 class Missing(AutothrottleError):
-    """What was named does not exist."""
+    """The named object does not exist."""
 
 
 class Conflict(AutothrottleError):
-    """What was to be changed has been changed by somebody else since it was read."""
+    """The object has been changed by another party since it was read."""
 
 
 class NotLeader(AutothrottleError):
-    """The planner that was asked does not lead."""
+    """The planner does not lead."""
 
     def __init__(self, message: str, leader_address: str = "") -> None:
         super().__init__(message)
         self.leader_address = leader_address
-        """Where the leading planner answers, `host:port`; "" when it is unknown."""
+        """Address of the leading planner, `host:port`; "" if unknown."""
 
 
 class Incomplete(AutothrottleError):
-    """Only a part could be read; what is absent may well exist."""
+    """Only a part could be read; absent data may still exist."""
 
 
 class Unavailable(AutothrottleError):
-    """The other side does not answer in time."""
+    """The service does not answer in time."""
 
 
 CODES: Mapping[grpc.StatusCode, type[AutothrottleError]] = MappingProxyType(
@@ -66,7 +66,7 @@ CODES: Mapping[grpc.StatusCode, type[AutothrottleError]] = MappingProxyType(
         grpc.StatusCode.INTERNAL: AutothrottleError,
     }
 )
-"""Code that a service answers with -> its error."""
+"""Status code of a service -> its error."""
 
 _FOREIGN: Mapping[grpc.StatusCode, type[AutothrottleError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
@@ -75,16 +75,16 @@ _FOREIGN: Mapping[grpc.StatusCode, type[AutothrottleError]] = {
     grpc.StatusCode.ALREADY_EXISTS: Conflict,
     grpc.StatusCode.OUT_OF_RANGE: Invalid,
 }
-"""Code that gRPC makes itself, or a proxy on the way -> the error that a caller sees."""
+"""Status code of gRPC itself or of a proxy -> the error that a caller sees."""
 
 
 def from_rpc_error(error: grpc.RpcError, peer: str, seconds: float | None = None) -> AutothrottleError:
-    """Return the error that a failed call stands for.
+    """Convert a failed gRPC call into an error.
 
     Args:
-        error: what the call raised.
-        peer: the address that was called, for failures that it did not word itself.
-        seconds: the time that the call was given; None: a stream without end.
+        error: the exception of the call.
+        peer: the called address, named in messages that the service did not write itself.
+        seconds: the deadline of the call; None: a stream without a deadline.
     """
     code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
     details = (error.details() if hasattr(error, "details") else str(error)) or ""

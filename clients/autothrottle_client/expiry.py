@@ -1,4 +1,4 @@
-"""When an override ends, as operators type it: after a while, or at a time."""
+"""Parses the expiry of an override: a duration from now, or a point in time."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_expiry(text: str, now: datetime) -> datetime:
-    """Return the time that `2h` (from now) or `2030-01-31T18:00:00Z` stands for, UTC.
+    """Return the time that `2h` (from now) or `2030-01-31T18:00:00Z` denotes, in UTC.
 
     >>> parse_expiry("90m", datetime(2030, 1, 31, 17, 0, tzinfo=UTC)).isoformat()
     '2030-01-31T18:30:00+00:00'
 
     Raises:
-        Invalid: when it is neither, or not after `now`.
+        Invalid: the text is neither, or the time is not after `now`.
     """
     found = _after(text, now) or _at(text)
     if found is None:
         raise Invalid(
-            f"{text[:60]!r} is no time: give how long from now, a whole number with s, m, h or d like 2h, "
-            "or a time with its zone like 2030-01-31T18:00:00Z"
+            f"{text[:60]!r} is not a time: give a duration from now, a whole number with s, m, h or d like 2h, "
+            "or a time with its time zone like 2030-01-31T18:00:00Z"
         )
     if found <= now:
-        raise Invalid(f"{text[:60]!r} is over: it is {now.isoformat(timespec='seconds')} now; give a later time")
+        raise Invalid(f"{text[:60]!r} is in the past: it is {now.isoformat(timespec='seconds')} now; give a later time")
     return found
 
 

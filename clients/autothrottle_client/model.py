@@ -1,4 +1,4 @@
-"""What the services answer, as frozen dataclasses, and the generated messages they are read from.
+"""The results of calls, as frozen dataclasses, and their conversion from generated messages.
 
 Rates are whole bytes per second: 1 MB/s is 1,000,000. Times are UTC. The type to know is `Override`.
 """
@@ -15,315 +15,315 @@ from autothrottle.v1 import admin_pb2, planner_pb2, types_pb2
 from autothrottle_client.errors import Invalid
 
 MAX_RATE_BYTES_PER_SECOND = 2**63 - 1
-"""Kafka keeps rates as a signed 64-bit number of bytes/s."""
+"""Kafka stores rates as signed 64-bit bytes per second."""
 
 MAX_BROKER_ID = 2**31 - 1
 
 MAX_AUDIT_RECORDS = 1_000
-"""How many of the newest changes are kept."""
+"""The service keeps this many of the latest changes."""
 
 MAX_REASON = 1_000
-"""Characters of a reason."""
+"""Longest reason, in characters."""
 
 
 class ReplicaRole(StrEnum):
     """The side of a replication flow that a broker is on."""
 
     LEADER = "leader"
-    """It sends."""
+    """The broker sends."""
     FOLLOWER = "follower"
-    """It receives."""
+    """The broker receives."""
     UNKNOWN = "unknown"
-    """A word that this version of the client does not know."""
+    """A value that this version of the client does not know."""
 
 
 class Reason(StrEnum):
-    """Why a rate is what it is."""
+    """Reason for the rate of a decision."""
 
     HEADROOM = "headroom"
     UNCHANGED = "unchanged"
-    """The headroom asks for another rate, but by less than the change threshold."""
+    """The headroom asks for another rate, but the difference is below the change threshold."""
     KEPT = "kept"
-    """No usable metrics; the failures do not exceed the threshold yet."""
+    """No usable metrics, but failures do not yet exceed the failure threshold."""
     MINIMUM = "minimum"
-    """No usable metrics for too long."""
+    """No usable metrics, and failures exceed the failure threshold."""
     CLUSTER_OVERRIDE = "cluster-override"
     BROKER_OVERRIDE = "broker-override"
     OVER_CAPACITY = "over-capacity"
-    """Clients need the link: less than the minimum, down to 0, where that is allowed."""
+    """Clients need the link. The rate may be below the minimum, down to 0, where the configuration allows it."""
     STARVATION = "starvation"
-    """More than the headroom gives: less would never let the move end."""
+    """More than the headroom, because the reassignment would never end at a lower rate."""
     FINISH_BY = "finish-by"
-    """Less than the headroom gives: it is enough to be done in time."""
+    """Less than the headroom, but enough to finish in time."""
     UNKNOWN = "unknown"
-    """A word that this version of the client does not know."""
+    """A value that this version of the client does not know."""
 
 
 class Basis(StrEnum):
-    """What a rate was worked out from."""
+    """The source of the client load from which a rate was computed."""
 
     GROWTH = "growth"
-    """The clients' load now, by the growth of logs."""
+    """Current client load, from log growth."""
     COUNTED = "counted"
-    """The clients' load of the metric's interval, replication counted."""
+    """Client load in the metric's interval, with replication counted."""
     GUESSED = "guessed"
-    """The clients' load of the metric's interval, replication taken for the throttle."""
+    """Client load in the metric's interval, with replication assumed to equal the throttle."""
     STATIC = "static"
-    """The rate that the operator gave, whatever clients do."""
+    """A rate set by the operator, independent of client load."""
     UNKNOWN = "unknown"
-    """A word that this version of the client does not know."""
+    """A value that this version of the client does not know."""
 
 
 class PauseMode(StrEnum):
-    """What becomes of autothrottle's throttles while it is paused."""
+    """What a pause does with the throttles that autothrottle has set."""
 
     KEEP = "keep"
-    """They stay as they stand, replica lists too, whatever moves."""
+    """Throttles and replica lists stay as they are, also when reassignments start or end."""
     CLEAR = "clear"
-    """They are given back to what stood before: what moves goes on without throttles."""
+    """The values from before autothrottle are restored; reassignments continue without throttles."""
     UNKNOWN = "unknown"
-    """A word that this version of the client does not know."""
+    """A value that this version of the client does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """That nothing is decided until somebody resumes it."""
+    """A pause of the planner. It lasts until an operator resumes the planner."""
 
     mode: PauseMode
     author: str
-    """Who paused it: the address that called; empty when unknown."""
+    """Address of the caller who paused it; empty if unknown."""
     time: datetime | None
-    """When, UTC; None: unknown."""
+    """Start of the pause, UTC; None: unknown."""
     reason: str = ""
-    """Why, as it was given."""
+    """The author's reason."""
 
 
 class OutcomeStatus(StrEnum):
-    """What became of the change of one config resource."""
+    """Result of the change of one config resource."""
 
     APPLIED = "applied"
     UNCHANGED = "unchanged"
-    """It stood already."""
+    """The value was set already."""
     REFUSED = "refused"
     UNKNOWN = "unknown"
-    """A word that this version of the client does not know."""
+    """A value that this version of the client does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """An operator's rate in place of the measured ones."""
+    """A rate set by an operator. It replaces computed rates."""
 
     rate_bytes_per_second: int
     """1 to 2^63-1."""
     broker_id: int | None = None
-    """The broker that it rules; None: every broker that takes part in a reassignment."""
+    """The throttled broker; None: every broker that takes part in a reassignment."""
     autoremove: bool = False
-    """Whether it ends when no reassignment is left; without effect on a broker's."""
+    """True: ends when all reassignments are done. No effect on a broker override."""
     expire_time: datetime | None = None
-    """When it ends by itself, UTC; None: never."""
+    """Time at which it ends, UTC; None: never."""
     etag: str = field(default="", compare=False)
-    """Names this version of it, for a change of no other; two overrides are equal whatever their versions are."""
+    """Identifies this version for conditional changes. Comparison of overrides ignores it."""
 
 
 class AuditAction(StrEnum):
-    """What was done to an override, or to the pause."""
+    """Kind of change of an override or of the pause."""
 
     SET = "set"
     REMOVE = "remove"
-    """By somebody."""
+    """Removed by a caller."""
     PURGE = "purge"
-    """By the planner that leads."""
+    """Removed by the leading planner."""
     PAUSE = "pause"
     RESUME = "resume"
     UNKNOWN = "unknown"
-    """A word that this version of the client does not know."""
+    """A value that this version of the client does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One change of one override, or of the pause."""
+    """One change of an override or of the pause."""
 
     number: int
-    """Its place in the order of all changes: a later one has a larger number."""
+    """Sequence number; later changes have larger numbers."""
     time: datetime
-    """UTC, by the store's clock."""
+    """UTC, from the state store's clock."""
     who: str
-    """The caller, as far as it is known."""
+    """The caller, as far as known."""
     action: AuditAction
     broker_id: int | None
-    """Whose override; None: the cluster's, or it was paused or resumed."""
+    """Broker of the override; None: the cluster override, or a pause or resume."""
     before: Override | None
-    """What stood; None: nothing, or what could not be read."""
+    """Value before the change; None: not set, or unreadable."""
     after: Override | None
-    """What stands since; None: nothing."""
+    """Value after the change; None: not set."""
     reason: str = ""
-    """Why, when nobody asked for it."""
+    """Reason of a change that no caller requested."""
     pause: Pause | None = None
-    """The pause that began, or that ended; None: an override was changed."""
+    """The pause that began or ended; None: an override was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The rate of one broker in one role, as one cycle decided it."""
+    """The rate that one cycle decided for one broker in one role."""
 
     broker_id: int
     role: ReplicaRole
     rate_bytes_per_second: int
     reason: Reason
-    standing_bytes_per_second: int | None = None
-    """What stood on the broker; None: nothing."""
+    current_rate_bytes_per_second: int | None = None
+    """The broker's throttle before the cycle; None: not throttled."""
     headroom_bytes_per_second: int | None = None
-    """What the policy would give, before the change threshold; None without metrics."""
+    """The policy's result before the change threshold; None without metrics."""
     utilization_bytes_per_second: int | None = None
-    """The measured traffic of the direction; None without metrics."""
+    """Measured traffic of the link side; None without metrics."""
     capacity_bytes_per_second: int | None = None
-    """What the direction carries; None without metrics."""
+    """Capacity of the link side; None without metrics."""
     client_bytes_per_second: int | None = None
-    """The load of clients that the policy counts on; None without metrics, or where its formula says it."""
+    """Client load that the policy used; None without metrics, or if the headroom formula implies it."""
     client_age_seconds: int | None = None
-    """Since the end of the metric's interval in which that load was measured; None where that is."""
+    """Seconds since the end of the metric's interval of that load; None if `client_bytes_per_second` is None."""
     basis: Basis | None = None
-    """What the policy worked the rate out from; None where its formula says it."""
+    """Source of the client load; None if the headroom formula implies it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the change of one config resource."""
+    """Result of the change of one config resource."""
 
     resource: str
     """`brokers/<id>` or `topics/<name>`."""
     status: OutcomeStatus
     reason: str = ""
-    """One sentence, when it was refused."""
+    """One sentence that explains a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignThrottle:
-    """A throttle that somebody else has left."""
+    """A throttle that another party has set and not removed."""
 
     resource: str
     """`brokers/<id>` or `topics/<name>`."""
     key: str
     """The config key."""
     value: str
-    """What stands; of a long list its beginning."""
+    """The current value; only the beginning of a long list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """One turn of the planner's loop, after its end."""
+    """One completed run of the planner's loop."""
 
     term: int
-    """The fence of the term that ran it."""
+    """Fence of the term in which it ran."""
     number: int
-    """Its number within the term, from 1."""
+    """Number within the term, from 1."""
     start_time: datetime
     """UTC."""
     end_time: datetime
     """UTC."""
     reason: str
-    """What started it: `interval`, or what happened."""
+    """Trigger of the cycle: `interval`, or an event."""
     sentence: str
-    """What it did."""
+    """Summary of the cycle's changes."""
     topics: tuple[str, ...] = ()
-    """The topics in reassignment."""
+    """Topics in reassignment."""
     decisions: tuple[Decision, ...] = ()
-    """By broker and role."""
+    """Sorted by broker and role."""
     outcomes: tuple[Outcome, ...] = ()
-    """One for each resource that was to change."""
+    """One per resource to change."""
     findings: tuple[str, ...] = ()
-    """What somebody else did to autothrottle's keys, and what could not be read."""
+    """Changes of autothrottle's keys by other parties, and data that could not be read."""
     error: str = ""
-    """Why it failed; empty when it did not."""
+    """Error of a failed cycle; empty: success."""
     bytes_left: int | None = None
-    """What is left to be copied; None: nothing moves, or it is unknown."""
+    """Bytes still to copy; None: unknown, or no reassignment is ongoing."""
     eta: datetime | None = None
-    """When the last byte lands at the rate of the last minutes, UTC; None: unknown."""
+    """Expected end at the rate of the last minutes, UTC; None: unknown."""
     pause: Pause | None = None
-    """That nothing was decided, and why; None: it was not paused."""
+    """The pause during which no rates were decided; None: not paused."""
     shadow: bool = False
-    """Whether it ran in shadow: nothing was written, and the sentence says what would have been."""
+    """True: ran in shadow mode, wrote nothing; the sentence describes the changes it would have made."""
     foreign_throttles: tuple[ForeignThrottle, ...] = ()
-    """What autothrottle did not set and what stands while nothing moves; left, but for `--cleanup-foreign`."""
+    """Foreign throttles found while no reassignment is ongoing; kept unless `--cleanup-foreign` is set."""
     eta_low: datetime | None = None
-    """Not before this the last byte lands, as far as the rates of the last minutes tell, UTC; None: unknown."""
+    """Earliest expected end, from the variation of the last minutes' rates, UTC; None: unknown."""
     eta_high: datetime | None = None
-    """Not after this, likewise."""
+    """Latest expected end, likewise."""
     eta_is_static: bool = False
-    """Whether `eta` is no measurement yet but what is left by the throttles that stand."""
+    """True: `eta` is bytes left divided by the current throttles, because no rate was measured yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process that serves."""
+    """One running process of autothrottle."""
 
     service: str
-    """The command that it runs: `discovery`, `metrics`, `planner`, `applier`, `admin`, `gateway` or `run`."""
+    """Its command: `discovery`, `metrics`, `planner`, `applier`, `admin`, `gateway` or `run`."""
     roles: tuple[str, ...]
-    """The services that it is: the one of its name, or all of them in `run`."""
+    """Services in the process: the one named by its command, or all of them for `run`."""
     version: str
-    """Of its program."""
+    """Program version."""
     address: str
-    """Where it answers, as it listens: `0.0.0.0` is every interface of its host."""
+    """Listening address; `0.0.0.0` means every interface of its host."""
     host: str
-    """The name of its host."""
+    """Host name."""
     pid: int
-    """Its process id there."""
+    """Process id on that host."""
     start_time: datetime
-    """UTC, by its own clock."""
+    """UTC, from the process's own clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """A broker that catches up under throttle."""
+    """A broker's catch-up under a throttle."""
 
     broker_id: int
     author: str = ""
-    """Who asked for it; empty when unknown."""
+    """Address of the caller who requested it; empty if unknown."""
     time: datetime | None = None
-    """When, UTC; None: unknown."""
+    """Time of the request, UTC; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Who leads and since when, the last cycle, all overrides, who runs and whether it is paused."""
+    """State of the cluster: leader, last cycle, overrides, running processes, pause and catch-ups."""
 
     term: int
-    """The newest term."""
+    """The latest term."""
     leader_address: str
-    """Where the leading planner answers."""
+    """Address of the leading planner."""
     last_cycle: Cycle | None
-    """The leader's; None: none yet."""
+    """Last cycle of the leader; None: none yet."""
     overrides: tuple[Override, ...]
-    """The cluster's first, then the brokers' by id."""
+    """The cluster override first, then broker overrides by id."""
     leader_since: datetime | None = None
-    """When the leader's term began, UTC; None: unknown."""
+    """Start of the leader's term, UTC; None: unknown."""
     members: tuple[Member, ...] = ()
-    """The processes that run, by service and start."""
+    """Running processes, sorted by service and start time."""
     failures: Mapping[int, int] = field(default_factory=dict)
-    """Broker id -> scheduled cycles in a row without usable metrics."""
+    """Broker id -> consecutive scheduled cycles without usable metrics."""
     pause: Pause | None = None
-    """None: it is not paused."""
+    """None: not paused."""
     catch_ups: tuple[CatchUp, ...] = ()
-    """The brokers that catch up under throttle, by id."""
+    """Throttled catch-ups, sorted by broker id."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerState:
-    """How one planner stands."""
+    """State of one planner."""
 
     leading: bool
-    """Whether this planner leads."""
+    """True: this planner leads."""
     term: int
-    """The newest term that it knows; 0: none."""
+    """The latest term that it knows; 0: none."""
     leader_address: str
-    """Where the leader answers; empty when unknown."""
+    """Address of the leader; empty if unknown."""
     last_cycle: Cycle | None
-    """The last cycle that this planner ran; None: none yet."""
+    """Last cycle of this planner; None: none yet."""
     failures: Mapping[int, int]
-    """Broker id -> scheduled cycles in a row without usable metrics."""
+    """Broker id -> consecutive scheduled cycles without usable metrics."""
     leader_since: datetime | None = None
-    """When the leader's term began, UTC; None: unknown."""
+    """Start of the leader's term, UTC; None: unknown."""
 
 
 _ROLES: Mapping[int, ReplicaRole] = MappingProxyType(
@@ -380,10 +380,10 @@ _ACTIONS: Mapping[int, AuditAction] = MappingProxyType(
 
 
 def validate_rate(rate_bytes_per_second: int) -> int:
-    """Return a rate, or say what is wrong with it.
+    """Return the rate if it is valid.
 
     Raises:
-        Invalid: when it is not in 1..2^63-1 bytes/s.
+        Invalid: the rate is not in 1..2^63-1 bytes/s.
     """
     return _whole(
         rate_bytes_per_second,
@@ -394,53 +394,54 @@ def validate_rate(rate_bytes_per_second: int) -> int:
 
 
 def validate_broker_id(broker_id: int) -> int:
-    """Return a broker id, or say what is wrong with it.
+    """Return the broker id if it is valid.
 
     Raises:
-        Invalid: when it is not in 1..2^31-1.
+        Invalid: the broker id is not in 1..2^31-1.
     """
     return _whole(broker_id, MAX_BROKER_ID, "broker_id", "give the id of a broker, or none for the whole cluster")
 
 
 def validate_limit(limit: int) -> int:
-    """Return how many audit records are wanted, or say what is wrong with the number.
+    """Return the number of audit records to list if it is valid.
 
     Raises:
-        Invalid: when it is not in 1..1,000.
+        Invalid: the number is not in 1..1,000.
     """
-    return _whole(limit, MAX_AUDIT_RECORDS, "limit", "that many are kept, ask for fewer")
+    return _whole(limit, MAX_AUDIT_RECORDS, "limit", "give a number in this range")
 
 
 def validate_reason(reason: str) -> str:
-    """Return why something is asked for, or say what is wrong with it.
+    """Return the reason of a request if it is valid.
 
     Raises:
-        Invalid: when it is longer than 1,000 characters or not printable; bytes that are no UTF-8 are neither.
+        Invalid: the reason has more than 1,000 characters, or unprintable ones (such as bytes that are not UTF-8).
     """
     if len(reason) > MAX_REASON or not reason.isprintable():
         raise Invalid(
-            f"reason {reason[:40]!r} of {len(reason)} characters; give at most {MAX_REASON} printable ones on one line"
+            f"reason {reason[:40]!r} has {len(reason)} characters; "
+            f"give at most {MAX_REASON} printable characters on one line"
         )
     return reason
 
 
 def _whole(value: int, largest: int, name: str, fix: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Invalid(f"{name} {value!r} is no int; {fix}")
+        raise Invalid(f"{name} {value!r} is not an int; {fix}")
     if not 0 < value <= largest:
-        raise Invalid(f"{name} {value} is outside of 1..{largest}; {fix}")
+        raise Invalid(f"{name} {value} is outside 1..{largest}; {fix}")
     return value
 
 
 def override_from_message(message: admin_pb2.Override) -> Override:
-    """Return the override that a message holds."""
+    """Return the override in a message."""
     broker_id = message.broker_id if message.HasField("broker_id") else None
     expire_time = message.expire_time.ToDatetime(tzinfo=UTC) if message.HasField("expire_time") else None
     return Override(message.rate_bytes_per_second, broker_id, message.autoremove, expire_time, message.etag)
 
 
 def audit_record_from_message(message: admin_pb2.AuditRecord) -> AuditRecord:
-    """Return the audit record that a message holds."""
+    """Return the audit record in a message."""
     return AuditRecord(
         number=message.number,
         time=message.time.ToDatetime(tzinfo=UTC),
@@ -455,7 +456,7 @@ def audit_record_from_message(message: admin_pb2.AuditRecord) -> AuditRecord:
 
 
 def cycle_from_message(message: types_pb2.Cycle) -> Cycle:
-    """Return the cycle that a message holds."""
+    """Return the cycle in a message."""
     return Cycle(
         term=message.term,
         number=message.number,
@@ -480,7 +481,7 @@ def cycle_from_message(message: types_pb2.Cycle) -> Cycle:
 
 
 def cluster_state_from_message(message: admin_pb2.GetClusterStateResponse) -> ClusterState:
-    """Return the state that a message holds."""
+    """Return the cluster state in a message."""
     return ClusterState(
         term=message.term,
         leader_address=message.leader_address,
@@ -495,13 +496,13 @@ def cluster_state_from_message(message: admin_pb2.GetClusterStateResponse) -> Cl
 
 
 def catch_up_from_message(message: admin_pb2.CatchUp) -> CatchUp:
-    """Return the catch-up that a message holds."""
+    """Return the catch-up in a message."""
     time = message.time.ToDatetime(tzinfo=UTC) if message.HasField("time") else None
     return CatchUp(message.broker_id, message.author, time)
 
 
 def pause_from_message(message: types_pb2.Pause) -> Pause:
-    """Return the pause that a message holds."""
+    """Return the pause in a message."""
     return Pause(
         mode=_PAUSE_MODES.get(message.mode, PauseMode.UNKNOWN),
         author=message.author,
@@ -511,10 +512,10 @@ def pause_from_message(message: types_pb2.Pause) -> Pause:
 
 
 def pause_mode_to_number(mode: PauseMode) -> types_pb2.Pause.Mode.ValueType:
-    """Return the number of a mode, or say what is wrong with it.
+    """Return the protocol number of a pause mode.
 
     Raises:
-        Invalid: when it is neither keep nor clear.
+        Invalid: the mode is neither keep nor clear.
     """
     for number, known in _PAUSE_MODES.items():
         if known == mode:
@@ -523,12 +524,12 @@ def pause_mode_to_number(mode: PauseMode) -> types_pb2.Pause.Mode.ValueType:
 
 
 def role_from_number(number: int) -> ReplicaRole:
-    """Return the role that a number stands for."""
+    """Return the role with a protocol number."""
     return _ROLES.get(number, ReplicaRole.UNKNOWN)
 
 
 def planner_state_from_message(message: planner_pb2.GetStateResponse) -> PlannerState:
-    """Return the state that a message holds."""
+    """Return the planner state in a message."""
     return PlannerState(
         leading=message.leading,
         term=message.term,
@@ -557,7 +558,7 @@ def _decision_from_message(message: types_pb2.Decision) -> Decision:
         role=_ROLES.get(message.role, ReplicaRole.UNKNOWN),
         rate_bytes_per_second=message.rate_bytes_per_second,
         reason=_REASONS.get(message.reason, Reason.UNKNOWN),
-        standing_bytes_per_second=_present(message, "standing_bytes_per_second"),
+        current_rate_bytes_per_second=_present(message, "current_rate_bytes_per_second"),
         headroom_bytes_per_second=_present(message, "headroom_bytes_per_second"),
         utilization_bytes_per_second=_present(message, "utilization_bytes_per_second"),
         capacity_bytes_per_second=_present(message, "capacity_bytes_per_second"),

@@ -1,4 +1,4 @@
-"""The planners, of which one leads; the others say where it is."""
+"""Client of the planners. One of them leads; the others name the leader's address."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from autothrottle_client.watch import DEFAULT_OUTAGE, DEFAULT_SILENCE, CycleWatc
 
 
 class PlannerClient(Client):
-    """The planner that leads, whichever of the addresses it has, or another that one of them names."""
+    """Client of the leading planner. The leader may be at any given address, or at an address that a planner names."""
 
     service = "planner"
 
     def state(self) -> PlannerState:
-        """Return the leader's state, or another planner's while the leader is unknown or does not answer.
+        """Return the leader's state, or another planner's if the leader is unknown or does not answer.
 
         Raises:
-            Unavailable: when no planner answers in time.
+            Unavailable: no planner answers in time.
         """
         found = self._replicas.call(_state)
         if found.leading or not found.leader_address:
@@ -37,14 +37,14 @@ class PlannerClient(Client):
             leader.close()
 
     def run_cycle(self, reason: str = "") -> None:
-        """Ask the leader for a cycle; does not wait for it. Idempotent: several requests may share one cycle.
+        """Ask the leader for a cycle without waiting for it. Idempotent: several requests may share one cycle.
 
         Args:
-            reason: why, for the log.
+            reason: shown in the log.
 
         Raises:
-            NotLeader: when none of those that answer leads or knows who does.
-            Unavailable: when no planner, or not the leader, answers in time.
+            NotLeader: no planner that answers leads or knows the leader.
+            Unavailable: no planner answers in time, or the leader does not.
         """
         request = planner_pb2.RunCycleRequest(reason=reason)
         self._replicas.call(lambda peer, seconds: PlannerServiceStub(peer.channel).RunCycle(request, timeout=seconds))
@@ -55,21 +55,21 @@ class PlannerClient(Client):
         silence: timedelta = DEFAULT_SILENCE,
         on_loss: Callable[[AutothrottleError], None] = lambda error: None,
     ) -> CycleWatch:
-        """Return the cycles of whichever planner leads.
+        """Return an iterator over the cycles of the current leader.
 
         Args:
-            outage: the longest time without a leader, > 0; longer raises Unavailable.
-            silence: how long nothing may come before the leader is asked for anew, > 0.
-            on_loss: told once whenever the leader is lost.
+            outage: longest time without a leader, > 0; after it the iterator raises Unavailable.
+            silence: longest time without a message before the client locates the leader again, > 0.
+            on_loss: called once each time the leader is lost.
 
         Raises:
-            Unavailable: when no leader is found in time.
+            Unavailable: no leader is found in time.
         """
-        return self._watching(CycleWatch(self._again(), _locate, outage, silence, on_loss))
+        return self._register(CycleWatch(self._separate_replicas(), _locate, outage, silence, on_loss))
 
 
 _FOLLOW_TIMEOUT = timedelta(seconds=2)
-"""For the leader's own word: without it a follower's does."""
+"""Timeout of the leader's own answer; without one, the follower's answer is returned."""
 
 
 def _state(peer: Peer, seconds: float, without_cycle: bool = False) -> PlannerState:
@@ -78,12 +78,12 @@ def _state(peer: Peer, seconds: float, without_cycle: bool = False) -> PlannerSt
 
 
 def _locate(replicas: Replicas, timeout: timedelta) -> str:
-    """The leader's address; that under which it was asked, if it was the one."""
+    """Return the leader's address; if the planner that answers leads, the address that was called."""
 
     def ask(peer: Peer, seconds: float) -> str:
         state = _state(peer, seconds, without_cycle=True)
         if not state.leading and not state.leader_address:
-            raise NotLeader("this planner knows of no leader")
+            raise NotLeader("this planner does not know the leader")
         return peer.address if state.leading else state.leader_address
 
     return replicas.call(ask, timeout)

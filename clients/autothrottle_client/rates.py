@@ -1,4 +1,4 @@
-"""Rates as operators write and read them: `200MB/s`; 1 MB/s is 1,000,000 bytes per second. Sizes as they read them."""
+"""Parses and formats rates such as `200MB/s` and sizes; 1 MB/s is 1,000,000 bytes per second."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def parse_rate(text: str) -> int:
     (200000000, 1500000, 1500000)
 
     Raises:
-        Invalid: when it is no rate, no whole number of bytes, or not in 1..2^63-1 bytes/s.
+        Invalid: the text is not a rate, or not a whole number of bytes/s in 1..2^63-1.
     """
     match = _RATE.fullmatch(text)
     if match is None:
         raise Invalid(
-            f"{text[:60]!r} is no rate: it must be a number with B/s, kB/s, MB/s or GB/s behind it, "
+            f"{text[:60]!r} is not a rate: it must be a number followed by B/s, kB/s, MB/s or GB/s, "
             "or nothing for MB/s; give for example 200MB/s"
         )
     rate = Decimal(match[1]) * _UNITS[match[2] or "MB/s"]
@@ -32,14 +32,14 @@ def parse_rate(text: str) -> int:
         raise Invalid(f"{text!r} is {rate.normalize():f} bytes/s: it must be a whole number of them; round it")
     if not 0 < rate <= MAX_RATE_BYTES_PER_SECOND:
         raise Invalid(
-            f"{text!r} is {int(rate)} bytes/s, outside of 1..{MAX_RATE_BYTES_PER_SECOND}; "
+            f"{text!r} is {int(rate)} bytes/s, outside 1..{MAX_RATE_BYTES_PER_SECOND}; "
             "give a positive rate like 200MB/s, or remove the override"
         )
     return int(rate)
 
 
 def format_rate(bytes_per_second: int) -> str:
-    """Return a rate in MB/s, exact, as `parse_rate` reads it.
+    """Return a rate in MB/s, exact, in the form that `parse_rate` accepts.
 
     >>> format_rate(200_000_000), format_rate(1)
     ('200MB/s', '0.000001MB/s')
@@ -49,7 +49,7 @@ def format_rate(bytes_per_second: int) -> str:
 
 
 def about_rate(bytes_per_second: int) -> str:
-    """Return a rate in MB/s in two digits, for people who compare; one that would be none of them is exact.
+    """Return a rate in MB/s with at most two decimals; a rate that would round to 0 is exact.
 
     >>> about_rate(43_627_779), about_rate(72_000_001), about_rate(1)
     ('43.63MB/s', '72MB/s', '0.000001MB/s')
@@ -58,7 +58,7 @@ def about_rate(bytes_per_second: int) -> str:
 
 
 def format_size(size_bytes: int) -> str:
-    """Return a size in GB, in MB when it is less than one; two digits.
+    """Return a size in GB, or in MB below 1 GB, with two decimals.
 
     >>> format_size(41_200_000_000), format_size(5_000_000)
     ('41.20 GB', '5.00 MB')

@@ -1,6 +1,6 @@
-"""Reassignments: the files of Kafka's own tool, and what the admin service says of what moves.
+"""Reassignments: the files of kafka-reassign-partitions.sh, and the admin service's view of ongoing reassignments.
 
-The type to know is `Targets`, which a file holds and `AdminClient.submit_reassignment` takes.
+The type to know is `Targets`: the content of a file, and the argument of `AdminClient.submit_reassignment`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Partition = tuple[str, int]
 """Topic and partition number."""
 
 Targets = Mapping[Partition, tuple[int, ...]]
-"""Partition -> the broker ids that it shall be on, the preferred leader first."""
+"""Partition -> target broker ids, the preferred leader first."""
 
 MAX_PARTITIONS = 100_000
-"""Of one reassignment."""
+"""Largest number of partitions of one reassignment."""
 
 ANY_LOG_DIR = "any"
-"""The broker chooses the directory."""
+"""Lets the broker choose the log directory."""
 
 _MAX_INT = 2**31 - 1
 
@@ -37,16 +37,16 @@ _SHAPE = 'give {"version":1,"partitions":[{"topic":"t","partition":0,"replicas":
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What became of a reassignment that was submitted."""
+    """Result of a submission. It counts partitions."""
 
     submitted: int
-    """Partitions that Kafka has taken; or would be given, when it was only validated."""
-    already_moving: int = 0
-    """On their way to these replicas before."""
+    """Accepted by Kafka; with validate_only: would be submitted."""
+    already_in_progress: int = 0
+    """Already moving to the target replicas."""
     already_there: int = 0
-    """They had these replicas before."""
+    """Already on the target replicas."""
     refused: Mapping[Partition, str] = field(default_factory=dict)
-    """What Kafka did not take, and why."""
+    """Partition that Kafka refused -> reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,69 +57,69 @@ class ReassigningTopic:
     partitions: tuple[int, ...]
     """Ascending."""
     adding_replicas: tuple[int, ...]
-    """Ids of the brokers that partitions move to."""
+    """Ids of the brokers that receive replicas."""
     removing_replicas: tuple[int, ...]
-    """Ids of the brokers that partitions will leave."""
+    """Ids of the brokers that lose replicas."""
     partitions_to_copy: int
-    """How many are still to be copied somewhere."""
-    bytes_landed: int | None = None
-    """What arrived since the topic was first seen to move; None: unknown."""
+    """Partitions with at least one new replica that is not in sync yet."""
+    bytes_copied: int | None = None
+    """Bytes copied since the topic's reassignment was first seen; None: unknown."""
     bytes_left: int | None = None
-    """What is left to be copied, some seconds old; None: unknown."""
+    """Bytes still to copy, some seconds old; None: unknown."""
     eta: datetime | None = None
-    """When its last byte lands at the rate of the last minutes, UTC; None: unknown."""
+    """Expected end at the rate of the last minutes, UTC; None: unknown."""
     eta_low: datetime | None = None
-    """Not before this, as far as the rates of the last minutes tell; None: unknown."""
+    """Earliest expected end, from the variation of the last minutes' rates; None: unknown."""
     eta_high: datetime | None = None
-    """Not after this, likewise."""
+    """Latest expected end, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reassignments:
-    """What is being reassigned."""
+    """All ongoing reassignments."""
 
     topics: tuple[ReassigningTopic, ...] = ()
-    """By name."""
+    """Sorted by name."""
     eta: datetime | None = None
-    """When the last byte of all of them lands, UTC; None: unknown."""
+    """Expected end of the last reassignment, UTC; None: unknown."""
     eta_low: datetime | None = None
-    """Not before this, as far as the rates of the last minutes tell; None: unknown."""
+    """Earliest expected end, from the variation of the last minutes' rates; None: unknown."""
     eta_high: datetime | None = None
-    """Not after this, likewise."""
+    """Latest expected end, likewise."""
 
     def partitions(self) -> frozenset[Partition]:
-        """All partitions in reassignment."""
+        """Return all partitions in reassignment."""
         return frozenset((one.topic, partition) for one in self.topics for partition in one.partitions)
 
 
 def parse_reassignment(text: str) -> Targets:
-    """Return the targets that a file of Kafka's own tool holds; keys that are unknown are ignored, as it does.
+    """Return the targets in a file of kafka-reassign-partitions.sh. Like that tool, ignore unknown keys.
 
     >>> parse_reassignment('{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}')
     {('t', 0): (1, 2)}
 
     Raises:
-        Invalid: when it is no such file; the message names the line or the entry.
+        Invalid: the file is malformed; the message names the line or the entry.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse_constant)
+        value = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except RecursionError:
         raise Invalid(f"the file is nested too deeply; {_SHAPE}") from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise Invalid(f"the file is no JSON: {error.msg} at {where}; {_SHAPE}") from None
-    except ValueError:  # Python's limit, by which nobody makes it work for minutes
-        raise Invalid(f"the file holds a number of thousands of digits; {_SHAPE}") from None
+        raise Invalid(f"the file is not JSON: {error.msg} at {where}; {_SHAPE}") from None
+    except ValueError:  # Python's limit on digits, which bounds the time of a conversion
+        raise Invalid(f"the file contains a number with thousands of digits; {_SHAPE}") from None
     if not isinstance(value, dict):
-        raise Invalid(f"the file holds {_kind(value)}, no object; {_SHAPE}")
-    version = value.get("version", 1)  # without one it is the first, to Kafka's tool too
+        raise Invalid(f"the file contains {_kind(value)} instead of an object; {_SHAPE}")
+    version = value.get("version", 1)  # the default of Kafka's tool
     if version != 1 or isinstance(version, bool):
         raise Invalid(f"version is {_shown(version)}; it must be 1: {_SHAPE}")
     rows = value.get("partitions")
     if not isinstance(rows, list) or not rows:
         raise Invalid(f"partitions is {_shown(rows)}; it must be a list of at least one: {_SHAPE}")
     if len(rows) > MAX_PARTITIONS:
-        raise Invalid(f"partitions has {len(rows)} entries; at most {MAX_PARTITIONS} go at a time: divide the file")
+        raise Invalid(f"partitions has {len(rows)} entries; the limit is {MAX_PARTITIONS}: divide the file")
     return _targets(rows)
 
 
@@ -128,10 +128,10 @@ def _targets(rows: Sequence[Any]) -> dict[Partition, tuple[int, ...]]:
     for number, row in enumerate(rows):
         where = f"partitions[{number}]"
         if not isinstance(row, dict):
-            raise Invalid(f"{where} is {_shown(row)}, no object; {_SHAPE}")
+            raise Invalid(f"{where} is {_shown(row)} instead of an object; {_SHAPE}")
         partition = _partition(where, row)
         if partition in found:
-            raise Invalid(f"{where} is {partition[0]}-{partition[1]} for the second time; name it once")
+            raise Invalid(f"{where} repeats {partition[0]}-{partition[1]}; name each partition once")
         found[partition] = _replicas(where, row)
         _demand_any_log_dir(where, row, found[partition])
     return found
@@ -159,12 +159,14 @@ def _replicas(where: str, row: Mapping[str, Any]) -> tuple[int, ...]:
 def _demand_any_log_dir(where: str, row: Mapping[str, Any], replicas: Sequence[int]) -> None:
     directories = row.get("log_dirs", [ANY_LOG_DIR] * len(replicas))
     if not isinstance(directories, list) or len(directories) != len(replicas):
-        raise Invalid(f"{where}.log_dirs is {_shown(directories)}; leave it out, or give one {ANY_LOG_DIR!r} a replica")
+        raise Invalid(
+            f"{where}.log_dirs is {_shown(directories)}; leave it out, or give {ANY_LOG_DIR!r} for each replica"
+        )
     for number, directory in enumerate(directories):
         if directory != ANY_LOG_DIR:
             raise Invalid(
-                f"{where}.log_dirs[{number}] is {_shown(directory)}: a move to a certain directory of a broker is not "
-                f"throttled here and not submitted; give {ANY_LOG_DIR!r}, or use kafka-reassign-partitions.sh"
+                f"{where}.log_dirs[{number}] is {_shown(directory)}: autothrottle cannot throttle a move to a specific "
+                f"log directory and does not submit it; give {ANY_LOG_DIR!r}, or use kafka-reassign-partitions.sh"
             )
 
 
@@ -174,24 +176,26 @@ def _integer(where: str, value: Any, largest: int) -> int:
     return value
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = _repeated(name for name, _ in pairs)
-        raise Invalid(f"an object of the file has {_shown(twice)} twice; name it once")
+        raise Invalid(f"an object of the file has the key {_shown(twice)} twice; name it once")
     return found
 
 
 def _repeated(values: Iterable[_T]) -> _T:
-    """The first of those that are there more than once, found in one pass: there may be 100,000."""
+    """The first value that occurs more than once. One pass, since there may be 100,000 values."""
     return next(value for value, count in Counter(values).items() if count > 1)
 
 
 def _refuse_constant(name: str) -> Any:
-    raise Invalid(f"the file holds {name}, which is no JSON; {_SHAPE}")
+    raise Invalid(f"the file contains {name}, which is not JSON; {_SHAPE}")
 
 
 def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
     return "a list" if isinstance(value, list) else _shown(value)
 
 
@@ -204,7 +208,7 @@ def targets_to_messages(targets: Mapping[Partition, Sequence[int]]) -> list[type
     """Return targets as messages.
 
     Raises:
-        Invalid: when a number does not fit.
+        Invalid: a number does not fit its field.
     """
     return [_target(topic, partition, replicas) for (topic, partition), replicas in targets.items()]
 
@@ -213,42 +217,42 @@ def _target(topic: str, partition: int, replicas: Sequence[int]) -> types_pb2.Pa
     try:
         return types_pb2.PartitionTarget(topic=topic, partition=partition, replicas=replicas)
     except (TypeError, ValueError) as error:
-        raise Invalid(f"{topic}-{partition} to {replicas!r} is no target: {error}; give integers") from None
+        raise Invalid(f"{topic}-{partition} to {replicas!r} is not a target: {error}; give integers") from None
 
 
 def partitions_to_messages(partitions: Iterable[Partition]) -> list[types_pb2.TopicPartition]:
     """Return partitions as messages.
 
     Raises:
-        Invalid: when a number does not fit.
+        Invalid: a number does not fit its field.
     """
     try:
         return [types_pb2.TopicPartition(topic=topic, partition=partition) for topic, partition in partitions]
     except (TypeError, ValueError) as error:
-        raise Invalid(f"{error}; give a topic's name and a partition's number") from None
+        raise Invalid(f"{error}; give a topic name and a partition number") from None
 
 
 def submission_from_message(message: admin_pb2.SubmitReassignmentResponse) -> Submission:
-    """Return what became of a reassignment."""
+    """Return the result of a submission in a message."""
     return Submission(
-        message.submitted, message.already_moving, message.already_there, refused_from_messages(message.refused)
+        message.submitted, message.already_in_progress, message.already_there, refused_from_messages(message.refused)
     )
 
 
 def refused_from_messages(messages: Iterable[types_pb2.PartitionRefusal]) -> dict[Partition, str]:
-    """Return what Kafka refused, and why."""
+    """Return refused partition -> reason."""
     return {(m.topic, m.partition): m.reason for m in messages}
 
 
 def reassignments_from_message(message: admin_pb2.ListReassignmentsResponse) -> Reassignments:
-    """Return what is being reassigned."""
+    """Return the ongoing reassignments in a message."""
     return Reassignments(tuple(map(_topic, message.topics)), *_etas(message))
 
 
 def _etas(
     message: admin_pb2.ListReassignmentsResponse | admin_pb2.ReassigningTopic,
 ) -> tuple[datetime | None, datetime | None, datetime | None]:
-    """The ETA, and the interval of it."""
+    """Return (ETA, earliest, latest)."""
     return (
         message.eta.ToDatetime(tzinfo=UTC) if message.HasField("eta") else None,
         message.eta_low.ToDatetime(tzinfo=UTC) if message.HasField("eta_low") else None,
@@ -264,7 +268,7 @@ def _topic(message: admin_pb2.ReassigningTopic) -> ReassigningTopic:
         adding_replicas=tuple(message.adding_replicas),
         removing_replicas=tuple(message.removing_replicas),
         partitions_to_copy=message.partitions_to_copy,
-        bytes_landed=message.bytes_landed if message.HasField("bytes_landed") else None,
+        bytes_copied=message.bytes_copied if message.HasField("bytes_copied") else None,
         bytes_left=message.bytes_left if message.HasField("bytes_left") else None,
         eta=eta,
         eta_low=low,

@@ -1,6 +1,6 @@
-"""The replicas of one service: a channel each, one deadline for all attempts, and what may be tried again.
+"""The replicas of one service: one channel per replica, one deadline for all attempts, and the retry rules.
 
-What is worth another attempt is Unavailable and NotLeader; any other answer is final. The type to know is `Replicas`.
+Only Unavailable and NotLeader are retried; any other answer is final. The type to know is `Replicas`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ MAX_TIMEOUT = timedelta(days=1)
 CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
     # The last cycle of a large cluster has thousands of decisions.
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    # An open stream notices within 15 s that the other side is frozen.
+    # An open stream notices within 15 s that its peer is frozen.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # The first also bounds one attempt to connect: an address that swallows packets costs 1 s, not 20 s.
+    # The first option also bounds one connection attempt: an address that drops packets costs 1 s, not 20 s.
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # What is tried again is decided here. gRPC's own retry (1.85) loses one of some dozens of calls that begin while
-    # their server stops, and then not even the deadline ends them.
+    # This module decides about retries. gRPC's own retry (1.85) loses one of some dozens of calls that begin while
+    # their server stops; such a call outlives even its deadline.
     ("grpc.enable_retries", 0),
 )
 
-_FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
-"""Seconds between two rounds over all addresses; doubled each time."""
+_FIRST_BACKOFF, _LAST_BACKOFF = 0.1, 2.0
+"""Seconds between two rounds over all addresses; doubles each round."""
 
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>[1-9][0-9]{0,4})|unix:(?P<path>[^\s,]+)")
 
@@ -54,25 +54,25 @@ class Peer:
 
 
 Rpc = Callable[[Peer, float], _T]
-"""Makes one call on a replica within so many seconds."""
+"""Calls one replica with a deadline in seconds."""
 
 
-def pauses() -> Iterator[float]:
-    """Yield the seconds to wait after each attempt, for ever."""
-    pause = _FIRST_PAUSE
+def backoffs() -> Iterator[float]:
+    """Yield the seconds to wait after each attempt, without end."""
+    seconds = _FIRST_BACKOFF
     while True:
-        yield pause
-        pause = min(2 * pause, _LAST_PAUSE)
+        yield seconds
+        seconds = min(2 * seconds, _LAST_BACKOFF)
 
 
 def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
-    """Return addresses, each of which is `host:port` or `unix:path`; a text is a comma list of them.
+    """Return addresses, each `host:port` or `unix:path`. A string is a comma-separated list.
 
     >>> parse_addresses("10.0.0.1:8090, [::1]:8090,unix:/run/autothrottle")
     ('10.0.0.1:8090', '[::1]:8090', 'unix:/run/autothrottle')
 
     Raises:
-        Invalid: when one is neither, or there is none.
+        Invalid: an address is malformed, or the list is empty.
     """
     given = addresses.split(",") if isinstance(addresses, str) else list(addresses)
     found = tuple(dict.fromkeys(address.strip() for address in given))
@@ -81,24 +81,24 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
         if match is None or int(match["port"] or 1) > 65535 or not address.isprintable():
             raise Invalid(
                 f"address {address[:200]!r} is neither host:port (port 1 to 65535) nor a printable unix:path; "
-                "give for example 127.0.0.1:8090, several with commas between"
+                "give for example 127.0.0.1:8090, or several separated by commas"
             )
     return found
 
 
 def validate_timeout(timeout: timedelta) -> timedelta:
-    """Return a time-out, or say what is wrong with it.
+    """Return the timeout if it is valid.
 
     Raises:
-        Invalid: when it is not above 0 and at most a day.
+        Invalid: the timeout is not above 0 and at most one day.
     """
     if not timedelta(0) < timeout <= MAX_TIMEOUT:
-        raise Invalid(f"timeout {timeout} is outside of (0, {MAX_TIMEOUT}]; give some seconds")
+        raise Invalid(f"timeout {timeout} is outside (0, {MAX_TIMEOUT}]; give some seconds")
     return timeout
 
 
 class Replicas:
-    """The replicas of one service; calls begin with the one that answered last. Threads may share it."""
+    """The replicas of one service. Thread-safe. A call starts with the replica that answered last."""
 
     def __init__(
         self,
@@ -107,16 +107,16 @@ class Replicas:
         timeout: timedelta = DEFAULT_TIMEOUT,
         tls: Tls | None = None,
     ) -> None:
-        """Open nothing yet.
+        """Create the replicas without connecting.
 
         Args:
-            service: what errors call the other side.
-            addresses: `host:port` or `unix:path`, at least one; a text is a comma list.
-            timeout: for each call with all its attempts, > 0 and at most a day.
-            tls: with which connections are made; None: they are plain.
+            service: name of the service in errors.
+            addresses: at least one `host:port` or `unix:path`; a string is a comma-separated list.
+            timeout: for each call with all its attempts, > 0 and at most one day.
+            tls: key and certificates of mutual TLS; None: plain connections.
 
         Raises:
-            Invalid: when an address or the time-out is not as it must be.
+            Invalid: an address or the timeout is invalid.
         """
         self.service = service
         self.addresses = parse_addresses(addresses)
@@ -130,43 +130,43 @@ class Replicas:
         self._closed = threading.Event()
 
     def call(self, rpc: Rpc[_T], timeout: timedelta | None = None) -> _T:
-        """Return what `rpc` returns for the first replica that does it, or for the leader that it names.
+        """Return the result of `rpc` from the first replica that succeeds, or from the leader that a replica names.
 
         Args:
-            rpc: the call, which may be done twice.
-            timeout: for all attempts together; None: that of these replicas.
+            rpc: the call, which must be safe to repeat.
+            timeout: for all attempts together; None: the default of these replicas.
 
         Raises:
-            NotLeader: when none of those that answer leads or knows who does.
-            Unavailable: when nobody does it in time; the message has every address.
-            AutothrottleError: what a replica answered.
+            NotLeader: no replica that answers leads or knows the leader.
+            Unavailable: no replica succeeds in time; the message names every address.
+            AutothrottleError: any other error of a replica.
         """
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit.total_seconds()
-        for pause in pauses():
+        for backoff in backoffs():
             round_ = _Round(self, deadline)
             for peer in round_.peers():
                 try:
                     result = round_.attempt(rpc, peer)
-                except _Passed:
+                except _TryNext:
                     continue
                 self._preferred = peer.address
                 return result
-            if time.monotonic() + pause >= deadline or self._closed.wait(pause):
+            if time.monotonic() + backoff >= deadline or self._closed.wait(backoff):
                 raise round_.failure()
-        raise AssertionError("pauses never end")
+        raise AssertionError("backoffs never end")
 
     def call_once(self, rpc: Rpc[_T], probe: Rpc[object], timeout: timedelta | None = None) -> _T:
-        """Return what `rpc` returns; it is sent once, to a replica that has just answered `probe`.
+        """Send `rpc` once, to a replica that has just answered `probe`, and return its result.
 
         Args:
-            rpc: the call, which must not be done twice.
-            probe: a call that may.
-            timeout: for `rpc`; None: what the probe leaves of that of these replicas.
+            rpc: the call, which must not be repeated.
+            probe: a call that is safe to repeat.
+            timeout: for `rpc`; None: the rest of the default timeout after the probe.
 
         Raises:
-            Unavailable: when no replica answers the probe, or `rpc` got no answer, so that it may have been done.
-            AutothrottleError: what a replica answered.
+            Unavailable: no replica answers the probe, or `rpc` got no answer. In the second case it may have succeeded.
+            AutothrottleError: any other error of a replica.
         """
         deadline = time.monotonic() + self.timeout.total_seconds()
 
@@ -177,27 +177,27 @@ class Replicas:
         peer = self.call(answering)
         try:
             left = deadline - time.monotonic() if timeout is None else timeout.total_seconds()
-            return _called(rpc, peer, max(left, 0.001))
+            return _invoke(rpc, peer, max(left, 0.001))
         except Unavailable as error:
-            self.pass_over(peer.address)
-            raise Unavailable(f"{error}. It may have been done nevertheless: look, then decide") from error
+            self.deprioritize(peer.address)
+            raise Unavailable(f"{error}. The call may have succeeded: check the state before you repeat it") from error
 
     def peer(self, address: str) -> Peer:
-        """Return the replica at an address, also at one that was not given.
+        """Return the replica at an address, which may be outside the given addresses.
 
         Raises:
-            Unavailable: when this was closed.
+            Unavailable: the client is closed.
         """
         with self._lock:
             if self._closed.is_set():
-                raise Unavailable(f"the client of {self.service} is closed; make a new one")
-            self._follow_renewals()
+                raise Unavailable(f"the client of {self.service} is closed; create a new one")
+            self._reload_certificates()
             if address not in self._channels:
-                self._channels[address] = self._opened(address)
+                self._channels[address] = self._open(address)
             return Peer(address, self._channels[address])
 
-    def _follow_renewals(self) -> None:
-        """Make connections anew when certificates were renewed; what is under way on the old ones goes on."""
+    def _reload_certificates(self) -> None:
+        """Use new channels after certificates were renewed. Calls in progress continue on the old channels."""
         stamp = self.tls.stamp() if self.tls else None
         if self.tls is None or stamp in (None, self._stamp) or not self.tls.is_whole():
             return
@@ -205,35 +205,35 @@ class Replicas:
         self._outdated += self._channels.values()
         self._channels.clear()
 
-    def _opened(self, address: str) -> grpc.Channel:
+    def _open(self, address: str) -> grpc.Channel:
         if self.tls is None or address.startswith("unix:"):
             return grpc.insecure_channel(address, options=list(CHANNEL_OPTIONS))
         return self.tls.channel(address, CHANNEL_OPTIONS)
 
-    def pass_over(self, address: str) -> None:
-        """Let the next call begin with another address, if it would have begun with this one."""
+    def deprioritize(self, address: str) -> None:
+        """Start the next call with another address, if it would have started with this one."""
         if self._preferred == address:
             known = self.addresses
             self._preferred = known[(known.index(address) + 1) % len(known)] if address in known else known[0]
 
     def order(self) -> list[str]:
-        """Return the addresses in the order in which they are tried."""
+        """Return the addresses in the order of attempts."""
         return list(dict.fromkeys((self._preferred, *self.addresses)))
 
     def close(self) -> None:
-        """Close all channels; what is under way on them ends as unavailable. Idempotent."""
+        """Close all channels; calls in progress end as unavailable. Idempotent."""
         with self._lock:
             self._closed.set()
             for channel in (*self._channels.values(), *self._outdated):
                 channel.close()
 
 
-class _Passed(Exception):
-    """This replica did not do it; another may."""
+class _TryNext(Exception):
+    """This replica failed; another one may succeed."""
 
 
 class _Round:
-    """One attempt at each address, and at the leader that one of them names."""
+    """One attempt at each address, and at the leader that a replica names."""
 
     def __init__(self, replicas: Replicas, deadline: float) -> None:
         self._replicas, self._deadline = replicas, deadline
@@ -247,34 +247,34 @@ class _Round:
             address = self._waiting.pop(0)
             self._tried.add(address)
             if self._left() <= 0 and self._failures:
-                self._failures.append(f"{address}: not tried, the time was over")
+                self._failures.append(f"{address}: not tried, out of time")
             else:
                 yield self._replicas.peer(address)
 
     def attempt(self, rpc: Rpc[_T], peer: Peer) -> _T:
-        """Make the call.
+        """Call one replica.
 
         Raises:
-            _Passed: when another replica may do it.
+            _TryNext: another replica may succeed.
         """
-        # A replica that hangs must not use up the time of the others.
+        # A hanging replica must not use up the time of the others.
         seconds = max(self._left(), 0.001) / (len(self._waiting) + 1)
         try:
-            return _called(rpc, peer, seconds)
+            return _invoke(rpc, peer, seconds)
         except NotLeader as refusal:
             self._refer(peer, refusal)
         except Unavailable as failure:
             self._failures.append(str(failure))
-        self._replicas.pass_over(peer.address)
-        raise _Passed
+        self._replicas.deprioritize(peer.address)
+        raise _TryNext
 
     def failure(self) -> Unavailable | NotLeader:
-        """Return why nobody did it."""
+        """Return the error of a round without success."""
         if self._no_leader is not None:
             return self._no_leader
         return Unavailable(
             f"{self._replicas.service} is unavailable: {'; '.join(self._failures)}. "
-            "Fix: see whether it runs and listens there, then try again"
+            "Fix: check that it runs and listens at these addresses, then try again"
         )
 
     def _refer(self, peer: Peer, refusal: NotLeader) -> None:
@@ -289,11 +289,11 @@ class _Round:
         return self._deadline - time.monotonic()
 
 
-def _called(rpc: Rpc[_T], peer: Peer, seconds: float) -> _T:
-    """Return what a call returns; raises our errors instead of gRPC's."""
+def _invoke(rpc: Rpc[_T], peer: Peer, seconds: float) -> _T:
+    """Return the result of a call; raise the client's errors instead of gRPC's."""
     try:
         return rpc(peer, seconds)
     except grpc.RpcError as error:
         raise from_rpc_error(error, peer.address, seconds) from error
-    except ValueError as error:  # grpc's way to say that the channel was closed
+    except ValueError as error:  # grpc raises it for a closed channel
         raise Unavailable(f"{peer.address}: {error}") from error

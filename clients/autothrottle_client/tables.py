@@ -1,4 +1,4 @@
-"""What `throttlectl` prints: tables for people, and JSON with the fields of `model` under their own names."""
+"""Output of `throttlectl`: tables, and JSON with the field names of `model`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from autothrottle_client.rates import about_rate, format_rate, format_size
 from autothrottle_client.reassignments import Reassignments, Submission
 
 NONE_SET = "no throttle override is set"
-NOTHING_CHANGED = "no override was changed, and it was never paused"
-NOTHING_MOVES = "nothing is being reassigned"
+NOTHING_CHANGED = "no override was changed, and autothrottle was never paused"
+NO_REASSIGNMENTS = "no partitions are being reassigned"
 
 
 def to_json(value: object) -> str:
@@ -47,24 +47,24 @@ def _plain(value: object) -> Any:
 
 
 def _key(key: object) -> str:
-    """A partition's key as Kafka's tools write it, any other as it is."""
+    """Return a partition as `topic-number`, as Kafka's tools write it; any other key as a string."""
     return "-".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
-def whose(broker_id: int | None) -> str:
-    """Return what an override rules, in words."""
+def override_scope(broker_id: int | None) -> str:
+    """Return the scope of an override: the cluster or a broker."""
     return "cluster" if broker_id is None else f"broker {broker_id}"
 
 
 def overrides_table(overrides: Sequence[Override]) -> str:
-    """Return overrides, a row each."""
+    """Return overrides as a table, one row each."""
     if not overrides:
         return NONE_SET
     rows = [
         (
             "cluster" if o.broker_id is None else str(o.broker_id),
             format_rate(o.rate_bytes_per_second),
-            _yes(o.autoremove),
+            _bool_text(o.autoremove),
             "never" if o.expire_time is None else _time(o.expire_time),
             o.etag or "-",
         )
@@ -74,7 +74,7 @@ def overrides_table(overrides: Sequence[Override]) -> str:
 
 
 def audit_table(records: Sequence[AuditRecord]) -> str:
-    """Return audit records, a row each."""
+    """Return audit records as a table, one row each."""
     if not records:
         return NOTHING_CHANGED
     rows = [
@@ -114,13 +114,13 @@ def _pause_words(pause: Pause) -> str:
 
 
 def override_words(override: Override) -> str:
-    """Return an override's rate and how it ends, in one line."""
+    """Return the rate of an override and when it ends, on one line."""
     ends = [] if override.expire_time is None else [f"until {_time(override.expire_time)}"]
     return ", ".join([format_rate(override.rate_bytes_per_second), *ends, *["autoremove"] * override.autoremove])
 
 
 def state_text(state: ClusterState) -> str:
-    """Return who leads and since when, what its last cycle did and decided, the overrides, and who runs."""
+    """Return the leader, its last cycle with its decisions, the overrides and the running processes."""
     rows = [*_leader(state), *_last_cycle(state.last_cycle), *_failures(state.failures)]
     parts = [_aligned(rows)]
     if state.last_cycle is not None and state.last_cycle.decisions:
@@ -132,7 +132,7 @@ def state_text(state: ClusterState) -> str:
 
 
 def pause_text(pause: Pause) -> str:
-    """Return what becomes of the throttles in a pause, since when, by whom and why, in one line."""
+    """Return the mode, start, author and reason of a pause, on one line."""
     since = "" if pause.time is None else f", since {_time(pause.time)}"
     by = f", by {pause.author}" if pause.author else ""
     why = f": {pause.reason}" if pause.reason else ""
@@ -140,18 +140,18 @@ def pause_text(pause: Pause) -> str:
 
 
 def cycle_line(cycle: Cycle) -> str:
-    """Return a cycle in one line."""
+    """Return a cycle as one line."""
     what = f"failed: {cycle.error}" if cycle.error else cycle.sentence
     return _printable(f"{_time(cycle.end_time)}  {cycle.term}/{cycle.number}  {cycle.reason}: {what}")
 
 
 def submission_line(found: Submission, dry_run: bool) -> str:
-    """Return what became of a reassignment in one line."""
-    parts = [f"{found.already_moving} move already"] if found.already_moving else []
-    parts += [f"{found.already_there} are there already"] if found.already_there else []
+    """Return the result of a submission as one line."""
+    parts = [f"{found.already_in_progress} are already moving"] if found.already_in_progress else []
+    parts += [f"{found.already_there} are already there"] if found.already_there else []
     parts += [f"{len(found.refused)} were refused"] if found.refused else []
-    if not (found.submitted or found.already_moving or found.refused):
-        return f"nothing to do: all {found.already_there} partitions have these replicas already"
+    if not (found.submitted or found.already_in_progress or found.refused):
+        return f"nothing to do: all {found.already_there} partitions already have these replicas"
     if not found.submitted:
         return "; ".join(["nothing was submitted", *parts])
     what = "would be submitted" if dry_run else "submitted, throttled from the first byte"
@@ -159,28 +159,28 @@ def submission_line(found: Submission, dry_run: bool) -> str:
 
 
 def estimate_text(found: Estimate) -> str:
-    """Return an estimate: a line, and a row for each direction of a link."""
+    """Return an estimate: a summary line, and a table with one row per link side."""
     header = ("BROKER", "ROLE", "TO COPY", "PRODUCED", "THROTTLE", "HEADROOM", "CAPACITY", "TIME")
     rows = [
         (
-            str(port.broker_id),
-            port.role.value,
-            format_size(port.bytes_to_move),
-            about_rate(port.growth_bytes_per_second),
-            _maybe(port.rate_bytes_per_second),
-            _maybe(port.headroom_bytes_per_second),
-            _maybe(port.capacity_bytes_per_second),
-            span(port.seconds),
+            str(side.broker_id),
+            side.role.value,
+            format_size(side.bytes_to_copy),
+            about_rate(side.produced_bytes_per_second),
+            _rate_or_dash(side.rate_bytes_per_second),
+            _rate_or_dash(side.headroom_bytes_per_second),
+            _rate_or_dash(side.capacity_bytes_per_second),
+            span(side.seconds),
         )
-        for port in found.ports
+        for side in found.sides
     ]
     return "\n\n".join([estimate_line(found), *([_table(header, rows)] if rows else [])])
 
 
 def reassignments_table(found: Reassignments) -> str:
-    """Return what is being reassigned, a row for each topic."""
+    """Return ongoing reassignments as a table, one row per topic."""
     if not found.topics:
-        return NOTHING_MOVES
+        return NO_REASSIGNMENTS
     header = ("TOPIC", "PARTITIONS", "TO COPY", "TO BROKERS", "FROM BROKERS", "LEFT", "ETA")
     rows = [
         (
@@ -210,7 +210,7 @@ def _leader(state: ClusterState) -> list[tuple[str, str]]:
 
 
 def catch_up_words(catch_up: CatchUp) -> str:
-    """Return which broker catches up under throttle, since when and by whom, in one line."""
+    """Return the broker, start and author of a throttled catch-up, on one line."""
     since = "" if catch_up.time is None else f", since {_time(catch_up.time)}"
     return f"broker {catch_up.broker_id}{since}" + (f", by {catch_up.author}" if catch_up.author else "")
 
@@ -251,7 +251,7 @@ def _left(cycle: Cycle) -> list[tuple[str, str]]:
 
 
 def _eta(cycle: Cycle) -> str:
-    """When it is done, and the interval of that, or what it is by."""
+    """Return the ETA with its interval, or with a note that it is computed from the throttles."""
     if cycle.eta is None:
         return ""
     if cycle.eta_is_static:
@@ -260,7 +260,7 @@ def _eta(cycle: Cycle) -> str:
 
 
 def _about(eta: datetime, low: datetime | None, high: datetime | None) -> str:
-    """A time and its interval, of whose ends the clock is enough on the same day."""
+    """Return a time and its interval; interval ends on the same day show the clock time only."""
     if low is None:
         return _time(eta)
     first, last = (_end(end, eta) for end in (low, high))
@@ -281,9 +281,9 @@ def _decisions_table(decisions: Iterable[Decision]) -> str:
             d.role.value,
             about_rate(d.rate_bytes_per_second),
             d.reason.value,
-            _maybe(d.utilization_bytes_per_second),
-            _maybe(d.capacity_bytes_per_second),
-            _maybe(d.client_bytes_per_second),
+            _rate_or_dash(d.utilization_bytes_per_second),
+            _rate_or_dash(d.capacity_bytes_per_second),
+            _rate_or_dash(d.client_bytes_per_second),
             _known_by(d),
         )
         for d in decisions
@@ -299,22 +299,22 @@ _KNOWN_BY = {
     Basis.UNKNOWN: "unknown",
 }
 _OLD_SECONDS = 300
-"""The load of clients that was measured longer ago is told with its age."""
+"""The table shows the age of client loads older than this."""
 
 
 def _known_by(decision: Decision) -> str:
-    """How the load of clients is known: the step that the policy is on."""
+    """Return the source of the client load."""
     if decision.basis is None:
         return "-"
     age = decision.client_age_seconds or 0
     return _KNOWN_BY[decision.basis] + (f", {age} s old" if age > _OLD_SECONDS else "")
 
 
-def _maybe(rate: int | None) -> str:
+def _rate_or_dash(rate: int | None) -> str:
     return "-" if rate is None else about_rate(rate)
 
 
-def _yes(value: bool) -> str:
+def _bool_text(value: bool) -> str:
     return "true" if value else "false"
 
 
@@ -334,5 +334,5 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text without what would steer a terminal."""
+    """Replace unprintable characters, which could control the terminal."""
     return "".join(character if character.isprintable() else "?" for character in text)

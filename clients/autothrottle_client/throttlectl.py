@@ -1,6 +1,6 @@
-"""`throttlectl`: overrides, reassignments, state and cycles of a running autothrottle, from the command line.
+"""`throttlectl`: manages overrides, reassignments, state and cycles of a running autothrottle.
 
-Exit status: 0 done, 1 failed, 2 used wrongly, 3 not found, 4 unavailable, 130 interrupted, 141 nobody reads the output.
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unavailable, 130 interrupted, 141 output closed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
     try:
         status = _run(arguments)
-        print(end="", flush=True)  # also where there is no standard output
+        print(end="", flush=True)  # also valid without standard output
         return status
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # What is still buffered must not fail a second time when the interpreter ends.
+        # Discard buffered output, otherwise the interpreter fails a second time when it flushes at exit.
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
@@ -41,7 +41,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     parser = make_parser()
     try:
         read = parser.parse_args(arguments)
-    except SystemExit as ended:  # argparse has said why
+    except SystemExit as ended:  # argparse has printed the reason
         return ended.code if isinstance(ended.code, int) else EXIT_USAGE
     if read.command == "completion":
         print(completion_script(Grammar.of(parser), read.shell), end="")

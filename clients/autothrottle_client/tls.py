@@ -1,4 +1,4 @@
-"""The certificate that a client shows, and the authorities whose servers it trusts."""
+"""Mutual TLS of a client: its certificate, and the authorities whose servers it trusts."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from autothrottle_client.errors import Invalid
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM files for mutual TLS; they may be renewed: a call that begins later is made with what they hold then."""
+    """PEM files of mutual TLS. They may be renewed at any time; later calls use the new content."""
 
     certificate: str
-    """Of this client, with those between it and its authority; the servers know who calls by it."""
+    """Certificate of this client with its intermediates; servers identify the caller by it."""
     key: str
-    """Its private key, without a password; may be in the same file."""
+    """The certificate's private key, without a password; may be in the same file."""
     authorities: str
-    """Of the servers."""
+    """Certificates of the servers' authorities."""
     server_name: str = ""
-    """What the servers' certificates must bear; "": the host of their address."""
+    """Name in the servers' certificates; "": the host of their address."""
 
     def stamp(self) -> tuple[tuple[int, int, int], ...] | None:
-        """Return what changes when a file does; None: one is away, perhaps for a moment."""
+        """Return a value that changes when a file changes; None: a file is missing, perhaps only for a moment."""
         try:
             found = [os.stat(path) for path in (self.certificate, self.key, self.authorities)]
         except OSError:
@@ -35,10 +35,10 @@ class Tls:
         return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in found)
 
     def is_whole(self) -> bool:
-        """Return whether the key is that of the certificate: of a renewal one file may be new and the other not yet."""
+        """Return whether key and certificate match. During a renewal one file may be new and the other old."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
-            # Without a password given OpenSSL would ask for it on the terminal.
+            # Without an explicit password, OpenSSL would ask for one on the terminal.
             context.load_cert_chain(self.certificate, self.key, password="")
             context.load_verify_locations(self.authorities)
         except (OSError, ValueError):
@@ -46,14 +46,14 @@ class Tls:
         return True
 
     def channel(self, address: str, options: Sequence[tuple[str, int]]) -> grpc.Channel:
-        """Return a channel, without connecting yet.
+        """Return a channel without connecting.
 
         Args:
             address: `host:port`.
-            options: gRPC's.
+            options: gRPC channel options.
 
         Raises:
-            Invalid: when a file cannot be read.
+            Invalid: a file cannot be read.
         """
         name = self.server_name or address.rpartition(":")[0].strip("[]")
         credentials = grpc.ssl_channel_credentials(*map(_content, (self.authorities, self.key, self.certificate)))
@@ -64,4 +64,4 @@ def _content(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise Invalid(f"{path!r} cannot be read: {error.strerror}; name a PEM file that you may read") from error
+        raise Invalid(f"{path!r} cannot be read: {error.strerror}; name a readable PEM file") from error

@@ -1,4 +1,4 @@
-"""The leader's cycles as one endless sequence, whoever leads."""
+"""The cycles of the current leader as one endless sequence, across changes of leader."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from autothrottle.v1 import planner_pb2
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle_client.errors import AutothrottleError, NotLeader, Unavailable, from_rpc_error
 from autothrottle_client.model import Cycle, cycle_from_message
-from autothrottle_client.replicas import Replicas, pauses, validate_timeout
+from autothrottle_client.replicas import Replicas, backoffs, validate_timeout
 
 DEFAULT_OUTAGE = timedelta(seconds=60)
-"""The longest time without a leader: a failover takes a ZooKeeper session, which is at most that long."""
+"""Longest time without a leader. A failover takes one ZooKeeper session timeout, which is at most that long."""
 
 DEFAULT_SILENCE = timedelta(seconds=10)
-"""How long a stream may be silent before somebody is asked whether its planner still leads."""
+"""Longest silence of a stream before the watch checks that its planner still leads."""
 
 _ASK_TIMEOUT = timedelta(seconds=2)
 
 Locate = Callable[[Replicas, timedelta], str]
-"""Returns the address of the planner that leads, within a time."""
+"""Returns the address of the leading planner within a timeout."""
 
 
 class _Stream(Protocol):
-    """What an open `WatchCycles` is."""
+    """An open `WatchCycles` stream."""
 
     def __next__(self) -> planner_pb2.WatchCyclesResponse: ...
 
@@ -38,11 +38,11 @@ class _Stream(Protocol):
 
 
 class CycleWatch:
-    """Every cycle of whichever planner leads, as it ends; begins with the leader's last one.
+    """Iterates over the cycles of the current leader as they end, starting with the leader's last cycle.
 
-    An iterator for one thread. A stream that breaks is opened again at the leader of then; a planner that lost its
-    term but lives on is noticed after `silence`. Each cycle comes once, in the order of (term, number). Cycles that
-    end while no stream stands are skipped, but for the newest.
+    For one thread. The watch reopens a broken stream at the current leader. It notices a planner that is alive but
+    lost its term after `silence`. Each cycle comes once, in the order of (term, number). Of the cycles that end
+    while no stream is open, only the latest is returned.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class CycleWatch:
         """Find the leader.
 
         Args:
-            replicas: who is asked for the leader; closed with the watch.
-            locate: how they are asked.
-            outage: the longest time without a leader, > 0.
-            silence: see above, > 0.
-            on_loss: told once whenever the leader is lost; the watch looks for it by itself.
+            replicas: the service that knows the leader; closed with the watch.
+            locate: asks the replicas for the leader.
+            outage: longest time without a leader, > 0.
+            silence: see the class, > 0.
+            on_loss: called once each time the leader is lost; the watch then looks for the leader itself.
 
         Raises:
-            Unavailable: when no leader is found within the time-out of `replicas`.
+            Unavailable: no leader is found within the timeout of `replicas`.
         """
         self._replicas, self._locate, self._on_loss = replicas, locate, on_loss
         self._outage = validate_timeout(outage).total_seconds()
@@ -72,7 +72,7 @@ class CycleWatch:
         self._lock = threading.Lock()
         self._stream: _Stream | None = None
         self._moved = self._lost = False
-        self._pauses = pauses()
+        self._backoffs = backoffs()
         self._newest = (0, 0)
         self._address = self._find(replicas.timeout)
         self._heard = time.monotonic()
@@ -86,7 +86,7 @@ class CycleWatch:
         """Wait for the next cycle.
 
         Raises:
-            Unavailable: when there was no leader for as long as `outage`.
+            Unavailable: there was no leader for `outage`.
         """
         while not self._closed.is_set():
             try:
@@ -100,9 +100,9 @@ class CycleWatch:
         raise StopIteration
 
     def close(self) -> None:
-        """End the watch; also from another thread, and while one waits. Idempotent."""
+        """End the watch, from any thread and also during a wait. Idempotent."""
         self._closed.set()
-        self._replicas.close()  # ends the stream and what else is under way
+        self._replicas.close()  # ends the stream and any other call
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -116,11 +116,11 @@ class CycleWatch:
 
     @property
     def closed(self) -> bool:
-        """Whether it was ended."""
+        """True after `close`."""
         return self._closed.is_set()
 
     def _receive(self) -> Cycle:
-        stream = self._opened()
+        stream = self._open_stream()
         try:
             message = next(stream)
         except grpc.RpcError as error:
@@ -128,10 +128,10 @@ class CycleWatch:
         except StopIteration:
             raise Unavailable(f"{self._address} ended the stream of its cycles") from None
         self._heard, self._lost = time.monotonic(), False
-        self._pauses = pauses()
+        self._backoffs = backoffs()
         return cycle_from_message(message.cycle)
 
-    def _opened(self) -> _Stream:
+    def _open_stream(self) -> _Stream:
         with self._lock:
             if self._stream is None:
                 if not self._address:
@@ -144,7 +144,7 @@ class CycleWatch:
         try:
             return self._locate(self._replicas, timeout)
         except NotLeader as error:
-            raise Unavailable(f"no planner leads at the moment: {error}; try again in some seconds") from error
+            raise Unavailable(f"no planner leads at the moment: {error}; try again in a few seconds") from error
 
     def _recover(self, error: AutothrottleError) -> None:
         """Forget the stream, and wait before the next attempt."""
@@ -157,11 +157,11 @@ class CycleWatch:
             self._lost = True
             self._on_loss(error)
         if time.monotonic() - self._heard > self._outage:
-            raise Unavailable(f"no planner that leads could be watched for {self._outage:g} s: {error}")
-        self._closed.wait(next(self._pauses))
+            raise Unavailable(f"no leading planner could be watched for {self._outage:g} s: {error}")
+        self._closed.wait(next(self._backoffs))
 
     def _check(self) -> None:
-        """Ask who leads whenever nothing came for a while: a planner that lost its term is just silent."""
+        """Locate the leader again after each silence: a planner that lost its term sends nothing."""
         while not self._closed.wait(max(self._heard + self._silence - time.monotonic(), self._silence / 4)):
             if time.monotonic() - self._heard >= self._silence and self._stream is not None:
                 self._compare()

@@ -1,8 +1,8 @@
-"""The command line: which command starts what, and with which exit status it ends.
+"""The command line: what each command starts, and its exit status.
 
-`autothrottle <service>` runs one service, `autothrottle run` all of them in one process: the same code, over the same
-gRPC surface. `autothrottle demo` shows a recovery on a simulated cluster, `autothrottle uninstall` takes back
-everything that was ever written. How services are put together is in `composition`.
+`autothrottle <service>` runs one service. `autothrottle run` runs all of them in one process: the same code over the
+same gRPC surface. `autothrottle demo` shows a recovery on a simulated cluster. `autothrottle uninstall` removes
+everything that autothrottle has written. `composition` builds the services.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from importlib import import_module
 from autothrottle import __version__
 from autothrottle.composition import Composition, Peers, validate_kafka_settings
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.runtime.collector import collect_rarely
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
+from autothrottle.runtime.garbage_collection import collect_rarely
 from autothrottle.runtime.logs import configure_logs
 from autothrottle.runtime.options import help_text
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
@@ -75,22 +75,25 @@ def _peers(composition: Composition) -> Peers:
 
 
 def _run(composition: Composition) -> None:
-    """All services in one process, each with its own server and threads; only the last one is for others."""
+    """Run all services in one process, each with its own server and threads.
+
+    Only the admin server listens on a public address; the others use Unix sockets.
+    """
     sockets = composition.private_directory()
 
-    def inside(name: str, servicer: Servicer) -> str:
+    def serve_privately(name: str, servicer: Servicer) -> str:
         return composition.serve(name, [servicer], f"unix:{sockets}/{name}.sock")
 
-    discovery = inside("discovery", composition.discovery())
-    metrics = inside("metrics", composition.metrics())
-    applier = inside("applier", composition.applier())
+    discovery = serve_privately("discovery", composition.discovery())
+    metrics = serve_privately("metrics", composition.metrics())
+    applier = serve_privately("applier", composition.applier())
     planner_socket = f"unix:{sockets}/planner.sock"
     peers = Peers([discovery], [metrics], [applier], [planner_socket])
     servicer, planner = composition.planner(peers)
     composition.serve("planner", [servicer], planner_socket)
     admin = composition.admin(peers)
     address = composition.serve("admin", [admin, servicer], composition.configuration.addresses.grpc_listen)
-    http = composition.gateway([inside("admin", admin)])
+    http = composition.gateway([serve_privately("admin", admin)])
     planner.start(address)
     composition.join("run", address, _ROLES)
     log.info("Autothrottle Running")
@@ -107,34 +110,35 @@ _SERVICES: dict[str, tuple[Callable[[Composition], None], tuple[str, ...]]] = {
     "gateway": (_gateway, ()),
     "run": (_run, ("api-key", "app-key")),
 }
-"""Name -> (what starts it, the options that it cannot do without)."""
+"""Service name -> (start function, required options)."""
 
 _ROLES = ("discovery", "metrics", "planner", "applier", "admin", "gateway")
-"""What `run` is."""
+"""The roles that `run` has in the list of members."""
 
 _WITH_EXTRAS = {
-    "demo": ("autothrottle.lab.demo", "lab"),
+    "demo": ("autothrottle_lab.demo.command", "lab"),
+    "simulate": ("autothrottle_lab.simulate.command", "lab"),
     "score": ("autothrottle.scorer.command", "score"),
 }
-"""Name -> (the module whose `main` it is, the extra that has what it imports and that is not everywhere)."""
+"""Command -> (module with its `main`, the extra that installs its dependencies)."""
 
 _KAFKA_COMMANDS = ("discovery", "applier", "admin", "run", "uninstall")
-"""Those that talk to Kafka."""
+"""Commands that connect to Kafka: their Kafka settings are validated at the start."""
 
 _USAGE = f"""Usage: autothrottle COMMAND [options]
 
 Commands:
   run         all services in one process
-  discovery   what moves, and what throttles stand
-  metrics     loads and capacities of brokers; events
-  planner     the loop that decides; of several one leads
+  discovery   reports reassignments and the current throttles
+  metrics     reports load and capacity of each broker; posts events
+  planner     runs the control loop; one planner leads, the others wait
   applier     writes throttles
-  admin       what operators call: overrides, state
-  gateway     the same over HTTP: JSON, the original's text routes, a page
-  demo        a broker replacement on a simulated cluster, with real ZooKeeper (needs the extra `lab`)
-  simulate    a move of a scenario file under the real planner, in virtual time: a table and a plot
-  score       was each logged decision good, and what should change: with Spark (needs the extra `score`)
-  uninstall   take back everything that was written, and remove autothrottle's own tree
+  admin       serves operators: overrides, pause, reassignments, state
+  gateway     serves the same over HTTP: JSON, the original's text routes, a page
+  demo        replaces a broker on a simulated cluster, with real ZooKeeper (needs the extra `lab`)
+  simulate    runs a scenario file under the real planner in virtual time (needs the extra `lab`)
+  score       scores logged decisions with Spark (needs the extra `score`)
+  uninstall   removes everything that autothrottle has written, including its own tree in ZooKeeper
 
 `autothrottle COMMAND --help` lists the options. Version {__version__}.
 """
@@ -143,7 +147,7 @@ Commands:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status.
 
-    0, 1 when it failed, 2 when it was called wrongly, 130 when it was interrupted, 141 when nobody reads its output.
+    0: success. 1: failure. 2: wrong usage. 130: interrupted. 141: the reader of its output has closed the pipe.
     """
     try:
         return _main(list(sys.argv[1:] if argv is None else argv))
@@ -157,14 +161,10 @@ def _main(arguments: list[str]) -> int:
         return _show(__version__)
     if command in ("-help", "--help", "-h", "help"):
         return _show(_USAGE.rstrip())
-    if command == "simulate":
-        from autothrottle.lab.simulate import main as simulate
-
-        return simulate(arguments)
     if command in _WITH_EXTRAS:
         return _with_extra(command, arguments)
     if command not in (*_SERVICES, "uninstall"):
-        what = f"unknown command {command!r}" if command else "no command is given"
+        what = f"unknown command {command!r}" if command else "missing command"
         print(f"{what}\n\n{_USAGE}", end="", file=sys.stderr)
         return EXIT_USAGE
     return _configured(command, arguments)
@@ -233,7 +233,7 @@ def _until_stopped(command: str, start: Callable[[Composition], None], configura
 def _uninstall(configuration: Configuration) -> int:
     with ExitStack() as stack:
         count = Composition(configuration, stack).uninstall()
-    log.info("Uninstalled: %d configs were given back; overrides and the term stay", count)
+    log.info("Uninstalled: restored %d configs; overrides and the term remain", count)
     return 0
 
 

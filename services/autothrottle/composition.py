@@ -1,6 +1,6 @@
-"""The composition root: the only place that names concrete adapters, and puts services together from them.
+"""The composition root: the only module that names concrete adapters. It builds the services from them.
 
-Which command starts what is in `__main__`. The type to know is `Composition`.
+`__main__` maps commands to services. The type to know is `Composition`.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ from typing import TypeVar
 from kazoo.client import KazooClient
 
 from autothrottle import __version__
+from autothrottle.adapters.credentials.tls import Tls
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
-from autothrottle.adapters.growth import GrowthReader
+from autothrottle.adapters.grpc import AdminClient, ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
+from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
+from autothrottle.adapters.kafka_admin.client_properties import client_options, read_client_properties
 from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
 from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
 from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
-from autothrottle.adapters.kafka_admin.properties import client_options, read_client_properties
 from autothrottle.adapters.kafka_admin.reassigner import AdminReassigner
 from autothrottle.adapters.kafka_admin.registrations import KafkaRegistrations
 from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
-from autothrottle.adapters.progress import ProgressReader
-from autothrottle.adapters.rpc import AdminClient, ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
-from autothrottle.adapters.tls import Tls
-from autothrottle.adapters.whereabouts import member_lookup, members_address
-from autothrottle.adapters.zookeeper.catch_ups import ZooKeeperCatchUps
-from autothrottle.adapters.zookeeper.config_writer import ZooKeeperConfigWriter
-from autothrottle.adapters.zookeeper.election import ZooKeeperElection
-from autothrottle.adapters.zookeeper.ledger_reader import LedgerReader
-from autothrottle.adapters.zookeeper.membership import ZooKeeperMembership
-from autothrottle.adapters.zookeeper.overrides import ZooKeeperOverrides
+from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
+from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
+from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
+from autothrottle.adapters.kafka_zookeeper.reassigner import ZooKeeperReassigner
+from autothrottle.adapters.kafka_zookeeper.registrations import ZooKeeperRegistrations
+from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper.pauses import ZooKeeperPauses
-from autothrottle.adapters.zookeeper.reassigner import ZooKeeperReassigner
-from autothrottle.adapters.zookeeper.registrations import ZooKeeperRegistrations
-from autothrottle.adapters.zookeeper.removal import remove_own_tree
 from autothrottle.adapters.zookeeper.session import connect, connect_in_background, disconnect, disconnect_soon
-from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
+from autothrottle.adapters.zookeeper_state.catch_ups import ZooKeeperCatchUps
+from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
+from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerReader
+from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership
+from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
+from autothrottle.adapters.zookeeper_state.pauses import ZooKeeperPauses
+from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
-from autothrottle.applier.servicer import ApplierServicer
+from autothrottle.applier import ApplierServicer
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.members import Member
-from autothrottle.discovery.servicer import DiscoveryServicer
-from autothrottle.metrics.servicer import MetricsServicer
+from autothrottle.discovery import DiscoveryServicer
+from autothrottle.metrics import MetricsServicer
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
-from autothrottle.planner.settings import PlannerSettings, Ports
+from autothrottle.planner.settings import PlannerDependencies, PlannerSettings
 from autothrottle.planner.uninstall import take_back_everything
-from autothrottle.ports.cluster import BrokerRegistry, ConfigWriter, Reassigner, SnapshotSource
-from autothrottle.ports.decisions import DecisionSink
-from autothrottle.ports.leadership import Term
+from autothrottle.ports.kafka import BrokerRegistry, ConfigWriter, Reassigner, SnapshotSource
+from autothrottle.ports.state_store import Term
+from autothrottle.ports.telemetry import DecisionSink
 from autothrottle.runtime.configuration import Configuration, KafkaBackend, KafkaConfiguration
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.tracing import Tracing
@@ -76,13 +76,13 @@ from autothrottle.v1 import (
 C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient, AdminClient)
 
 _CONNECT_TIMEOUT = timedelta(seconds=15)
-_MOST_STREAMS = 132
-"""Of one server: 100 that watch cycles, and room for what a service needs (snapshots, reflection, health)."""
+_MAX_STREAMS = 132
+"""Open streams per server: 100 watchers of cycles, plus the services' own (snapshots, reflection, health)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Where the other services answer; empty: where the list of members says."""
+    """Addresses of the other services. Empty: use the addresses in the list of members."""
 
     discovery: Sequence[str]
     metrics: Sequence[str]
@@ -91,7 +91,7 @@ class Peers:
 
 
 class Composition:
-    """Builds services for one configuration; what it opened is closed, last first, with its stack."""
+    """Builds services for one configuration. Its stack closes everything it opened, in reverse order."""
 
     def __init__(self, configuration: Configuration, stack: ExitStack, tracing: Tracing | None = None) -> None:
         self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
@@ -101,7 +101,6 @@ class Composition:
         self._tls = Tls(files) if files else None
 
     def discovery(self) -> Servicer:
-        """What moves, and what stands."""
         kafka = self._kafka_admin
         source = self._snapshots(self._session(), self._progress())
         servicer = DiscoveryServicer(
@@ -114,7 +113,6 @@ class Composition:
         return add, servicer, "autothrottle.v1.DiscoveryService"
 
     def metrics(self) -> Servicer:
-        """Loads, capacities, events."""
         datadog = self.configuration.datadog
         settings = DatadogSettings(
             url=datadog.url,
@@ -134,19 +132,18 @@ class Composition:
         return add, MetricsServicer(source, source), "autothrottle.v1.MetricsService"
 
     def applier(self) -> Servicer:
-        """The writing of configs."""
         client = self._session()
         servicer = ApplierServicer(self._writer(client), self._reassigner(client))
         return applier_pb2_grpc.add_ApplierServiceServicer_to_server, servicer, "autothrottle.v1.ApplierService"
 
     def planner(self, peers: Peers) -> tuple[Servicer, Planner]:
-        """The loop; it still has to be started, with the address of its server."""
+        """The planner and its servicer. The caller starts the planner with the address of its server."""
         configuration = self.configuration
         metrics = self._client(MetricsClient, peers.metrics)
         applier = self._client(ApplierClient, peers.applier)
         overrides, discovery = self._overrides(), self._client(DiscoveryClient, peers.discovery)
         planner = Planner(
-            Ports(
+            PlannerDependencies(
                 election=self._election(),
                 snapshots=discovery,
                 loads=metrics,
@@ -178,7 +175,6 @@ class Composition:
         return (add, PlannerServicer(planner), "autothrottle.v1.PlannerService"), planner
 
     def admin(self, peers: Peers) -> Servicer:
-        """What operators call."""
         configuration = self.configuration
         overrides, discovery = self._overrides(), self._client(DiscoveryClient, peers.discovery)
         metrics = self._client(MetricsClient, peers.metrics)
@@ -196,8 +192,8 @@ class Composition:
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
 
     def gateway(self, admin: Sequence[str]) -> str:
-        """Answer HTTP until the stack is closed; return the address."""
-        from autothrottle.gateway.server import GatewayServer  # no other service needs a web framework
+        """Serve HTTP until the stack closes; return the address."""
+        from autothrottle.gateway.server import GatewayServer  # only the gateway needs a web framework
         from autothrottle.gateway.tokens import Tokens
 
         tokens, tls = self.configuration.security.api_tokens_file, self._tls
@@ -211,13 +207,13 @@ class Composition:
         return server.address
 
     def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
-        """Serve until the stack is closed; return the address."""
+        """Serve until the stack closes; return the address."""
         interceptors = self._tracing.server_interceptors
         server = ServiceServer(
             name,
             servicers,
             listen,
-            max_streams=_MOST_STREAMS,
+            max_streams=_MAX_STREAMS,
             interceptors=interceptors,
             credentials=self._tls.server_credentials() if self._tls else None,
         )
@@ -225,9 +221,9 @@ class Composition:
         return server.address
 
     def join(self, service: str, address: str, roles: Sequence[str] = ()) -> None:
-        """List this process among the members until the stack is closed, as soon as ZooKeeper answers.
+        """Add this process to the list of members once ZooKeeper answers; the stack removes it.
 
-        Nothing waits for that: metrics and gateway work on a host from which ZooKeeper cannot be reached.
+        Does not wait for ZooKeeper: metrics and gateway also work on hosts that cannot reach it.
         """
         member = Member(
             service=service,
@@ -242,11 +238,15 @@ class Composition:
         self._stack.callback(self._membership.leave)
 
     def uninstall(self) -> int:
-        """Take back everything, as the leader, and remove our tree; return how many resources were changed."""
+        """Win the election, restore all configs and remove our tree; return the number of resources.
+
+        Raises:
+            Conflict: when another planner keeps the leadership.
+        """
         client = self._session()
         source = self._snapshots(client, None)
         election = self._election()
-        term = _won(election, self.configuration.zookeeper.session_timeout * 2)
+        term = _win_election(election, self.configuration.zookeeper.session_timeout * 2)
         try:
             outcomes = take_back_everything(term, source, self._writer(client))
         finally:
@@ -254,7 +254,7 @@ class Composition:
         remove_own_tree(client, self._own, self.configuration.zookeeper.session_timeout * 2)
         return len(outcomes)
 
-    # Adapters: Kafka through ZooKeeper, or through its admin API; our own state is in ZooKeeper in both cases.
+    # Adapters: Kafka through ZooKeeper or the admin API. Our own state is in ZooKeeper in both cases.
 
     @property
     def _by_admin_api(self) -> bool:
@@ -262,7 +262,7 @@ class Composition:
 
     @cached_property
     def _kafka_admin(self) -> KafkaAdmin | None:
-        """The process's way to Kafka's admin API; None when no broker is known."""
+        """The process's client of Kafka's admin API; None without bootstrap servers."""
         if not self.configuration.kafka.bootstrap_servers:
             return None
         kafka = KafkaAdmin(_kafka_settings(self.configuration.kafka))
@@ -270,7 +270,7 @@ class Composition:
         return kafka
 
     def _progress(self) -> ProgressReader | None:
-        """What reads log sizes, for as long as the process lives; None when nothing tells them."""
+        """The background reader of log sizes; None without an admin API client."""
         if self._kafka_admin is None:
             return None
         sizes = KafkaLogSizes(self._kafka_admin)
@@ -303,7 +303,7 @@ class Composition:
         return ZooKeeperConfigWriter(client, self._kafka, self._own)
 
     def _reassigner(self, client: KazooClient) -> Reassigner:
-        """The admin API wherever it is known: it can cancel, and take more than one list at a time."""
+        """Prefers the admin API if configured: only it can cancel, and accept several submissions at once."""
         if self._kafka_admin:
             session_timeout = self.configuration.zookeeper.session_timeout
             return AdminReassigner(self._kafka_admin, client, self._own, session_timeout)
@@ -347,21 +347,24 @@ class Composition:
         if not decisions.uri:
             return None
         try:
-            from autothrottle.adapters.decision_log import DecisionLog, LogLimits  # half a second, and an extra
+            from autothrottle.adapters.decision_log.writer import (
+                DecisionLog,
+                LogLimits,
+            )  # slow (0.5 s), an extra
         except ImportError as error:
             raise Invalid(
-                f"decisions is {decisions.uri!r}, and Arrow is not installed ({error}); "
+                f"decisions is {decisions.uri!r}, but Arrow is not installed ({error}); "
                 "install autothrottle with the extra `decisions`"
             ) from None
         spool = Path(decisions.spool) if decisions.spool else None
         return self._stack.enter_context(DecisionLog(decisions.uri, spool, LogLimits(retention=decisions.retention)))
 
     def private_directory(self) -> str:
-        """A directory for sockets that nobody else may enter, gone with the stack."""
+        """A temporary directory for sockets, with access for this user only; the stack removes it."""
         return self._stack.enter_context(tempfile.TemporaryDirectory(prefix="autothrottle-"))
 
     def _client(self, kind: type[C], addresses: Sequence[str]) -> C:
-        """A client of a service at these addresses; without any, of those members that are it."""
+        """A client of a service at these addresses; without addresses it finds the service in the list of members."""
         resolve = member_lookup(self._membership, socket.gethostname())
         where = addresses or [members_address(kind.service)]
         client = kind(where, self._tracing.client_interceptors, resolve, self._tls)
@@ -370,19 +373,19 @@ class Composition:
 
 
 def validate_kafka_settings(configuration: KafkaConfiguration) -> None:
-    """Return when Kafka can be reached by what was configured, as far as that can be told without asking it.
+    """Check the Kafka settings without connecting.
 
     Raises:
-        Invalid: the file that kafka-client-config names cannot be read, or holds what is not supported.
+        Invalid: the file that kafka-client-config names cannot be read, or has an unsupported property.
     """
     client_options(_kafka_settings(configuration).client_properties)
 
 
 def _kafka_settings(configuration: KafkaConfiguration) -> KafkaSettings:
-    """Return how Kafka's admin API is reached.
+    """Return the settings of the admin API client.
 
     Raises:
-        Invalid: the file that kafka-client-config names cannot be read, or holds what is not supported.
+        Invalid: the file that kafka-client-config names cannot be read, or has an unsupported property.
     """
     path = configuration.client_config
     return KafkaSettings(
@@ -393,14 +396,18 @@ def _kafka_settings(configuration: KafkaConfiguration) -> KafkaSettings:
     )
 
 
-def _won(election: ZooKeeperElection, patience: timedelta) -> Term:
-    """The term, once the election is won; whoever else stands for it keeps us waiting."""
+def _win_election(election: ZooKeeperElection, patience: timedelta) -> Term:
+    """Join the election and return our term.
+
+    Raises:
+        Conflict: when another candidate still leads after `patience`.
+    """
     changed = threading.Event()
     election.join("", changed.set)
     deadline = time.monotonic() + patience.total_seconds()
     while (term := election.term) is None:
         if time.monotonic() > deadline:
             election.leave()
-            raise Conflict("a planner still runs; stop every planner, then run this again")
+            raise Conflict("a planner is still running; stop all planners, then run this again")
         changed.wait(0.1)
     return term

@@ -1,7 +1,7 @@
-"""A cluster of up to 1,000 brokers as its znodes show it, with the counters that a Datadog agent would report.
+"""The znodes of a cluster of up to 1,000 brokers, and the counters that a Datadog agent reports for it.
 
-Nothing moves data here: the nodes are written by hand, as a controller writes them, and the counters grow as if every
-broker carried a steady load of its clients and replication used the whole of its throttle.
+No data is replicated. The benchmark writes the znodes that a controller would write. The counters grow as if every
+broker had a steady client load and replication used its full throttle.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.zookeeper.codec import format_config, parse_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.core.configs import ConfigResource, ReplicaRole, ResourceType, format_replicas
-from autothrottle.core.loads import MEGABYTE
-from autothrottle.core.topology import TopicReassignment
-from autothrottle.lab.datadog import DatadogEmulator
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, format_replicas
+from autothrottle.core.cluster.snapshot import TopicReassignment
+from autothrottle.core.units import MEGABYTE
+from autothrottle_lab.emulators.datadog import DatadogEmulator
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 
 CAPACITY = 1_000 * MEGABYTE
 MAX_RATIO = 0.5
-"""So small that clients and a throttle that was right for less of them fit into the capacity together."""
+"""Small enough that a higher client load and a throttle computed for a lower load fit into the capacity together."""
 _FIRST_BROKER = 1001
 _BATCH_BYTES = 400_000
 _SAMPLE_SECONDS = 0.5
 
 
 class RoomyZooKeeper(ZooKeeperServer):
-    """A ZooKeeper whose heap holds 200,000 nodes and as many watches."""
+    """A ZooKeeper server whose heap is large enough for 200,000 nodes and as many watches."""
 
     @staticmethod
     def _command(*arguments: Any) -> list[str]:
@@ -45,7 +45,7 @@ class RoomyZooKeeper(ZooKeeperServer):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a cluster is, and how much of it moves."""
+    """The size of a cluster. All of its partitions are reassigned."""
 
     brokers: int
     topics: int
@@ -59,10 +59,10 @@ class Size:
         return range(_FIRST_BROKER, _FIRST_BROKER + self.brokers)
 
     def reassignments(self) -> Iterator[TopicReassignment]:
-        """Yield every topic's move: each partition replaces its last replica by a fourth broker."""
-        chance = random.Random(1)
+        """Yield the reassignment of each topic: every partition replaces its last replica with a fourth broker."""
+        generator = random.Random(1)
         for number in range(self.topics):
-            rows = [chance.sample(self.broker_ids, 4) for _ in range(self.partitions_per_topic)]
+            rows = [generator.sample(self.broker_ids, 4) for _ in range(self.partitions_per_topic)]
             yield TopicReassignment(
                 topic=f"topic-{number:03}",
                 partitions=tuple(range(self.partitions_per_topic)),
@@ -78,7 +78,7 @@ LARGE = Size(brokers=1_000, topics=200, partitions_per_topic=500)
 
 
 class Clients:
-    """The load of every broker's links, sampled into a Datadog; a context manager."""
+    """Context manager that reports the traffic of every broker to a Datadog emulator."""
 
     def __init__(self, datadog: DatadogEmulator, broker_ids: Sequence[int]) -> None:
         self._datadog, self._broker_ids = datadog, broker_ids
@@ -100,7 +100,7 @@ class Clients:
         self._thread.join()
 
     def set_rates(self, rates: Mapping[int, tuple[float, float]]) -> None:
-        """Let brokers send and receive so many bytes/s from now on."""
+        """Set broker id -> (bytes/s sent, bytes/s received) from now on."""
         with self._lock:
             self._sample()
             self._rates.update(rates)
@@ -114,19 +114,19 @@ class Clients:
         now = time.time()
         seconds, self._at = now - self._at, now
         for broker_id in self._broker_ids:
-            (tx, rx), (tx_rate, rx_rate) = self._totals[broker_id], self._rates[broker_id]
-            totals = tx + tx_rate * seconds, rx + rx_rate * seconds
+            (outbound, inbound), (tx_rate, rx_rate) = self._totals[broker_id], self._rates[broker_id]
+            totals = outbound + tx_rate * seconds, inbound + rx_rate * seconds
             self._totals[broker_id] = totals
             self._datadog.record(broker_id, now, *totals)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What stands in the configs of all brokers and topics."""
+class CurrentConfigs:
+    """The current configs of all brokers and topics."""
 
     configs: Mapping[ConfigResource, Mapping[str, str]]
     last_write: datetime
-    """When the last of these configs was written, by the clock of ZooKeeper's transactions."""
+    """Time of the newest write to one of these configs, by the modification time in ZooKeeper."""
 
     def rates(self) -> dict[tuple[int, ReplicaRole], int]:
         """Return (broker id, role) -> bytes/s."""
@@ -150,20 +150,20 @@ class Standing:
 
 
 class BigCluster:
-    """The znodes of one cluster in the root of a ZooKeeper of its own."""
+    """The znodes of one cluster, in the root of its own ZooKeeper."""
 
     def __init__(self, client: KazooClient, size: Size) -> None:
         self._client, self.size = client, size
         self.kafka, self.own = KafkaPaths(), OwnPaths()
-        self.moves = tuple(size.reassignments())
-        # Made beforehand: what a controller thinks is in no figure.
+        self.reassignments = tuple(size.reassignments())
+        # Computed in advance, so that no measurement includes the work of the controller.
         self._nodes = {
-            is_moving: [(self.kafka.topic(m.topic), _topic_node(m, is_moving)) for m in self.moves]
-            for is_moving in (True, False)
+            is_reassigned: [(self.kafka.topic(m.topic), _topic_node(m, is_reassigned)) for m in self.reassignments]
+            for is_reassigned in (True, False)
         }
         self.resources = [
             *(ConfigResource.broker(broker_id) for broker_id in size.broker_ids),
-            *(ConfigResource.topic(move.topic) for move in self.moves),
+            *(ConfigResource.topic(reassignment.topic) for reassignment in self.reassignments),
         ]
 
     @property
@@ -171,7 +171,7 @@ class BigCluster:
         return f"{self.kafka.configs}/changes"
 
     def build(self) -> None:
-        """Write brokers, topics, states and empty configs; nothing moves."""
+        """Create brokers, topics, partition states and empty configs, without reassignments."""
         kafka = self.kafka
         for path in (kafka.broker_ids, kafka.topics, *(f"{kafka.configs}/{kind.value}" for kind in ResourceType)):
             self._client.ensure_path(path)
@@ -181,25 +181,27 @@ class BigCluster:
         self._commit("create", self._topic_tree())
 
     def _topic_tree(self) -> Iterator[tuple[str, bytes]]:
-        for move in self.moves:
-            path = self.kafka.topic(move.topic)
-            yield path, _topic_node(move, is_moving=False)
+        for reassignment in self.reassignments:
+            path = self.kafka.topic(reassignment.topic)
+            yield path, _topic_node(reassignment, is_reassigned=False)
             yield f"{path}/partitions", b""
-            for partition, leader, isr in zip(move.partitions, move.leaders, move.isr, strict=True):
+            for partition, leader, isr in zip(
+                reassignment.partitions, reassignment.leaders, reassignment.isr, strict=True
+            ):
                 yield f"{path}/partitions/{partition}", b""
                 state = {"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": 0, "isr": isr}
-                yield self.kafka.state(move.topic, partition), json.dumps(state).encode()
+                yield self.kafka.state(reassignment.topic, partition), json.dumps(state).encode()
 
-    def start_move(self) -> None:
-        """Let every partition begin to move, as the controller does for `--bootstrap-server` (KIP-455)."""
+    def start_reassignment(self) -> None:
+        """Start a reassignment of every partition, as the controller does for `--bootstrap-server` (KIP-455)."""
         self._commit("set_data", self._nodes[True])
 
-    def cancel_move(self) -> None:
-        """Let every partition stay where it was, as Kafka's `--cancel` does."""
+    def cancel_reassignment(self) -> None:
+        """Cancel all reassignments, as Kafka's `--cancel` does."""
         self._commit("set_data", self._nodes[False])
 
     def wipe_throttles(self) -> None:
-        """Leave no throttle, and nothing that tells of one, behind; the services must not run."""
+        """Remove all throttles and the ledger. The services must not run."""
         self._commit("set_data", ((self.kafka.config(resource), format_config({})) for resource in self.resources))
         try:
             self._client.delete(self.own.ledger, recursive=True)
@@ -207,35 +209,35 @@ class BigCluster:
             return
 
     def newest_notification(self) -> int:
-        """Return the number of the newest notification to brokers; -1: there is none."""
+        """Return the sequence number of the newest config change notification; -1 without notifications."""
         return max((int(name[-10:]) for name in self._client.get_children(self._changes)), default=-1)
 
     def clear_notifications(self) -> None:
-        """Remove them all, as a controller does after a quarter of an hour."""
+        """Remove all config change notifications, as brokers do after 15 minutes."""
         for name in self._client.get_children(self._changes):
             self._client.delete_async(f"{self._changes}/{name}")
         self._client.sync(self._changes)
 
-    def standing(self) -> Standing:
-        """Read every config back."""
+    def current(self) -> CurrentConfigs:
+        """Read all configs."""
         answers = [(resource, self._client.get_async(self.kafka.config(resource))) for resource in self.resources]
         read = [(resource, *answer.get(timeout=60)) for resource, answer in answers]
         last = max(stat.mtime for _, _, stat in read)
-        return Standing({r: parse_config(data) for r, data, _ in read}, datetime.fromtimestamp(last / 1000, UTC))
+        return CurrentConfigs({r: parse_config(data) for r, data, _ in read}, datetime.fromtimestamp(last / 1000, UTC))
 
     def expected_lists(self) -> dict[tuple[str, ReplicaRole], str]:
-        """Return (topic, role) -> the list that has to stand while everything moves."""
+        """Return (topic, role) -> the correct replica list while all partitions are being reassigned."""
         found = {}
-        for move in self.moves:
-            rows = list(move.rows())
+        for reassignment in self.reassignments:
+            rows = list(reassignment.rows())
             leader = format_replicas(f"{p}:{b}" for p, _, isr, _ in rows for b in isr)
             follower = format_replicas(f"{p}:{b}" for p, _, _, pending in rows for b in pending)
-            found[move.topic, ReplicaRole.LEADER] = leader
-            found[move.topic, ReplicaRole.FOLLOWER] = follower
+            found[reassignment.topic, ReplicaRole.LEADER] = leader
+            found[reassignment.topic, ReplicaRole.FOLLOWER] = follower
         return found
 
     def _commit(self, method: str, operations: Iterable[tuple[str, bytes]]) -> None:
-        """Write nodes in transactions, all of which are on their way at once."""
+        """Write nodes in concurrent transactions."""
         answers = []
         for batch in _batches(operations):
             transaction = self._client.transaction()
@@ -261,18 +263,20 @@ def _batches(operations: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str
         yield batch
 
 
-def _topic_node(move: TopicReassignment, is_moving: bool) -> bytes:
-    columns = move.adding_replicas, move.removing_replicas
-    adding, removing = (dict(zip(map(str, move.partitions), column, strict=True)) for column in columns)
+def _topic_node(reassignment: TopicReassignment, is_reassigned: bool) -> bytes:
+    columns = reassignment.adding_replicas, reassignment.removing_replicas
+    adding, removing = (dict(zip(map(str, reassignment.partitions), column, strict=True)) for column in columns)
     replicas = {
-        str(partition): (*isr, *new) if is_moving else isr
-        for partition, isr, new in zip(move.partitions, move.isr, move.adding_replicas, strict=True)
+        str(partition): (*isr, *new) if is_reassigned else isr
+        for partition, isr, new in zip(
+            reassignment.partitions, reassignment.isr, reassignment.adding_replicas, strict=True
+        )
     }
     node = {
         "version": 3,
         "topic_id": "AAAAAAAAAAAAAAAAAAAAAA",
         "partitions": replicas,
-        "adding_replicas": adding if is_moving else {},
-        "removing_replicas": removing if is_moving else {},
+        "adding_replicas": adding if is_reassigned else {},
+        "removing_replicas": removing if is_reassigned else {},
     }
     return json.dumps(node, separators=(",", ":")).encode()

@@ -1,6 +1,6 @@
-"""Benches print what they measured beside the original's figures; no time makes one fail.
+"""Benchmarks print their measurements beside those of the original program. No measured time fails a benchmark.
 
-`make bench` runs them, `make test` does not: they take minutes. `make bench ARGS=--record` keeps the figures in
+`make bench` runs them and takes minutes; `make test` skips them. `make bench ARGS=--record` stores the figures in
 `results/scale.json`.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle.runtime.collector import collect_rarely
+from autothrottle.runtime.garbage_collection import collect_rarely
 from tests.benchmarks.figures import Figures
 
 HERE = Path(__file__).parent
@@ -22,24 +22,24 @@ _FIGURES = Figures()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--record", action="store_true", help=f"keep the figures of the benches in {RESULTS.name}")
+    parser.addoption("--record", action="store_true", help=f"store the figures of the benchmarks in {RESULTS.name}")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Whoever does not name the benches does not want to wait for them."""
+    """Collect benchmarks only if the command line names their path, since they take minutes."""
     named = [Path(argument.partition("::")[0]).resolve() for argument in config.args]
     return None if any(path == HERE or HERE in path.parents for path in named) else True
 
 
 @pytest.fixture
 def figures() -> Iterator[Figures]:
-    """Where a bench leaves what it measured."""
+    """The figures of this run, to which each benchmark adds its measurements."""
     yield _FIGURES
 
 
 @pytest.fixture
 def collected_rarely() -> Iterator[None]:
-    """Let Python look for circles of objects as rarely as in a service."""
+    """Tune the cyclic garbage collector as the services do."""
     before = gc.get_threshold()
     collect_rarely()
     yield
@@ -50,10 +50,10 @@ def collected_rarely() -> Iterator[None]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if not _FIGURES:
         return
-    terminalreporter.section("what was measured, and the original's figure")
+    terminalreporter.section("measurements beside the figures of the original program")
     for line in _FIGURES.table():
         terminalreporter.write_line(line)
     if config.getoption("--record", default=False):
         command = shlex.join(["python", "-m", "pytest", *config.invocation_params.args])
         _FIGURES.record(RESULTS, command)
-        terminalreporter.write_line(f"kept in {RESULTS.relative_to(HERE.parent.parent)}")
+        terminalreporter.write_line(f"stored in {RESULTS.relative_to(HERE.parent.parent)}")

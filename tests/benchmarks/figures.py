@@ -1,4 +1,4 @@
-"""What benches measured: figures beside those of the original program, as a table and as JSON."""
+"""Measurements of the benchmarks beside those of the original program, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -17,39 +17,36 @@ COLUMNS = ("figure", "size", "original", "ours", "least", "most", "runs", "unit"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing that was measured, some times."""
+    """One measured quantity with its samples."""
 
     name: str
     size: str
-    """Of the cluster, in words."""
+    """Size of the cluster in words, for example `1000 brokers, 100000 partitions`."""
     unit: str
     samples: tuple[float, ...]
-    """In the order in which they were taken, at least one."""
+    """At least one sample, in the order of measurement."""
     original: str
-    """What the original program reaches, with its unit; empty: nobody has measured it."""
+    """The figure of the original program with its unit; empty: not measured."""
     load: float
-    """Mean number of runnable processes of the machine over the minute that ended with the measurement."""
+    """Load average of the machine over the last minute of the measurement."""
     cpu_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Service -> CPU seconds of one run, the median: what others make the machine do changes these least."""
+    """Service -> median CPU seconds of one run. Other load on the machine affects CPU time least."""
 
     @property
     def median(self) -> float:
-        """What is quoted."""
         return statistics.median(self.samples)
 
     def row(self) -> tuple[str, ...]:
-        """The cells of its line in the table."""
+        """The cells of its row, in the order of `COLUMNS`."""
         numbers = (self.median, min(self.samples), max(self.samples))
         shown = [_shown(number) for number in numbers]
         about = str(len(self.samples)), self.unit, f"{self.load:.1f}", self.cpu()
         return self.name, self.size, self.original or "-", *shown, *about
 
     def cpu(self) -> str:
-        """The CPU seconds in words."""
         return ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.cpu_seconds.items())
 
     def to_json(self) -> dict[str, Any]:
-        """The figure as it is kept."""
         return {
             "figure": self.name,
             "size": self.size,
@@ -63,8 +60,6 @@ class Figure:
 
 
 class Figures:
-    """All figures of one run."""
-
     def __init__(self) -> None:
         self._figures: list[Figure] = []
 
@@ -77,7 +72,7 @@ class Figures:
         original: str = "",
         cpu_seconds: Mapping[str, float] | None = None,
     ) -> None:
-        """Take a figure over, and print its line at once: a whole run takes minutes."""
+        """Add a figure and print it immediately, since a full run takes minutes."""
         figure = Figure(name, size, unit, tuple(samples), original, os.getloadavg()[0], cpu_seconds or {})
         self._figures.append(figure)
         _, _, shown, ours, least, most, runs, _, load, cpu = figure.row()
@@ -88,13 +83,12 @@ class Figures:
         return bool(self._figures)
 
     def table(self) -> list[str]:
-        """The lines of the table."""
         rows = [COLUMNS, *(figure.row() for figure in self._figures)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
     def record(self, path: Path, command: str) -> None:
-        """Keep the figures in a file; those of other benches that it holds stay."""
+        """Replace the same figures in a JSON file; keep the others."""
         ours = [figure.to_json() for figure in self._figures]
         measured = {(figure["figure"], figure["size"]) for figure in ours}
         kept = [f for f in _recorded(path) if (f["figure"], f["size"]) not in measured]

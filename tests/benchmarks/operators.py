@@ -1,10 +1,11 @@
-"""Clients that watch cycles, and others that call at once when they get SIGUSR1.
+"""Clients that watch cycles, and clients that make concurrent calls on SIGUSR1.
 
-A program of its own, `python -m tests.benchmarks.operators PLANNER ADMIN WATCHERS CALLERS`, with the lowest priority
-and one thread: what the services have to do for the clients is in a figure, what the clients do themselves, on other
-hosts, is kept out of it as far as the machine allows. (Each thread of gRPC's synchronous API wakes ten times a second.)
-Every client has a connection of its own, and answers are not decoded. It says `ready` when all watches stand, and after
-each round of calls how many failed and how long they took.
+Run it as `python -m tests.benchmarks.operators PLANNER ADMIN WATCHERS CALLERS`. It uses one thread with the lowest
+priority: the figures should contain the work of the services for the clients, but not the work of the clients, which
+run on other hosts in production. (Each thread of gRPC's synchronous API wakes ten times a second.)
+
+Every client has its own connection and does not decode responses. The program prints `ready` when all watches are
+open. After each round of calls it prints the number of failed calls and the durations.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from autothrottle.v1 import admin_pb2
 
 OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 64 * 1024 * 1024)]
 FIRST_BROKER = 900_001
-"""Whose overrides are set: none of the cluster's."""
+"""First broker id for overrides. The cluster has no broker with these ids."""
 CALL_SECONDS = 30.0
 
 STATE = "/autothrottle.v1.PlannerService/GetState"
@@ -33,19 +34,19 @@ OVERRIDES = "/autothrottle.v1.AdminService/ListOverrides"
 OVERRIDE = "/autothrottle.v1.AdminService/SetOverride"
 
 
-async def watch(planner: str, standing: asyncio.Semaphore) -> None:
-    """Follow the cycles for ever, receive, and keep nothing."""
+async def watch(planner: str, opened: asyncio.Semaphore) -> None:
+    """Watch cycles and discard them. `opened` is released at the first message."""
     async with grpc.aio.insecure_channel(planner, options=OPTIONS) as channel:
         follow: Any = channel.unary_stream(WATCH)
-        number = 0
+        messages = 0
         async for _ in follow(b""):
-            if not number:
-                standing.release()
-            number += 1
+            if not messages:
+                opened.release()
+            messages += 1
 
 
 class Caller:
-    """Makes one call in each round: the state, the list of overrides, or an override, by turns."""
+    """Makes one call per round: GetState, ListOverrides or SetOverride, depending on its number."""
 
     def __init__(self, number: int, planner: str, admin: str) -> None:
         method, request = [(STATE, b""), (OVERRIDES, b""), (OVERRIDE, _override(number))][number % 3]
@@ -54,11 +55,11 @@ class Caller:
         self._method: Any = self._channel.unary_unary(method)
 
     async def connect(self) -> None:
-        """Connect, so that a round is the calls and nothing else."""
+        """Connect in advance, so that a round contains only calls."""
         await self._channel.channel_ready()
 
     async def call(self) -> float:
-        """Return how long the call took, seconds."""
+        """Make the call and return its duration in seconds."""
         begun = time.monotonic()
         await self._method(self._request, timeout=CALL_SECONDS)
         return time.monotonic() - begun
@@ -70,22 +71,24 @@ def _override(number: int) -> bytes:
 
 
 async def main(planner: str, admin: str, watchers: int, callers: int) -> None:
-    """Watch, and call when told to."""
+    """Open all watches, then make one round of calls for each SIGUSR1."""
     give_way(19)
-    asked = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, asked.set)
-    standing = asyncio.Semaphore(0)
-    watching = [asyncio.create_task(watch(planner, standing)) for _ in range(watchers)]
+    requested = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, requested.set)
+    opened = asyncio.Semaphore(0)
+    watching = [asyncio.create_task(watch(planner, opened)) for _ in range(watchers)]
     calling = [Caller(number, planner, admin) for number in range(callers)]
-    await asyncio.gather(*(caller.connect() for caller in calling), *(standing.acquire() for _ in watching))
+    await asyncio.gather(*(caller.connect() for caller in calling), *(opened.acquire() for _ in watching))
     print("ready", flush=True)
     while True:
-        await asked.wait()
-        asked.clear()
-        found = await asyncio.gather(*(caller.call() for caller in calling), return_exceptions=True)
-        took = [one for one in found if isinstance(one, float)] or [CALL_SECONDS]
-        failures = [str(one) for one in found if not isinstance(one, float)]
-        print(f"called {len(failures)} {statistics.median(took):.3f} {max(took):.3f} {failures[:1]}", flush=True)
+        await requested.wait()
+        requested.clear()
+        results = await asyncio.gather(*(caller.call() for caller in calling), return_exceptions=True)
+        durations = [result for result in results if isinstance(result, float)] or [CALL_SECONDS]
+        failures = [str(result) for result in results if not isinstance(result, float)]
+        print(
+            f"called {len(failures)} {statistics.median(durations):.3f} {max(durations):.3f} {failures[:1]}", flush=True
+        )
 
 
 if __name__ == "__main__":

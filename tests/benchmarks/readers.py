@@ -1,12 +1,15 @@
-"""Brokers that follow the notifications: each reads the new ones, and the config that each of them names.
+"""ZooKeeper sessions that read config change notifications, as the brokers of a cluster do.
 
-A program of its own, `python -m tests.benchmarks.readers CONNECT SESSIONS`. Every session is what a broker is to
-ZooKeeper: a watch on the children of `/config/changes`; when it fires the children with a watch again, the data of each
-new child, and the config node that it names. The client is a loop over raw sockets: it costs a tenth of what as many
-clients of a library would, and what its process takes is known. It runs with the lowest priority, so that what is left
-of the machine is the services' first: what ZooKeeper itself has to do for the readers is in the figures.
+Run it as `python -m tests.benchmarks.readers CONNECT SESSIONS`. Every session behaves like one broker. It watches the
+children of `/config/changes`. When the watch fires, it reads the children and sets the watch again. Then it reads
+each new notification and the config node that the notification names.
 
-SIGTERM ends it. Whenever all sessions have had everything for a moment, a line of JSON says what they have read so far.
+The client is a loop over raw sockets. It needs a tenth of the CPU time of as many library clients, and its own CPU
+time is reported. It runs with the lowest priority, so that the services get the CPU first. The figures include the
+work of ZooKeeper for these sessions.
+
+SIGTERM ends the program. When all sessions have been idle for `QUIET_SECONDS`, it prints one line of JSON with the
+totals so far.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ _WATCH_EVENT, _PING_REPLY = -1, -2
 
 
 def frame(payload: bytes) -> bytes:
-    """Return a packet of ZooKeeper's protocol."""
+    """Return a packet of the ZooKeeper protocol."""
     return struct.pack(">i", len(payload)) + payload
 
 
@@ -41,28 +44,28 @@ def read_request(xid: int, kind: int, path: bytes, watch: bool) -> bytes:
     return frame(struct.pack(">iii", xid, kind, len(path)) + path + bytes([watch]))
 
 
-class Broker:
-    """One session."""
+class BrokerSession:
+    """A ZooKeeper session that reads notifications as a broker does."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address)
         self.socket.sendall(frame(struct.pack(">iqiqi", 0, 0, SESSION_MS, 0, 16) + bytes(17)))
         self._buffer = bytearray()
-        self._waiting: deque[str] = deque(["connect"])
+        self._pending: deque[str] = deque(["connect"])
         self._newest = -1
         self.notifications = self.configs = self.bytes = 0
-        self._ask("children", _GET_CHILDREN, CHANGES, watch=True)
+        self._request("children", _GET_CHILDREN, CHANGES, watch=True)
 
     @property
     def is_done(self) -> bool:
-        """Whether everything that was asked for has come."""
-        return not self._waiting
+        """Whether all requests were answered."""
+        return not self._pending
 
     def receive(self) -> None:
-        """Take what has come, and ask for what follows from it."""
+        """Process the received packets and send the requests that follow from them."""
         chunk = self.socket.recv(1 << 20)
         if not chunk:
-            raise ConnectionError("ZooKeeper has ended a session")
+            raise ConnectionError("ZooKeeper closed a session")
         self.bytes += len(chunk)
         self._buffer += chunk
         at = 0
@@ -70,32 +73,32 @@ class Broker:
             (size,) = struct.unpack_from(">i", self._buffer, at)
             if len(self._buffer) - at - 4 < size:
                 break
-            self._take(bytes(self._buffer[at + 4 : at + 4 + size]))
+            self._process(bytes(self._buffer[at + 4 : at + 4 + size]))
             at += 4 + size
         del self._buffer[:at]
 
     def ping(self) -> None:
-        """Keep the session."""
+        """Keep the session alive."""
         self.socket.sendall(frame(struct.pack(">ii", _PING_REPLY, _PING)))
 
-    def _ask(self, what: str, kind: int, path: bytes, watch: bool = False) -> None:
-        self._waiting.append(what)
+    def _request(self, expected: str, kind: int, path: bytes, watch: bool = False) -> None:
+        self._pending.append(expected)
         self.socket.sendall(read_request(1, kind, path, watch))
 
-    def _take(self, packet: bytes) -> None:
-        if self._waiting and self._waiting[0] == "connect":
-            self._waiting.popleft()
+    def _process(self, packet: bytes) -> None:
+        if self._pending and self._pending[0] == "connect":
+            self._pending.popleft()
             return
         (xid,) = struct.unpack_from(">i", packet)
         if xid == _WATCH_EVENT:
-            self._ask("children", _GET_CHILDREN, CHANGES, watch=True)
+            self._request("children", _GET_CHILDREN, CHANGES, watch=True)
         elif xid != _PING_REPLY:
-            what, (error,) = self._waiting.popleft(), struct.unpack_from(">i", packet, 12)
-            if what == "children":
+            expected, (error,) = self._pending.popleft(), struct.unpack_from(">i", packet, 12)
+            if expected == "children":
                 self._read_new(packet)
-            elif what == "notification" and not error:  # else it is gone, which is no news
+            elif expected == "notification" and not error:  # on an error the notification was already removed
                 self._read_config(packet)
-            elif what == "config":
+            elif expected == "config":
                 self.configs += 1
 
     def _read_new(self, packet: bytes) -> None:
@@ -108,48 +111,55 @@ class Broker:
                 found.append(name)
         for name in sorted(found, key=lambda name: int(name[-10:])):
             self._newest = int(name[-10:])
-            self._ask("notification", _GET_DATA, CHANGES + b"/" + name)
+            self._request("notification", _GET_DATA, CHANGES + b"/" + name)
 
     def _read_config(self, packet: bytes) -> None:
         (size,) = struct.unpack_from(">i", packet, 16)
         self.notifications += 1
         entity = json.loads(packet[20 : 20 + size])["entity_path"]
-        self._ask("config", _GET_DATA, CONFIG + entity.encode())
+        self._request("config", _GET_DATA, CONFIG + entity.encode())
 
 
 def main(connect: str, sessions: int) -> None:
-    """Follow until the end."""
+    """Read notifications until SIGTERM."""
     give_way(19)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     host, _, port = connect.partition(",")[0].rpartition(":")
-    brokers = [Broker((host, int(port))) for _ in range(sessions)]
+    broker_sessions = [BrokerSession((host, int(port))) for _ in range(sessions)]
     selector = selectors.DefaultSelector()
-    for broker in brokers:
+    for broker in broker_sessions:
         selector.register(broker.socket, selectors.EVENT_READ, broker)
-    told, heard, pinged = -1, time.time(), time.monotonic()
+    reported, last_read, pinged = -1, time.time(), time.monotonic()
     while True:
         for key, _ in selector.select(QUIET_SECONDS):
             before = key.data.notifications, key.data.configs
             key.data.receive()
             if before != (key.data.notifications, key.data.configs):
-                heard = time.time()
+                last_read = time.time()
         if time.monotonic() - pinged > PING_SECONDS:
             pinged = time.monotonic()
-            for broker in brokers:
+            for broker in broker_sessions:
                 broker.ping()
-        total = sum(broker.configs for broker in brokers)
-        if total != told and time.time() - heard > QUIET_SECONDS and all(broker.is_done for broker in brokers):
-            told = total
+        total = sum(broker.configs for broker in broker_sessions)
+        if (
+            total != reported
+            and time.time() - last_read > QUIET_SECONDS
+            and all(broker.is_done for broker in broker_sessions)
+        ):
+            reported = total
             usage = resource.getrusage(resource.RUSAGE_SELF)
-            said = {
+            report = {
                 "sessions": sessions,
-                "notifications": [min(b.notifications for b in brokers), max(b.notifications for b in brokers)],
+                "notifications": [
+                    min(b.notifications for b in broker_sessions),
+                    max(b.notifications for b in broker_sessions),
+                ],
                 "configs": total,
-                "megabytes": round(sum(broker.bytes for broker in brokers) / 1e6, 1),
-                "last": heard,
+                "megabytes": round(sum(broker.bytes for broker in broker_sessions) / 1e6, 1),
+                "last": last_read,
                 "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
             }
-            print(json.dumps(said), flush=True)
+            print(json.dumps(report), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How fast the scorer is: `make bench-score`, by millions of decision rows, beside the obvious pandas script.
+"""Speed of the scorer for millions of decision rows, compared with a plain pandas script: `make bench-score`.
 
-Run as `python -m tests.benchmarks.scorer_bench --millions 1,10`. The generator writes many small files (20,000 rows
-each) of which one reassignment holds half of the rows. Both scripts run in processes of their own, so that each has
-its own peak of memory.
+Run it as `python -m tests.benchmarks.scorer_bench --millions 1,10`. The generated log consists of many small files
+(20,000 rows each). One reassignment has half of the rows. The scorer and the pandas script each run in their own
+process, so that the peak memory of each is known.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from autothrottle.adapters.decision_schema import DECISIONS, REASSIGNMENTS
-from autothrottle.core.score import REFERENCE_RATIO
+from autothrottle.adapters.decision_log.schema import DECISIONS, REASSIGNMENTS
+from autothrottle.core.scoring.score import REFERENCE_RATIO
 
 RESULTS = Path(__file__).parent / "results" / "scorer.json"
 FILE_ROWS = 20_000
-PORTS = 100
-"""Of every reassignment: 50 leaders, 50 followers."""
+LINK_SIDES = 100
+"""Link sides of every reassignment: 50 leaders and 50 followers."""
 
 CAPACITY, CLIENT, INTERVAL = 1.25e9, 5e8, 30
 BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
 _LARGEST_FOR_PANDAS = 20
-"""Millions of rows; it holds all of them in memory, twice."""
+"""Millions of rows. The pandas script holds all rows in memory twice."""
 
 
 @dataclass(frozen=True)
-class Move:
+class LoggedReassignment:
     """One reassignment of the generated log."""
 
     number: int
@@ -48,42 +48,40 @@ class Move:
 
     @property
     def cluster(self) -> str:
-        """It belongs to one of three."""
         return f"cluster-{self.number % 3}"
 
     @property
     def start(self) -> datetime:
-        """Each begins on a date of its own, as far as there are dates."""
+        """The start date differs for the first 60 reassignments, then repeats."""
         return BEGIN + timedelta(days=self.number % 60, seconds=self.number)
 
     @property
-    def name(self) -> str:
-        """Its id."""
+    def reassignment_id(self) -> str:
         return f"{self.cluster}/{self.number + 1}/1"
 
 
-def moves(rows: int) -> list[Move]:
-    """One with half of the rows, the other half in moves of 200 cycles."""
-    half = rows // 2 // PORTS
-    return [Move(0, half), *(Move(n + 1, 200) for n in range(max(half // 200, 1)))]
+def reassignments(rows: int) -> list[LoggedReassignment]:
+    """One reassignment with half of the rows, and others of 200 cycles each."""
+    half = rows // 2 // LINK_SIDES
+    return [LoggedReassignment(0, half), *(LoggedReassignment(n + 1, 200) for n in range(max(half // 200, 1)))]
 
 
-def columns(move: Move, first: int, last: int, chance: np.random.Generator) -> Mapping[str, Any]:
-    """The columns of some cycles of a move."""
-    cycles = np.repeat(np.arange(first, last), PORTS)
-    port = np.tile(np.arange(PORTS), last - first)
+def columns(reassignment: LoggedReassignment, first: int, last: int, random: np.random.Generator) -> Mapping[str, Any]:
+    """The decision columns of cycles `first` to `last` - 1."""
+    cycles = np.repeat(np.arange(first, last), LINK_SIDES)
+    side = np.tile(np.arange(LINK_SIDES), last - first)
     count = len(cycles)
-    start = np.datetime64(move.start.replace(tzinfo=None), "us")
+    start = np.datetime64(reassignment.start.replace(tzinfo=None), "us")
     at = start + (cycles * INTERVAL * 1_000_000).astype("timedelta64[us]")
-    client = CLIENT * (1 + 0.3 * np.sin(cycles / 50 + move.number)) * (1 + port / (4 * PORTS))
+    client = CLIENT * (1 + 0.3 * np.sin(cycles / 50 + reassignment.number)) * (1 + side / (4 * LINK_SIDES))
     headroom = (REFERENCE_RATIO * (CAPACITY - client)).astype(np.int64)
-    rate = (headroom * chance.uniform(0.7, 1.0, count)).astype(np.int64)
-    landed = (cycles * INTERVAL * 0.8 * REFERENCE_RATIO * (CAPACITY - CLIENT)).astype(np.int64)
-    same = {
+    rate = (headroom * random.uniform(0.7, 1.0, count)).astype(np.int64)
+    copied = (cycles * INTERVAL * 0.8 * REFERENCE_RATIO * (CAPACITY - CLIENT)).astype(np.int64)
+    constant = {
         "schema_version": 1,
-        "cluster": move.cluster,
-        "term": move.number + 1,
-        "reassignment_id": move.name,
+        "cluster": reassignment.cluster,
+        "term": reassignment.number + 1,
+        "reassignment_id": reassignment.reassignment_id,
         "instance_type": "d2.4xlarge",
         "capacity": int(CAPACITY),
         "policy": "headroom",
@@ -97,77 +95,89 @@ def columns(move: Move, first: int, last: int, chance: np.random.Generator) -> M
         "trace_id": "0" * 32,
     }
     reasons = np.array(["headroom", "unchanged", "minimum", "broker-override"])
-    drawn = chance.choice(4, count, p=[0.6, 0.3, 0.05, 0.05])
-    blind = drawn >= 2
+    drawn = random.choice(4, count, p=[0.6, 0.3, 0.05, 0.05])
+    unmeasured = drawn >= 2
     replication = (0.8 * rate).astype(np.int64)
     varying = {
         "cycle": cycles + 1,
-        "cycle_id": np.char.add(f"{move.cluster}/{move.number + 1}/", (cycles + 1).astype(str)),
+        "cycle_id": np.char.add(f"{reassignment.cluster}/{reassignment.number + 1}/", (cycles + 1).astype(str)),
         "time": at,
-        "broker_id": 1000 + port // 2,
-        "role": np.where(port % 2 == 0, "leader", "follower"),
+        "broker_id": 1000 + side // 2,
+        "role": np.where(side % 2 == 0, "leader", "follower"),
         "utilization": pa.array(client.astype(np.int64) + replication, mask=drawn == 2),
         "measured_from": at - np.timedelta64(120, "s"),
         "measured_to": at,
         "replication": replication,
         "mean_throttle": rate,
-        "standing": np.roll(rate, PORTS),
-        "headroom": pa.array(headroom, mask=blind),
+        "standing": np.roll(rate, LINK_SIDES),
+        "headroom": pa.array(headroom, mask=unmeasured),
         "rate_decided": rate,
         "rate_applied": rate,
         "reason": reasons[drawn],
-        "bytes_landed": landed,
+        "bytes_landed": copied,
         "bytes_left": np.zeros(count, np.int64),
         "eta": at + np.timedelta64(3600, "s"),
     }
-    return {name: pa.array(np.full(count, value)) for name, value in same.items()} | varying
+    return {name: pa.array(np.full(count, value)) for name, value in constant.items()} | varying
 
 
 def generate(directory: Path, rows: int) -> int:
-    """Write a log; return how many rows it has."""
-    chance, written = np.random.default_rng(1), 0
-    for move in moves(rows):
-        for number, (first, last) in enumerate(_slices(move.cycles)):
-            day = (move.start + timedelta(seconds=first * INTERVAL)).date()
-            found = columns(move, first, last, chance)
+    """Write a decision log and return its number of decision rows."""
+    random, written = np.random.default_rng(1), 0
+    for reassignment in reassignments(rows):
+        for number, (first, last) in enumerate(_cycle_ranges(reassignment.cycles)):
+            day = (reassignment.start + timedelta(seconds=first * INTERVAL)).date()
+            found = columns(reassignment, first, last, random)
             table = pa.table([pa.array(found[f.name]).cast(f.type) for f in DECISIONS], schema=DECISIONS)
-            pq.write_table(table, _place(directory, "decisions", move, day, number), compression="zstd")
+            pq.write_table(table, _file_path(directory, "decisions", reassignment, day, number), compression="zstd")
             written += len(table)
-        _write_reassignment(directory, move)
+        _write_reassignment(directory, reassignment)
     return written
 
 
-def _slices(cycles: int) -> Iterator[tuple[int, int]]:
-    step = FILE_ROWS // PORTS
+def _cycle_ranges(cycles: int) -> Iterator[tuple[int, int]]:
+    step = FILE_ROWS // LINK_SIDES
     for first in range(0, cycles, step):
         yield first, min(first + step, cycles)
 
 
-def _place(directory: Path, kind: str, move: Move, day: date, number: int) -> Path:
-    folder = directory / kind / f"cluster={move.cluster}" / f"date={day}"
+def _file_path(directory: Path, kind: str, reassignment: LoggedReassignment, day: date, number: int) -> Path:
+    folder = directory / kind / f"cluster={reassignment.cluster}" / f"date={day}"
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{move.cluster}-{move.number + 1:010d}-{number}.parquet"
+    return folder / f"{reassignment.cluster}-{reassignment.number + 1:010d}-{number}.parquet"
 
 
-def _write_reassignment(directory: Path, move: Move) -> None:
-    finish = move.start + timedelta(seconds=move.cycles * INTERVAL)
-    carried = int(move.cycles * INTERVAL * 0.8 * REFERENCE_RATIO * (CAPACITY - CLIENT))
+def _write_reassignment(directory: Path, reassignment: LoggedReassignment) -> None:
+    finish = reassignment.start + timedelta(seconds=reassignment.cycles * INTERVAL)
+    carried = int(reassignment.cycles * INTERVAL * 0.8 * REFERENCE_RATIO * (CAPACITY - CLIENT))
     paths = [
-        {"leader": 1000 + n, "follower": 1000 + (n + 1) % (PORTS // 2), "bytes_landed": carried, "bytes_grown": 0}
-        for n in range(PORTS // 2)
+        {"leader": 1000 + n, "follower": 1000 + (n + 1) % (LINK_SIDES // 2), "bytes_landed": carried, "bytes_grown": 0}
+        for n in range(LINK_SIDES // 2)
     ]
-    same = {"schema_version": 1, "cluster": move.cluster, "term": move.number + 1, "reassignment_id": move.name}
-    same |= {"resumed": False, "start": move.start, "topics": ["t"], "partitions": 100, "bytes_left": 0}
+    constant = {
+        "schema_version": 1,
+        "cluster": reassignment.cluster,
+        "term": reassignment.number + 1,
+        "reassignment_id": reassignment.reassignment_id,
+    }
+    constant |= {"resumed": False, "start": reassignment.start, "topics": ["t"], "partitions": 100, "bytes_left": 0}
     rows = [
-        {**same, "cycle": 1, "status": "moving", "finish": None, "bytes_landed": None, "paths": []},
-        {**same, "cycle": move.cycles + 1, "status": "done", "finish": finish, "bytes_landed": carried, "paths": paths},
+        {**constant, "cycle": 1, "status": "moving", "finish": None, "bytes_landed": None, "paths": []},
+        {
+            **constant,
+            "cycle": reassignment.cycles + 1,
+            "status": "done",
+            "finish": finish,
+            "bytes_landed": carried,
+            "paths": paths,
+        },
     ]
     table = pa.Table.from_pylist(rows, schema=REASSIGNMENTS)
-    pq.write_table(table, _place(directory, "reassignments", move, move.start.date(), 0))
+    pq.write_table(table, _file_path(directory, "reassignments", reassignment, reassignment.start.date(), 0))
 
 
 def by_spark(log: Path, out: Path) -> Mapping[str, Any]:
-    """Score a log as `autothrottle score --master local[2]` does, from Spark's start to what its report shows."""
+    """Score a log like `autothrottle score --master local[2]`, from the start of Spark to the data of the report."""
     from autothrottle.scorer import report
     from autothrottle.scorer.scoring import ScoreSettings, score
     from autothrottle.scorer.session import open_session
@@ -182,7 +192,7 @@ def by_spark(log: Path, out: Path) -> Mapping[str, Any]:
     ended = time.monotonic()
     jvm = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}")  # type: ignore[union-attr]
     peak = int((jvm / "status").read_text().split("VmHWM:")[1].split()[0]) / 1e6
-    # Fields 14 and 15, counted behind the name of the process, which may hold anything.
+    # Fields 14 and 15 (utime, stime). Count from the end of the process name, which may contain spaces.
     ticks = (jvm / "stat").read_text().rpartition(")")[2].split()[11:13]
     cpu = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") + time.process_time()
     spark.stop()
@@ -198,7 +208,7 @@ def by_spark(log: Path, out: Path) -> Mapping[str, Any]:
 
 
 def by_pandas(log: Path) -> Mapping[str, Any]:
-    """Do the same with pandas, as one would write it down: all rows at once, sorted and shifted by port."""
+    """Score a log with a straightforward pandas script: all rows at once, sorted and shifted per link side."""
     import pandas as pd
 
     begun = time.monotonic()
@@ -208,41 +218,41 @@ def by_pandas(log: Path) -> Mapping[str, Any]:
     rows = pd.concat(
         [pq.ParquetFile(path).read(used).to_pandas() for path in sorted((log / "decisions").rglob("*.parquet"))]
     )
-    moved = pd.concat(
+    reassignment_rows = pd.concat(
         [pq.ParquetFile(path).read().to_pandas() for path in sorted((log / "reassignments").rglob("*.parquet"))]
     )
-    done = moved[moved.status == "done"].set_index("reassignment_id")
-    ports = ["reassignment_id", "broker_id", "role"]
-    rows = rows.drop_duplicates([*ports, "term", "cycle"]).sort_values([*ports, "term", "cycle"])
+    done = reassignment_rows[reassignment_rows.status == "done"].set_index("reassignment_id")
+    side_columns = ["reassignment_id", "broker_id", "role"]
+    rows = rows.drop_duplicates([*side_columns, "term", "cycle"]).sort_values([*side_columns, "term", "cycle"])
     rows = rows.join(done[["start", "finish"]], on="reassignment_id")
-    by_port = rows.groupby(ports, sort=False)
-    until = by_port["time"].shift(-1).fillna(rows.finish)
+    by_side = rows.groupby(side_columns, sort=False)
+    until = by_side["time"].shift(-1).fillna(rows.finish)
     rows["seconds"] = (until - rows.time).dt.total_seconds()
     rows["forecast"] = (rows.utilization - rows.replication.fillna(rows.mean_throttle)).clip(lower=0)
-    rows["client"] = by_port["forecast"].shift(-1).fillna(rows.forecast)
-    rows["client"] = by_port["client"].ffill()
+    rows["client"] = by_side["forecast"].shift(-1).fillna(rows.forecast)
+    rows["client"] = by_side["client"].ffill()
     rows["budget"] = (REFERENCE_RATIO * (rows.capacity - rows.client).clip(lower=0)).clip(lower=rows.min_rate)
-    rows["achieved"] = ((by_port["bytes_landed"].shift(-1) - rows.bytes_landed) / rows.seconds).fillna(
+    rows["achieved"] = ((by_side["bytes_landed"].shift(-1) - rows.bytes_landed) / rows.seconds).fillna(
         rows.rate_applied
     )
-    rows["unused"] = (rows.budget - rows.achieved) * rows.seconds
-    rows["carried"] = rows.budget * rows.seconds
-    rows["after"] = by_port["carried"].cumsum()
-    rows["at"] = by_port["seconds"].cumsum() - rows.seconds
+    rows["unused"] = (rows.available_rate - rows.achieved) * rows.seconds
+    rows["carried"] = rows.available_rate * rows.seconds
+    rows["after"] = by_side["carried"].cumsum()
+    rows["at"] = by_side["seconds"].cumsum() - rows.seconds
     amounts = {
         (name, path["leader" if role == "leader" else "follower"], role): path["bytes_landed"]
         for name, paths in done.paths.items()
         for path in paths
         for role in ("leader", "follower")
     }
-    keys = pd.MultiIndex.from_frame(rows[ports])
+    keys = pd.MultiIndex.from_frame(rows[side_columns])
     rows["amount"] = pd.Series(amounts).reindex(keys).to_numpy()
     before = rows.after - rows.carried
     here = rows[(before < rows.amount) & (rows.after >= rows.amount)]
-    times = here["at"] + (here.amount - (here.after - here.carried)) / here.budget
-    bound = times.groupby([here[c] for c in ports]).min()
-    last = rows.groupby(ports, sort=False).tail(1).set_index(ports)
-    beyond = last["at"] + last.seconds + (last.amount - last.after) / last.budget
+    times = here["at"] + (here.amount - (here.after - here.carried)) / here.available_rate
+    bound = times.groupby([here[c] for c in side_columns]).min()
+    last = rows.groupby(side_columns, sort=False).tail(1).set_index(side_columns)
+    beyond = last["at"] + last.seconds + (last.amount - last.after) / last.available_rate
     bound = bound.reindex(beyond.index).fillna(beyond)
     seconds = (done.finish - done.start).dt.total_seconds()
     found = bound.groupby("reassignment_id").max() / seconds
@@ -252,7 +262,7 @@ def by_pandas(log: Path) -> Mapping[str, Any]:
 
 
 def measure(millions: float, directory: Path) -> Mapping[str, Any]:
-    """Generate a log, score it both ways, and compare what they say."""
+    """Generate a log, score it with Spark and with pandas, and compare the efficiencies."""
     log = directory / "log"
     begun = time.monotonic()
     rows = generate(log, round(millions * 1e6))
@@ -262,17 +272,17 @@ def measure(millions: float, directory: Path) -> Mapping[str, Any]:
     print(f"{rows:,} rows in {count:,} files, {size:,.0f} MB: generated in {generated:.0f} s", flush=True)
     result: dict[str, Any] = {"rows": rows, "files": count, "megabytes": round(size), "generate_seconds": generated}
     result["load_average"] = round(os.getloadavg()[0], 1)
-    spark = _apart("spark", log, directory / "out")
+    spark = _run_in_process("spark", log, directory / "out")
     result["spark"] = {k: v for k, v in spark.items() if k != "efficiency"}
     print(_line("spark", rows, spark), flush=True)
     if millions <= _LARGEST_FOR_PANDAS:
-        pandas = _apart("pandas", log, directory / "out")
+        pandas = _run_in_process("pandas", log, directory / "out")
         result["pandas"] = {k: v for k, v in pandas.items() if k != "efficiency"}
         print(_line("pandas", rows, pandas), flush=True)
         result["largest_difference"] = max(
             abs(spark["efficiency"][name] - value) for name, value in pandas["efficiency"].items()
         )
-        print(f"  largest difference of an efficiency: {result['largest_difference']:.1e}", flush=True)
+        print(f"  largest difference between the efficiencies: {result['largest_difference']:.1e}", flush=True)
     return result
 
 
@@ -284,13 +294,13 @@ def _line(name: str, rows: int, found: Mapping[str, Any]) -> str:
 
 
 def _record(result: Mapping[str, Any]) -> None:
-    """Keep a size's figures at once, in place of older ones; those of other sizes stay."""
+    """Replace the recorded result of this log size; keep the results of other sizes."""
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     others = [older for older in kept if older["rows"] != result["rows"]]
     RESULTS.write_text(json.dumps(sorted([*others, result], key=lambda r: int(r["rows"])), indent=1) + "\n")
 
 
-def _apart(which: str, log: Path, out: Path) -> Mapping[str, Any]:
+def _run_in_process(which: str, log: Path, out: Path) -> Mapping[str, Any]:
     command = [sys.executable, "-m", "tests.benchmarks.scorer_bench", "--only", which, "--log", str(log)]
     ran = subprocess.run([*command, "--out", str(out)], stdout=subprocess.PIPE, text=True, check=True)
     found: Mapping[str, Any] = json.loads(ran.stdout.splitlines()[-1])
@@ -298,10 +308,10 @@ def _apart(which: str, log: Path, out: Path) -> Mapping[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and, if asked, record."""
+    """Measure and print; with --record also store the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--millions", default="1,10", help="of rows, a comma list")
-    parser.add_argument("--record", action="store_true", help=f"keep the figures in {RESULTS.name}")
+    parser.add_argument("--millions", default="1,10", help="log sizes in millions of rows, separated by commas")
+    parser.add_argument("--record", action="store_true", help=f"store the results in {RESULTS.name}")
     parser.add_argument("--only", choices=("spark", "pandas"), help=argparse.SUPPRESS)
     parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""What brokers far away cost a cycle on the admin API: all asked at once, and one after the other."""
+"""Reading and writing rates of distant brokers over the Admin API: concurrent requests against sequential ones."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
 from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
-from autothrottle.core.changes import OutcomeStatus
-from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE
-from autothrottle.lab.admin_endpoints import AdminEndpoints
-from autothrottle.lab.processes import scratch_directory
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE
+from autothrottle.core.control.changes import OutcomeStatus
+from autothrottle_lab.emulators.admin_api import AdminEndpoints
+from autothrottle_lab.servers.processes import scratch_directory
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.benchmarks.figures import Figures
 from tests.builders import change, ledger_entry
 
 DELAY = timedelta(milliseconds=45)
-"""From here to another region and back."""
+"""Round trip to another region."""
 RUNS = 5
 PATIENCE = timedelta(seconds=60)
 
@@ -33,16 +33,14 @@ def own_zookeeper() -> Iterator[ZooKeeperServer]:
         yield server
 
 
-def timed(function: Callable[[], object]) -> float:
+def milliseconds(function: Callable[[], object]) -> float:
     start = time.perf_counter()
     function()
     return (time.perf_counter() - start) * 1000
 
 
 @pytest.mark.parametrize("count", [3, 10, 50])
-def test_reading_and_writing_the_rates_of_distant_brokers(
-    figures: Figures, own_zookeeper: ZooKeeperServer, count: int
-) -> None:
+def test_concurrent_requests_to_distant_brokers(figures: Figures, own_zookeeper: ZooKeeperServer, count: int) -> None:
     own, brokers = OwnPaths(uuid.uuid4().hex), range(1, count + 1)
     client = connect(own_zookeeper.connect, timedelta(seconds=60), timedelta(seconds=30))
     with AdminEndpoints(count, DELAY) as endpoints:
@@ -53,7 +51,7 @@ def test_reading_and_writing_the_rates_of_distant_brokers(
             writer = AdminConfigWriter(kafka, client, own, timedelta(seconds=60), patience=PATIENCE)
 
             def write(rate: int, each: int) -> None:
-                """Set all rates, those of so many brokers with one call."""
+                """Set all rates, for `each` brokers per call."""
                 value = str(rate)
                 entry = ledger_entry(leader_replication_throttled_rate=value, follower_replication_throttled_rate=value)
                 wanted = [
@@ -69,16 +67,19 @@ def test_reading_and_writing_the_rates_of_distant_brokers(
                     assert {outcome.status for outcome in outcomes} == {OutcomeStatus.APPLIED}
                 assert {keys[LEADER_RATE] for keys in endpoints.configs.values()} == {value}
 
-            write(1, each=count)  # makes the connections
+            write(1, each=count)  # opens the connections
             size = f"{count} brokers, {DELAY.total_seconds() * 1000:.0f} ms each"
-            together = [timed(lambda: kafka.broker_configs(brokers, timeout=PATIENCE)) for _ in range(RUNS)]
-            apart = [timed(lambda: [kafka.broker_configs([b], timeout=PATIENCE) for b in brokers]) for _ in range(RUNS)]
-            figures.add("rates read, concurrent", size, "ms", together)
-            figures.add("rates read, one by one", size, "ms", apart)
-            together = [timed(lambda n=n: write(100 + n, each=count)) for n in range(RUNS)]  # type: ignore[misc]
-            apart = [timed(lambda n=n: write(200 + n, each=1)) for n in range(RUNS)]  # type: ignore[misc]
-            figures.add("rates written, concurrent", size, "ms", together)
-            figures.add("rates written, one by one", size, "ms", apart)
+            concurrent = [milliseconds(lambda: kafka.broker_configs(brokers, timeout=PATIENCE)) for _ in range(RUNS)]
+            sequential = [
+                milliseconds(lambda: [kafka.broker_configs([b], timeout=PATIENCE) for b in brokers])
+                for _ in range(RUNS)
+            ]
+            figures.add("rates read, concurrent", size, "ms", concurrent)
+            figures.add("rates read, one by one", size, "ms", sequential)
+            concurrent = [milliseconds(lambda n=n: write(100 + n, each=count)) for n in range(RUNS)]  # type: ignore[misc]
+            sequential = [milliseconds(lambda n=n: write(200 + n, each=1)) for n in range(RUNS)]  # type: ignore[misc]
+            figures.add("rates written, concurrent", size, "ms", concurrent)
+            figures.add("rates written, one by one", size, "ms", sequential)
         finally:
             kafka.close()
             disconnect(client)

@@ -1,4 +1,4 @@
-"""What an ensemble that is away for a minute costs: until the leader knows, and until all goes on when it is back."""
+"""Effect of a 60 s ensemble outage: time until the leader steps down, and time to recover after the outage."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.benchmarks.figures import Figures
 from tests.system.test_ensemble_outages import LONG, SESSION_SECONDS, STEP_DOWN_SECONDS, freeze, thaw, warded
 
 OUTAGE_SECONDS = 60.0
-SIZE = f"3 servers, session {SESSION_SECONDS:g} s, away for {OUTAGE_SECONDS:g} s"
+SIZE = f"3 servers, session {SESSION_SECONDS:g} s, outage of {OUTAGE_SECONDS:g} s"
 
 Act = Callable[[list[ZooKeeperServer]], None]
 
 
-def kill_most(servers: list[ZooKeeperServer]) -> None:
+def kill_majority(servers: list[ZooKeeperServer]) -> None:
     for server in servers[:2]:
         server.kill()
 
 
-def start_most(servers: list[ZooKeeperServer]) -> None:
+def start_majority(servers: list[ZooKeeperServer]) -> None:
     for server in servers[:2]:
         server.start(LONG)
 
 
 @pytest.mark.parametrize(
-    ("what", "begin", "end"),
-    [("all servers frozen", freeze, thaw), ("two of three servers killed", kill_most, start_most)],
+    ("outage", "begin", "end"),
+    [("all servers frozen", freeze, thaw), ("two of three servers killed", kill_majority, start_majority)],
     ids=["frozen", "without a quorum"],
 )
-def test_an_ensemble_that_is_away_for_a_minute(
-    figures: Figures, tmp_path: Path, what: str, begin: Act, end: Act
+def test_step_down_and_recovery_after_an_ensemble_outage(
+    figures: Figures, tmp_path: Path, outage: str, begin: Act, end: Act
 ) -> None:
     with warded(tmp_path) as ward:
         recovery, servers = ward.recovery, ward.ensemble.servers
@@ -43,13 +43,15 @@ def test_an_ensemble_that_is_away_for_a_minute(
         recovery.start_move()
         ended: list[float] = []
 
-        def over() -> None:
+        def end_outage() -> None:
             end(servers)
             ended.append(time.monotonic())
 
-        took = ward.outage(lambda: begin(servers), over, OUTAGE_SECONDS)
-        went_on = time.monotonic() - ended[0]
+        step_down_seconds = ward.outage(lambda: begin(servers), end_outage, OUTAGE_SECONDS)
+        recovery_seconds = time.monotonic() - ended[0]
         ward.cancel(before)
         recovery.assert_fenced(start, terms=2)
-    figures.add(f"{what}: until the leader gave up its term (limit {STEP_DOWN_SECONDS:g} s)", SIZE, "s", [took])
-    figures.add(f"{what}: from its end until a new term cycles and all lists are exact", SIZE, "s", [went_on])
+    figures.add(
+        f"{outage}: until the leader steps down (limit {STEP_DOWN_SECONDS:g} s)", SIZE, "s", [step_down_seconds]
+    )
+    figures.add(f"{outage}: from the end of the outage to a new term with exact lists", SIZE, "s", [recovery_seconds])

@@ -1,4 +1,4 @@
-"""How long a recovery is without a leader: from the leader's end to the first cycle that another has carried out."""
+"""Failover time: from the end of the leader process to the first applied cycle of the next leader."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from autothrottle.lab.processes import scratch_directory
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle_lab.servers.processes import scratch_directory
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.benchmarks.figures import Figures
 from tests.system.simulated_recovery import RESTLESS, Leader, SimulatedRecovery, Write, seconds_since, wait_for
 
@@ -16,7 +16,7 @@ ROUNDS = 7
 SESSION_SECONDS = 6
 LIMIT_SECONDS = 120
 SIZES = {"orders": [60_000] * 12, "payments": [60_000] * 9}
-"""They outlast the bench."""
+"""Topic -> size of each partition in bytes. The reassignments take longer than the benchmark."""
 
 
 def first_write(recovery: SimulatedRecovery, leader: Leader) -> Write | None:
@@ -36,26 +36,26 @@ def test_failover_of_small_cluster(figures: Figures, tmp_path: Path) -> None:
         leader = recovery.wait_for_term(within_seconds=LIMIT_SECONDS)
         recovery.start_move()
         recovery.wait_until_throttled(within_seconds=LIMIT_SECONDS)
-        for number in [signal.SIGKILL, signal.SIGTERM] * ROUNDS:
+        for sent in [signal.SIGKILL, signal.SIGTERM] * ROUNDS:
             recovery.wait_for_cycle(leader, 3, within_seconds=LIMIT_SECONDS)
             process, ended = services.planner(leader.address), datetime.now(UTC)
-            if number is signal.SIGKILL:
+            if sent is signal.SIGKILL:
                 process.kill()
             else:
                 process.terminate()
             leader = recovery.wait_for_term(leader.fence, LIMIT_SECONDS)
             cycle = recovery.wait_for_cycle(leader, within_seconds=LIMIT_SECONDS)
             assert (cycle.number, cycle.error) == (1, "")
-            cycles[number].append(seconds_since(ended, cycle.end))
-            write = wait_for(partial(first_write, recovery, leader), LIMIT_SECONDS, "it writes")
-            writes[number].append(seconds_since(ended, write.at))
+            cycles[sent].append(seconds_since(ended, cycle.end))
+            write = wait_for(partial(first_write, recovery, leader), LIMIT_SECONDS, "the new leader writes a throttle")
+            writes[sent].append(seconds_since(ended, write.at))
             process.wait(LIMIT_SECONDS)
             services.start()
         assert recovery.is_moving()
-    size = "4 brokers, 21 moving partitions"
-    for number, name in (
-        (signal.SIGKILL, f"SIGKILL of the leader (session time-out {SESSION_SECONDS} s)"),
+    size = "4 brokers, 21 partitions in reassignment"
+    for sent, name in (
+        (signal.SIGKILL, f"SIGKILL of the leader (session timeout {SESSION_SECONDS} s)"),
         (signal.SIGTERM, "SIGTERM of the leader"),
     ):
-        figures.add(f"{name} to the next applied cycle: ended", size, "s", cycles[number])
-        figures.add(f"{name} to the next write in ZooKeeper", size, "s", writes[number])
+        figures.add(f"{name} to the end of the next applied cycle", size, "s", cycles[sent])
+        figures.add(f"{name} to the next write in ZooKeeper", size, "s", writes[sent])

@@ -1,4 +1,4 @@
-"""What it costs discovery to read how fast all logs of six brokers grow, and the planner to be told."""
+"""Cost of measuring the growth of all logs of six brokers, and of sending it to the planner."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from datetime import UTC, datetime
 
 import pytest
 
-from autothrottle.adapters.growth import INTERVAL
 from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.connections import kafka
+from autothrottle.adapters.kafka_common.log_growth_reader import INTERVAL
+from autothrottle.core.cluster.flows import Progress
+from autothrottle.core.cluster.log_growth import rate_after_rise
+from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
+from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.flows import Progress
-from autothrottle.core.growth import risen
-from autothrottle.core.growth_history import GrowthHistory
-from autothrottle.core.progress import BrokerLogSizes, LogSizes
-from autothrottle.core.topology import TopicPartition
+from autothrottle.core.traffic.log_growth_history import GrowthHistory
 from autothrottle.v1.discovery_pb2 import Progress as ProgressMessage
-from autothrottle.wire.progress import progress_from_message, progress_to_messages
+from autothrottle.wire.discovery import progress_from_message, progress_to_messages
 from tests.benchmarks.figures import Figures
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BROKERS = 6
-READINGS = 60
-"""Two minutes."""
+READS = 60
+"""Number of reads, together two minutes."""
 
 PARTITIONS = 10
-"""Of a topic."""
+"""Partitions per topic."""
 
 
-def answer(broker_id: int, logs: int, reading: int) -> bytes:
-    """What a broker says, every tenth of whose logs grow."""
+def log_dirs_response(broker_id: int, logs: int, read_number: int) -> bytes:
+    """Return an encoded DescribeLogDirs response of a broker on which every tenth log grows."""
     of = kafka.protocol.admin.DescribeLogDirsResponse
     topic = of.DescribeLogDirsResult.DescribeLogDirsTopic
     partition = topic.DescribeLogDirsPartition
@@ -41,7 +41,7 @@ def answer(broker_id: int, logs: int, reading: int) -> bytes:
             partitions=[
                 partition(
                     partition_index=index,
-                    partition_size=10**9 + reading * 10**6 * (index == 0),
+                    partition_size=10**9 + read_number * 10**6 * (index == 0),
                     offset_lag=0,
                     is_future_key=False,
                 )
@@ -64,33 +64,38 @@ def sizes(raw: bytes, broker_id: int) -> Mapping[TopicPartition, int]:
 @pytest.mark.usefixtures("collected_rarely")
 @pytest.mark.parametrize("logs", [500, 4_000])
 def test_growth_of_all_logs(logs: int, figures: Figures) -> None:
-    raw = [{b: answer(b, logs, reading) for b in range(BROKERS)} for reading in range(2)]
+    raw = [{b: log_dirs_response(b, logs, read_number) for b in range(BROKERS)} for read_number in range(2)]
     leaders = {row: b for b in range(BROKERS) for row in sizes(raw[0][b], b)}
     history, at = GrowthHistory(), NOON
 
-    def read(reading: int) -> None:
+    def read(read_number: int) -> None:
         nonlocal history
-        answers = {b: BrokerLogSizes(at, sizes(encoded, b)) for b, encoded in raw[reading % 2].items()}
-        history = history.observe(LogSizes(answers), {}, leaders)
-        assert not any(risen(history.brokers[b]) for b in range(BROKERS))
+        sizes_by_broker = {b: BrokerLogSizes(at, sizes(encoded, b)) for b, encoded in raw[read_number % 2].items()}
+        history = history.observe(LogSizes(sizes_by_broker), {}, leaders)
+        assert not any(rate_after_rise(history.brokers[b]) for b in range(BROKERS))
 
-    spent = []
-    for reading in range(READINGS):
+    cpu_seconds = []
+    for read_number in range(READS):
         at += INTERVAL
         start = time.process_time()
-        read(reading)
-        spent.append(time.process_time() - start)
-    size = f"{BROKERS} brokers of {logs} logs"
+        read(read_number)
+        cpu_seconds.append(time.process_time() - start)
+    size = f"{BROKERS} brokers with {logs} logs each"
     seconds = INTERVAL.total_seconds()
-    figures.add("growth of all logs, read and counted", size, "CPU s", spent[1:])
-    figures.add(f"the same every {seconds:g} s", size, "% of a core", [100 * one / seconds for one in spent[1:]])
-    figures.add("a broker's answer", size, "kB", [len(raw[0][0]) / 1000])
-    told = Progress(growth=history.told, at=at)
+    figures.add("growth of all logs: decode and count", size, "CPU s", cpu_seconds[1:])
+    figures.add(
+        f"growth of all logs: CPU with a read every {seconds:g} s",
+        size,
+        "% of a core",
+        [100 * used / seconds for used in cpu_seconds[1:]],
+    )
+    figures.add("DescribeLogDirs response of one broker", size, "kB", [len(raw[0][0]) / 1000])
+    progress = Progress(growth=history.reported, at=at)
     start, whole = time.process_time(), ProgressMessage()
-    for message in progress_to_messages(told, 1000):
+    for message in progress_to_messages(progress, 1000):
         whole.MergeFrom(message)
-    assert progress_from_message(whole) == told
-    figures.add("growth told to the planner", size, "CPU s", [time.process_time() - start])
-    figures.add("growth on the wire", size, "kB", [whole.ByteSize() / 1000])
-    # Retention takes away in every other reading what came in between.
-    assert history.brokers[0].led == history.brokers[0].received == READINGS // 2 * 10**6 * logs // PARTITIONS
+    assert progress_from_message(whole) == progress
+    figures.add("growth report: encode and decode", size, "CPU s", [time.process_time() - start])
+    figures.add("growth report on the wire", size, "kB", [whole.ByteSize() / 1000])
+    # Every other read shows that retention has removed the bytes appended since the read before.
+    assert history.brokers[0].led == history.brokers[0].received == READS // 2 * 10**6 * logs // PARTITIONS

@@ -1,4 +1,4 @@
-"""What a cycle thinks and sends, without any service: 1,000 brokers, 200 topics of 500 moving partitions."""
+"""CPU time of plan(), changes() and snapshot encoding: 1,000 brokers, 200 topics of 500 partitions in reassignment."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import TypeVar
 
 import pytest
 
-from autothrottle.core.changes import ChangeSet, changes
-from autothrottle.core.configs import ConfigResource
-from autothrottle.core.flows import FlowProgress, LandedMark, Progress
-from autothrottle.core.history import ThrottleHistory
-from autothrottle.core.limits import Limits
-from autothrottle.core.loads import MEGABYTE, BrokerLoad, Capacity, Loads, Utilization
-from autothrottle.core.plan import Plan, plan
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.flows import CopiedMark, FlowProgress, Progress
+from autothrottle.core.cluster.snapshot import Snapshot, flows
+from autothrottle.core.control.changes import ChangeSet, changes
+from autothrottle.core.control.plan import Plan, plan
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.interface import Observation
-from autothrottle.core.topology import Snapshot, flows
+from autothrottle.core.policy.interface import PolicyObservation
+from autothrottle.core.policy.limits import Limits
+from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
+from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.units import MEGABYTE
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
-from autothrottle.wire.snapshots import snapshot_from_chunks, snapshot_to_chunks
+from autothrottle.wire.discovery import snapshot_from_chunks, snapshot_to_chunks
 from tests.benchmarks.big_cluster import CAPACITY, LARGE, MAX_RATIO
 from tests.benchmarks.figures import Figures
 
@@ -33,7 +34,7 @@ RUNS = 5
 LINK = Capacity(CAPACITY, CAPACITY)
 
 
-def moving() -> Snapshot:
+def reassigning_snapshot() -> Snapshot:
     return Snapshot(version=1, brokers=frozenset(LARGE.broker_ids), reassignments=tuple(LARGE.reassignments()))
 
 
@@ -43,14 +44,14 @@ def loads(megabytes: int) -> Loads:
 
 
 def timed(function: Callable[[], T]) -> tuple[float, T]:
-    """Return a function's CPU seconds, since others may keep the machine busy, and its result."""
+    """Return the CPU seconds of a function and its result. CPU time does not depend on other load on the machine."""
     start = time.process_time()
     result = function()
     return time.process_time() - start, result
 
 
 def with_changes(snapshot: Snapshot, found: ChangeSet) -> Snapshot:
-    """The cluster after everything was written."""
+    """Return the snapshot after all changes were written."""
     throttles: dict[ConfigResource, dict[str, str]] = {r: dict(keys) for r, keys in snapshot.throttles.items()}
     ledger = dict(snapshot.ledger)
     for change in found.changes:
@@ -62,8 +63,8 @@ def with_changes(snapshot: Snapshot, found: ChangeSet) -> Snapshot:
 
 
 @pytest.mark.usefixtures("collected_rarely")
-def test_plan_and_changes(figures: Figures) -> None:
-    # What was measured is older than the first throttle: all of it is clients.
+def test_cost_of_plan_and_changes(figures: Figures) -> None:
+    # The measurements are older than the first throttle, so all traffic is client traffic.
     history = ThrottleHistory().observe(NOW - timedelta(hours=1), {})
 
     def measure(snapshot: Snapshot, megabytes: int) -> tuple[float, float, Plan, ChangeSet]:
@@ -72,16 +73,16 @@ def test_plan_and_changes(figures: Figures) -> None:
         comparing, found = timed(lambda: changes(decided, snapshot, term=1))
         return planning, comparing, decided, found
 
-    fresh = moving()
+    fresh = reassigning_snapshot()
     _, _, decided, found = measure(fresh, 300)
     assert len(decided.decisions) == 2 * LARGE.brokers
     assert len(found.changes) == LARGE.brokers + LARGE.topics
-    standing = with_changes(fresh, found)
-    # What follows from a topic's columns is worked out once: what is new has to be new in each run.
+    current = with_changes(fresh, found)
+    # Snapshots cache values derived from a topic's columns, so each run of "everything new" needs a new snapshot.
     for name, snapshots, megabytes, edited in (
-        ("everything new", (moving() for _ in range(RUNS)), 300, LARGE.brokers + LARGE.topics),
-        ("all rates change", (standing for _ in range(RUNS)), 600, LARGE.brokers),
-        ("nothing changes", (standing for _ in range(RUNS)), 300, 0),
+        ("everything new", (reassigning_snapshot() for _ in range(RUNS)), 300, LARGE.brokers + LARGE.topics),
+        ("all rates change", (current for _ in range(RUNS)), 600, LARGE.brokers),
+        ("nothing changes", (current for _ in range(RUNS)), 300, 0),
     ):
         runs = [measure(snapshot, megabytes) for snapshot in snapshots]
         assert {len(found.changes) for _, _, _, found in runs} == {edited}
@@ -91,8 +92,8 @@ def test_plan_and_changes(figures: Figures) -> None:
 
 @pytest.mark.usefixtures("collected_rarely")
 @pytest.mark.parametrize("is_throttled", [False, True], ids=["no throttle", "all throttled"])
-def test_a_snapshot_on_the_wire(figures: Figures, is_throttled: bool) -> None:
-    snapshot = moving()
+def test_cost_and_size_of_an_encoded_snapshot(figures: Figures, is_throttled: bool) -> None:
+    snapshot = reassigning_snapshot()
     if is_throttled:
         history = ThrottleHistory().observe(NOW - timedelta(hours=1), {})
         snapshot = with_changes(
@@ -117,18 +118,18 @@ def test_a_snapshot_on_the_wire(figures: Figures, is_throttled: bool) -> None:
 
 
 @pytest.mark.usefixtures("collected_rarely")
-def test_plan_of_the_adaptive_policy(figures: Figures) -> None:
-    """95,000 flows whose log sizes are read anew before every cycle; observing is what a cycle does before its plan."""
+def test_cost_of_plan_with_the_adaptive_policy(figures: Figures) -> None:
+    """95,000 flows with new log sizes in every cycle. Each cycle calls `observe` before `plan`."""
     history = ThrottleHistory().observe(NOW - timedelta(hours=1), {})
-    moves, policy = moving(), AdaptivePolicy()
-    pairs, since = list(flows(moves)), NOW - timedelta(hours=1)
+    base, policy = reassigning_snapshot(), AdaptivePolicy()
+    pairs, since = list(flows(base)), NOW - timedelta(hours=1)
     observing, planning = [], []
     for number in range(RUNS + 1):
         now = NOW + timedelta(seconds=30 * number)
         counts = {pair: FlowProgress(number * 10**8, number * 10**6, 10**11, now, since) for pair in pairs}
-        snapshot = replace(moves, progress=Progress(counts, at=now))
-        seen = Observation(now, snapshot, loads(300))
-        seconds, policy = timed(lambda policy=policy, seen=seen: policy.observe(seen))  # type: ignore[misc]
+        snapshot = replace(base, progress=Progress(counts, at=now))
+        observation = PolicyObservation(now, snapshot, loads(300))
+        seconds, policy = timed(lambda policy=policy, observation=observation: policy.observe(observation))  # type: ignore[misc]
         observing.append(seconds)
         seconds, decided = timed(
             lambda snapshot=snapshot, policy=policy: plan(  # type: ignore[misc]
@@ -137,28 +138,28 @@ def test_plan_of_the_adaptive_policy(figures: Figures) -> None:
         )
         planning.append(seconds)
         assert len(decided.decisions) == 2 * LARGE.brokers
-    # The first one works out what follows from the partitions, which stays.
+    # The first run fills the caches of the partitions.
     figures.add("plan(), adaptive", str(LARGE), "CPU s", planning[1:])
     figures.add("adaptive policy, observing", str(LARGE), "CPU s", observing[1:])
 
 
 @pytest.mark.usefixtures("collected_rarely")
 @pytest.mark.parametrize("earlier", [0, 3, 16])
-def test_plan_with_log_sizes(figures: Figures, earlier: int) -> None:
-    """95,000 flows whose log sizes are read anew before every cycle, each with some counts of the last minutes."""
-    history, moves = ThrottleHistory().observe(NOW - timedelta(hours=1), {}), moving()
-    pairs, since = list(flows(moves)), NOW - timedelta(hours=1)
+def test_cost_of_plan_with_log_sizes(figures: Figures, earlier: int) -> None:
+    """95,000 flows with new log sizes in every cycle; each flow has `earlier` counts from the last minutes."""
+    history, base = ThrottleHistory().observe(NOW - timedelta(hours=1), {}), reassigning_snapshot()
+    pairs, since = list(flows(base)), NOW - timedelta(hours=1)
     ages = [timedelta(seconds=30 * number) for number in range(earlier, 0, -1)]
 
     def count(run: int) -> FlowProgress:
-        marks = tuple(LandedMark(NOW - age, number * 10**8) for number, age in enumerate(ages))
+        marks = tuple(CopiedMark(NOW - age, number * 10**8) for number, age in enumerate(ages))
         return FlowProgress(earlier * 10**8 + run, run, 10**11, NOW, since, marks)
 
     planning = []
     for run in range(RUNS):
-        snapshot = replace(moves, progress=Progress({pair: count(run) for pair in pairs}, at=NOW))
+        snapshot = replace(base, progress=Progress({pair: count(run) for pair in pairs}, at=NOW))
         seconds, decided = timed(lambda snapshot=snapshot: plan(snapshot, loads(300), LIMITS, history=history))  # type: ignore[misc]
         planning.append(seconds)
         assert len(decided.decisions) == 2 * LARGE.brokers
-    # The first one works out what follows from the partitions, which stays.
+    # The first run fills the caches of the partitions.
     figures.add(f"plan(), log sizes with {earlier} earlier counts of each flow", str(LARGE), "CPU s", planning[1:])

@@ -1,4 +1,4 @@
-"""What discovery has to do to see 100,000 partitions that move, without any other service."""
+"""CPU time of discovery for the first read of 100,000 partitions in reassignment, without other services."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.zookeeper.session import connect, disconnect
-from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.benchmarks.big_cluster import LARGE, BigCluster, RoomyZooKeeper
 from tests.benchmarks.figures import Figures
 
@@ -19,19 +19,19 @@ TIMEOUT = timedelta(seconds=120)
 
 
 @pytest.mark.usefixtures("collected_rarely")
-def test_the_first_reading_amid_a_move(figures: Figures, tmp_path: Path) -> None:
+def test_first_snapshot_during_a_reassignment(figures: Figures, tmp_path: Path) -> None:
     with RoomyZooKeeper(tmp_path / "zookeeper") as server:
         controller = connect(server.connect, TIMEOUT, TIMEOUT)
         cluster = BigCluster(controller, LARGE)
         cluster.build()
-        cluster.start_move()
-        runs = [timed_reading(server, cluster) for _ in range(RUNS)]
+        cluster.start_reassignment()
+        runs = [first_read_seconds(server, cluster) for _ in range(RUNS)]
         disconnect(controller)
-    figures.add("discovery starts amid a move: reads everything", str(LARGE), "CPU s", runs)
+    figures.add("discovery start during a reassignment: first full read", str(LARGE), "CPU s", runs)
 
 
-def timed_reading(server: ZooKeeperServer, cluster: BigCluster) -> float:
-    """Return the CPU seconds, since others may keep the machine busy, from the connection to the first snapshot."""
+def first_read_seconds(server: ZooKeeperServer, cluster: BigCluster) -> float:
+    """Return the CPU seconds from the connection to the first snapshot; other load on the machine does not count."""
     start = time.process_time()
     client = connect(server.connect, TIMEOUT, TIMEOUT)
     source = ZooKeeperSnapshots(client, cluster.kafka, cluster.own)
@@ -41,5 +41,5 @@ def timed_reading(server: ZooKeeperServer, cluster: BigCluster) -> float:
     finally:
         source.close()
         disconnect(client)
-    assert snapshot.reassignments == cluster.moves
+    assert snapshot.reassignments == cluster.reassignments
     return taken

@@ -16,11 +16,11 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from autothrottle.lab.datadog import DatadogEmulator
-from autothrottle.lab.kafka import KafkaCluster, Partition
-from autothrottle.lab.traffic import BrokerCounters
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
 from autothrottle_client import PlannerClient
+from autothrottle_lab.emulators.datadog import DatadogEmulator
+from autothrottle_lab.observation.traffic import BrokerCounters
+from autothrottle_lab.servers.kafka import KafkaCluster, Partition
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
@@ -47,7 +47,7 @@ class Sample:
     """(broker id, key) -> bytes/s."""
     received: Mapping[int, int]
     """Broker id -> bytes of the topic's partitions that it has copied while outside of the ISR, cumulative."""
-    rx: Mapping[int, float]
+    inbound: Mapping[int, float]
     """Broker id -> all bytes received, cumulative."""
 
 
@@ -137,8 +137,8 @@ class RecoveryWatch:
             if key in (LEADER_RATE, FOLLOWER_RATE)
         }
         self._count(pending)
-        rx = {b: counters.rx_bytes for b, counters in self._counters.sample().items()}
-        return Sample(time.monotonic(), moving, expected, lists, rates, dict(self._received), rx)
+        inbound = {b: counters.rx_bytes for b, counters in self._counters.sample().items()}
+        return Sample(time.monotonic(), moving, expected, lists, rates, dict(self._received), inbound)
 
     def _count(self, pending: Mapping[int, Sequence[int]]) -> None:
         """Count the growth of the logs of replicas that are being copied, their last bytes before they joined too."""
@@ -147,9 +147,9 @@ class RecoveryWatch:
             sizes = self.cluster.log_bytes(broker_id)
             for partition in (p for b, p in copying | self._copying if b == broker_id):
                 size = sizes.get((self.topic, partition), 0)
-                grown = max(0, size - self._sizes.get((broker_id, partition), 0))
+                produced = max(0, size - self._sizes.get((broker_id, partition), 0))
                 self._sizes[broker_id, partition] = size
-                self._received[broker_id] = self._received.get(broker_id, 0) + grown
+                self._received[broker_id] = self._received.get(broker_id, 0) + produced
         self._copying = copying
 
     def _targets(self) -> dict[int, list[int]]:
@@ -226,7 +226,7 @@ class RecoveryWatch:
         start = moving[0]
         for sample in moving[1:]:
             if sample.at - start.at >= 1.0:
-                rates.append((sample.rx[broker_id] - start.rx[broker_id]) / (sample.at - start.at))
+                rates.append((sample.inbound[broker_id] - start.inbound[broker_id]) / (sample.at - start.at))
                 start = sample
         return sum(rate > capacity for rate in rates) / max(1, len(rates)), max(rates, default=0.0)
 

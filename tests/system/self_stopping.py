@@ -60,7 +60,7 @@ class Stopper:
 
 def hook(stopper: Stopper) -> None:
     """Put the stopper into the real program."""
-    passed, alter, send = Fence.passed, KafkaAdmin.alter_broker_configs, KafkaConnection.send_request
+    passed, alter, send = Fence.admit, KafkaAdmin.alter_broker_configs, KafkaConnection.send_request
 
     def passing(fence: Fence, term: int, deadline: float, too_late: str) -> float:
         stopper.checks()
@@ -83,7 +83,7 @@ def hook(stopper: Stopper) -> None:
             stopper.sends()
         return send(connection, request, *arguments, **options)
 
-    Fence.passed = passing  # type: ignore[method-assign, assignment]
+    Fence.admit = passing  # type: ignore[method-assign, assignment]
     KafkaAdmin.alter_broker_configs = altering  # type: ignore[method-assign, assignment]
     KafkaConnection.send_request = sending
 

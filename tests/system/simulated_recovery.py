@@ -18,19 +18,20 @@ from typing import Any, TypeVar
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from autothrottle.adapters.rpc import PlannerClient
+from autothrottle.adapters.grpc import PlannerClient
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.core.client_traffic import ClientTraffic, TrafficStep
-from autothrottle.core.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_REPLICAS, THROTTLE_KEYS
-from autothrottle.core.cycle import CycleRecord
-from autothrottle.core.loads import MEGABYTE, Capacity
-from autothrottle.core.simulated_partition import SimulatedPartition
-from autothrottle.core.simulation import Cluster, SimulatedBroker
-from autothrottle.lab.datadog import DatadogEmulator
-from autothrottle.lab.ensemble import ZooKeeperEnsemble
-from autothrottle.lab.services import Deployment, ServiceProcesses
-from autothrottle.lab.simulated import SimulatedKafka
-from autothrottle.lab.zookeeper import Operation, ZooKeeperServer
+from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_REPLICAS, THROTTLE_KEYS
+from autothrottle.core.control.cycle import CycleRecord
+from autothrottle.core.traffic.loads import Capacity
+from autothrottle.core.units import MEGABYTE
+from autothrottle_lab.emulators.datadog import DatadogEmulator
+from autothrottle_lab.emulators.kafka import SimulatedKafka
+from autothrottle_lab.servers.services import Deployment, ServiceProcesses
+from autothrottle_lab.servers.zookeeper import Operation, ZooKeeperServer
+from autothrottle_lab.servers.zookeeper_ensemble import ZooKeeperEnsemble
+from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
+from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
+from autothrottle_lab.simulation.partition import SimulatedPartition
 
 SESSION_SECONDS = 2.0
 INTERVAL_SECONDS = 2.0
@@ -162,7 +163,7 @@ class SimulatedRecovery:
         return ServiceProcesses(self.deployment(**options), planners)
 
     def leader(self) -> Leader:
-        """Return who leads; fence 0: nobody yet."""
+        """Return the leader; fence 0: there was none yet."""
         try:
             data, stat = self.client.get(self.own.term)
         except NoNodeError:
@@ -235,8 +236,8 @@ class SimulatedRecovery:
         return found
 
     def half_written(self) -> list[str]:
-        """Return where a throttle and the ledger disagree; only where no throttle is somebody else's."""
-        standing = {
+        """Return where throttles and ledger disagree. The cluster must have no foreign throttles."""
+        current = {
             (entity, key): value
             for entity, config in self.configs().items()
             for key, value in config.items()
@@ -246,9 +247,9 @@ class SimulatedRecovery:
             (entity, key): known["written"] for entity, keys in self.ledger().items() for key, known in keys.items()
         }
         return [
-            f"{entity} {key}: {standing.get((entity, key))!r} stands, {written.get((entity, key))!r} is in the ledger"
-            for entity, key in sorted(standing.keys() | written.keys())
-            if standing.get((entity, key)) != written.get((entity, key))
+            f"{entity} {key}: {current.get((entity, key))!r} stands, {written.get((entity, key))!r} is in the ledger"
+            for entity, key in sorted(current.keys() | written.keys())
+            if current.get((entity, key)) != written.get((entity, key))
         ]
 
     def rate(self, broker_id: int = NEW, key: str = FOLLOWER_RATE) -> int | None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle.core.loads import MEGABYTE
-from autothrottle.lab.datadog import Fault, Late
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle.core.units import MEGABYTE
 from autothrottle_client import Cycle, PlannerClient, Reason
+from autothrottle_lab.emulators.datadog import Fault, Late
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.system.simulated_recovery import INTERVAL_SECONDS, NEW, SURVIVORS, SimulatedRecovery
 
 MINIMUM = 10 * MEGABYTE
@@ -88,7 +88,7 @@ def recovery(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[SimulatedRe
         yield built
 
 
-def test_rates_are_kept_then_at_the_minimum_then_measured_whatever_datadog_does(
+def test_rates_are_kept_then_minimal_then_measured_for_every_datadog_fault(
     recovery: SimulatedRecovery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ExitStack() as stack:

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from kazoo.exceptions import KazooException
 
-from autothrottle.adapters.rpc import PlannerClient as PlannerService
+from autothrottle.adapters.grpc import PlannerClient as PlannerService
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.lab.ensemble import ZooKeeperEnsemble
-from autothrottle.lab.processes import scratch_directory
-from autothrottle.lab.services import ServiceProcesses
-from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle_client import Cycle, PlannerClient
+from autothrottle_lab.servers.processes import scratch_directory
+from autothrottle_lab.servers.services import ServiceProcesses
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from autothrottle_lab.servers.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.system.simulated_recovery import INTERVAL_SECONDS, Leader, SimulatedRecovery, wait_for
 
 SESSION_SECONDS = 6.0
@@ -34,8 +34,8 @@ LONG = 120.0
 OUTAGE_SECONDS = 9.0
 """Longer than a session; `make bench` lets it be a minute."""
 SLACK_INTERVALS = 1
-"""Intervals without a cycle that succeeds, on such a machine; there is none on another."""
-GIVEN_UP = "the term is given up"
+"""Intervals without a successful cycle that a busy machine may have; a free one has none."""
+GIVEN_UP = "giving up the term"
 
 
 class Ward:
@@ -128,7 +128,7 @@ def ward(tmp_path: Path) -> Iterator[Ward]:
 
 
 @pytest.mark.timeout(900)
-def test_one_server_is_not_missed_and_most_of_them_are_waited_for(ward: Ward) -> None:
+def test_losing_one_server_misses_no_cycle_and_losing_the_quorum_ends_the_term(ward: Ward) -> None:
     recovery, ensemble = ward.recovery, ward.ensemble
     leader = recovery.wait_for_term(within_seconds=LONG)
     before, start = recovery.configs(), ensemble.last_zxid()

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle.adapters.rpc import PlannerClient
-from autothrottle.lab.processes import Process
-from autothrottle.lab.services import Deployment
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle.adapters.grpc import PlannerClient
+from autothrottle_lab.servers.processes import Process
+from autothrottle_lab.servers.services import Deployment
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.system.simulated_recovery import (
     INTERVAL_SECONDS,
     RESTLESS,
@@ -41,8 +41,9 @@ def first_write(writes: list[Write], leader: Leader) -> Write | None:
     return next((write for write in writes if write.fence == leader.fence), None)
 
 
-@pytest.mark.parametrize("prefix", ["", "/kafka/cluster"])
-def test_the_other_planner_goes_on_after_the_leader_was_killed_and_after_it_was_stopped(
+@pytest.mark.alone
+@pytest.mark.parametrize("prefix", [pytest.param("", marks=pytest.mark.repeat), "/kafka/cluster"])
+def test_another_planner_continues_after_the_leader_is_killed_and_after_it_is_stopped(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path, prefix: str
 ) -> None:
     with SimulatedRecovery(fresh_zookeeper, tmp_path, MANY_PARTITIONS, prefix, RESTLESS) as recovery:
@@ -74,7 +75,8 @@ def test_the_other_planner_goes_on_after_the_leader_was_killed_and_after_it_was_
             print(f"\nfailover, prefix {prefix!r}: {'; '.join(figures)}")
 
 
-def test_a_leader_and_an_applier_that_were_frozen_beyond_their_session_write_nothing_late(
+@pytest.mark.alone
+def test_leader_and_applier_frozen_beyond_their_session_write_nothing_late(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
     sizes = {**MANY_PARTITIONS, "later": [500] * 3}
@@ -160,7 +162,7 @@ def wait_until_it_waits_for_its_applier(leader: Leader) -> None:
         planner.close()
 
 
-def test_a_write_that_was_decided_before_the_term_ended_is_refused_after_it(
+def test_write_decided_before_the_end_of_the_term_is_refused_after_it(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
     """The leader sleeps between plan and commit, another leads, and then the commit arrives."""

@@ -15,15 +15,16 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from autothrottle.core.configs import FOLLOWER_RATE, LEADER_RATE
-from autothrottle.lab.processes import Process
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE
+from autothrottle_lab.servers.processes import Process
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from tests.paths import CERTIFICATES
 
 START_SECONDS = 30.0
 FLAGS = ("--api-listen=127.0.0.1:0", "--datadog-url=http://127.0.0.1:1", "--zk-prefix=/kafka")
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
 
-PEMS = Path(__file__).parents[1] / "adapters" / "tls"
+PEMS = CERTIFICATES
 TOKEN = "t" * 32
 
 
@@ -41,7 +42,7 @@ def rates(client: KazooClient) -> dict[str, str]:
     return found
 
 
-def test_an_override_set_over_http_stands_in_the_originals_format_and_starts_a_cycle(
+def test_override_set_over_http_is_stored_in_the_original_format_and_starts_a_cycle(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
     log = tmp_path / "run.log"
@@ -87,7 +88,7 @@ def throttlectl(address: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=2 * START_SECONDS, check=False)
 
 
-def test_with_certificates_and_tokens_nobody_else_is_answered_and_the_audit_names_who_did_what(
+def test_certificates_and_tokens_are_required_and_the_audit_log_names_the_caller(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
     log, tokens = tmp_path / "run.log", tmp_path / "tokens"

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -25,15 +24,22 @@ from autothrottle.adapters.kafka_admin.client import (
     KafkaSettings,
     PartitionReassignment,
 )
-from autothrottle.core.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, MAX_VALUE_BYTES
+from autothrottle.core.cluster.configs import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+    MAX_VALUE_BYTES,
+)
 from autothrottle.core.errors import Invalid, Missing, Unavailable
-from autothrottle.lab.kafka import CLIENT, KafkaCluster, kafka
-from autothrottle.lab.kafka_zookeeper import ZooKeeperModeCluster
-from autothrottle.lab.kraft import KraftCluster
-from autothrottle.lab.processes import free_ports, scratch_directory
+from autothrottle_lab.servers.kafka import CLIENT, KafkaCluster, kafka
+from autothrottle_lab.servers.kafka_kraft import KraftCluster
+from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
+from autothrottle_lab.servers.processes import free_ports, scratch_directory
+from tests.paths import CERTIFICATES
 
 T = TypeVar("T")
-TLS = Path(__file__).parents[1] / "adapters" / "tls"
+TLS = CERTIFICATES
 PATIENCE_SECONDS = 60.0
 LONG = timedelta(seconds=60)
 SHORT = timedelta(seconds=3)
@@ -71,12 +77,12 @@ def admin(each_cluster: KafkaCluster) -> Iterator[KafkaAdmin]:
 def rates(admin: KafkaAdmin, broker_id: int) -> Mapping[str, str | None]:
     """What is set on the broker itself."""
     described = admin.broker_configs([broker_id]).values[broker_id]
-    return {key: value.standing for key, value in described.items() if value.standing is not None}
+    return {key: value.current for key, value in described.items() if value.current is not None}
 
 
 def lists(admin: KafkaAdmin, topic: str) -> Mapping[str, str | None]:
     described = admin.topic_configs([topic]).values[topic]
-    return {key: value.standing for key, value in described.items() if value.standing is not None}
+    return {key: value.current for key, value in described.items() if value.current is not None}
 
 
 def produce(cluster: KafkaCluster, topic: str, partitions: Sequence[int], bytes_each: int) -> None:
@@ -90,11 +96,11 @@ def produce(cluster: KafkaCluster, topic: str, partitions: Sequence[int], bytes_
 # What is, and what moves
 
 
-def test_all_brokers_that_are_up_are_known(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
+def test_running_brokers_are_listed(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
     assert admin.brokers() == each_cluster.brokers.keys()
 
 
-def test_partitions_are_where_the_controller_says(
+def test_partitions_match_the_controller_metadata(
     each_cluster: KafkaCluster, admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In requests of two topics each."""
@@ -120,7 +126,7 @@ def test_partitions_are_where_the_controller_says(
             each_cluster.delete_topic(topic)
 
 
-def test_a_reassignment_is_started_and_what_cannot_be_is_refused_by_partition(
+def test_reassignment_starts_and_invalid_partitions_are_refused_one_by_one(
     each_cluster: KafkaCluster, admin: KafkaAdmin
 ) -> None:
     topic = "admin-move"
@@ -140,9 +146,7 @@ def test_a_reassignment_is_started_and_what_cannot_be_is_refused_by_partition(
         each_cluster.delete_topic(topic)
 
 
-def test_a_reassignment_under_way_is_listed_with_who_comes_and_who_goes(
-    each_cluster: KafkaCluster, admin: KafkaAdmin
-) -> None:
+def test_running_reassignment_lists_adding_and_removing_replicas(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
     """It would take a quarter of an hour: a throttle of a few bytes lets one fetch through in each of its windows."""
     topic = "admin-open-move"
     each_cluster.create_topic(topic, {0: [1001], 1: [1002]})
@@ -162,7 +166,7 @@ def test_a_reassignment_under_way_is_listed_with_who_comes_and_who_goes(
         each_cluster.delete_topic(topic)
 
 
-def test_log_sizes_are_those_of_the_files(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
+def test_log_sizes_match_the_files(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
     topic = "admin-sizes"
     each_cluster.create_topic(topic, {0: [1001, 1002], 1: [1002, 1003]})
     try:
@@ -182,7 +186,7 @@ def test_log_sizes_are_those_of_the_files(each_cluster: KafkaCluster, admin: Kaf
 # Configs
 
 
-def test_a_rate_is_set_and_deleted_on_one_broker_alone(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
+def test_rate_is_set_and_deleted_on_one_broker_only(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
     admin.alter_broker_configs(1002, [set_to(LEADER_RATE, "5000000"), set_to(FOLLOWER_RATE, "6000000")])
     until(lambda: rates(admin, 1002), lambda r: r == {LEADER_RATE: "5000000", FOLLOWER_RATE: "6000000"})
     assert each_cluster.described_configs(1002).items() >= {(LEADER_RATE, "5000000"), (FOLLOWER_RATE, "6000000")}
@@ -194,9 +198,7 @@ def test_a_rate_is_set_and_deleted_on_one_broker_alone(each_cluster: KafkaCluste
     assert not {LEADER_RATE, FOLLOWER_RATE} & each_cluster.stored_configs().get("brokers/1002", {}).keys()
 
 
-def test_a_value_says_whether_it_is_the_brokers_own_or_everybodys(
-    each_cluster: KafkaCluster, admin: KafkaAdmin
-) -> None:
+def test_broker_value_is_distinguished_from_the_cluster_default(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
     """Kafka's `<default>`: in force wherever a broker has no value of its own, and again when that goes."""
     assert admin.default_broker_configs() == {}
     each_cluster.set_configs_as_a_user({LEADER_RATE: "777"}, default=True)
@@ -211,36 +213,36 @@ def test_a_value_says_whether_it_is_the_brokers_own_or_everybodys(
         own, inherited = described[1001][LEADER_RATE], described[1002][LEADER_RATE]
         assert (own.value, own.source, own.default) == ("888", ConfigSource.DYNAMIC_BROKER_CONFIG, "777")
         assert (inherited.value, inherited.source) == ("777", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-        assert (inherited.standing, inherited.default) == (None, "777")
+        assert (inherited.current, inherited.default) == (None, "777")
         admin.alter_broker_configs(1001, [deletion(LEADER_RATE)])
         # For a moment a broker tells the new source with the old value.
         again = until(
             lambda: admin.broker_configs([1001]).values[1001][LEADER_RATE],
             lambda found: (found.value, found.source) == ("777", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
         )
-        assert (again.standing, again.default) == (None, "777")
+        assert (again.current, again.default) == (None, "777")
     finally:
         each_cluster.set_configs_as_a_user({LEADER_RATE: None}, default=True)
         until(admin.default_broker_configs, lambda found: found == {})
 
 
-def test_static_and_default_values_are_told_apart_from_dynamic_ones(admin: KafkaAdmin) -> None:
+def test_static_and_default_values_are_distinguished_from_dynamic_ones(admin: KafkaAdmin) -> None:
     described = admin.broker_configs([1001], ["log.segment.bytes", "log.flush.interval.ms", "node.id"]).values[1001]
     assert described["log.segment.bytes"].source is ConfigSource.STATIC_BROKER_CONFIG
     assert described["log.flush.interval.ms"].source is ConfigSource.DEFAULT_CONFIG
-    assert all(value.standing is None and value.default is None for value in described.values())
+    assert all(value.current is None and value.default is None for value in described.values())
     assert admin.broker_configs([1001], None).values[1001].keys() > described.keys()
 
 
 @pytest.mark.parametrize("value", ["-1", "fast", ""])
-def test_a_rate_that_kafka_refuses_is_invalid_and_nothing_of_its_request_is_done(admin: KafkaAdmin, value: str) -> None:
+def test_rate_refused_by_kafka_is_invalid_and_its_request_changes_nothing(admin: KafkaAdmin, value: str) -> None:
     with pytest.raises(Invalid, match=r"broker 1001: .+ Fix: ") as caught:
         admin.alter_broker_configs(1001, [set_to(FOLLOWER_RATE, "5"), set_to(LEADER_RATE, value)])
     assert LEADER_RATE in str(caught.value)
     assert rates(admin, 1001) == {}
 
 
-def test_a_broker_that_nobody_knows_costs_the_others_nothing(admin: KafkaAdmin) -> None:
+def test_unknown_broker_does_not_affect_the_others(admin: KafkaAdmin) -> None:
     answers = admin.broker_configs([1001, 4711, 1002])
     assert answers.values.keys() == {1001, 1002}
     assert isinstance(answers.failures[4711], Unavailable)
@@ -249,7 +251,7 @@ def test_a_broker_that_nobody_knows_costs_the_others_nothing(admin: KafkaAdmin) 
         admin.alter_broker_configs(4711, [set_to(LEADER_RATE, "1")])
 
 
-def test_lists_grow_and_shrink_by_entries_and_one_refused_topic_stops_no_other(
+def test_list_entries_are_appended_and_removed_and_a_refused_topic_stops_no_other(
     each_cluster: KafkaCluster, admin: KafkaAdmin
 ) -> None:
     topic, other = "admin-lists", "admin-other-lists"
@@ -288,9 +290,7 @@ def test_lists_grow_and_shrink_by_entries_and_one_refused_topic_stops_no_other(
             each_cluster.delete_topic(name)
 
 
-def test_a_list_that_kafka_cannot_take_is_refused_before_it_is_sent(
-    each_cluster: KafkaCluster, admin: KafkaAdmin
-) -> None:
+def test_list_beyond_kafkas_limit_is_refused_before_the_request(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
     """Kafka answers by closing the connection, and all other topics of the request with it."""
     topic, other = "admin-long-list", "admin-short-list"
     for name in (topic, other):
@@ -303,7 +303,7 @@ def test_a_list_that_kafka_cannot_take_is_refused_before_it_is_sent(
             {topic: [set_to(LEADER_REPLICAS, too_long)], other: [set_to(LEADER_REPLICAS, fits)]}
         )
         assert refused.keys() == {topic}
-        assert f"Kafka takes at most {MAX_VALUE_BYTES}" in str(refused[topic])
+        assert f"Kafka accepts {MAX_VALUE_BYTES}" in str(refused[topic])
         until(lambda: lists(admin, other), lambda found: found == {LEADER_REPLICAS: fits})
         assert lists(admin, topic) == {}
     finally:
@@ -311,7 +311,7 @@ def test_a_list_that_kafka_cannot_take_is_refused_before_it_is_sent(
             each_cluster.delete_topic(name)
 
 
-def test_a_topic_that_kafka_cannot_describe_hides_no_other(kafka_cluster: ZooKeeperModeCluster) -> None:
+def test_topic_that_kafka_cannot_describe_does_not_hide_others(kafka_cluster: ZooKeeperModeCluster) -> None:
     """A list that was written to ZooKeeper may be too long for every admin client (kafka-facts 26)."""
     names = [f"admin-described-{n}" for n in range(5)]
     for name in names:
@@ -350,7 +350,7 @@ def test_many_threads_share_one_client(admin: KafkaAdmin) -> None:
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """Two brokers with a port for everybody, one for users, one for TLS, and one for users by TLS."""
+    """Two brokers, each with four ports: plain text, SASL, TLS, and SASL over TLS."""
 
     cluster: KraftCluster
     users: tuple[str, ...]
@@ -422,7 +422,7 @@ def _add_scram_users(cluster: KraftCluster) -> None:
     until(added, lambda problem: not problem)
 
 
-def test_what_others_have_set_is_byte_identical_afterwards(house: House) -> None:
+def test_configs_of_other_parties_stay_byte_identical(house: House) -> None:
     """D13: the original wrote back what it had read, and turned a secret into its mask."""
     secret = "listener.name.internal.plain.sasl.jaas.config"
     others = {secret: f'{PLAIN} required user_alice="s3cret" user_carol="hush";', "max.connections": "999"}
@@ -442,7 +442,7 @@ def test_what_others_have_set_is_byte_identical_afterwards(house: House) -> None
         house.cluster.set_configs_as_a_user(dict.fromkeys(others), broker_id=1)
 
 
-def test_a_frozen_broker_costs_only_itself_its_deadline(house: House) -> None:
+def test_frozen_broker_exhausts_only_its_own_deadline(house: House) -> None:
     frozen = house.cluster.brokers[2].process
     with closing(house.admin()) as admin:
         assert admin.brokers() == {1, 2}
@@ -467,7 +467,7 @@ def test_a_frozen_broker_costs_only_itself_its_deadline(house: House) -> None:
         admin.alter_broker_configs(2, [deletion(LEADER_RATE)])
 
 
-def test_a_killed_broker_is_unreachable_until_it_returns(house: House) -> None:
+def test_killed_broker_is_unreachable_until_it_restarts(house: House) -> None:
     with closing(house.admin()) as admin:
         assert admin.broker_configs([1, 2]).failures == {}
         house.cluster.kill_broker(2)
@@ -482,7 +482,7 @@ def test_a_killed_broker_is_unreachable_until_it_returns(house: House) -> None:
         until(lambda: admin.broker_configs([1, 2]).failures, lambda failures: failures == {})
 
 
-def test_the_throttle_of_a_broker_that_is_down_is_removed_through_the_controller(house: House) -> None:
+def test_throttle_of_a_stopped_broker_is_removed_through_the_controller(house: House) -> None:
     """KIP-919. Without it the broker would come back throttled."""
     with closing(house.admin()) as admin:
         admin.alter_broker_configs(2, [set_to(LEADER_RATE, "1000"), set_to(FOLLOWER_RATE, "2000")])
@@ -503,12 +503,12 @@ def test_the_throttle_of_a_broker_that_is_down_is_removed_through_the_controller
         until(lambda: rates(admin, 2), lambda found: found == {})
 
 
-def test_without_controllers_that_can_be_asked_nothing_is_said_to_have_been_done(house: House) -> None:
+def test_without_reachable_controllers_no_write_is_reported_as_done(house: House) -> None:
     brokers = servers(house.cluster.bootstrap_servers)
     with closing(KafkaAdmin(KafkaSettings(brokers))) as admin, pytest.raises(Unavailable, match="give kafka-boots"):
         admin.alter_broker_configs_through_controller(1, [deletion(LEADER_RATE)])
     (port,) = free_ports(1)
-    said = f"no controller of 127.0.0.1:{port} is of use: .+ECONNREFUSED"
+    said = f"no controller of 127.0.0.1:{port} is available: .+ECONNREFUSED"
     with (
         closing(KafkaAdmin(KafkaSettings(brokers, (f"127.0.0.1:{port}",)))) as admin,
         pytest.raises(Unavailable, match=said),
@@ -519,7 +519,7 @@ def test_without_controllers_that_can_be_asked_nothing_is_said_to_have_been_done
         admin.alter_broker_configs_through_controller(1, [deletion(LEADER_RATE)])
 
 
-def test_one_server_that_answers_is_enough_to_begin(house: House) -> None:
+def test_one_reachable_bootstrap_server_is_enough(house: House) -> None:
     dead = tuple(f"127.0.0.1:{port}" for port in free_ports(3))
     (alive, *_) = servers(house.cluster.bootstrap_servers)
     for given in ((*dead, alive), (alive, *dead)):
@@ -571,13 +571,15 @@ def test_sasl_and_tls_pass_through_to_every_broker(house: House, port: str, prop
 @pytest.mark.parametrize(
     ("mechanism", "username"), [("PLAIN", "alice"), ("SCRAM-SHA-256", "bob"), ("SCRAM-SHA-512", "nobody")]
 )
-def test_a_wrong_password_is_said_and_not_shown(house: House, mechanism: str, username: str) -> None:
+def test_wrong_password_is_reported_without_showing_it(house: House, mechanism: str, username: str) -> None:
     with closing(connected(house.users, sasl(mechanism, username, "hush-hush"))) as admin:
         for _ in range(2):
-            with pytest.raises(Invalid, match=r"refuses who we are: .*[Aa]uthentication failed.+Fix: sasl") as caught:
+            with pytest.raises(
+                Invalid, match=r"refuses our credentials: .*[Aa]uthentication failed.+Fix: sasl"
+            ) as caught:
                 admin.brokers()
             assert "hush-hush" not in str(caught.value)
-        with pytest.raises(Invalid, match="refuses who we are"):
+        with pytest.raises(Invalid, match="refuses our credentials"):
             admin.alter_broker_configs(1, [set_to(LEADER_RATE, "1")])
 
 
@@ -590,14 +592,12 @@ def test_a_wrong_password_is_said_and_not_shown(house: House, mechanism: str, us
         ("users", {"security.protocol": "SSL", **TRUST}, "is unreachable"),
     ],
 )
-def test_a_protocol_that_is_not_that_of_the_port_is_said(
-    house: House, port: str, properties: dict[str, str], said: str
-) -> None:
+def test_wrong_protocol_for_a_port_is_reported(house: House, port: str, properties: dict[str, str], said: str) -> None:
     with closing(connected(getattr(house, port), properties)) as admin, pytest.raises(Unavailable, match=said):
         admin.brokers(timeout=SHORT)
 
 
-def test_a_closed_client_leaves_no_thread_and_answers_no_more(house: House) -> None:
+def test_closed_client_leaves_no_thread_and_refuses_calls(house: House) -> None:
     def ours() -> list[str]:
         return [t.name for t in threading.enumerate() if t.name.startswith(("kafka-io-autothrottle", "kafka-close"))]
 

@@ -9,25 +9,27 @@ import uuid
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 
-from autothrottle.adapters.growth import GrowthReader
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
 from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
 from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
 from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
-from autothrottle.adapters.progress import ProgressReader
-from autothrottle.adapters.zookeeper.ledger_reader import LedgerReader
+from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
+from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
+from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper.snapshots import ZooKeeperSnapshots
-from autothrottle.core.fetching import FetchSettings
-from autothrottle.core.flows import Flow, FlowProgress, LandedMark
-from autothrottle.core.progress import LogSizes, remainder
-from autothrottle.core.topology import Snapshot, TopicReassignment
-from autothrottle.lab.kafka import KafkaCluster
-from autothrottle.lab.kafka_zookeeper import ZooKeeperModeCluster
-from autothrottle.lab.traffic import fill
-from autothrottle.lab.zookeeper import ZooKeeperServer
-from autothrottle.ports.cluster import SnapshotSource
+from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerReader
+from autothrottle.core.cluster.fetch_settings import FetchSettings
+from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress
+from autothrottle.core.cluster.log_sizes import LogSizes
+from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
+from autothrottle.core.forecast.progress import remainder
+from autothrottle.ports.kafka import SnapshotSource
+from autothrottle_lab.observation.traffic import fill
+from autothrottle_lab.servers.kafka import KafkaCluster
+from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
+from tests.server_fixtures import repeat_on_kraft, repeat_on_zookeeper
 from tests.system.zookeeper_tree import session
 
 MB = 1_000_000
@@ -35,7 +37,7 @@ TIMEOUT = timedelta(seconds=30)
 SIDES = {1001: "leader.replication.throttled", 1004: "follower.replication.throttled"}
 FLOW = Flow(1001, 1004)
 BESIDE = 10 * MB
-"""What clients bring to each partition while the move goes on."""
+"""What clients produce to each partition during the reassignment."""
 
 
 @contextlib.contextmanager
@@ -62,7 +64,7 @@ def on_disk(cluster: KafkaCluster, broker_id: int, name: str) -> dict[tuple[str,
     return {row: size for row, size in cluster.log_bytes(broker_id).items() if row[0] == name}
 
 
-def test_sizes_are_those_on_disk_and_each_has_the_time_of_its_answer(each_cluster: KafkaCluster) -> None:
+def test_sizes_match_the_disk_and_carry_the_time_of_the_answer(each_cluster: KafkaCluster) -> None:
     assignment = {0: [1001, 1002], 1: [1002, 1003]}
     with topic(each_cluster, assignment, 20 * MB) as name, admin(each_cluster) as kafka:
         began = datetime.now(UTC)
@@ -79,14 +81,15 @@ def test_sizes_are_those_on_disk_and_each_has_the_time_of_its_answer(each_cluste
         assert read.brokers[1004].sizes == {}
 
 
-def test_only_what_is_wanted_is_told(each_cluster: KafkaCluster) -> None:
+def test_only_requested_log_sizes_are_returned(each_cluster: KafkaCluster) -> None:
     assignment = {0: [1001, 1002], 1: [1001, 1003]}
     with topic(each_cluster, assignment, 1 * MB) as name, admin(each_cluster) as kafka:
         read = KafkaLogSizes(kafka).fetch_log_sizes({1001: {name: [1], "never-made": [0]}}, TIMEOUT)
         assert read.brokers[1001].sizes.keys() == {(name, 1)}
 
 
-def test_a_broker_that_is_down_costs_only_itself(each_cluster: KafkaCluster) -> None:
+@repeat_on_zookeeper
+def test_stopped_broker_fails_alone(each_cluster: KafkaCluster) -> None:
     with topic(each_cluster, {0: [1001, 1002]}, 1 * MB) as name, admin(each_cluster) as kafka:
         each_cluster.kill_broker(1005)
         try:
@@ -99,7 +102,8 @@ def test_a_broker_that_is_down_costs_only_itself(each_cluster: KafkaCluster) -> 
         assert "1005" in read.problems[1005] or "127.0.0.1" in read.problems[1005]
 
 
-def test_a_broker_that_hangs_delays_nobodys_answer_but_its_own(each_cluster: KafkaCluster) -> None:
+@repeat_on_kraft
+def test_hanging_broker_delays_only_its_own_answer(each_cluster: KafkaCluster) -> None:
     with topic(each_cluster, {0: [1001, 1002]}, 1 * MB) as name, admin(each_cluster) as kafka:
         sizes = KafkaLogSizes(kafka)
         wanted = {b: {name: [0]} for b in (1001, 1002, 1005)}
@@ -127,9 +131,11 @@ def test_a_broker_that_hangs_delays_nobodys_answer_but_its_own(each_cluster: Kaf
 def throttled(cluster: KafkaCluster, name: str, rate: int) -> Iterator[None]:
     """Throttle the copying of the one partition from 1001 to 1004 for as long as this lasts."""
     lists: dict[str, str | None] = {f"{side}.replicas": f"0:{broker_id}" for broker_id, side in SIDES.items()}
+    cluster.set_configs_as_a_user(lists, topic=name)
     for broker_id, side in SIDES.items():
         cluster.set_configs_as_a_user({f"{side}.rate": str(rate)}, broker_id=broker_id)
-    cluster.set_configs_as_a_user(lists, topic=name)
+    for broker_id, side in SIDES.items():  # a broker applies configs in their order: the rate last
+        eventually(lambda b=broker_id, s=side: cluster.described_configs(b).get(f"{s}.rate") == str(rate))  # type: ignore[misc]
     try:
         yield
     finally:
@@ -161,9 +167,9 @@ class Reader(ProgressReader):
         self,
         reassignments: tuple[TopicReassignment, ...],
         brokers: Collection[int],
-        unmoved_until: datetime | None = None,
+        unchanged_until: datetime | None = None,
     ) -> None:
-        super().follow(reassignments, brokers, unmoved_until)
+        super().follow(reassignments, brokers, unchanged_until)
         self.told.set()
 
 
@@ -192,7 +198,7 @@ class Watched:
             self.seen.append(found)
         return found
 
-    def grown(self, after: datetime) -> dict[int, tuple[int, int]]:
+    def produced(self, after: datetime) -> dict[int, tuple[int, int]]:
         """(led, received) of both ends, as they were read after a moment; a broker that was not is absent."""
         self.look()
         assert self.snapshot.progress is not None
@@ -201,11 +207,11 @@ class Watched:
 
 
 def clients_bring_more_than_lands(cluster: KafkaCluster, watched: Watched) -> None:
-    """Produce to both ends; what the move itself brings is no growth of theirs."""
+    """Produce to both brokers: their growth excludes the bytes of the reassignment itself."""
     with topic(cluster, {0: [1001, 1004], 1: [1004, 1001]}, 1000) as beside:
         created = datetime.now(UTC)
-        eventually(lambda: watched.grown(created).keys() == SIDES.keys(), 60)
-        known = watched.grown(created)
+        eventually(lambda: watched.produced(created).keys() == SIDES.keys(), 60)
+        known = watched.produced(created)
         size = on_disk(cluster, 1001, beside)[beside, 0]
         fill(cluster, beside, BESIDE)
         produced = on_disk(cluster, 1001, beside)[beside, 0] - size
@@ -214,7 +220,7 @@ def clients_bring_more_than_lands(cluster: KafkaCluster, watched: Watched) -> No
         expected = {b: (led + produced, received + 2 * produced) for b, (led, received) in known.items()}
 
         def are_counted() -> bool:
-            found = watched.grown(created)
+            found = watched.produced(created)
             ends = [(found[b], expected[b]) for b in SIDES]
             return all(abs(count - wanted) < MB for end in ends for count, wanted in zip(*end, strict=True))
 
@@ -229,11 +235,11 @@ def follow_to_the_end(
     watched = Watched(source)
     assert reader.told.wait(60)
     with slow_move(cluster, name, 1 * MB):
-        eventually(lambda: (found := watched.look()) and found.bytes_landed > 0, 60)
+        eventually(lambda: (found := watched.look()) and found.bytes_copied > 0, 60)
         if until_eta:
             clients_bring_more_than_lands(cluster, watched)
         # Nothing is produced: what has landed and what is left are the leader's log, of one reading.
-        assert {seen.bytes_landed + seen.bytes_left for seen in watched.seen} == {size}
+        assert {seen.bytes_copied + seen.bytes_left for seen in watched.seen} == {size}
         if until_eta:
             eventually(lambda: watched.look() and (left := remainder(watched.snapshot)) and left.eta, 90)
             left = remainder(watched.snapshot)
@@ -241,19 +247,20 @@ def follow_to_the_end(
             assert 0 < left.bytes_left < size
             assert left.at < left.eta < left.at + timedelta(minutes=10)
         assert (name, 0) in cluster.reassigning()
-    eventually(lambda: (found := watched.look()) and found.bytes_landed == size, 60)
-    counts = [seen.bytes_landed for seen in watched.seen]
+    eventually(lambda: (found := watched.look()) and found.bytes_copied == size, 60)
+    counts = [seen.bytes_copied for seen in watched.seen]
     assert counts == sorted(counts)
     assert len({seen.since for seen in watched.seen}) == 1
     # It was seen not to move before: what landed, landed since.
-    assert watched.seen[-1].recent[0] == LandedMark(watched.seen[-1].since, 0)
+    assert watched.seen[-1].recent[0] == CopiedMark(watched.seen[-1].since, 0)
     assert watched.seen[-1].bytes_left == 0
-    assert watched.seen[-1].bytes_grown == 0
+    assert watched.seen[-1].bytes_produced == 0
     eventually(lambda: watched.look() and watched.snapshot.reassignments == (), 60)
     assert remainder(watched.snapshot) is None
 
 
-def test_the_progress_of_a_move_is_in_every_snapshot_until_it_has_all_landed(
+@repeat_on_zookeeper
+def test_snapshots_report_progress_until_all_bytes_are_replicated(
     each_cluster: KafkaCluster, zookeeper: ZooKeeperServer
 ) -> None:
     own = OwnPaths(f"/progress-{uuid.uuid4().hex[:8]}")
@@ -268,7 +275,9 @@ def test_the_progress_of_a_move_is_in_every_snapshot_until_it_has_all_landed(
         follow_to_the_end(each_cluster, name, source, reader, until_eta=True)
 
 
-def test_so_it_is_in_zookeeper_mode(kafka_cluster: ZooKeeperModeCluster, zookeeper: ZooKeeperServer) -> None:
+def test_zookeeper_snapshots_report_progress_until_all_bytes_are_replicated(
+    kafka_cluster: ZooKeeperModeCluster, zookeeper: ZooKeeperServer
+) -> None:
     own = OwnPaths(f"/progress-{uuid.uuid4().hex[:8]}")
     with (
         topic(kafka_cluster, {0: [1001]}, 60 * MB) as name,
@@ -280,7 +289,8 @@ def test_so_it_is_in_zookeeper_mode(kafka_cluster: ZooKeeperModeCluster, zookeep
         follow_to_the_end(kafka_cluster, name, source, reader, until_eta=False)
 
 
-def test_what_a_broker_lacks_that_catches_up_is_in_every_snapshot_until_it_is_in_sync(
+@repeat_on_kraft
+def test_snapshots_report_the_missing_bytes_of_a_broker_until_it_is_in_sync(
     each_cluster: KafkaCluster, zookeeper: ZooKeeperServer
 ) -> None:
     own = OwnPaths(f"/progress-{uuid.uuid4().hex[:8]}")
@@ -303,27 +313,27 @@ def test_what_a_broker_lacks_that_catches_up_is_in_every_snapshot_until_it_is_in
             each_cluster.stop_broker(1004)
             try:
                 fill(each_cluster, name, 40 * MB)
-                assert look() is None, "it is down, and nobody knows what it has"
+                assert look() is None, "a stopped broker has no progress"
             finally:
                 each_cluster.start_broker(1004)
-            eventually(lambda: (found := look()) and 0 < found.bytes_landed < found.bytes_left, 60)
+            eventually(lambda: (found := look()) and 0 < found.bytes_copied < found.bytes_left, 60)
         each_cluster.wait_until_in_sync([name])
         eventually(lambda: (found := look()) and found.bytes_left == 0 and found.at > found.since, 60)
         last = look()
         assert last is not None
-        assert 30 * MB < last.bytes_landed - last.recent[0].bytes_landed <= 42 * MB, "the 10 MB of before did not land"
+        assert 30 * MB < last.bytes_copied - last.recent[0].bytes_copied <= 42 * MB, "the 10 MB of before did not land"
 
 
-def test_a_snapshot_waits_for_no_broker_that_tells_no_sizes(
+def test_snapshot_does_not_wait_for_a_broker_without_log_sizes(
     kafka_cluster: ZooKeeperModeCluster, zookeeper: ZooKeeperServer
 ) -> None:
     own = OwnPaths(f"/progress-{uuid.uuid4().hex[:8]}")
-    nobody = KafkaAdmin(KafkaSettings(("127.0.0.1:9",)))
+    unreachable = KafkaAdmin(KafkaSettings(("127.0.0.1:9",)))
     with (
         topic(kafka_cluster, {0: [1001]}, 60 * MB) as name,
-        contextlib.closing(nobody),
+        contextlib.closing(unreachable),
         session(zookeeper) as client,
-        followed(nobody) as reader,
+        followed(unreachable) as reader,
         contextlib.closing(ZooKeeperSnapshots(client, KafkaPaths(""), own, reader)) as source,
         slow_move(kafka_cluster, name, 1 * MB),
     ):
@@ -336,14 +346,14 @@ def test_a_snapshot_waits_for_no_broker_that_tells_no_sizes(
         assert time.monotonic() - began < 15
 
 
-def test_the_settings_in_force_of_brokers_and_topics_are_told_and_those_of_nobody_are_not(
+def test_fetch_settings_are_returned_for_existing_brokers_and_topics_only(
     each_cluster: KafkaCluster,
 ) -> None:
     plain, strict = (f"settings-{uuid.uuid4().hex[:8]}" for _ in range(2))
     each_cluster.create_topic(plain, {0: [1001]})
     each_cluster.create_topic(strict, {0: [1001, 1002]}, {"min.insync.replicas": "2"})
     with admin(each_cluster) as kafka:
-        found = KafkaFetchSettings(kafka).fetch_settings([1001, 1002, 4711], [plain, strict, "nobody-s"], TIMEOUT)
+        found = KafkaFetchSettings(kafka).fetch_settings([1001, 1002, 4711], [plain, strict, "missing-topic"], TIMEOUT)
     assert found.brokers == {b: FetchSettings(524_288, 11) for b in (1001, 1002)}, "as these brokers are configured"
     assert found.min_in_sync_replicas == {plain: 1, strict: 2}
     for name in (plain, strict):

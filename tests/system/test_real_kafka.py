@@ -9,14 +9,21 @@ from pathlib import Path
 import pytest
 
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
-from autothrottle.lab.kafka import KafkaCluster, Partition
-from autothrottle.lab.kafka_zookeeper import ZooKeeperModeCluster
-from autothrottle.lab.kraft import CONTROLLER_ID, KraftCluster
-from autothrottle.lab.metadata_log import BrokerFenced, ConfigWritten, MetadataLog, PartitionWritten, TopicDeleted
-from autothrottle.lab.processes import scratch_directory
-from autothrottle.lab.traffic import BrokerCounters, ClientLoad, Counters, fill
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle_lab.observation.metadata_log import (
+    BrokerFenced,
+    ConfigWritten,
+    MetadataLog,
+    PartitionWritten,
+    TopicDeleted,
+)
+from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, TrafficCounters, fill
+from autothrottle_lab.servers.kafka import KafkaCluster, Partition
+from autothrottle_lab.servers.kafka_kraft import CONTROLLER_ID, KraftCluster
+from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
+from autothrottle_lab.servers.processes import scratch_directory
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
+from tests.server_fixtures import repeat_on_kraft, repeat_on_zookeeper
 
 MB = 1_000_000
 LEADER_RATE = "leader.replication.throttled.rate"
@@ -41,6 +48,8 @@ def throttled(cluster: KafkaCluster, topic: str, rate: int, leader: int, followe
     cluster.set_configs_as_a_user(lists, topic=topic)
     for broker_id, side in sides.items():
         cluster.set_configs_as_a_user({f"{side}.rate": str(rate)}, broker_id=broker_id)
+    for broker_id, side in sides.items():  # a broker applies configs in their order: the rate last
+        eventually(lambda b=broker_id, s=side: cluster.described_configs(b).get(f"{s}.rate") == str(rate))  # type: ignore[misc]
     try:
         yield
     finally:
@@ -63,6 +72,7 @@ def test_the_controller_is_a_process_of_its_own_and_knows_every_broker(kraft_clu
     assert kraft_cluster.metadata.brokers() == set(kraft_cluster.brokers)
 
 
+@repeat_on_zookeeper
 def test_a_stopped_broker_keeps_its_log_and_catches_up(each_cluster: KafkaCluster) -> None:
     with topic(each_cluster, "restarted", {0: [1001, 1005]}) as name:
         fill(each_cluster, name, 2 * MB)
@@ -76,6 +86,7 @@ def test_a_stopped_broker_keeps_its_log_and_catches_up(each_cluster: KafkaCluste
         each_cluster.wait_until_in_sync([name])
 
 
+@repeat_on_kraft
 def test_a_killed_broker_starts_again_once_its_session_is_over(each_cluster: KafkaCluster) -> None:
     with topic(each_cluster, "killed", {0: [1005, 1001]}) as name:
         each_cluster.kill_broker(1005)
@@ -98,6 +109,7 @@ def test_a_cluster_below_a_chroot_leaves_nothing_behind(fresh_zookeeper: ZooKeep
     assert "/brokers" not in written
 
 
+@pytest.mark.repeat
 def test_the_last_kafka_with_zookeeper_runs_without_it_too() -> None:
     with scratch_directory() as directory:
         with KraftCluster(directory, (7,), version="3.9.2") as cluster:
@@ -114,6 +126,7 @@ def test_a_broker_cannot_have_the_controllers_id() -> None:
         KraftCluster(directory, (1, CONTROLLER_ID))
 
 
+@pytest.mark.repeat
 def test_the_oldest_kafka_starts_and_moves_a_partition(fresh_zookeeper: ZooKeeperServer) -> None:
     with (
         scratch_directory() as directory,
@@ -185,10 +198,11 @@ def test_a_second_reassignment_through_the_znode_waits_for_the_first(kafka_clust
         assert kafka_cluster.partitions([name])[name, 0].replicas == (1004,)
 
 
-def test_a_throttle_set_by_a_user_holds_the_byte_rate(each_cluster: KafkaCluster) -> None:
-    rate = 4 * MB
+@repeat_on_zookeeper
+def test_throttle_set_by_a_user_limits_the_byte_rate(each_cluster: KafkaCluster) -> None:
+    rate, size = 2 * MB, 40 * MB
     with topic(each_cluster, "throttled", {0: [1001]}) as name, BrokerCounters(each_cluster) as counters:
-        fill(each_cluster, name, 80 * MB)
+        fill(each_cluster, name, size)
         before = counters.sample()
         with throttled(each_cluster, name, rate, 1001, (1004,)):
             began = time.monotonic()
@@ -197,7 +211,7 @@ def test_a_throttle_set_by_a_user_holds_the_byte_rate(each_cluster: KafkaCluster
             seconds = time.monotonic() - began
         after = counters.sample()
     received = after[1004].rx_bytes - before[1004].rx_bytes
-    assert received == pytest.approx(80 * MB, rel=0.02)
+    assert received == pytest.approx(size, rel=0.02)
     assert after[1001].tx_bytes - before[1001].tx_bytes == pytest.approx(received, rel=0.02)
     # A meter that has been idle lets a whole window through at once (11 to 12 s of the rate), and then the rate.
     # Without a throttle all of it takes a second or two.
@@ -271,7 +285,7 @@ def test_configs_are_those_of_one_entity(kraft_cluster: KraftCluster, of: dict[s
 # What a controller wrote
 
 
-def test_the_controllers_log_tells_every_change_in_order(kraft_cluster: KraftCluster) -> None:
+def test_metadata_log_contains_every_change_in_order(kraft_cluster: KraftCluster) -> None:
     log = kraft_cluster.metadata
     before = log.last_offset()
     kraft_cluster.create_topic("told", {0: [1001]}, {LEADER_REPLICAS: "0:1001"})
@@ -296,7 +310,7 @@ def test_the_controllers_log_tells_every_change_in_order(kraft_cluster: KraftClu
     assert all(a.offset < b.offset and a.time <= b.time for a, b in pairwise(records))
 
 
-def test_a_log_that_is_still_being_written_is_read_as_far_as_it_is_whole(
+def test_growing_metadata_log_is_read_up_to_the_last_complete_record(
     kraft_cluster: KraftCluster, tmp_path: Path
 ) -> None:
     (segment,) = (kraft_cluster.controller.logs / "__cluster_metadata-0").glob("*.log")
@@ -317,7 +331,7 @@ def test_a_log_that_is_still_being_written_is_read_as_far_as_it_is_whole(
 
 
 def test_client_load_is_followed_by_the_counters_of_every_broker(each_cluster: KafkaCluster) -> None:
-    samples: list[Mapping[int, Counters]] = []
+    samples: list[Mapping[int, TrafficCounters]] = []
     assignment = {0: [1001, 1002], 1: [1003, 1002]}
     with topic(each_cluster, "loaded", assignment) as name, BrokerCounters(each_cluster) as counters:
         before = counters.sample()
@@ -343,9 +357,9 @@ def test_client_load_is_followed_by_the_counters_of_every_broker(each_cluster: K
     first, second = logs[1001][name, 0], logs[1003][name, 1]
     assert first == pytest.approx(sent[1001], rel=0.05)
     assert second == pytest.approx(sent[1003], rel=0.05)
-    grown = {b: (after[b].rx_bytes - before[b].rx_bytes, after[b].tx_bytes - before[b].tx_bytes) for b in after}
+    produced = {b: (after[b].rx_bytes - before[b].rx_bytes, after[b].tx_bytes - before[b].tx_bytes) for b in after}
     idle = (0, 0)
-    assert grown == {
+    assert produced == {
         **{1001: (first, first), 1002: (first + second, 0), 1003: (second, second)},
         **{1004: idle, 1005: idle},
     }

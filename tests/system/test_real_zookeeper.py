@@ -14,9 +14,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError
 
 from autothrottle.core.errors import Missing, Unavailable
-from autothrottle.lab.jars import kafka_jars, require_java
-from autothrottle.lab.processes import free_ports
-from autothrottle.lab.zookeeper import Operation, ZooKeeperServer
+from autothrottle_lab.servers.jars import kafka_jars, require_java
+from autothrottle_lab.servers.processes import free_ports
+from autothrottle_lab.servers.zookeeper import Operation, ZooKeeperServer
 from tests.builders import eventually
 
 
@@ -61,7 +61,7 @@ def test_writes_are_read_back_in_the_order_in_which_they_became_true(zookeeper: 
     assert told[0].zxid > before
 
 
-def test_a_refused_multi_is_not_among_what_was_applied(zookeeper: ZooKeeperServer) -> None:
+def test_refused_multi_is_not_among_the_applied_transactions(zookeeper: ZooKeeperServer) -> None:
     before = zookeeper.last_zxid()
     with client_of(zookeeper) as client:
         client.create("/refused", b"kept")
@@ -99,12 +99,12 @@ def test_a_session_of_two_seconds_is_granted_and_takes_its_nodes_along(
     assert last.operations == (Operation("delete", "/mine"),)
 
 
-def test_a_frozen_server_says_nothing_and_goes_on_when_thawed(fresh_zookeeper: ZooKeeperServer) -> None:
-    assert fresh_zookeeper.say("ruok") == "imok"
+def test_frozen_server_is_silent_and_continues_when_thawed(fresh_zookeeper: ZooKeeperServer) -> None:
+    assert fresh_zookeeper.four_letter_word("ruok") == "imok"
     fresh_zookeeper.freeze()
-    assert fresh_zookeeper.say("ruok", timeout_seconds=0.5) == ""
+    assert fresh_zookeeper.four_letter_word("ruok", timeout_seconds=0.5) == ""
     fresh_zookeeper.thaw()
-    eventually(lambda: fresh_zookeeper.say("ruok") == "imok")
+    eventually(lambda: fresh_zookeeper.four_letter_word("ruok") == "imok")
 
 
 def test_a_killed_server_comes_back_with_all_it_had_confirmed(fresh_zookeeper: ZooKeeperServer) -> None:
@@ -120,12 +120,12 @@ def test_a_killed_server_comes_back_with_all_it_had_confirmed(fresh_zookeeper: Z
         assert {f"kept-{number}" for number in range(50)} <= set(client.get_children("/"))
 
 
-def test_a_server_does_not_outlive_a_process_that_is_killed() -> None:
+def test_server_ends_with_a_killed_parent_process() -> None:
     """A test run ended by SIGKILL, as a time-out in CI does, must leave neither process nor directory."""
     code = (
         "import time\n"
-        "from autothrottle.lab.processes import scratch_directory\n"
-        "from autothrottle.lab.zookeeper import ZooKeeperServer\n"
+        "from autothrottle_lab.servers.processes import scratch_directory\n"
+        "from autothrottle_lab.servers.zookeeper import ZooKeeperServer\n"
         "with scratch_directory() as directory, ZooKeeperServer(directory) as server:\n"
         "    print(server.process.pid, directory, flush=True)\n"
         "    time.sleep(600)\n"

@@ -16,16 +16,22 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from autothrottle.core.configs import ReplicaRole
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.errors import Invalid, Missing, Unavailable
-from autothrottle.core.flows import Flow
-from autothrottle.core.loads import MEGABYTE, Capacity
-from autothrottle.core.simulated_partition import SimulatedPartition
-from autothrottle.core.simulation import Cluster, SimulatedBroker
-from autothrottle.lab.processes import free_ports
-from autothrottle.lab.scenario import demo_scenario, parse_reassignment, read_cluster, reassignment_document
-from autothrottle.lab.simulated import CountersEndpoint, SimulatedKafka
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle.core.traffic.loads import Capacity
+from autothrottle.core.units import MEGABYTE
+from autothrottle_lab.emulators.kafka import CountersEndpoint, SimulatedKafka
+from autothrottle_lab.emulators.kafka_scenario import (
+    demo_scenario,
+    parse_reassignment,
+    read_cluster,
+    reassignment_document,
+)
+from autothrottle_lab.servers.processes import free_ports
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
+from autothrottle_lab.simulation.partition import SimulatedPartition
 from tests.builders import eventually
 
 LINK = 100 * MEGABYTE
@@ -35,7 +41,7 @@ LEADER_LIST = ReplicaRole.LEADER.replicas_key
 
 
 class Operator:
-    """Somebody with a ZooKeeper client who reads and writes what Kafka's own tools do, under one prefix."""
+    """An operator with a ZooKeeper client, who reads and writes as Kafka's tools do, under one prefix."""
 
     def __init__(self, connect: str, prefix: str) -> None:
         self.prefix = prefix
@@ -195,10 +201,10 @@ def test_a_config_takes_effect_with_its_notification_and_not_before(
 
 
 def rate_of(cluster: Cluster, broker_id: int) -> int | None:
-    return cluster.brokers[broker_id].rx.rate
+    return cluster.brokers[broker_id].inbound.rate
 
 
-def test_configs_that_stand_at_the_start_are_in_force(zookeeper: ZooKeeperServer, operator: Operator) -> None:
+def test_configs_present_at_the_start_are_in_force(zookeeper: ZooKeeperServer, operator: Operator) -> None:
     operator.set_config("brokers/3", {FOLLOWER_RATE: "7000000", "log.cleaner.threads": "2"})
     operator.set_config("topics/t", {FOLLOWER_LIST: "*"})
     cluster = small_cluster()
@@ -228,10 +234,10 @@ def test_a_broker_without_a_rate_of_its_own_has_the_clusters_default(
     ("config", "said"),
     [
         ({FOLLOWER_RATE: "fast"}, "fast"),
-        ({FOLLOWER_RATE: 5}, "no string"),
+        ({FOLLOWER_RATE: 5}, "not a string"),
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused_and_the_old_one_stands(
+def test_invalid_config_is_refused_and_the_old_one_stays(
     zookeeper: ZooKeeperServer,
     operator: Operator,
     caplog: pytest.LogCaptureFixture,
@@ -249,7 +255,7 @@ def test_a_config_that_makes_no_sense_is_refused_and_the_old_one_stands(
     assert any(r.levelno == logging.WARNING and said in r.getMessage() for r in caplog.records)
 
 
-def test_a_list_that_is_no_list_leaves_the_old_one_in_force(
+def test_malformed_list_leaves_the_old_one_in_force(
     zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = small_cluster()
@@ -298,7 +304,7 @@ def test_a_malformed_notification_is_refused_and_does_not_stop_the_next(
         operator.notify(content)
         operator.set_config("brokers/3", {FOLLOWER_RATE: "9000000"})
         eventually(lambda: rate_of(cluster, 3) == 9_000_000)
-    assert "Notification config_change_" in caplog.text
+    assert "notification config_change_" in caplog.text
 
 
 def test_an_impossible_reassignment_leaves_the_node_and_the_others_move(
@@ -317,7 +323,7 @@ def test_a_reassignment_that_cannot_be_read_is_ignored(
 ) -> None:
     with live(zookeeper, operator, small_cluster(20 * MEGABYTE)):
         operator.write("/admin/reassign_partitions", b'{"version":1,')
-        eventually(lambda: "reassignment is ignored" in caplog.text)
+        eventually(lambda: "Ignoring the reassignment" in caplog.text)
         assert operator.read("/brokers/topics/t")["adding_replicas"] == {}
         operator.write("/admin/reassign_partitions", json.dumps(reassignment_document(MOVES)).encode())
         eventually(lambda: not operator.exists("/admin/reassign_partitions"))
@@ -331,7 +337,7 @@ def test_samples_are_cumulative_and_carry_their_time(zookeeper: ZooKeeperServer,
     with SimulatedKafka(zookeeper.connect, cluster, operator.prefix, lambda *sample: samples.append(sample)) as kafka:
         kafka.reassign(MOVES)
         eventually(lambda: len(samples) >= 30)
-    of_broker_3 = [(at, rx) for broker_id, at, _, rx in samples if broker_id == 3]
+    of_broker_3 = [(at, inbound) for broker_id, at, _, inbound in samples if broker_id == 3]
     assert {broker_id for broker_id, *_ in samples} == {1, 2, 3}
     assert began - 0.5 <= of_broker_3[0][0] <= of_broker_3[-1][0] <= time.time() + 0.5
     assert of_broker_3 == sorted(of_broker_3)
@@ -340,7 +346,7 @@ def test_samples_are_cumulative_and_carry_their_time(zookeeper: ZooKeeperServer,
     assert (after - before) / (last - first) == pytest.approx(LINK, rel=0.1)
 
 
-def test_the_cluster_outlives_its_zookeeper(fresh_zookeeper: ZooKeeperServer) -> None:
+def test_simulated_cluster_survives_a_restart_of_zookeeper(fresh_zookeeper: ZooKeeperServer) -> None:
     operator = Operator(fresh_zookeeper.connect, "")
     cluster = small_cluster(200 * MEGABYTE)
     with SimulatedKafka(fresh_zookeeper.connect, cluster, session_timeout_seconds=2) as kafka:
@@ -366,7 +372,7 @@ def test_it_stops_while_its_zookeeper_is_gone(fresh_zookeeper: ZooKeeperServer) 
     assert time.monotonic() - start < 20
 
 
-def test_a_zookeeper_that_is_not_there_is_named() -> None:
+def test_unreachable_zookeeper_is_named() -> None:
     nowhere = f"127.0.0.1:{free_ports(1)[0]}"
     with pytest.raises(Unavailable, match=nowhere):
         SimulatedKafka(nowhere, small_cluster(), connect_timeout_seconds=1).start()
@@ -380,7 +386,7 @@ def fetch(url: str, body: bytes | None = None) -> Any:
         return json.load(answer)
 
 
-def test_the_counters_say_what_an_observer_needs(zookeeper: ZooKeeperServer, operator: Operator) -> None:
+def test_counters_contain_the_fields_of_the_observer(zookeeper: ZooKeeperServer, operator: Operator) -> None:
     with live(zookeeper, operator, small_cluster(50 * MEGABYTE)) as kafka, CountersEndpoint(kafka) as endpoint:
         fetch(f"{endpoint.url}/reassignments", json.dumps(reassignment_document(MOVES)).encode())
         eventually(lambda: fetch(f"{endpoint.url}/counters")["moving_partitions"] == 0)
@@ -388,10 +394,10 @@ def test_the_counters_say_what_an_observer_needs(zookeeper: ZooKeeperServer, ope
         assert counters["ideal_seconds"] == pytest.approx(2.5)
         assert counters["at"] == pytest.approx(time.time(), abs=2)
         assert counters["unthrottled_bytes"] == 250 * MEGABYTE
-        assert counters["brokers"]["3"]["rx"] == counters["brokers"]["3"]["replication_in"] == 250 * MEGABYTE
+        assert counters["brokers"]["3"]["inbound"] == counters["brokers"]["3"]["replication_in"] == 250 * MEGABYTE
         assert counters["flows"] == [
-            {"leader": 1, "follower": 3, "bytes_landed": 50 * MEGABYTE},
-            {"leader": 2, "follower": 3, "bytes_landed": 200 * MEGABYTE},
+            {"leader": 1, "follower": 3, "bytes_copied": 50 * MEGABYTE},
+            {"leader": 2, "follower": 3, "bytes_copied": 200 * MEGABYTE},
         ]
         for path, body, status in [
             ("/else", None, 404),
@@ -406,7 +412,7 @@ def test_the_counters_say_what_an_observer_needs(zookeeper: ZooKeeperServer, ope
 
 
 def run_main(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "autothrottle.lab.simulated", *arguments]
+    command = [sys.executable, "-m", "autothrottle_lab.emulators.kafka", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -430,7 +436,7 @@ def test_as_a_process_it_runs_the_demo_until_a_signal(
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"brokers": []}', '{"brokers": [{"id": 1}], "partitions": []}'])
-def test_a_scenario_that_makes_no_sense_ends_the_process_with_2(tmp_path: Path, content: str) -> None:
+def test_invalid_scenario_ends_the_process_with_status_2(tmp_path: Path, content: str) -> None:
     scenario = tmp_path / "scenario.json"
     scenario.write_text(content)
     with run_main("--zookeeper", "127.0.0.1:1", "--scenario", str(scenario)) as process:
@@ -453,13 +459,13 @@ def test_the_demo_replaces_a_failed_broker_in_45_to_50_seconds_at_best() -> None
         assert 1000 in moving.replicas
         assert moving.leader in range(1001, 1006)
         assert [1000 if b == 1006 else b for b in target] == list(moving.replicas)
-    cluster.start_reassignment(moves)
+    cluster.submit_reassignment(moves)
     assert 45 <= cluster.ideal_seconds() <= 50
 
 
 def test_the_demos_partitions_join_all_along_and_clients_suffer_without_throttles() -> None:
     cluster = read_cluster(demo_scenario())
-    cluster.start_reassignment(parse_reassignment(json.dumps(demo_scenario()["reassignment"]).encode()))
+    cluster.submit_reassignment(parse_reassignment(json.dumps(demo_scenario()["reassignment"]).encode()))
     left = {}
     while cluster.moving():
         cluster.step(0.1)

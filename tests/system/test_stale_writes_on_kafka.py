@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle.lab.kraft import KraftCluster
-from autothrottle.lab.metadata_log import ConfigWritten, MetadataRecord
-from autothrottle.lab.processes import Process
-from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle_client import AdminClient
+from autothrottle_lab.observation.metadata_log import ConfigWritten, MetadataRecord
+from autothrottle_lab.servers.kafka_kraft import KraftCluster
+from autothrottle_lab.servers.processes import Process
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.system import self_stopping
 from tests.system.recovery_watch import FOLLOWER_RATE, LEADER_RATE, by_admin
@@ -116,7 +116,7 @@ def woken_with_a_stale_write(cluster: KraftCluster, old: Candidate, new: Candida
 
 
 @pytest.mark.timeout(600)
-def test_a_planner_that_wakes_after_its_session_writes_nothing_and_what_was_being_sent_is_repaired(
+def test_planner_woken_after_its_session_writes_nothing_and_a_request_in_flight_is_repaired(
     kraft_cluster: KraftCluster, candidates: tuple[Candidate, Candidate]
 ) -> None:
     first, second = candidates
@@ -132,11 +132,12 @@ def test_a_planner_that_wakes_after_its_session_writes_nothing_and_what_was_bein
 
     offset = woken_with_a_stale_write(kraft_cluster, second, first, "sending", 40 * MB)
     woken = time.time()
-    repaired = f"somebody set a rate of {40 * MB} in place of {40 * MB + 1}; repaired"
+    repaired = f"another party changed the rate from {40 * MB + 1} to {40 * MB}; repaired"
     # Which of its threads runs first when it wakes is left to chance: the one that sends, or the one that gives up.
     given_up = f"brokers/{BROKER}: not written"
     eventually(lambda: written(kraft_cluster, offset, 40 * MB) or given_up in second.log(), LONG)
-    # Who gave up may have sent it all the same. Landing when its throttle has gone it would be left, as somebody's.
+    # A planner that gave up its term may still have sent the request. If it takes effect after the throttle was
+    # removed, it stays and counts as foreign.
     time.sleep(LANDED_SECONDS)
     if stale := written(kraft_cluster, offset, 40 * MB):
         eventually(lambda: repaired in first.log(), LONG)
@@ -155,9 +156,9 @@ def test_a_planner_that_wakes_after_its_session_writes_nothing_and_what_was_bein
 def told(cluster: KraftCluster, stale: Sequence[MetadataRecord], woken: float) -> str:
     if not stale:
         return "0"
-    landed = stale[0]
-    repaired = written(cluster, landed.offset, 40 * MB + 1)[0]
+    copied = stale[0]
+    repaired = written(cluster, copied.offset, 40 * MB + 1)[0]
     return (
-        f"1, landed {landed.time.timestamp() - woken:.3f} s after it woke, "
-        f"repaired {(repaired.time - landed.time).total_seconds():.2f} s later"
+        f"1, landed {copied.time.timestamp() - woken:.3f} s after it woke, "
+        f"repaired {(repaired.time - copied.time).total_seconds():.2f} s later"
     )

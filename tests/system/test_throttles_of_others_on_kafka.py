@@ -1,4 +1,4 @@
-"""Throttles that others set on real Kafka 3.9: those of Kafka's own tool for a move, and those that somebody forgot."""
+"""Foreign throttles on real Kafka 3.9: those that Kafka's tool sets for a reassignment, and forgotten ones."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle.lab.datadog import API_KEY, APP_KEY, DatadogEmulator
-from autothrottle.lab.kafka import KafkaCluster
-from autothrottle.lab.kafka_server import java_command
-from autothrottle.lab.kafka_zookeeper import ZooKeeperModeCluster
-from autothrottle.lab.processes import Process
-from autothrottle.lab.traffic import BrokerCounters, fill
-from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle_client import AdminClient, AutothrottleError, ClusterState
+from autothrottle_lab.emulators.datadog import API_KEY, APP_KEY, DatadogEmulator
+from autothrottle_lab.observation.traffic import BrokerCounters, fill
+from autothrottle_lab.servers.kafka import KafkaCluster
+from autothrottle_lab.servers.kafka_process import java_command
+from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
+from autothrottle_lab.servers.processes import Process
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.system.recovery_watch import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, RecoveryWatch, feed
 from tests.system.test_throttlectl import address_of, throttlectl
@@ -64,7 +64,7 @@ class Deployed:
 
 
 def state_of(process: Process) -> ClusterState | None:
-    """The state as its API tells it; None: nobody leads yet, or no cycle has been run."""
+    """The state as its API tells it; None: there is no leader yet, or no cycle has run."""
     try:
         with AdminClient([address_of(process)]) as admin:
             state = admin.state()
@@ -107,7 +107,7 @@ def execute_with_the_tool(cluster: KafkaCluster, plan: dict[int, list[int]], top
 
 
 @pytest.mark.timeout(600)
-def test_what_kafkas_tool_set_for_its_move_goes_with_it_and_what_somebody_forgot_stays(
+def test_throttles_of_kafkas_tool_are_removed_with_its_reassignment_and_others_stay(
     deployed: Deployed, kafka_cluster: ZooKeeperModeCluster, tmp_path: Path
 ) -> None:
     topic = "by-the-tool"
@@ -143,13 +143,13 @@ def assert_left_overs_are_reported_and_go_only_when_that_is_wanted(
     deployed: Deployed, process: Process, cluster: ZooKeeperModeCluster, topic: str
 ) -> None:
     cluster.set_configs_as_a_user({FOLLOWER_REPLICAS: "0:1001"}, topic=topic)
-    standing = cluster.stored_configs()
+    current = cluster.stored_configs()
     left = [(f"brokers/{BYSTANDER}", LEADER_RATE, "7000000"), (f"topics/{topic}", FOLLOWER_REPLICAS, "0:1001")]
     eventually(lambda: foreign_in(process) == left, 30)
     shown = [line.split()[-2:] for line in throttlectl(address_of(process), "state").splitlines() if "not ours" in line]
     assert shown == [[resource, f"{key}={value}"] for resource, key, value in left]
-    assert f"[{left[0][0]} {left[1][0]}]; they are left; --cleanup-foreign removes them" in process.log.read_text()
-    eventually(lambda: any(e.title.endswith("Throttles of others found") for e in deployed.datadog.events), 30)
+    assert f"[{left[0][0]} {left[1][0]}]; they stay; --cleanup-foreign removes them" in process.log.read_text()
+    eventually(lambda: any(e.title.endswith("Foreign throttles found") for e in deployed.datadog.events), 30)
 
     state = state_of(process)
     assert state is not None and state.last_cycle is not None
@@ -157,12 +157,12 @@ def assert_left_overs_are_reported_and_go_only_when_that_is_wanted(
     eventually(
         lambda: (s := state_of(process)) is not None and s.last_cycle is not None and s.last_cycle.number >= number, 60
     )
-    assert cluster.stored_configs() == standing, "untouched"
+    assert cluster.stored_configs() == current, "untouched"
     process.stop()
 
     began = time.monotonic()
     process = deployed.start("--cleanup-foreign", f"--cleanup-after={CLEANUP_AFTER}")
-    eventually(lambda: cluster.stored_configs() != standing, 60)
+    eventually(lambda: cluster.stored_configs() != current, 60)
     eventually(lambda: cycles_of(process) > 0, 30)
     assert cycles_of(process) > CLEANUP_AFTER
     print(f"left-overs went {time.monotonic() - began:.1f} s after the start with --cleanup-foreign")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle.lab.zookeeper import ZooKeeperServer
-from tests.collector import CollectedSpan, Collector, path
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.system.simulated_recovery import SimulatedRecovery
+from tests.trace_collector import CollectedSpan, Collector, path
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
-from autothrottle.lab.datadog import DatadogEmulator
-from autothrottle.lab.kraft import KraftCluster
-from autothrottle.lab.services import Deployment, ServiceProcesses
-from autothrottle.lab.traffic import BrokerCounters, ClientLoad, fill
-from autothrottle.lab.zookeeper import ZooKeeperServer
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2, planner_pb2_grpc, types_pb2
+from autothrottle_lab.emulators.datadog import DatadogEmulator
+from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, fill
+from autothrottle_lab.servers.kafka_kraft import KraftCluster
+from autothrottle_lab.servers.services import Deployment, ServiceProcesses
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.system.recovery_watch import (
     FOLLOWER_RATE,
@@ -77,7 +77,7 @@ def moving(cluster: KraftCluster, services: ServiceProcesses, topic: str, megaby
     fill(cluster, topic, megabytes * MB // 12)
     before = cluster.stored_configs()
     with RecoveryWatch(cluster, topic) as watch, grpc.insecure_channel(services.addresses["admin"]) as channel:
-        # Found by a poll it would be over on a fast machine: without a throttle 420 MB take a second there.
+        # Found by a poll it would be over on a fast machine: without a throttle it takes a second there.
         admin = admin_pb2_grpc.AdminServiceStub(channel)
         submit(admin, {(topic, p): [DESTINATION] for p in assignment})
         watch.wait_until(lambda s: bool(s.lists[1]) and (DESTINATION, FOLLOWER_RATE) in s.rates, 30, "throttled")
@@ -106,7 +106,7 @@ def last_cycle(services: ServiceProcesses) -> types_pb2.Cycle:
 
 
 @pytest.mark.timeout(600)
-def test_a_stopped_broker_holds_up_nobody_and_is_right_when_it_is_back(
+def test_stopped_broker_delays_no_other_and_gets_its_throttle_after_its_return(
     kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ClientLoad
 ) -> None:
     clients.set_total(2.0 * 2 * MB)
@@ -130,7 +130,7 @@ def test_a_stopped_broker_holds_up_nobody_and_is_right_when_it_is_back(
         finally:
             kraft_cluster.start_broker(1002, within_seconds=180)
         back = time.monotonic()
-        # Whoever is slow to look compares with what was decided then: once it was compared with what was newer.
+        # A late sample is compared with the decision of its own time, not with a newer one.
         again = watch.wait_until(
             lambda s: is_near(s.rates.get((1002, LEADER_RATE)), decided.at(s.at)),
             120,
@@ -155,31 +155,31 @@ def refused(services: ServiceProcesses, resource: str) -> bool:
 
 
 @pytest.mark.timeout(600)
-def test_lists_that_somebody_deletes_in_mid_move_are_repaired_and_it_is_said(
+def test_replica_lists_deleted_during_a_reassignment_are_repaired_and_reported(
     kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ClientLoad
 ) -> None:
     """Strimzi's topic operator deletes them, since they are not in its own idea of the topic."""
     clients.set_total(2.0 * 2 * MB)
-    with moving(kraft_cluster, services, "lists-deleted", 420) as watch:
+    with moving(kraft_cluster, services, "lists-deleted", 200) as watch:
         time.sleep(2 * INTERVAL)
         kraft_cluster.set_configs_as_a_user({LEADER_REPLICAS: None, FOLLOWER_REPLICAS: None}, topic="lists-deleted")
         deleted = time.monotonic()
         repaired = watch.wait_until(lambda s: s.at > deleted and s.lists == s.expected, 60, "the lists are repaired")
-        print(f"\nthe lists stood again {repaired.at - deleted:.1f} s after somebody had deleted them")
-        said = "topics/lists-deleted, leader.replication.throttled.replicas: somebody removed"
+        print(f"\nthe lists stood again {repaired.at - deleted:.1f} s after another party had deleted them")
+        said = "topics/lists-deleted, leader.replication.throttled.replicas: another party removed "
         eventually(lambda: said in services.log(), 30)
     assert repaired.at - deleted <= INTERVAL + SLACK_SECONDS
 
 
 @pytest.mark.timeout(600)
-def test_a_default_throttle_of_somebody_else_hinders_nothing_and_stays(
+def test_foreign_default_throttle_does_not_interfere_and_stays(
     kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ClientLoad
 ) -> None:
     """Cruise Control hangs for hours while clearing when a default throttle stands."""
     clients.set_total(2.0 * 2 * MB)
     kraft_cluster.set_configs_as_a_user({FOLLOWER_RATE: "50000000"}, default=True)
     try:
-        with moving(kraft_cluster, services, "under-a-default", 420) as watch:
+        with moving(kraft_cluster, services, "under-a-default", 200) as watch:
             rates = watch.samples[-1].rates
             assert rates[DESTINATION, FOLLOWER_RATE] < 50 * MB
             kraft_cluster.set_configs_as_a_user({LEADER_RATE: "40000000"}, default=True)

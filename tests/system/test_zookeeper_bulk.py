@@ -7,7 +7,7 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, get_many_async, watch_many_async
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.system.zookeeper_tree import caught_up, session
 
 MANY = BATCH_NODES + 300
@@ -44,7 +44,7 @@ def test_what_is_read_in_bulk_is_what_a_single_read_returns(client: KazooClient)
     assert found == [(data, stat.mzxid, stat.version) for data, stat in single]
 
 
-def test_a_node_that_is_not_there_is_none_among_those_that_are(client: KazooClient) -> None:
+def test_missing_node_is_none_among_existing_ones(client: KazooClient) -> None:
     first, second = created(client, 2)
     found = get_many_async(client, [first, f"{first}-gone", second]).get(timeout=SECONDS)
     assert [node and node[0] for node in found] == [b"0", None, b"1"]

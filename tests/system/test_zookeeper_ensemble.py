@@ -1,4 +1,4 @@
-"""The lab's ensemble is real: it outlives one of its servers, stands still without most, and forgets nothing."""
+"""The lab's ensemble is real: it survives the loss of one server, stops without a majority, and loses no data."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +10,9 @@ from kazoo.exceptions import KazooException, NodeExistsError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from autothrottle.core.errors import Unavailable
-from autothrottle.lab.ensemble import ZooKeeperEnsemble
-from autothrottle.lab.processes import scratch_directory
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle_lab.servers.processes import scratch_directory
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from autothrottle_lab.servers.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.builders import eventually
 
 LIMIT_SECONDS = 60.0
@@ -63,7 +63,7 @@ def test_one_of_three_leads_and_each_of_them_has_the_same_log(ensemble: ZooKeepe
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_the_ensemble_goes_on_without_its_leader_and_takes_it_back(ensemble: ZooKeeperEnsemble, how: str) -> None:
+def test_ensemble_continues_without_its_leader_and_readmits_it(ensemble: ZooKeeperEnsemble, how: str) -> None:
     away = ensemble.leader()
     with client_of(ensemble) as client:
         if how == "killed":
@@ -80,13 +80,13 @@ def test_the_ensemble_goes_on_without_its_leader_and_takes_it_back(ensemble: Zoo
     eventually(lambda: away.last_zxid() == ensemble.last_zxid())
 
 
-def test_two_of_three_that_are_gone_are_an_ensemble_that_serves_nobody(ensemble: ZooKeeperEnsemble) -> None:
+def test_ensemble_without_a_quorum_serves_no_client(ensemble: ZooKeeperEnsemble) -> None:
     with client_of(ensemble) as client:
         client.create("/kept-before")
         gone = [server for server in ensemble.servers if server is not ensemble.leader()]
         for server in gone:
             server.kill()
-        with pytest.raises(Unavailable, match=r"no server of .* leads after 0\.1 s: most of them must answer"):
+        with pytest.raises(Unavailable, match=r"no server of .* leads after 0\.1 s: a majority must be running"):
             eventually(lambda: not ensemble.leader(within_seconds=0.1))
         ensemble.start()
         eventually(lambda: written(client, "/kept-after"))

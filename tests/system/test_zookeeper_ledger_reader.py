@@ -1,4 +1,4 @@
-"""The ledger in a real ZooKeeper, read as a whole by whoever reads Kafka elsewhere."""
+"""The ledger in a real ZooKeeper, read as a whole by sources that read Kafka through the admin API."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
-from autothrottle.adapters.zookeeper.ledger_reader import LedgerCopy, LedgerReader
-from autothrottle.core.configs import ConfigResource
+from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerCopy, LedgerReader
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.ledger import LedgerEntry, LedgerKey
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually, ledger_entry
 from tests.system.zookeeper_tree import Tree, freeze, session
 
@@ -46,7 +46,7 @@ def subject(zookeeper: ZooKeeperServer) -> Iterator[Subject]:
         yield Subject(zookeeper, stack)
 
 
-def test_a_ledger_that_nobody_has_written_yet_is_empty(subject: Subject) -> None:
+def test_unwritten_ledger_is_empty(subject: Subject) -> None:
     assert subject.read() == LedgerCopy()
 
 

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.zookeeper.registrations import ZooKeeperRegistrations
+from autothrottle.adapters.kafka_zookeeper.registrations import ZooKeeperRegistrations
 from autothrottle.core.errors import Unavailable
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.system.zookeeper_tree import Tree, freeze, session
 
 SLACK = timedelta(seconds=30)

@@ -8,15 +8,15 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.zookeeper.config_writer import ZooKeeperConfigWriter
-from autothrottle.adapters.zookeeper.election import ZooKeeperElection
-from autothrottle.adapters.zookeeper.overrides import ZooKeeperOverrides
-from autothrottle.adapters.zookeeper.removal import remove_own_tree
-from autothrottle.core.configs import LEADER_RATE, ConfigResource
+from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
+from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
+from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
+from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
+from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource
 from autothrottle.core.errors import Conflict
-from autothrottle.lab.zookeeper import ZooKeeperServer
-from tests.adapters.contract_election import leading, nothing
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import change, eventually, ledger_entry
+from tests.contract.election_contract import leading, nothing
 from tests.system.zookeeper_tree import Tree, session
 
 TIMEOUT = timedelta(seconds=20)
@@ -68,13 +68,13 @@ def test_only_overrides_with_the_record_of_their_changes_and_the_term_are_left(i
 
 def test_a_ledger_with_entries_is_refused(installation: Installation) -> None:
     installation.election.leave()
-    with pytest.raises(Conflict, match=r"/ledger/brokers is not empty; take everything back first"):
+    with pytest.raises(Conflict, match=r"/ledger/brokers is not empty; remove autothrottle's throttles first"):
         remove_own_tree(installation.client, installation.tree.own)
     assert installation.tree.ledger(ConfigResource(BROKER_PATH)) == ledger_entry(x="5")
     assert installation.tree.ledger(ConfigResource(TOPIC_PATH)) == ledger_entry(x="5")
 
 
-def test_a_candidate_that_stands_is_refused_and_can_go_on(installation: Installation) -> None:
+def test_removal_is_refused_while_a_candidate_runs_and_the_candidate_continues(installation: Installation) -> None:
     installation.apply(UNSET)
     before = installation.tree.nodes()
     with pytest.raises(Conflict, match=r"/election is not empty; stop every planner first"):
@@ -83,14 +83,14 @@ def test_a_candidate_that_stands_is_refused_and_can_go_on(installation: Installa
     installation.apply(SET)
 
 
-def test_a_tree_that_never_was_is_nothing_to_remove(zookeeper: ZooKeeperServer) -> None:
+def test_removing_a_missing_tree_does_nothing(zookeeper: ZooKeeperServer) -> None:
     with session(zookeeper) as client:
         tree = Tree(client)
         remove_own_tree(client, tree.own)
         assert tree.nodes() == set()
 
 
-def test_what_was_removed_is_made_again_by_the_next_installation(installation: Installation) -> None:
+def test_next_installation_recreates_the_removed_tree(installation: Installation) -> None:
     installation.apply(UNSET)
     installation.election.leave()
     remove_own_tree(installation.client, installation.tree.own)

@@ -10,12 +10,12 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import UnimplementedError
 
+from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
 from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, nodes_of
 from autothrottle.adapters.zookeeper.codec import StateNode
 from autothrottle.adapters.zookeeper.mirror import ZnodeMirror
-from autothrottle.adapters.zookeeper.states import PartitionStates
 from autothrottle.core.errors import Unavailable
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests import builders
 from tests.system.zookeeper_tree import Tree, session
 
@@ -34,11 +34,11 @@ class Subject:
 
     def catch_up(self) -> set[str]:
         """Read all that was written so far; return the topics of which something was read."""
-        self._mirror.catch_up(SECONDS)
+        self._mirror.sync(SECONDS)
         read: set[str] = set()
         while some := self.states.read_changed(SECONDS):
             read |= some
-            self._mirror.catch_up(SECONDS)
+            self._mirror.sync(SECONDS)
         return read
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ def test_many_states_are_read_and_then_only_what_changed(subject: Subject) -> No
         assert subject.states.of("t1")[MANY - 1] == StateNode(leader, (leader,))
 
 
-def test_a_state_that_is_not_there_yet_is_read_when_it_comes_and_again_when_it_comes_back(subject: Subject) -> None:
+def test_state_is_read_when_its_node_appears_and_when_it_reappears(subject: Subject) -> None:
     subject.cluster.set_state("t1", 0, 1001, [1001])
     subject.states.follow("t1", [0, 1])
     subject.catch_up()
@@ -94,7 +94,7 @@ def test_a_state_that_is_not_there_yet_is_read_when_it_comes_and_again_when_it_c
         assert subject.states.of("t1").keys() == {0}
 
 
-def test_a_reading_without_enough_time_is_finished_by_the_next_and_tells_all_of_it(subject: Subject) -> None:
+def test_read_that_ran_out_of_time_is_completed_by_the_next_one(subject: Subject) -> None:
     create_states(subject.cluster, "t1", MANY)
     create_states(subject.cluster, "t2", 3)
     subject.states.follow("t1", range(MANY))
@@ -107,7 +107,7 @@ def test_a_reading_without_enough_time_is_finished_by_the_next_and_tells_all_of_
     assert (len(subject.states.of("t1")), len(subject.states.of("t2"))) == (MANY, 3)
 
 
-def test_a_state_that_is_followed_no_more_is_not_read_again(subject: Subject) -> None:
+def test_state_no_longer_followed_is_not_read_again(subject: Subject) -> None:
     for partition in (0, 1):
         subject.cluster.set_state("t1", partition, 1001, [1001])
     subject.states.follow("t1", [0, 1])
@@ -122,7 +122,7 @@ def test_a_state_that_is_followed_no_more_is_not_read_again(subject: Subject) ->
     assert subject.states.of("t1") == {1: StateNode(1002, (1002,))}
 
 
-def test_a_state_that_cannot_be_read_is_named_and_stays_until_it_can(subject: Subject) -> None:
+def test_unreadable_state_is_named_until_it_is_readable(subject: Subject) -> None:
     subject.cluster.set_state("t1", 0, 1001, [1001])
     subject.states.follow("t1", [0])
     subject.catch_up()
@@ -157,7 +157,7 @@ def test_states_are_fresh_after_the_server_was_killed(fresh_zookeeper: ZooKeeper
         subject.close()
 
 
-def test_a_server_that_cannot_read_many_at_once_is_asked_for_each(subject: Subject) -> None:
+def test_server_without_multi_read_is_read_node_by_node(subject: Subject) -> None:
     """As servers before 3.6 answer."""
     subject.cluster.set_state("t1", 0, 1001, [1001])
     paths = [subject.cluster.kafka.state("t1", partition) for partition in (0, 1)]

@@ -16,9 +16,9 @@ from autothrottle.adapters.zookeeper.codec import parse_config, parse_ledger_ent
 from autothrottle.adapters.zookeeper.mirror import Key, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
-from autothrottle.core.configs import ConfigResource
-from autothrottle.core.ledger import LedgerEntry
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 
 BROKERS = (1001, 1002, 1003, 1004)
 
@@ -38,7 +38,7 @@ def session(server: ZooKeeperServer, seconds: float = 10.0) -> Iterator[KazooCli
 
 def caught_up(mirror: ZnodeMirror, seconds: float = 30.0) -> set[Key]:
     """Read all that was written so far; return what was read."""
-    mirror.catch_up(seconds)
+    mirror.sync(seconds)
     read: set[Key] = set()
     while some := mirror.read_changed(seconds):
         read |= some
@@ -130,7 +130,7 @@ class Tree:
         state: dict[str, Any] = json.loads(data)
         return state
 
-    def start_reassignment(self, topic: str, target: Mapping[int, Sequence[int]]) -> None:
+    def submit_reassignment(self, topic: str, target: Mapping[int, Sequence[int]]) -> None:
         node = self.topic(topic)
         for partition, replicas in target.items():
             old = node["partitions"][partition]
@@ -164,12 +164,12 @@ class Tree:
     def set_config(self, resource: ConfigResource, config: Mapping[str, str]) -> None:
         self.write(self.kafka.config(resource), encoded({"version": 1, "config": dict(config)}))
 
-    def standing(self, resource: ConfigResource) -> Mapping[str, str]:
+    def current(self, resource: ConfigResource) -> Mapping[str, str]:
         data = self.read(self.kafka.config(resource))
         return parse_config(data) if data else {}
 
     def set_config_as_user(self, resource: ConfigResource, key: str, value: str | None) -> None:
-        config = {**self.standing(resource), key: value}
+        config = {**self.current(resource), key: value}
         self.set_config(resource, {k: v for k, v in config.items() if v is not None})
 
     def set_default_as_user(self, key: str, value: str | None) -> None:

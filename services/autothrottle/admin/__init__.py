@@ -1,1 +1,4 @@
-"""What operators call: overrides, a cycle at once, the state. Every change starts a cycle and none waits for it."""
+"""Admin service: overrides, pause, catch-ups, reassignments and the cluster state, for operators.
+
+Every change starts a cycle; no call waits for that cycle. The type to know is `AdminServicer`.
+"""

@@ -1,4 +1,4 @@
-"""What a reassignment would be, worked out from what discovery and metrics say now; nothing is changed."""
+"""Estimates a reassignment from the current data of discovery and metrics. Changes nothing."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, link_sides_of_reassignments
+from autothrottle.core.control.overrides import Overrides
+from autothrottle.core.control.plan import plan
+from autothrottle.core.control.schedule import NO_SCHEDULE, Schedule
+from autothrottle.core.control.submission import Targets, proposal, with_proposed
 from autothrottle.core.errors import AutothrottleError, Unavailable
-from autothrottle.core.estimate import Estimate, Goal, estimate, only, transfers, wanted_sizes
-from autothrottle.core.limits import Limits
-from autothrottle.core.loads import Loads, Port
-from autothrottle.core.overrides import Overrides
-from autothrottle.core.plan import plan
+from autothrottle.core.forecast.estimate import Estimate, Goal, estimate, restricted_to, transfers, wanted_sizes
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import Observation, Policy
-from autothrottle.core.reassignment import Targets, proposal, with_proposed
-from autothrottle.core.schedule import NO_SCHEDULE, Schedule
-from autothrottle.core.topology import Snapshot, TopicPartition, moving_ports
-from autothrottle.ports.cluster import SnapshotSource
-from autothrottle.ports.log_sizes import LogSizeSource
-from autothrottle.ports.metrics import LoadSource
-from autothrottle.ports.overrides import OverrideStore
+from autothrottle.core.policy.interface import Policy, PolicyObservation
+from autothrottle.core.policy.limits import Limits
+from autothrottle.core.traffic.loads import Loads
+from autothrottle.ports.kafka import LogSizeSource, SnapshotSource
+from autothrottle.ports.state_store import OverrideStore
+from autothrottle.ports.telemetry import LoadSource
 
 GROWTH_SECONDS = 2.0
-"""Between two readings of log sizes, which tell what is produced."""
+"""Time between the two samples of log sizes that give the produce rate."""
 
 _SHOWN = 10
-"""How many brokers a note names."""
+"""Maximum number of brokers in a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """Asks whoever knows, and works it out."""
+    """Estimates the duration and rates of a reassignment."""
 
     snapshots: SnapshotSource
     sizes: LogSizeSource
@@ -40,87 +40,92 @@ class Estimator:
     overrides: OverrideStore
     limits: Limits
     schedule: Schedule = NO_SCHEDULE
-    """Hours in which replication gets another share of the headroom."""
+    """Hours with another share of the headroom."""
     policy: Policy = HeadroomPolicy()  # noqa: RUF009 (frozen)
-    """Decides the rates; it has learned nothing, since the planner's own is another one."""
+    """Decides the rates. It starts without history: the planner has its own instance."""
     wait: Callable[[float], None] = time.sleep
-    """Lets so many seconds pass."""
+    """Sleeps for this many seconds."""
 
     def estimate(self, wanted: Targets, goal: Goal, timeout: timedelta) -> Estimate:
-        """Return what a reassignment would be, or what it needs.
+        """Return the estimate of a reassignment, or the rates that a goal needs.
 
         Args:
-            wanted: where partitions shall be; those that are on their way there count with what is left of them.
-            goal: what is allowed or wanted.
-            timeout: for all of it, > 0.
+            wanted: target replicas of each partition. Of a partition already moving there, only the bytes left count.
+            goal: the share of the capacity or the duration that the operator sets.
+            timeout: for the whole estimate, > 0.
 
         Raises:
-            Invalid, Missing, Conflict: when it cannot be submitted.
-            Unavailable: when the cluster or the sizes of its logs cannot be read in time.
+            Invalid, Missing, Conflict: the reassignment cannot be submitted.
+            Unavailable: the cluster or its log sizes cannot be read in time.
         """
-        patience = _Patience(timeout)
-        snapshot = self.snapshots.fetch_snapshot(partitions=wanted.keys(), timeout=patience.left())
+        deadline = _Deadline(timeout)
+        snapshot = self.snapshots.fetch_snapshot(partitions=wanted.keys(), timeout=deadline.left())
         found = proposal(snapshot, wanted)
-        moving = replace(snapshot, reassignments=only(snapshot.reassignments, found.moving))
-        proposed = with_proposed(moving, found.start)
+        in_progress = replace(snapshot, reassignments=restricted_to(snapshot.reassignments, found.moving))
+        proposed = with_proposed(in_progress, found.start)
         logs = wanted_sizes(proposed.reassignments)
-        sizes = self.sizes.fetch_log_sizes(logs, patience.left())
-        loads, notes = self._loads(patience)
-        total = self._total_partitions(snapshot, patience)
-        self.wait(min(GROWTH_SECONDS, patience.left().total_seconds() / 2))
-        carried = transfers(proposed.reassignments, sizes, self.sizes.fetch_log_sizes(logs, patience.left()))
-        # Decided with all that moves, as the cycles would: a broker's throttle is one for all of it.
+        sizes = self.sizes.fetch_log_sizes(logs, deadline.left())
+        loads, notes = self._loads(deadline)
+        total = self._total_partitions(snapshot, deadline)
+        self.wait(min(GROWTH_SECONDS, deadline.left().total_seconds() / 2))
+        transfer = transfers(proposed.reassignments, sizes, self.sizes.fetch_log_sizes(logs, deadline.left()))
+        # Decide with all reassignments, like a cycle: a broker has one throttle for all of them.
         now = datetime.now(UTC)
-        limits, policy = self.schedule.limits(self.limits, now), self.policy.observe(Observation(now, snapshot, loads))
-        # Where the operator says what the throttles are, an override of other ones would only hide what links have.
+        limits, policy = (
+            self.schedule.limits(self.limits, now),
+            self.policy.observe(PolicyObservation(now, snapshot, loads)),
+        )
+        # A goal sets the throttles: existing overrides would only hide the capacity of the links.
         overrides = self.overrides.read_overrides() if goal == Goal() else Overrides()
         decided = plan(with_proposed(snapshot, found.start), loads, limits, overrides, policy=policy)
         overridden = {d.broker_id for d in decided.decisions if d.reason.is_override}
-        if ruled := overridden & {broker_id for broker_id, _ in carried.ports}:
-            notes.append(f"an override rules {_which(ruled)}: their throttles are its own, whatever clients leave")
-        if shared := {broker_id for broker_id, _ in _ports_of_others(snapshot, found.moving) & carried.ports.keys()}:
+        if fixed := overridden & {broker_id for broker_id, _ in transfer.sides}:
+            notes.append(f"an override sets the throttles of {_which(fixed)}, whatever their headroom is")
+        if shared := {
+            broker_id for broker_id, _ in _link_sides_of_others(snapshot, found.moving) & transfer.sides.keys()
+        }:
             notes.append(
-                f"{_which(shared)} send or receive in other moves, too: these share the throttles, and it takes longer"
+                f"{_which(shared)} take part in other reassignments that share their throttles: this one takes longer"
             )
-        notes += [f"broker {b} does not tell its log sizes: {why}" for b, why in sorted(sizes.problems.items())]
-        return estimate(carried, decided.decisions, goal, total, notes)
+        notes += [f"the log sizes of broker {b} are unknown: {why}" for b, why in sorted(sizes.problems.items())]
+        return estimate(transfer, decided.decisions, goal, total, notes)
 
-    def _loads(self, patience: _Patience) -> tuple[Loads, list[str]]:
+    def _loads(self, deadline: _Deadline) -> tuple[Loads, list[str]]:
         try:
-            return self.loads.fetch_loads(patience.left() / 2), []
+            return self.loads.fetch_loads(deadline.left() / 2), []
         except AutothrottleError as error:
-            return Loads(), [f"metrics cannot be read, the rates are those without: {error}"]
+            return Loads(), [f"metrics cannot be read; the rates assume no metrics: {error}"]
 
-    def _total_partitions(self, snapshot: Snapshot, patience: _Patience) -> int:
-        """How many partitions have a replica on a broker that is registered."""
-        listed = self.snapshots.fetch_snapshot(replicas_of=snapshot.brokers, timeout=patience.left())
+    def _total_partitions(self, snapshot: Snapshot, deadline: _Deadline) -> int:
+        """The number of partitions with a replica on a registered broker."""
+        listed = self.snapshots.fetch_snapshot(replicas_of=snapshot.brokers, timeout=deadline.left())
         return len({(topic, p) for topics in listed.replicas.values() for topic, rows in topics.items() for p in rows})
 
 
-def _ports_of_others(snapshot: Snapshot, own: Collection[TopicPartition]) -> frozenset[Port]:
-    """The ports at which something else moves already."""
-    rows = {(move.topic, partition) for move in snapshot.reassignments for partition in move.partitions}
-    others = replace(snapshot, reassignments=only(snapshot.reassignments, rows.difference(own)))
-    return moving_ports(others)
+def _link_sides_of_others(snapshot: Snapshot, own: Collection[TopicPartition]) -> frozenset[LinkSide]:
+    """Link sides that other reassignments already use."""
+    rows = {(one.topic, partition) for one in snapshot.reassignments for partition in one.partitions}
+    others = replace(snapshot, reassignments=restricted_to(snapshot.reassignments, rows.difference(own)))
+    return link_sides_of_reassignments(others)
 
 
 def _which(broker_ids: Collection[int]) -> str:
     return f"{len(broker_ids)} of its brokers" if len(broker_ids) > _SHOWN else f"brokers {sorted(broker_ids)}"
 
 
-class _Patience:
-    """The time that is left for all of it."""
+class _Deadline:
+    """The deadline of one estimate."""
 
     def __init__(self, timeout: timedelta) -> None:
         self._deadline = time.monotonic() + timeout.total_seconds()
 
     def left(self) -> timedelta:
-        """What is left.
+        """The remaining time.
 
         Raises:
-            Unavailable: when that is nothing.
+            Unavailable: the deadline has passed.
         """
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise Unavailable("the estimate was not done in time; try again with a longer time-out")
+            raise Unavailable("the estimate timed out; try again with a longer timeout")
         return timedelta(seconds=left)

@@ -1,92 +1,66 @@
-"""Answers for operators over gRPC."""
+"""The gRPC service for operators."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 import grpc
 
 from autothrottle.admin.estimator import Estimator
-from autothrottle.core.audit import validate_audit_limit
-from autothrottle.core.catch_up import CatchUp
-from autothrottle.core.cycle import PlannerState
-from autothrottle.core.errors import AutothrottleError, Missing, NotLeader, Unavailable
-from autothrottle.core.overrides import (
+from autothrottle.core.control.audit import validate_audit_limit
+from autothrottle.core.control.catch_up import CatchUp
+from autothrottle.core.control.overrides import (
     Override,
     Overrides,
+    override_owner,
     parse_etag,
     validate_broker_id,
     validate_expire_time,
-    whose,
 )
-from autothrottle.core.pause import Pause
-from autothrottle.core.reassignment import Submitted, Targets
-from autothrottle.core.topology import TopicPartition
-from autothrottle.ports.catch_ups import CatchUpStore
-from autothrottle.ports.cluster import BrokerRegistry, SnapshotSource
-from autothrottle.ports.membership import Membership
-from autothrottle.ports.overrides import OverrideStore
-from autothrottle.ports.pauses import PauseStore
+from autothrottle.core.control.pause import Pause
+from autothrottle.core.errors import AutothrottleError, Missing, NotLeader, Unavailable
+from autothrottle.ports.kafka import BrokerRegistry, SnapshotSource
+from autothrottle.ports.services import LeadingPlanner
+from autothrottle.ports.state_store import CatchUpStore, Membership, OverrideStore, PauseStore
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
-from autothrottle.wire.callers import caller
-from autothrottle.wire.catch_ups import catch_up_to_message
-from autothrottle.wire.cycles import cycle_to_message
-from autothrottle.wire.estimates import estimate_to_message, goal_from_message
-from autothrottle.wire.members import member_to_message
-from autothrottle.wire.overrides import (
+from autothrottle.wire.admin import (
     audit_to_list,
+    catch_up_to_message,
+    estimate_to_message,
+    goal_from_message,
+    member_to_message,
     override_from_message,
     override_to_message,
     overrides_to_list,
     overrides_to_messages,
 )
-from autothrottle.wire.pauses import pause_mode_from_number, pause_to_message
-from autothrottle.wire.reassignments import (
+from autothrottle.wire.common import (
+    caller,
     partitions_from_messages,
+    pause_mode_from_number,
+    pause_to_message,
     reassignments_to_list,
     refusals_to_messages,
     targets_from_messages,
+    time_to_message,
+    validate_fields,
+    validate_reason,
 )
-from autothrottle.wire.requests import validate_fields, validate_reason
-from autothrottle.wire.times import time_to_message
+from autothrottle.wire.planner import cycle_to_message
 
 log = logging.getLogger(__name__)
 
 _TIMEOUT = timedelta(seconds=5)
 
 _WARNING_TIMEOUT = timedelta(seconds=1)
-"""For what only warns: the override stands by then."""
+"""Timeout of the broker lookup for warnings: the override is already stored by then."""
 
-_NO_LEADER = "no planner leads at the moment; try again in some seconds"
-
-
-class LeadingPlanner(Protocol):
-    """The planner that leads, wherever it is."""
-
-    def run_cycle(self, reason: str, timeout: timedelta) -> None:
-        """Ask it for a cycle and return."""
-        ...
-
-    def state(self, timeout: timedelta, with_cycle: bool = True) -> PlannerState:
-        """Return how it stands, with its last cycle or without."""
-        ...
-
-    def start_reassignment(self, wanted: Targets, validate_only: bool, timeout: timedelta) -> Submitted:
-        """Let it throttle a reassignment and then submit it."""
-        ...
-
-    def stop_reassignment(self, rows: Collection[TopicPartition], timeout: timedelta) -> Mapping[TopicPartition, str]:
-        """Let it cancel reassignments; return those that Kafka did not cancel, and why."""
-        ...
+_NO_LEADER = "no planner leads at the moment; try again in a few seconds"
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
-    """AdminService."""
-
     def __init__(
         self,
         overrides: OverrideStore,
@@ -105,17 +79,15 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def ListOverrides(
         self, request: admin_pb2.ListOverridesRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListOverridesResponse:
-        """Return all overrides."""
         validate_fields(request)
         return overrides_to_list(self._overrides.read_overrides())
 
     def GetOverride(
         self, request: admin_pb2.GetOverrideRequest, context: grpc.ServicerContext
     ) -> admin_pb2.GetOverrideResponse:
-        """Return one override."""
         validate_fields(request)
         broker_id = _broker_id(request)
-        override = _standing(self._overrides.read_overrides(), broker_id)
+        override = _current(self._overrides.read_overrides(), broker_id)
         if override is None:
             raise Missing(_no_override(broker_id))
         return admin_pb2.GetOverrideResponse(override=override_to_message(broker_id, override))
@@ -123,7 +95,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def SetOverride(
         self, request: admin_pb2.SetOverrideRequest, context: grpc.ServicerContext
     ) -> admin_pb2.SetOverrideResponse:
-        """Set an override; planners see the store change and act at once."""
+        """Store an override. The leading planner watches the store and acts at once."""
         validate_fields(request)
         broker_id, wanted = override_from_message(request.override)
         if wanted.expire_time is not None:
@@ -132,7 +104,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         override = self._overrides.set_override(
             broker_id, wanted.rate, wanted.autoremove, wanted.expire_time, version=wanted.version, who=who
         )
-        log.info("Override of %s set to %d bytes/s by %s", whose(broker_id), override.rate, who)
+        log.info("Override of %s set to %d bytes/s by %s", override_owner(broker_id), override.rate, who)
         return admin_pb2.SetOverrideResponse(
             override=override_to_message(broker_id, override),
             warnings=self._warnings(broker_id, wanted.autoremove),
@@ -141,28 +113,26 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def RemoveOverride(
         self, request: admin_pb2.RemoveOverrideRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RemoveOverrideResponse:
-        """Remove an override."""
         validate_fields(request)
         broker_id, version, who = _broker_id(request), parse_etag(request.etag), _caller(context)
         if not self._overrides.remove_override(broker_id, version=version, who=who):
             raise Missing(_no_override(broker_id))
-        log.info("Override of %s removed by %s", whose(broker_id), who)
+        log.info("Override of %s removed by %s", override_owner(broker_id), who)
         return admin_pb2.RemoveOverrideResponse()
 
     def ListAuditRecords(
         self, request: admin_pb2.ListAuditRecordsRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListAuditRecordsResponse:
-        """Return the newest changes of overrides and of the pause."""
+        """Return the newest changes of overrides and the pause."""
         validate_fields(request)
         return audit_to_list(self._overrides.read_audit_records(validate_audit_limit(request.limit)))
 
     def RequestCycle(
         self, request: admin_pb2.RequestCycleRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RequestCycleResponse:
-        """Ask the leading planner for a cycle."""
         validate_fields(request)
         try:
-            self._planner.run_cycle(f"asked for by {_caller(context)}", _TIMEOUT)
+            self._planner.run_cycle(f"requested by {_caller(context)}", _TIMEOUT)
         except NotLeader as error:
             raise Unavailable(_NO_LEADER) from error
         return admin_pb2.RequestCycleResponse()
@@ -170,7 +140,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def GetClusterState(
         self, request: admin_pb2.GetClusterStateRequest, context: grpc.ServicerContext
     ) -> admin_pb2.GetClusterStateResponse:
-        """Return who leads, its last cycle, the overrides, who runs and whether it is paused."""
+        """Return the leader and its last cycle, the overrides, the members, the pause and the catch-ups."""
         validate_fields(request)
         pause = self._pauses.read_pause()
         state = self._planner.state(_TIMEOUT, with_cycle=not request.without_cycle)
@@ -191,7 +161,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def ListReassignments(
         self, request: admin_pb2.ListReassignmentsRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListReassignmentsResponse:
-        """Return what is being reassigned."""
         validate_fields(request)
         snapshot = self._snapshots.fetch_snapshot(timeout=time_left(context))
         return reassignments_to_list(snapshot, request.with_paths)
@@ -199,18 +168,18 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def SubmitReassignment(
         self, request: admin_pb2.SubmitReassignmentRequest, context: grpc.ServicerContext
     ) -> admin_pb2.SubmitReassignmentResponse:
-        """Let the leading planner throttle a reassignment and then submit it."""
+        """Have the leading planner throttle a reassignment and then submit it."""
         validate_fields(request)
         wanted = targets_from_messages(request.partitions)
         try:
-            found = self._planner.start_reassignment(wanted, request.validate_only, time_left(context))
+            found = self._planner.submit_reassignment(wanted, request.validate_only, time_left(context))
         except NotLeader as error:
             raise Unavailable(_NO_LEADER) from error
         if not request.validate_only:
             log.info("Reassignment of %d partitions submitted by %s", found.started, _caller(context))
         return admin_pb2.SubmitReassignmentResponse(
             submitted=found.started,
-            already_moving=found.already_moving,
+            already_in_progress=found.already_in_progress,
             already_there=found.already_there,
             refused=refusals_to_messages(found.refused),
         )
@@ -218,11 +187,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def CancelReassignment(
         self, request: admin_pb2.CancelReassignmentRequest, context: grpc.ServicerContext
     ) -> admin_pb2.CancelReassignmentResponse:
-        """Let the leading planner cancel the reassignment of partitions."""
         validate_fields(request)
         rows = partitions_from_messages(request.partitions)
         try:
-            refused = self._planner.stop_reassignment(rows, time_left(context))
+            refused = self._planner.cancel_reassignment(rows, time_left(context))
         except NotLeader as error:
             raise Unavailable(_NO_LEADER) from error
         log.info("Reassignment of %d partitions cancelled by %s", len(rows) - len(refused), _caller(context))
@@ -233,13 +201,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def EstimateReassignment(
         self, request: admin_pb2.EstimateReassignmentRequest, context: grpc.ServicerContext
     ) -> admin_pb2.EstimateReassignmentResponse:
-        """Return what a reassignment would be."""
+        """Estimate a reassignment; changes nothing."""
         validate_fields(request)
         wanted, goal = targets_from_messages(request.partitions), goal_from_message(request)
         return estimate_to_message(self._estimator.estimate(wanted, goal, time_left(context)))
 
     def Pause(self, request: admin_pb2.PauseRequest, context: grpc.ServicerContext) -> admin_pb2.PauseResponse:
-        """Pause; planners see the store change and act at once."""
+        """Store a pause. The leading planner watches the store and acts at once."""
         validate_fields(request)
         mode, reason = pause_mode_from_number(request.mode), validate_reason(request.reason)
         pause = Pause(mode, _caller(context), datetime.now(UTC), reason)
@@ -248,7 +216,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.PauseResponse(pause=pause_to_message(pause))
 
     def Resume(self, request: admin_pb2.ResumeRequest, context: grpc.ServicerContext) -> admin_pb2.ResumeResponse:
-        """Resume; planners see the store change and act at once."""
+        """Remove the pause. The leading planner watches the store and acts at once."""
         validate_fields(request)
         who = _caller(context)
         was_paused = self._pauses.remove_pause(who)
@@ -259,35 +227,36 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def StartCatchUp(
         self, request: admin_pb2.StartCatchUpRequest, context: grpc.ServicerContext
     ) -> admin_pb2.StartCatchUpResponse:
-        """Let a broker catch up under throttle; planners see the store change and act at once."""
+        """Start the catch-up of a broker under throttle. The leading planner watches the store and acts at once."""
         validate_fields(request)
         wanted = CatchUp(validate_broker_id(request.broker_id), _caller(context), datetime.now(UTC))
         self._catch_ups.start_catch_up(wanted)
-        log.info("Broker %d catches up under throttle, asked for by %s", wanted.broker_id, wanted.author)
+        log.info("Broker %d catches up under throttle, requested by %s", wanted.broker_id, wanted.author)
         warnings = self._unregistered(
-            wanted.broker_id, "replicas of it are throttled from the first fetch; without any it is over at once"
+            wanted.broker_id,
+            "its replicas are throttled from their first fetch; without replicas the catch-up ends at once",
         )
         return admin_pb2.StartCatchUpResponse(catch_up=catch_up_to_message(wanted), warnings=warnings)
 
     def StopCatchUp(
         self, request: admin_pb2.StopCatchUpRequest, context: grpc.ServicerContext
     ) -> admin_pb2.StopCatchUpResponse:
-        """Take the throttles of a catch-up away; planners see the store change and act at once."""
+        """End a catch-up. The leading planner watches the store and removes its throttles at once."""
         validate_fields(request)
         broker_id = validate_broker_id(request.broker_id)
         if not self._catch_ups.remove_catch_up(broker_id):
-            raise Missing(f"broker {broker_id} does not catch up under throttle; GetClusterState shows those that do")
-        log.info("The catch-up of broker %d under throttle is ended by %s", broker_id, _caller(context))
+            raise Missing(f"broker {broker_id} has no catch-up under throttle; GetClusterState lists the catch-ups")
+        log.info("Catch-up of broker %d under throttle ended by %s", broker_id, _caller(context))
         return admin_pb2.StopCatchUpResponse()
 
     def _warnings(self, broker_id: int | None, autoremove: bool) -> list[str]:
         if broker_id is None:
             return []
-        found = ["autoremove has no effect on a broker's override"] if autoremove else []
-        return found + self._unregistered(broker_id, "the override acts on what it catches up with")
+        found = ["autoremove has no effect on a broker override"] if autoremove else []
+        return found + self._unregistered(broker_id, "the override applies when it catches up")
 
     def _unregistered(self, broker_id: int, effect: str) -> list[str]:
-        """A warning when a broker is not there, with what that means."""
+        """A warning with the effect if the broker is not registered; none if that cannot be read."""
         try:
             is_registered = self._brokers.is_registered(broker_id, _WARNING_TIMEOUT)
         except AutothrottleError:
@@ -303,10 +272,10 @@ def _broker_id(request: admin_pb2.GetOverrideRequest | admin_pb2.RemoveOverrideR
     return validate_broker_id(request.broker_id) if request.HasField("broker_id") else None
 
 
-def _standing(overrides: Overrides, broker_id: int | None) -> Override | None:
+def _current(overrides: Overrides, broker_id: int | None) -> Override | None:
     override = overrides.cluster if broker_id is None else overrides.brokers.get(broker_id)
     return override if override is not None and override.rate > 0 else None
 
 
 def _no_override(broker_id: int | None) -> str:
-    return f"no throttle override is set for {whose(broker_id)}; ListOverrides shows those that are"
+    return f"no throttle override is set for {override_owner(broker_id)}; ListOverrides shows the existing ones"

@@ -1,1 +1,4 @@
-"""Pure thought: topology, headroom, plans and changes; standard library only, no clock, log or IO."""
+"""Pure decision logic: cluster state, traffic, policies, plans, forecasts and scores.
+
+It uses the standard library only, and has no clock, log or IO.
+"""

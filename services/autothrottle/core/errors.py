@@ -1,44 +1,44 @@
-"""The one tree of errors that callers of autothrottle can act on.
+"""The errors that a caller of autothrottle can act on.
 
     AutothrottleError
-    ├── Invalid        what was given is wrong: change it, then try again
-    ├── Missing        what was named does not exist
-    ├── Conflict       it changed meanwhile: read again, then decide again
+    ├── Invalid        an argument is wrong: correct it, then retry
+    ├── Missing        the named object does not exist
+    ├── Conflict       the object changed after it was read: read it again, then decide again
     ├── NotLeader      another planner leads, or this term is over; carries the leader's address
-    ├── Incomplete     only a part could be read: nothing may be concluded from what is absent
-    └── Unavailable    the other side does not answer: try again later
+    ├── Incomplete     only a part could be read: absence proves nothing
+    └── Unavailable    the other side does not answer: retry later
 
 A message names the value, the range and the fix.
 """
 
 
 class AutothrottleError(Exception):
-    """Anything that autothrottle itself reports."""
+    """The base class of all errors that autothrottle reports."""
 
 
 class Invalid(AutothrottleError):
-    """What was given is outside of its range; the message names the value, the range and the fix."""
+    """An argument is outside its range; the message names the value, the range and the fix."""
 
 
 class Missing(AutothrottleError):
-    """What was named does not exist."""
+    """The named object does not exist."""
 
 
 class Conflict(AutothrottleError):
-    """What was to be changed has been changed by somebody else since it was read."""
+    """Another party changed the object after it was read."""
 
 
 class NotLeader(AutothrottleError):
-    """The caller's term is over, or the planner that was asked does not lead."""
+    """The caller's term is over, or the planner that received the call does not lead."""
 
     def __init__(self, message: str, leader_address: str = "") -> None:
         super().__init__(message)
         self.leader_address = leader_address
-        """Where the leading planner answers, `host:port` or `unix:path`; "" when it is unknown."""
+        """Address of the leading planner, `host:port` or `unix:path`; "": unknown."""
 
 
 class Incomplete(AutothrottleError):
-    """Only a part could be read; what is absent may well exist."""
+    """Only a part could be read; absent objects may exist."""
 
 
 class Unavailable(AutothrottleError):

@@ -1,6 +1,6 @@
-"""Who takes part: the processes of autothrottle that run at the moment.
+"""The autothrottle processes that are running.
 
-A member is a process; one of `autothrottle run` has all roles. The type to know is `Member`.
+Each process is one member; a process of `autothrottle run` has all roles. The type to know is `Member`.
 """
 
 from __future__ import annotations
@@ -13,54 +13,55 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process that serves."""
+    """One running process."""
 
     service: str
-    """The command that it runs: `discovery`, `metrics`, `planner`, `applier`, `admin`, `gateway` or `run`."""
+    """Its command: `discovery`, `metrics`, `planner`, `applier`, `admin`, `gateway` or `run`."""
     roles: tuple[str, ...]
-    """The services that it is: the one of its name, or all of them in `run`."""
+    """The services that it hosts: the service of the same name, or all of them in `run`."""
     version: str
-    """Of its program."""
+    """Version of the program."""
     address: str
-    """Where it answers, `host:port` or `unix:path`, as it listens: `0.0.0.0` is every interface of its host."""
+    """Its listen address, `host:port` or `unix:path`; `0.0.0.0` means every interface of its host."""
     host: str
-    """The name of its host."""
+    """Name of its host."""
     pid: int
-    """Its process id there."""
+    """Its process id on that host."""
     started: datetime
-    """UTC, by its own clock."""
+    """Start time, UTC, by its own clock."""
 
 
-_OF_RUN = ("admin", "planner")
-"""The roles in which `run` answers others; its other services are for itself."""
+_PUBLIC_ROLES_OF_RUN = ("admin", "planner")
+"""The roles in which `run` serves other processes; its other services serve only itself."""
 
 
 def address_from(host: str, member: Member, role: str) -> str | None:
-    """Return where a member answers in a role, as a process on a host reaches it; None where it does not.
+    """Return the address at which a process on `host` reaches a member in a role; None: it cannot.
 
-    What listens on every interface is reached by the name of its host; loopback and sockets only from there.
+    A member that listens on every interface is reached by its host's name. Loopback addresses and Unix sockets are
+    reachable only from the member's own host.
     """
-    if member.service != role and not (member.service == "run" and role in _OF_RUN):
+    if member.service != role and not (member.service == "run" and role in _PUBLIC_ROLES_OF_RUN):
         return None
     if member.address.startswith("unix:"):
         return member.address if member.host == host else None
     name, _, port = member.address.rpartition(":")
-    if _is(name, "is_unspecified"):
+    if _has_ip_property(name, "is_unspecified"):
         own = "[::1]" if name.startswith("[") else "127.0.0.1"
         return f"{own if member.host == host else member.host}:{port}"
-    if name == "localhost" or _is(name, "is_loopback"):
+    if name == "localhost" or _has_ip_property(name, "is_loopback"):
         return member.address if member.host == host else None
     return member.address
 
 
-def _is(name: str, what: str) -> bool:
-    """Whether a name is an IP address of that kind."""
+def _has_ip_property(name: str, attribute: str) -> bool:
+    """Return whether a name is an IP address with this property, for example `is_loopback`."""
     try:
-        return bool(getattr(ipaddress.ip_address(name.strip("[]")), what))
+        return bool(getattr(ipaddress.ip_address(name.strip("[]")), attribute))
     except ValueError:
         return False
 
 
 def ordered(members: Iterable[Member]) -> tuple[Member, ...]:
-    """Return members by service, then by start."""
+    """Return the members sorted by service, then by start time."""
     return tuple(sorted(members, key=lambda m: (m.service, m.started, m.host, m.pid)))

@@ -1,5 +1,5 @@
 """The gateway: the admin service over HTTP, as the original's text routes, as JSON under /v1, and as a page.
 
-It keeps nothing: every request is one call, or some, of the admin service. The routes of /v1 are those that the
-annotations of admin.proto name.
+The gateway is stateless: each request becomes one or more calls of the admin service. The annotations of admin.proto
+define the routes of /v1. The type to know is `server.GatewayServer`.
 """

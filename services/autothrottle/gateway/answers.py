@@ -1,4 +1,4 @@
-"""What the gateway answers, and the one table from core's errors to HTTP's status codes."""
+"""HTTP responses of the gateway, and the mapping from core's errors to HTTP status codes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import grpc
 from google.protobuf.message import Message
 
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.wire.callers import Metadata
-from autothrottle.wire.errors import code_of
+from autothrottle.wire.common import Metadata, code_of
 
 ADMIN_TIMEOUT = timedelta(seconds=8)
-"""For one call of the admin service, which itself waits for a planner at most 5 s."""
+"""Timeout of one call of the admin service, which itself waits for a planner at most 5 s."""
 
 SUBMIT_TIMEOUT = timedelta(seconds=55)
-"""For submitting a reassignment: its throttles are set, read back and given a second to act first."""
+"""Timeout of a submission. The planner sets the throttles, reads them back and waits a second before it submits."""
 
 HTTP_STATUS: Mapping[grpc.StatusCode, int] = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
@@ -32,7 +31,7 @@ HTTP_STATUS: Mapping[grpc.StatusCode, int] = {
     grpc.StatusCode.INTERNAL: 500,
     grpc.StatusCode.UNAVAILABLE: 503,
 }
-"""gRPC's code -> HTTP's, as google.rpc.Code documents it."""
+"""gRPC status code -> HTTP status code, as documented in google.rpc.Code."""
 
 _CODES: Mapping[int, str] = {
     400: "INVALID_ARGUMENT",
@@ -44,43 +43,43 @@ _CODES: Mapping[int, str] = {
     413: "RESOURCE_EXHAUSTED",
     500: "INTERNAL",
 }
-"""Status of what the gateway itself refuses -> the code that stands in its body."""
+"""HTTP status of a refusal by the gateway itself -> the code in its body."""
 
 _MOST_PARAMETERS = 32
 
 
 class AdminService(Protocol):
-    """The admin service, wherever it is."""
+    """The admin service, local or remote."""
 
     def call(self, method: str, request: Message, timeout: timedelta, metadata: Metadata) -> Message:
-        """Return what the method of this name answers.
+        """Call a method by name and return its response.
 
         Raises:
-            AutothrottleError: what the service answered, or that it does not.
+            AutothrottleError: the service answered with an error, or did not answer.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """The admin service as one request over HTTP asks it."""
+    """The admin service in the context of one HTTP request."""
 
     service: AdminService
     metadata: Metadata
-    """Who sent the request, and its trace."""
+    """The request's author and trace."""
 
     def call(self, method: str, request: Message, timeout: timedelta) -> Message:
-        """Return what the method of this name answers.
+        """Call a method by name and return its response.
 
         Raises:
-            AutothrottleError: what the service answered, or that it does not.
+            AutothrottleError: the service answered with an error, or did not answer.
         """
         return self.service.call(method, request, timeout, self.metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One response, whole."""
+    """One complete HTTP response."""
 
     status: int
     body: str
@@ -89,35 +88,35 @@ class Answer:
 
 
 def text(status: int, *lines: str) -> Answer:
-    """Return lines of text; each ends in a newline."""
+    """Return a plain-text response; each line ends in a newline."""
     return Answer(status, "".join(f"{line}\n" for line in lines), "text/plain; charset=utf-8")
 
 
 def document(status: int, value: Mapping[str, Any]) -> Answer:
-    """Return a JSON object."""
+    """Return a JSON response."""
     return Answer(status, json.dumps(value, ensure_ascii=False) + "\n", "application/json")
 
 
 def http_status(error: AutothrottleError) -> int:
-    """Return the status code of an error."""
+    """Return the HTTP status of an error."""
     return HTTP_STATUS[code_of(error)]
 
 
 def failure(error: AutothrottleError) -> Answer:
-    """Return an error as JSON."""
+    """Return an error as a JSON response."""
     return document(http_status(error), {"code": code_of(error).name, "message": str(error)})
 
 
 def refusal(status: int, message: str) -> Answer:
-    """Return as JSON what the gateway refuses by itself."""
+    """Return a refusal by the gateway itself as a JSON response."""
     return document(status, {"code": _CODES.get(status, "UNKNOWN"), "message": message})
 
 
 def parameters(query: str) -> dict[str, str]:
-    """Return the parameters of a URL's query, name -> text.
+    """Return the parameters of a URL query, name -> text.
 
     Raises:
-        Invalid: when one is given twice, there are more than 32, or the text is not UTF-8.
+        Invalid: a parameter is repeated, there are more than 32, or the text is not UTF-8.
     """
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS)

@@ -1,7 +1,7 @@
-"""The original's text routes: /throttle and what is below it, parameters in the URL's query, rates in MB/s.
+"""The original's text routes: /throttle and below, with parameters in the URL query and rates in MB/s.
 
-Errors are 4xx here, where the original says 200. An override that is no whole number of MB/s (the original cannot set
-one, /v1 can) is shown with the decimals that it has, at most 6. The type to know is `LegacyApi`.
+Errors have a 4xx status; the original answers 200. An override that is not a whole number of MB/s (possible through
+/v1 only) is shown with up to 6 decimals. The type to know is `LegacyApi`.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 
+from autothrottle.core.cluster.snapshot import MAX_BROKER_ID
+from autothrottle.core.control.overrides import MAX_RATE
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing
-from autothrottle.core.loads import MEGABYTE
-from autothrottle.core.overrides import MAX_RATE
-from autothrottle.core.topology import MAX_BROKER_ID
+from autothrottle.core.units import MEGABYTE
 from autothrottle.gateway.answers import ADMIN_TIMEOUT, Admin, Answer, http_status, parameters, text
 from autothrottle.v1 import admin_pb2
 
 ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("GET", "/throttle", "Shows the cluster's override."),
-    ("GET", "/throttle/{id}", "Shows a broker's override."),
+    ("GET", "/throttle", "Shows the cluster override."),
+    ("GET", "/throttle/{id}", "Shows a broker override."),
     (
         "POST",
         "/throttle?rate=200&autoremove=true",
-        "Sets the cluster's override, whole MB/s (1 MB is 10^6 bytes); autoremove (default false): it ends when no "
-        "reassignment is left.",
+        "Sets the cluster override in whole MB/s (1 MB is 10^6 bytes). With autoremove=true (default false) it ends "
+        "when all reassignments are done.",
     ),
-    ("POST", "/throttle/{id}?rate=50", "Sets a broker's override, whole MB/s."),
-    ("POST", "/throttle/remove", "Removes the cluster's override."),
-    ("POST", "/throttle/remove/{id}", "Removes a broker's override."),
-    ("POST", "/throttle/remove/all", "Removes every broker's override; the cluster's stays."),
+    ("POST", "/throttle/{id}?rate=50", "Sets a broker override in whole MB/s."),
+    ("POST", "/throttle/remove", "Removes the cluster override."),
+    ("POST", "/throttle/remove/{id}", "Removes a broker override."),
+    ("POST", "/throttle/remove/all", "Removes all broker overrides and keeps the cluster override."),
 )
-"""(verb, path, what it does) of all, for the page."""
+"""All routes for the page: (verb, path, description)."""
 
 _DIGITS = re.compile(r"-?(?:0|[1-9][0-9]*)", re.ASCII)
 _MOST_DIGITS = 30
 _MOST_MEGABYTES = MAX_RATE // MEGABYTE
 
 _TRUE, _FALSE = ("1", "t", "T", "TRUE", "true", "True"), ("0", "f", "F", "FALSE", "false", "False")
-"""What the original's language reads as a bool."""
+"""Go's spellings of a bool, which the original accepts."""
 
 _NOT_SET = "no throttle override is set"
 _NO_BROKER = "broker param must be provided as integer or the string 'all'"
@@ -49,18 +49,18 @@ log = logging.getLogger(__name__)
 
 
 class LegacyApi:
-    """Answers the text routes through the admin service."""
+    """Serves the text routes through the admin service."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
 
     def answer(self, verb: str, path: str, query: str) -> Answer:
-        """Return the answer to one request.
+        """Return the response to one request.
 
         Args:
-            verb: of HTTP; HEAD counts as GET.
-            path: of the URL, decoded: `/throttle`, `/throttle/1001`, `/throttle/remove/all` ...
-            query: of the URL, as it was sent.
+            verb: HTTP method; HEAD counts as GET.
+            path: decoded URL path: `/throttle`, `/throttle/1001`, `/throttle/remove/all` ...
+            query: raw URL query.
         """
         if verb not in allowed(path):
             return disallowed(path)
@@ -104,13 +104,13 @@ class LegacyApi:
         return text(200, f"{_whose(broker)}throttle successfully set to {_shown(response.override)}")
 
     def _remove(self, broker: int | None = None) -> Answer:
-        """Remove one; that none is set is no error, as with the original: scripts remove to be sure."""
+        """Remove an override. A missing one is not an error, as in the original: scripts remove it just in case."""
         with suppress(Missing):
             self._admin.call("RemoveOverride", admin_pb2.RemoveOverrideRequest(broker_id=broker), ADMIN_TIMEOUT)
         return text(200, f"{_whose(broker)}throttle removed")
 
     def _remove_all(self) -> Answer:
-        """Remove them one by one; what cannot be read is named."""
+        """Remove all broker overrides one by one; unreadable ones become warnings."""
         response = self._admin.call("ListOverrides", admin_pb2.ListOverridesRequest(), ADMIN_TIMEOUT)
         assert isinstance(response, admin_pb2.ListOverridesResponse)
         brokers = [override.broker_id for override in response.overrides if override.HasField("broker_id")]
@@ -119,12 +119,12 @@ class LegacyApi:
 
 
 def allowed(path: str) -> tuple[str, ...]:
-    """Return the methods that a path of the text routes takes: removing is no reading."""
+    """Return the allowed methods of a path; GET cannot remove."""
     return ("POST",) if path.split("/")[2:3] == ["remove"] else ("GET", "HEAD", "POST")
 
 
 def disallowed(path: str) -> Answer:
-    """Return the answer to a method that the path does not take."""
+    """Return the response to a method that the path does not allow."""
     return replace(text(405, "disallowed method"), headers={"allow": ", ".join(allowed(path))})
 
 
@@ -132,7 +132,7 @@ def broker_id(given: str) -> int:
     """Return a broker id from a path.
 
     Raises:
-        Invalid: when it is not in 1..2^31-1, in plain digits.
+        Invalid: the text is not plain digits in 1..2^31-1.
     """
     number = _integer(given, _NO_BROKER)
     if not 0 < number <= MAX_BROKER_ID:
@@ -144,7 +144,7 @@ def rate_megabytes(given: str) -> int:
     """Return a rate in whole MB/s.
 
     Raises:
-        Invalid: when it is absent, no integer in plain digits, 0, negative, or above what Kafka takes.
+        Invalid: the rate is absent, not an integer in plain digits, not positive, or above Kafka's maximum.
     """
     if not given:
         raise Invalid("rate param must be specified")
@@ -157,10 +157,10 @@ def rate_megabytes(given: str) -> int:
 
 
 def boolean(given: str) -> bool:
-    """Return a bool in any spelling that the original takes.
+    """Return a bool in any spelling that the original accepts.
 
     Raises:
-        Invalid: when it is none.
+        Invalid: the text is not a bool.
     """
     if given not in (*_TRUE, *_FALSE):
         raise Invalid("autoremove param must be a bool")
@@ -168,14 +168,14 @@ def boolean(given: str) -> bool:
 
 
 def _integer(given: str, otherwise: str) -> int:
-    """Read plain decimal digits: no sign but `-`, no leading zero, no fraction, no white space, ASCII only."""
+    """Parse plain ASCII digits, with no sign except `-`, no leading zero, no fraction and no white space."""
     if not _DIGITS.fullmatch(given) or len(given) > _MOST_DIGITS:
         raise Invalid(otherwise)
     return int(given)
 
 
 def _refuse_unknown(given: dict[str, str], *known: str) -> None:
-    """Refuse what a typo would make ineffective: without `autoremove` an override stands for ever."""
+    """Refuse unknown parameters: with a misspelled `autoremove`, an override would stay forever."""
     for name in given:
         if name not in known:
             raise Invalid(f"{name} param is unknown; this route takes {' and '.join(known) or 'none'}")

@@ -1,6 +1,6 @@
-"""The OpenAPI document of /v1, from the same descriptors and annotations that the routes are made of.
+"""The OpenAPI document of /v1, generated from the same descriptors and annotations as the routes.
 
-Descriptions are the protos' comments (`autothrottle/v1/comments.json`, which `make proto` writes).
+Descriptions are the comments of the protos (`autothrottle/v1/comments.json`, written by `make proto`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ _PACKAGE = "autothrottle.v1."
 _ERROR = "Error"
 
 _INT64 = (
-    "A 64-bit integer as a string of decimal digits: numbers of JSON are exact up to 2^53 only. A number is taken too."
+    "A 64-bit integer as a string of decimal digits, since JSON numbers are exact only up to 2^53. Requests may use a "
+    "number."
 )
 
 _IF_MATCH: Json = {
     "name": "If-Match",
     "in": "header",
     "required": False,
-    "description": "The etag of the version that is to be changed, in quotes, and no other: 409 when another stands.",
+    "description": "The quoted etag of the version to change; 409 if another version is current.",
     "schema": {"type": "string"},
 }
 
@@ -50,55 +51,55 @@ _WELL_KNOWN: Mapping[str, Json] = {
 
 
 def comments() -> Mapping[str, str]:
-    """Return the comment of everything in the protos, by its full name."""
+    """Return full name -> comment of every element of the protos."""
     text = resources.files("autothrottle.v1").joinpath("comments.json").read_text("utf-8")
     found: dict[str, str] = json.loads(text)
     return found
 
 
-def openapi(routes: Sequence[Binding], said: Mapping[str, str]) -> Json:
+def openapi(routes: Sequence[Binding], descriptions: Mapping[str, str]) -> Json:
     """Return the document.
 
     Args:
-        routes: what it describes; not empty.
-        said: full name of a proto's element -> its comment.
+        routes: the described routes; not empty.
+        descriptions: full name of a proto element -> its comment.
     """
     paths: dict[str, Json] = {}
     for binding in routes:
-        paths.setdefault(binding.path, {})[binding.verb.lower()] = _operation(binding, said)
+        paths.setdefault(binding.path, {})[binding.verb.lower()] = _operation(binding, descriptions)
     service = routes[0].method.containing_service.full_name
     return {
         "openapi": "3.0.3",
-        "info": {"title": "autothrottle", "version": __version__, "description": said.get(service, "")},
+        "info": {"title": "autothrottle", "version": __version__, "description": descriptions.get(service, "")},
         "servers": [{"url": "/"}],
         "paths": paths,
-        # The first is nothing: a gateway without --api-tokens-file asks nobody.
+        # The first alternative requires nothing: a gateway without --api-tokens-file accepts every request.
         "security": [{}, {"token": []}],
         "components": {
-            "schemas": _schemas(routes, said),
+            "schemas": _schemas(routes, descriptions),
             "responses": {_ERROR: _error()},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
-def _operation(binding: Binding, said: Mapping[str, str]) -> Json:
+def _operation(binding: Binding, descriptions: Mapping[str, str]) -> Json:
     method = binding.method
     by = "".join(f"By{name[:1].upper()}{name[1:]}" for name in binding.fields)
-    comment = said.get(method.full_name, "")
+    comment = descriptions.get(method.full_name, "")
     operation: Json = {
         "operationId": f"{method.name}{by}",
         "summary": comment.partition(". ")[0].removesuffix(".") + ".",
         "description": comment,
         "tags": [method.containing_service.name],
         "parameters": [
-            *_path_parameters(binding, said),
-            *_query_parameters(binding, said),
+            *_path_parameters(binding, descriptions),
+            *_query_parameters(binding, descriptions),
             *([_IF_MATCH] if binding.etag else []),
         ],
         "responses": {
             "200": {
-                "description": said.get(method.output_type.full_name, method.output_type.name),
+                "description": descriptions.get(method.output_type.full_name, method.output_type.name),
                 "content": _json(_reference(method.output_type)),
             },
             "default": {"$ref": f"#/components/responses/{_ERROR}"},
@@ -109,59 +110,59 @@ def _operation(binding: Binding, said: Mapping[str, str]) -> Json:
     return operation
 
 
-def _path_parameters(binding: Binding, said: Mapping[str, str]) -> Iterable[Json]:
+def _path_parameters(binding: Binding, descriptions: Mapping[str, str]) -> Iterable[Json]:
     for name, path in binding.fields.items():
         field = field_at(binding.method.input_type, path)
-        yield {"name": name, "in": "path", "required": True, **_described(field, said)}
+        yield {"name": name, "in": "path", "required": True, **_described(field, descriptions)}
 
 
-def _query_parameters(binding: Binding, said: Mapping[str, str]) -> Iterable[Json]:
+def _query_parameters(binding: Binding, descriptions: Mapping[str, str]) -> Iterable[Json]:
     for field in binding.in_query:
-        yield {"name": field.json_name, "in": "query", "required": False, **_described(field, said)}
+        yield {"name": field.json_name, "in": "query", "required": False, **_described(field, descriptions)}
 
 
-def _described(field: FieldDescriptor, said: Mapping[str, str]) -> Json:
-    return {"description": said.get(field.full_name, ""), "schema": _single(field)}
+def _described(field: FieldDescriptor, descriptions: Mapping[str, str]) -> Json:
+    return {"description": descriptions.get(field.full_name, ""), "schema": _single(field)}
 
 
-def _schemas(routes: Sequence[Binding], said: Mapping[str, str]) -> Json:
+def _schemas(routes: Sequence[Binding], descriptions: Mapping[str, str]) -> Json:
     schemas: Json = {}
     for binding in routes:
         if binding.body:
-            _add(schemas, body_of(binding), said)
-        _add(schemas, binding.method.output_type, said)
+            _add(schemas, body_of(binding), descriptions)
+        _add(schemas, binding.method.output_type, descriptions)
     return schemas
 
 
-def _add(schemas: Json, message: Descriptor, said: Mapping[str, str]) -> None:
-    """Add a message and all that its fields are made of."""
+def _add(schemas: Json, message: Descriptor, descriptions: Mapping[str, str]) -> None:
+    """Add a message and the messages and enums of its fields."""
     name = _name(message)
     if name in schemas or message.full_name in _WELL_KNOWN:
         return
     schemas[name] = {
         "type": "object",
-        "description": said.get(message.full_name, ""),
-        "properties": {field.json_name: _property(field, said) for field in message.fields},
+        "description": descriptions.get(message.full_name, ""),
+        "properties": {field.json_name: _property(field, descriptions) for field in message.fields},
     }
     for field in message.fields:
         inner = field.message_type
         if inner is not None and inner.GetOptions().map_entry:
             inner = inner.fields_by_name["value"].message_type
         if inner is not None:
-            _add(schemas, inner, said)
+            _add(schemas, inner, descriptions)
         if field.enum_type is not None:
-            schemas[_name(field.enum_type)] = _enum(field.enum_type, said)
+            schemas[_name(field.enum_type)] = _enum(field.enum_type, descriptions)
 
 
-def _property(field: FieldDescriptor, said: Mapping[str, str]) -> Json:
-    comment = said.get(field.full_name, "")
+def _property(field: FieldDescriptor, descriptions: Mapping[str, str]) -> Json:
+    comment = descriptions.get(field.full_name, "")
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         value = _single(field.message_type.fields_by_name["value"])
         return {"type": "object", "additionalProperties": value, "description": comment}
     if field.is_repeated:
         return {"type": "array", "items": _single(field), "description": comment}
     schema = _single(field)
-    if "$ref" in schema:  # What stands beside a reference is ignored.
+    if "$ref" in schema:  # siblings of a reference are ignored
         return {"allOf": [schema], "description": comment}
     return {**schema, "description": f"{comment} {schema.get('description', '')}".strip()}
 
@@ -176,12 +177,13 @@ def _single(field: FieldDescriptor) -> Json:
     return {**schema, "description": _INT64} if schema["type"] == "string" and "int64" in str(schema) else schema
 
 
-def _enum(enum: EnumDescriptor, said: Mapping[str, str]) -> Json:
+def _enum(enum: EnumDescriptor, descriptions: Mapping[str, str]) -> Json:
     scope = enum.full_name.rpartition(".")[0]
     values = [
-        f"{v.name}: {said.get(f'{enum.full_name}.{v.name}') or said.get(f'{scope}.{v.name}', '')}" for v in enum.values
+        f"{v.name}: {descriptions.get(f'{enum.full_name}.{v.name}') or descriptions.get(f'{scope}.{v.name}', '')}"
+        for v in enum.values
     ]
-    description = " ".join([said.get(enum.full_name, ""), *values])
+    description = " ".join([descriptions.get(enum.full_name, ""), *values])
     return {"type": "string", "enum": [v.name for v in enum.values], "description": description}
 
 
@@ -203,7 +205,7 @@ def _error() -> Json:
         "required": ["code", "message"],
         "properties": {
             "code": {"type": "string", "description": "gRPC's name of the error, for example NOT_FOUND."},
-            "message": {"type": "string", "description": "What is wrong, and how to mend it."},
+            "message": {"type": "string", "description": "What is wrong, and how to fix it."},
         },
     }
-    return {"description": "It was not done; the status is that of the code.", "content": _json(schema)}
+    return {"description": "The operation failed; the status corresponds to the code.", "content": _json(schema)}

@@ -1,4 +1,4 @@
-"""The page at /: every route with what it does, as plain HTML without scripts or anything from elsewhere."""
+"""The page at /: all routes with descriptions, as plain HTML without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _STYLE = (
 )
 
 
-def page(routes: Sequence[Binding], said: Mapping[str, str]) -> str:
+def page(routes: Sequence[Binding], descriptions: Mapping[str, str]) -> str:
     """Return the page.
 
     Args:
-        routes: of /v1.
-        said: full name of a proto's element -> its comment.
+        routes: the routes of /v1.
+        descriptions: full name of a proto element -> its comment.
     """
-    json_routes = [(b.verb, b.path, said.get(b.method.full_name, "")) for b in routes]
+    json_routes = [(b.verb, b.path, descriptions.get(b.method.full_name, "")) for b in routes]
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>autothrottle</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
         f"<h1>autothrottle {escape(__version__)}</h1>"
-        f"<p>Throttles for Kafka's reassignments. Rates under <code>/v1</code> are bytes per second, as strings; those "
-        f"of the text routes are whole MB/s. Errors are a status, a code and a sentence.</p>"
-        f'<h2>JSON</h2><p>Described for programs by <a href="/openapi.json">/openapi.json</a>.</p>{_table(json_routes)}'
+        f"<p>Replication throttles for Kafka reassignments. Rates under <code>/v1</code> are bytes per second as "
+        f"strings; rates of the text routes are whole MB/s. An error has a status, a code and a message.</p>"
+        f'<h2>JSON</h2><p>Machine-readable: <a href="/openapi.json">/openapi.json</a>.</p>{_table(json_routes)}'
         f"<h2>Text</h2><p>The routes of the original autothrottle.</p>{_table(legacy.ROUTES)}"
         f"</body></html>\n"
     )

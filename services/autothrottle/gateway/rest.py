@@ -1,6 +1,6 @@
-"""The routes of /v1 as the annotations of a service's proto say them: JSON to messages and back.
+"""The routes of /v1, derived from the annotations of a service's proto: JSON to messages and back.
 
-Source: google/api/http.proto, of which this is the part that unary calls with templates of whole path segments need.
+Source: google/api/http.proto. Supported are unary calls whose path templates match whole path segments.
 The type to know is `Binding`.
 """
 
@@ -23,7 +23,7 @@ from autothrottle.core.errors import Invalid
 from autothrottle.gateway.answers import ADMIN_TIMEOUT, SUBMIT_TIMEOUT, Admin, Answer, document, parameters
 
 _TIMEOUTS = {"SubmitReassignment": SUBMIT_TIMEOUT, "EstimateReassignment": SUBMIT_TIMEOUT}
-"""Method -> how long it may take, where that is longer than usual."""
+"""Method -> timeout, if longer than the default."""
 
 _TEMPLATE = re.compile(r"\{([a-z0-9_.]+)\}")
 _QUOTED = re.compile(r'"([^"]{1,60})"')
@@ -33,23 +33,23 @@ _BITS = {FieldDescriptor.CPPTYPE_INT32: 31, FieldDescriptor.CPPTYPE_INT64: 63}
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One verb and path over HTTP that stand for one method."""
+    """An HTTP verb and path that call one method."""
 
     verb: str
     """GET, PUT, POST, PATCH or DELETE."""
     path: str
-    """With its parameters in JSON's spelling: `/v1/brokers/{brokerId}/override`."""
+    """With parameters in JSON's spelling: `/v1/brokers/{brokerId}/override`."""
     fields: Mapping[str, str]
-    """Parameter of the path -> field of the request: `brokerId` -> `override.broker_id`."""
+    """Path parameter -> field of the request: `brokerId` -> `override.broker_id`."""
     body: str
-    """Field of the request that the body is; "*": the whole request; "": there is no body."""
+    """Request field in the body; "*": the whole request; "": no body."""
     method: MethodDescriptor
     number: int
-    """0 for the first of a method, then 1, 2 ..."""
+    """Index among the bindings of the method, from 0."""
 
     @property
     def in_query(self) -> tuple[FieldDescriptor, ...]:
-        """The fields of the request that neither the path nor the body holds."""
+        """Request fields that are neither in the path nor in the body."""
         if self.body == "*":
             return ()
         taken = {self.body, *self.fields.values()}
@@ -57,7 +57,7 @@ class Binding:
 
     @property
     def etag(self) -> str:
-        """The field of the request that says which version is to be changed, which `If-Match` sets; "": none."""
+        """Request field that `If-Match` sets: the etag of the version to change; "": none."""
         inside = f"{self.body}.etag" if self.body not in ("", "*") and "etag" in body_of(self).fields_by_name else ""
         return "etag" if "etag" in self.method.input_type.fields_by_name else inside
 
@@ -70,11 +70,11 @@ def bindings(service: ServiceDescriptor) -> tuple[Binding, ...]:
 def answer(
     binding: Binding, admin: Admin, in_path: Mapping[str, str], query: str, body: bytes, if_match: str | None = None
 ) -> Answer:
-    """Return what the method answers, as JSON; the etag of what it tells of stands in the header too.
+    """Call the method and return its response as JSON. The ETag header repeats the etag of an override.
 
     Raises:
-        Invalid: when the request is not what the route takes.
-        AutothrottleError: what the admin service answered.
+        Invalid: the request does not fit the route.
+        AutothrottleError: the admin service answered with an error.
     """
     timeout = _TIMEOUTS.get(binding.method.name, ADMIN_TIMEOUT)
     response = admin.call(binding.method.name, request(binding, in_path, query, body, if_match), timeout)
@@ -86,17 +86,17 @@ def answer(
 def request(
     binding: Binding, in_path: Mapping[str, str], query: str, body: bytes, if_match: str | None = None
 ) -> Message:
-    """Return the message that a request over HTTP stands for.
+    """Convert an HTTP request to a message.
 
     Args:
-        binding: its route.
-        in_path: parameter of the path -> text.
-        query: of the URL.
-        body: of the request.
-        if_match: the header of this name, of a request that changes something; None: there is none.
+        binding: the route.
+        in_path: path parameter -> text.
+        query: raw URL query.
+        body: request body.
+        if_match: the If-Match header of a changing request; None: absent.
 
     Raises:
-        Invalid: when a parameter or a field is unknown, given twice or no such value, or the body is no JSON object.
+        Invalid: a parameter or field is unknown, repeated or malformed, or the body is not a JSON object.
     """
     message: Message = GetMessageClass(binding.method.input_type)()
     _read_body(message, binding, body)
@@ -140,13 +140,13 @@ def field_at(message: Descriptor, path: str) -> FieldDescriptor:
 
 
 def message_of(field: FieldDescriptor) -> Descriptor:
-    """Return what a field holds that is a message."""
-    assert field.message_type is not None, f"{field.full_name} is no message"
+    """Return the message type of a field."""
+    assert field.message_type is not None, f"{field.full_name} is not a message"
     return field.message_type
 
 
 def body_of(binding: Binding) -> Descriptor:
-    """Return what the body of a route with a body is."""
+    """Return the message type of a route's body."""
     whole = binding.method.input_type
     return whole if binding.body == "*" else message_of(field_at(whole, binding.body))
 
@@ -173,14 +173,14 @@ def _read_body(message: Message, binding: Binding, body: bytes) -> None:
     try:
         text = body.decode("utf-8")
         value = json.loads(text, object_pairs_hook=_without_duplicates)
-        if "\\u" in text:  # half of a surrogate pair is no text: neither a message can hold it nor an answer
+        if "\\u" in text:  # half of a surrogate pair is not text: neither a message nor a response can contain it
             json.dumps(value, ensure_ascii=False).encode()
         if not isinstance(value, dict):
-            raise Invalid("the body is no JSON object; /openapi.json shows what it may hold")
+            raise Invalid("the body is not a JSON object; /openapi.json shows the allowed fields")
         target.SetInParent()
         json_format.ParseDict(value, target)
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, json_format.ParseError) as error:
-        raise Invalid(f"the body cannot be read: {error}; give a JSON object as /openapi.json shows it") from None
+        raise Invalid(f"the body cannot be read: {error}; give a JSON object as in /openapi.json") from None
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -200,15 +200,15 @@ def _etag(binding: Binding, if_match: str) -> str:
 
 
 def _set(message: Message, field: FieldDescriptor, path: str, text: str) -> None:
-    """Set a field that the URL gives; a body that says something else is a contradiction."""
+    """Set a field from the URL. A different value in the body is a contradiction."""
     *parents, name = path.split(".")
     for parent in parents:
         message = getattr(message, parent)
     value = _scalar(field, text)
-    stands = getattr(message, name)
-    given = message.HasField(name) if field.has_presence else bool(stands)
-    if given and stands != value:
-        raise Invalid(f"{field.json_name} is {text} in the URL and {stands} in the body; give it once")
+    current = getattr(message, name)
+    given = message.HasField(name) if field.has_presence else bool(current)
+    if given and current != value:
+        raise Invalid(f"{field.json_name} is {text} in the URL and {current} in the body; give it once")
     setattr(message, name, value)
 
 
@@ -216,7 +216,7 @@ def _scalar(field: FieldDescriptor, text: str) -> int | bool | str:
     bits = _BITS.get(field.cpp_type)
     if bits:
         if not _INTEGER.fullmatch(text) or not -(2**bits) <= int(text) < 2**bits:
-            raise Invalid(f"{field.json_name} {text!r} is no integer below 2^{bits}; give decimal digits only")
+            raise Invalid(f"{field.json_name} {text!r} is not an integer below 2^{bits}; give decimal digits only")
         return int(text)
     if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
         if text not in ("true", "false"):

@@ -1,4 +1,4 @@
-"""The HTTP server of the gateway: uvicorn in a thread of its own, with a time limit on everything a client does."""
+"""The HTTP server of the gateway: uvicorn in a separate thread, with time limits for slow clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autothrottle.gateway.tokens import Tokens
 from autothrottle.gateway.web import application
 
 HEADER_SECONDS = 10.0
-"""From the connection, or the first byte of a further request, to the end of its headers."""
+"""Time limit for receiving headers, from the connection or the first byte of a later request."""
 
 BODY_SECONDS = 10.0
 
@@ -31,10 +31,10 @@ _BACKLOG = 128
 
 
 class GatewayServer:
-    """Answers HTTP from `start` to `stop`; bound when made.
+    """Serves HTTP from `start` to `stop`. It binds on creation.
 
     Raises:
-        Unavailable: when the address cannot be listened on.
+        Unavailable: cannot listen on the address.
     """
 
     def __init__(
@@ -46,23 +46,23 @@ class GatewayServer:
         tokens: Tokens | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Bind.
+        """Bind to the address.
 
         Args:
-            admin: who does what is asked for.
-            listen: `host:port`; port 0 takes any free one.
-            header_seconds: in which a client must have sent the headers of a request.
-            body_seconds: in which it must have sent the body.
-            tokens: of those who may use it; None: everybody may.
-            tls: with which it is HTTPS; None: plain HTTP.
+            admin: the service that executes requests.
+            listen: `host:port`; port 0 binds any free port.
+            header_seconds: time limit for receiving the headers of a request.
+            body_seconds: time limit for receiving the body.
+            tokens: tokens of allowed users; None: any caller is allowed.
+            tls: context for HTTPS; None: plain HTTP.
         """
-        self._socket = _bound(listen)
+        self._socket = _bind(listen)
         self.address = f"{listen.rpartition(':')[0]}:{self._socket.getsockname()[1]}"
-        """Where it answers, `host:port` with the port that was taken."""
+        """Listening address, `host:port` with the actual port."""
         self.bound_to: str = self._socket.getsockname()[0]
-        """The IP address that the host stands for."""
+        """IP address of the listening socket."""
 
-        class Protocol(_Impatient):
+        class Protocol(_HeaderTimeout):
             seconds = header_seconds
 
         self._server = uvicorn.Server(
@@ -87,11 +87,11 @@ class GatewayServer:
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="gateway-http")
 
     def start(self) -> None:
-        """Answer requests; those that come before the thread runs wait in the socket's backlog."""
+        """Start serving. Earlier requests wait in the socket's backlog."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more requests, let those under way end within 5 s, and return. Idempotent."""
+        """Refuse new requests, let requests in progress finish within 5 s, and return. Idempotent."""
         self._server.should_exit = True
         if self._thread.ident is not None:
             self._thread.join()
@@ -107,12 +107,12 @@ class GatewayServer:
         self.stop()
 
 
-def _bound(listen: str) -> socket.socket:
+def _bind(listen: str) -> socket.socket:
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     try:
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # localhost is 127.0.0.1 before ::1, as for the original's clients.
+        # localhost resolves to 127.0.0.1 before ::1, as for the original's clients.
         family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
         both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both)
@@ -123,8 +123,8 @@ def _bound(listen: str) -> socket.socket:
         ) from error
 
 
-class _Impatient(H11Protocol):
-    """Ends connections whose client is slow with the headers: uvicorn itself waits for ever."""
+class _HeaderTimeout(H11Protocol):
+    """Closes connections whose headers arrive too late; uvicorn itself waits forever."""
 
     seconds = HEADER_SECONDS
 
@@ -133,24 +133,24 @@ class _Impatient(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Give it its time from the start."""
+        """Start the timer with the connection."""
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Read on, and stop the clock when the headers are whole."""
+        """Receive data; stop the timer when the headers are complete."""
         super().data_received(data)
         self._watch()
 
     def on_response_complete(self) -> None:
-        """Start the clock of a further request of which a part is here already; else the connection is idle."""
+        """Start the timer if part of another request has arrived; otherwise the connection is idle."""
         super().on_response_complete()
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             self._unset_keepalive_if_required()
             self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the clock."""
+        """Cancel the timer."""
         self._forget()
         super().connection_lost(exc)
 
@@ -169,7 +169,7 @@ class _Impatient(H11Protocol):
         self._timer = None
         if self.transport.is_closing() or self.conn.their_state is not h11.IDLE:
             return
-        body = f"the headers did not come within {self.seconds:g} s; send them at once\n".encode()
+        body = f"the headers did not arrive within {self.seconds:g} s; send them without delay\n".encode()
         self.transport.write(
             b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
             + b"content-length: %d\r\n\r\n%b" % (len(body), body)

@@ -1,6 +1,6 @@
-"""The gateway's application: who answers which route, and what is refused before anybody is asked.
+"""The gateway's application: routing, authentication, and checks before any call of the admin service.
 
-The only asynchronous code: it reads the body, lets a thread ask the admin service, and sends what came back.
+This is the only asynchronous code: it reads the body, calls the admin service in a thread, and sends the response.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from autothrottle.gateway.openapi import comments, openapi
 from autothrottle.gateway.page import page
 from autothrottle.gateway.tokens import Tokens
 from autothrottle.v1 import admin_pb2
-from autothrottle.wire.callers import forwarded
+from autothrottle.wire.common import forwarded_metadata
 
 SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 
 MAX_BODY_BYTES = 64 * 1024
-"""Of a request; the largest that means something has some hundred bytes, but for those of `LARGE_BODIES`."""
+"""Largest request body, except for `LARGE_BODIES`; useful ones have some hundred bytes."""
 
 LARGE_BODIES: Mapping[str, int] = dict.fromkeys(
     ("SubmitReassignment", "CancelReassignment", "EstimateReassignment"), 16 * 1024 * 1024
 )
-"""Method -> the largest body, in bytes: 100,000 partitions take 8 MB."""
+"""Method -> largest body in bytes; 100,000 partitions take 8 MB."""
 
 _MOST_DISCARDED_BYTES = 16 * 1024 * 1024
-"""How much of a larger body is read, so that its sender lives to see the answer."""
+"""This much of an oversized body is read, so that its sender is still connected for the response."""
 
 _HEADERS = {
     "cache-control": "no-store",
@@ -56,12 +56,12 @@ def application(admin: AdminService, body_seconds: float, tokens: Tokens | None 
     """Return the application.
 
     Args:
-        admin: who does what is asked for.
-        body_seconds: in which a request's body must have come.
-        tokens: of those who may use it; None: everybody may. What the API is, is told to everybody.
+        admin: the service that executes requests.
+        body_seconds: time limit for receiving a request body.
+        tokens: tokens of allowed users; None: any caller is allowed. The page and the OpenAPI document are public.
     """
-    routes, said = rest.bindings(SERVICE), comments()
-    described, shown = openapi(routes, said), page(routes, said)
+    routes, descriptions = rest.bindings(SERVICE), comments()
+    described, shown = openapi(routes, descriptions), page(routes, descriptions)
     public: dict[str, dict[str, _Answering]] = {
         "/": {"GET": lambda request, body: Answer(200, shown, "text/html; charset=utf-8")},
         "/openapi.json": {"GET": lambda request, body: document(200, described)},
@@ -75,8 +75,8 @@ def application(admin: AdminService, body_seconds: float, tokens: Tokens | None 
     largest = {b.path: LARGE_BODIES[b.method.name] for b in routes if b.method.name in LARGE_BODIES}
     application = Starlette(
         routes=[
-            Route(path, _endpoint(verbs, body_seconds, largest.get(path, MAX_BODY_BYTES), asked), methods=[*verbs])
-            for table, asked in ((public, None), (paths, tokens))
+            Route(path, _endpoint(verbs, body_seconds, largest.get(path, MAX_BODY_BYTES), needed), methods=[*verbs])
+            for table, needed in ((public, None), (paths, tokens))
             for path, verbs in table.items()
         ],
         exception_handlers={HTTPException: _refused, Exception: _failed},
@@ -89,7 +89,9 @@ def _rest(binding: rest.Binding, admin: AdminService) -> _Answering:
     def answer(request: Request, body: bytes) -> Answer:
         if_match = None if binding.verb == "GET" else request.headers.get("if-match")
         try:
-            return rest.answer(binding, _asked_by(request, admin), request.path_params, _query(request), body, if_match)
+            return rest.answer(
+                binding, _admin_for(request, admin), request.path_params, _query(request), body, if_match
+            )
         except AutothrottleError as error:
             return failure(error)
 
@@ -99,15 +101,15 @@ def _rest(binding: rest.Binding, admin: AdminService) -> _Answering:
 def _legacy(admin: AdminService) -> _Answering:
     def answer(request: Request, body: bytes) -> Answer:
         verb = "GET" if request.method == "HEAD" else request.method
-        return LegacyApi(_asked_by(request, admin)).answer(verb, request.url.path, _query(request))
+        return LegacyApi(_admin_for(request, admin)).answer(verb, request.url.path, _query(request))
 
     return answer
 
 
-def _asked_by(request: Request, admin: AdminService) -> Admin:
+def _admin_for(request: Request, admin: AdminService) -> Admin:
     client = f"{request.client.host}:{request.client.port}" if request.client else ""
     name = getattr(request.state, "name", "")
-    return Admin(admin, forwarded(f"{name} at {client}" if name else client, request.headers))
+    return Admin(admin, forwarded_metadata(f"{name} at {client}" if name else client, request.headers))
 
 
 def _endpoint(
@@ -116,7 +118,7 @@ def _endpoint(
     async def answer(request: Request) -> Response:
         _refuse_other_sites(request)
         if tokens is not None:
-            request.state.name = _named(request, tokens)
+            request.state.name = _authenticated_name(request, tokens)
         body = await _body(request, body_seconds, most_bytes)
         verb = "GET" if request.method == "HEAD" else request.method
         return _response(await run_in_threadpool(verbs[verb], request, body))
@@ -125,27 +127,27 @@ def _endpoint(
 
 
 def _refuse_other_sites(request: Request) -> None:
-    """Refuse what a page of another site lets an operator's browser send: loopback does not keep browsers out."""
+    """Refuse requests that a page of another site makes in an operator's browser; loopback does not stop browsers."""
     origin = request.headers.get("origin")
     if origin is None or request.method in ("GET", "HEAD"):
         return
     if _site(origin) != request.headers.get("host", "").lower():
-        raise HTTPException(403, f"a page of {origin} may not change anything here; use a client, or this origin")
+        raise HTTPException(403, f"a page of {origin} may not change anything; use another client, or this origin")
 
 
 def _site(origin: str) -> str | None:
-    """The host and port of an origin; None: it is no URL."""
+    """Return the host and port of an origin; None: it is not a URL."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
         return None
 
 
-def _named(request: Request, tokens: Tokens) -> str:
-    """Return who sends the request, before anything of its body is read."""
+def _authenticated_name(request: Request, tokens: Tokens) -> str:
+    """Return the user of the request's token, before the body is read."""
     name = tokens.name_of(request.headers.get("authorization", ""))
     if name is None:
-        message = "a token is needed, or the one that was given is unknown; send `Authorization: Bearer TOKEN`"
+        message = "the request has no known token; send `Authorization: Bearer TOKEN`"
         raise HTTPException(401, message, {"www-authenticate": "Bearer", "connection": "close"})
     return name
 
@@ -156,10 +158,10 @@ async def _body(request: Request, seconds: float, most_bytes: int) -> bytes:
             body = await _collected(request, most_bytes)
     except TimeoutError:
         raise HTTPException(
-            408, f"the body did not come within {seconds:g} s; send it at once", {"connection": "close"}
+            408, f"the body did not arrive within {seconds:g} s; send it without delay", {"connection": "close"}
         ) from None
     except ClientDisconnect:
-        raise HTTPException(400, "the connection was closed before the body had come") from None
+        raise HTTPException(400, "the connection was closed before the body was complete") from None
     if len(body) > most_bytes:
         raise HTTPException(
             413, f"the body is larger than {most_bytes} bytes; send one operation", {"connection": "close"}
@@ -168,7 +170,7 @@ async def _body(request: Request, seconds: float, most_bytes: int) -> bytes:
 
 
 async def _collected(request: Request, most_bytes: int) -> bytes:
-    """Return the body, or more than `most_bytes` of it; memory holds no more than that and one chunk."""
+    """Return the body, or slightly more than `most_bytes` of it; memory is bounded by that and one chunk."""
     kept, size = bytearray(), 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -189,7 +191,7 @@ def _response(answer: Answer) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """Answer for what no route took, or what was refused on the way to it."""
+    """Respond to a request without a route, or refused before its route."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     path = request.url.path
@@ -209,6 +211,6 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """Answer for what we did not think of; the traceback goes to the log."""
-    message = f"unexpected {type(error).__name__}; report it with the traceback that the gateway has logged"
+    """Respond to an unexpected exception; the log contains the traceback."""
+    message = f"unexpected {type(error).__name__}; report it with the traceback in the gateway's log"
     return _response(refusal(500, message))

@@ -1,10 +1,14 @@
-"""The loop that decides: reads the cluster and its load, plans, has the plan carried out, and says what it did.
+"""The planner: reads the cluster and its load, decides on throttles, has them written, and reports what it did.
 
-Any number of planners run; the one that the election chose leads, the others wait. `loop` runs the cycles, `triggers`
-says when; `settings` is what a planner is given. A cycle begins with `reading` and ends with `telling`, which
-`narration` puts into words and `events` posts; `ramps` raises rates between cycles, `guards` watches over the plan with
-what `settings_reader` knows of brokers and topics, `submissions` holds moves until they are throttled, `catching_up`
-treats bootstrapping brokers as moves, `journal` logs decisions, `traces` describes cycles in traces, `memory` is what
-one knows of the cycle in hand and of those before, `servicer` answers over gRPC, `uninstall` takes everything back. The
-type to know is `Planner`.
+Any number of planners run. The election chooses the leader; the others wait. The type to know is `Planner`.
+
+- `loop` runs the cycles, `triggers` decides when, `settings` has the configuration and the ports.
+- `reading` reads a cycle's input. `telling` reports the result: `narration` has the texts, `events` posts events.
+- `guards` applies the safety rules to a plan; `settings_reader` reads the broker and topic settings for them.
+- `ramps` raises rates step by step between cycles.
+- `submissions` throttles reassignments before it submits them; `catching_up` treats bootstrapping brokers like
+  reassignments.
+- `memory` holds the state of the current cycle and of the term.
+- `journal` writes decisions to the decision log, `traces` describes cycles in traces.
+- `servicer` is the gRPC API, `uninstall` restores everything that was ever written.
 """

@@ -1,4 +1,4 @@
-"""Posts events without making a cycle wait."""
+"""Posts events in the background, so that no cycle waits for the events service."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import threading
 from datetime import timedelta
 
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.ports.metrics import Event, EventSink
+from autothrottle.ports.telemetry import Event, EventSink
 
 log = logging.getLogger(__name__)
 
 
 class EventPoster:
-    """Posts events from a thread of its own: a slow sink never delays a cycle."""
+    """Posts events from its own thread: a slow sink never delays a cycle."""
 
     _LIMIT = 100
 
@@ -26,14 +26,14 @@ class EventPoster:
         self._thread.start()
 
     def post(self, event: Event) -> None:
-        """Take an event over; it is dropped, with a line in the log, when too many wait."""
+        """Queue an event. With `_LIMIT` events in the queue it is dropped and logged."""
         try:
-            self._waiting.put_nowait((event, contextvars.copy_context()))  # It belongs to the cycle's trace.
+            self._waiting.put_nowait((event, contextvars.copy_context()))  # Keeps the event in the cycle's trace.
         except queue.Full:
-            log.warning("event dropped, %d wait already: %s", self._LIMIT, event.title)
+            log.warning("event dropped, %d events are already waiting: %s", self._LIMIT, event.title)
 
     def stop(self) -> None:
-        """Post what waits, for as long as one post may take, then end."""
+        """Post the queued events for at most the timeout of one post, then end the thread."""
         try:
             self._waiting.put(None, timeout=self._timeout.total_seconds())
         except queue.Full:
@@ -46,6 +46,6 @@ class EventPoster:
             try:
                 context.run(self._sink.post_event, event, self._timeout)
             except AutothrottleError as error:
-                log.warning("event not posted (%s): %s", error, event.title)
-            except Exception:  # a bug must not end it: every later event would be lost
-                log.exception("posting the event %s failed unexpectedly", event.title)
+                log.warning("event was not posted (%s): %s", error, event.title)
+            except Exception:  # a bug must not end the thread: all later events would be lost
+                log.exception("posting event %s failed unexpectedly", event.title)

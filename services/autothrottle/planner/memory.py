@@ -1,4 +1,4 @@
-"""What a planner has in mind: of the cycle in hand, and from one cycle of its term to the next."""
+"""The planner's state: `CycleInHand` for the current cycle, `Memory` for the term."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from autothrottle.core.changes import Change, Outcome, OutcomeStatus
-from autothrottle.core.cycle import CycleRecord
-from autothrottle.core.history import ThrottleHistory
-from autothrottle.core.loads import Loads
-from autothrottle.core.overrides import Override, Overrides
-from autothrottle.core.ownership import ForeignThrottle
-from autothrottle.core.pause import Pause
-from autothrottle.core.plan import Plan
+from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.control.cycle import CycleRecord
+from autothrottle.core.control.overrides import Override, Overrides
+from autothrottle.core.control.ownership import ForeignThrottle
+from autothrottle.core.control.pause import Pause
+from autothrottle.core.control.plan import Plan
+from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.policy.interface import Policy
-from autothrottle.core.progress import Remainder
-from autothrottle.core.topology import Snapshot
+from autothrottle.core.traffic.loads import Loads
+from autothrottle.core.traffic.throttle_history import ThrottleHistory
 from autothrottle.planner import narration
-from autothrottle.ports.leadership import Term
+from autothrottle.ports.state_store import Term
 
 
 @dataclass(slots=True)
 class Memory:
-    """What one term remembers from cycle to cycle; a new term begins with none of it."""
+    """State that lasts from cycle to cycle within a term. Each term starts with an empty one."""
 
     cycles: int = 0
     clock_origin: datetime | None = None
-    """When the monotonic clock was 0, by the other one, at the last cycle; None: there was none."""
+    """Wall-clock time at monotonic zero, as of the last cycle; None: no cycle yet."""
     version: int = 0
     is_presumed: bool = False
-    """Whether the last snapshot said something that is only presumed."""
+    """Whether the last snapshot contained presumed data."""
     topics: frozenset[str] = frozenset()
     announced: tuple[str, ...] = ()
     overrides: Overrides | None = None
@@ -42,10 +42,10 @@ class Memory:
     failures: dict[int, int] = field(default_factory=dict)
     history: ThrottleHistory = field(default_factory=ThrottleHistory)
     policy: Policy | None = None
-    """With what it has learned; None: nothing yet."""
+    """The policy with what it has learned; None: nothing yet."""
     after_reassignment: bool = False
     withdrawn: bool = False
-    """Whether the lists in the ledger are of no reassignment: of one that was not submitted, or of what catches up."""
+    """Whether the lists in the ledger belong to a catch-up or to a submission that failed, not to a reassignment."""
     foreign: tuple[ForeignThrottle, ...] = ()
     foreign_cycles: int = 0
     troubles: int = 0
@@ -55,44 +55,44 @@ class Memory:
 
 
 class CycleInHand:
-    """One cycle on its way."""
+    """The data of the current cycle."""
 
     def __init__(self, term: Term, number: int) -> None:
         self.term, self.number = term, number
         self.read = Snapshot.empty()
-        """The cluster as it is."""
+        """The cluster as read."""
         self.is_read = False
-        """Whether that is known."""
+        """Whether `read` was read."""
         self.copied = Snapshot.empty()
-        """The same with what brokers lack that catch up: all that is being copied, or will be when they run."""
+        """`read` plus the lagging replicas of catch-ups: all that is being copied, or will be once the brokers run."""
         self.snapshot = Snapshot.empty()
-        """The same with what is to be throttled though it does not move yet: what is decided on."""
+        """`copied` plus submissions that Kafka does not show yet: the input of the decisions."""
         self.left: Remainder | None = None
-        """Of what is being copied; None: nothing is, or nothing is known."""
+        """Bytes left to copy, with the ETA. None: no reassignment runs, or they are unknown."""
         self.pause: Pause | None = None
         self.overrides = Overrides()
-        """Those that act."""
+        """The active overrides."""
         self.expired: Mapping[int | None, Override] = {}
-        """Those whose time has come, which are to go."""
+        """Expired overrides, to be purged. Broker id (None: the cluster override) -> override."""
         self.loads = Loads()
         self.plan = Plan()
         self.changes: list[Change] = []
         self.would: tuple[Change, ...] = ()
-        """In shadow: what would be written."""
+        """In shadow mode: the changes that were not written."""
         self.outcomes: list[Outcome] = []
         self.findings: list[str] = []
         self.foreign: tuple[ForeignThrottle, ...] = ()
-        """What others set and what stands while nothing moves."""
+        """Foreign throttles found while there are no reassignments."""
         self.applied = narration.Applied()
         self.error = ""
 
     @property
     def refused(self) -> list[Outcome]:
-        """The outcomes of what was not written."""
+        """The outcomes of refused changes."""
         return [outcome for outcome in self.outcomes if outcome.status is OutcomeStatus.REFUSED]
 
     def record(self, start: datetime, end: datetime, reason: str, shadow: bool) -> CycleRecord:
-        """Return what is kept of it."""
+        """Return the record of the finished cycle."""
         left = self.left
         sentence = narration.sentence(self.snapshot, self.changes, self.outcomes, left)
         if shadow:

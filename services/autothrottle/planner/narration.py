@@ -1,6 +1,6 @@
-"""What a cycle did, in the words that operators grep for and see on their dashboards: log lines and events.
+"""Texts about a cycle: log lines, findings and events.
 
-The lines keep the wording of the original program, "source" and "destination" included.
+Lines that the original program has too keep its wording, including "source" and "destination".
 """
 
 from __future__ import annotations
@@ -9,52 +9,55 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from autothrottle.core.changes import Change, Outcome, OutcomeStatus
-from autothrottle.core.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
+from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
+from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.snapshot import Snapshot, participants
+from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.control.ownership import ForeignThrottle
+from autothrottle.core.control.pause import Pause
+from autothrottle.core.control.plan import Decision, Plan, Reason
 from autothrottle.core.errors import Invalid
-from autothrottle.core.ledger import LedgerEntry
-from autothrottle.core.limits import Limits
-from autothrottle.core.loads import MEGABYTE, Port
-from autothrottle.core.ownership import ForeignThrottle
-from autothrottle.core.pause import Pause
-from autothrottle.core.plan import Decision, Plan, Reason
+from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.policy.adaptive import OLD_SECONDS
 from autothrottle.core.policy.interface import Basis
-from autothrottle.core.progress import Remainder
-from autothrottle.core.topology import Snapshot, participants
-from autothrottle.ports.metrics import Event
+from autothrottle.core.policy.limits import Limits
+from autothrottle.core.units import MEGABYTE
+from autothrottle.ports.telemetry import Event
 
 GIGABYTE = 1000 * MEGABYTE
 
 _KNOWN_BY = {
-    Basis.GROWTH: "now, by the growth of logs",
-    Basis.COUNTED: "of the metric's interval, replication counted",
-    Basis.GUESSED: "of the metric's interval, replication taken for the throttle",
+    Basis.GROWTH: "current, from log growth",
+    Basis.COUNTED: "mean of the metric's interval, replication measured",
+    Basis.GUESSED: "mean of the metric's interval, replication assumed at the throttle",
 }
-"""How the load of clients is known, in words."""
+"""How the client load was determined."""
 
 _TOPICS_SHOWN = 20
-"""How many a finding names."""
+"""Maximum number of topics in a finding."""
+
+_FOREIGN_FOUND = "Foreign throttles, not set by autothrottle, exist while there are no reassignments:"
 
 _FOREIGN_SHOWN = 20
-"""How many throttles of others an event names."""
+"""Maximum number of foreign throttles in an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a cycle really changed."""
+    """The changes of a cycle that were carried out."""
 
-    rates: Mapping[Port, int | None] = field(default_factory=dict)
-    """(broker id, role) -> the new rate in bytes/s; None: the throttle was removed or given back."""
+    rates: Mapping[LinkSide, int | None] = field(default_factory=dict)
+    """(broker id, role) -> new rate in bytes/s; None: the throttle was removed or restored."""
     topics_cleared: tuple[str, ...] = ()
-    """Topics whose lists hold nothing of ours any more."""
-    steps: frozenset[Port] = frozenset()
-    """Those of the new rates that are steps on the way to one that was told before."""
+    """Topics whose lists no longer contain our entries."""
+    steps: frozenset[LinkSide] = frozenset()
+    """New rates that are later steps of a ramp, whose start was already logged."""
 
     @property
-    def told(self) -> frozenset[Port]:
-        """The ports whose new rate is to be told: of a rate that rises in steps the first one."""
-        return frozenset(port for port, rate in self.rates.items() if rate is not None) - self.steps
+    def reported(self) -> frozenset[LinkSide]:
+        """Link sides whose new rate is logged. Of a ramp only the first step is."""
+        return frozenset(side for side, rate in self.rates.items() if rate is not None) - self.steps
 
     @staticmethod
     def of(
@@ -62,10 +65,10 @@ class Applied:
         outcomes: Sequence[Outcome],
         ledger: Mapping[ConfigResource, LedgerEntry] | None = None,
     ) -> Applied:
-        """Return what of the changes was carried out; `ledger` is as it was before."""
+        """Return the carried-out changes; `ledger` is the ledger before them."""
         done = {o.resource for o in outcomes if o.status is OutcomeStatus.APPLIED}
-        rates: dict[Port, int | None] = {}
-        steps: set[Port] = set()
+        rates: dict[LinkSide, int | None] = {}
+        steps: set[LinkSide] = set()
         cleared = []
         for change in changes:
             if change.resource not in done:
@@ -78,7 +81,7 @@ class Applied:
         return Applied(rates, tuple(cleared), frozenset(steps))
 
 
-def _rates(change: Change) -> dict[Port, int | None]:
+def _rates(change: Change) -> dict[LinkSide, int | None]:
     ours = change.ledger.keys if change.ledger else {}
     edited = {edit.key: edit.value for edit in change.edits if edit.writes}
     return {
@@ -88,19 +91,19 @@ def _rates(change: Change) -> dict[Port, int | None]:
     }
 
 
-def _steps(change: Change, before: LedgerEntry | None) -> set[Port]:
-    """The ports whose rate was on its way before to where it is going now, or has come."""
+def _steps(change: Change, before: LedgerEntry | None) -> set[LinkSide]:
+    """Link sides whose ramp already had the same target before this change."""
     old, new = before.keys if before else {}, change.ledger.keys if change.ledger else {}
     return {
         (change.resource.broker_id, role)
         for role in ReplicaRole
-        if (was := old.get(role.rate_key)) is not None and was.target is not None
-        if (known := new.get(role.rate_key)) is not None and known.aim == was.target
+        if (before_key := old.get(role.rate_key)) is not None and before_key.target is not None
+        if (known := new.get(role.rate_key)) is not None and known.final_rate == before_key.target
     }
 
 
 def megabytes(rate: int) -> str:
-    """Return a rate in MB/s with two digits.
+    """Return a rate in MB/s with two decimals.
 
     >>> megabytes(139_830_000)
     '139.83'
@@ -113,7 +116,7 @@ def _bracketed(items: Iterable[object]) -> str:
 
 
 def topic_lines(snapshot: Snapshot) -> list[str]:
-    """Return the lines that say what moves between whom."""
+    """Return the lines that list the topics in reassignment, and their leaders and followers."""
     if not snapshot.reassignments:
         return ["No topics undergoing reassignment"]
     roles = participants(snapshot)
@@ -127,10 +130,10 @@ def topic_lines(snapshot: Snapshot) -> list[str]:
 
 
 def rate_lines(plan: Plan, applied: Applied, limits: Limits) -> list[str]:
-    """Return the lines that say which rates were written, and on what they were decided."""
-    told, lines = applied.told, []
+    """Return the lines that list the written rates and the reason of each."""
+    reported, lines = applied.reported, []
     for decision in plan.decisions:
-        if (decision.broker_id, decision.role) in told:
+        if (decision.broker_id, decision.role) in reported:
             where = f"broker {decision.broker_id} [{decision.role.value}]"
             rate = f"{megabytes(decision.rate)}MB/s{_clients(decision)}"
             lines.append(f"Replication throttle rate for {where} ({_basis(decision, limits)}): {rate}")
@@ -145,15 +148,15 @@ def _basis(decision: Decision, limits: Limits) -> str:
         case Reason.CLUSTER_OVERRIDE:
             return "override"
         case Reason.MINIMUM:
-            return "no metrics: the minimum rate"
+            return "no metrics: minimum rate"
         case Reason.OVER_CAPACITY:
             return "clients need the link: below the minimum rate"
         case Reason.KEPT:
-            return "no metrics: the standing rate"
+            return "no metrics: current rate"
         case Reason.FINISH_BY:
-            return "twice what it needs to be done in time"
+            return "twice the rate that the deadline needs"
         case Reason.STARVATION:
-            return "less would never end: more is produced to its partitions"
+            return "raised above the produce rate, or replication would never finish"
         case Reason.HEADROOM | Reason.UNCHANGED:
             if decision.basis is Basis.STATIC:
                 return "static"
@@ -161,7 +164,7 @@ def _basis(decision: Decision, limits: Limits) -> str:
 
 
 def _clients(decision: Decision) -> str:
-    """What the policy counts on of clients, behind the line that the original has too."""
+    """The client load behind a rate; appended to the original's line."""
     of_headroom = decision.reason in (Reason.HEADROOM, Reason.UNCHANGED)
     if not of_headroom or decision.basis not in _KNOWN_BY:
         return ""
@@ -171,7 +174,7 @@ def _clients(decision: Decision) -> str:
 
 
 def removal_lines(plan: Plan, applied: Applied) -> list[str]:
-    """Return the lines that say where throttles are gone, a line for each broker and topic."""
+    """Return the lines for removed throttles, one per broker and topic."""
     lines = [f"Throttle removed on broker {broker_id}" for broker_id in _unthrottled(plan, applied)]
     return lines + [f"Throttled replicas removed on topic {topic}" for topic in applied.topics_cleared]
 
@@ -182,21 +185,21 @@ def _unthrottled(plan: Plan, applied: Applied) -> list[int]:
 
 
 def done_line(done: Sequence[str]) -> str:
-    """Return the line that says which topics have arrived."""
+    """Return the line that lists the topics whose reassignment is done."""
     return f"Topics done reassigning: {_bracketed(done)}"
 
 
 def events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequence[str]) -> list[Event]:
-    """Return what is posted for a cycle: nothing when it changed no rate and ended no move."""
+    """Return the events of a cycle; none if it changed no rate and no reassignment ended."""
     found = [Event("Topics done reassigning", done_line(done))] if done else []
     roles = participants(snapshot)
-    written = applied.told
-    moving = [d for d in plan.decisions if d.role in roles.get(d.broker_id, ())]
+    written = applied.reported
+    in_reassignment = [d for d in plan.decisions if d.role in roles.get(d.broker_id, ())]
     standalone = [d for d in plan.decisions if d.broker_id not in roles]
-    if any((d.broker_id, d.role) in written for d in moving):
+    if any((d.broker_id, d.role) in written for d in in_reassignment):
         text = (
             "Replication throttles changes for brokers [ID, role, rate]: "
-            f"{_listed(moving)}\nTopics currently undergoing replication: {_bracketed(snapshot.topics)}"
+            f"{_listed(in_reassignment)}\nTopics currently undergoing replication: {_bracketed(snapshot.topics)}"
         )
         found.append(Event("Broker replication throttle set", text))
     if any((d.broker_id, d.role) in written for d in standalone):
@@ -216,50 +219,52 @@ def _listed(decisions: Sequence[Decision]) -> str:
     return ", ".join(f"[{d.broker_id}, {d.role.value}, {megabytes(d.rate)}]" for d in decisions)
 
 
+_UP_TO_DATE = "throttles are up to date"
+
 UNKNOWN_PROGRESS = (
-    "How many bytes are left is unknown: nobody reads the sizes of logs; in ZooKeeper mode give --bootstrap-servers"
+    "Bytes left to copy are unknown, since log sizes are unknown; in ZooKeeper mode set --bootstrap-servers"
 )
 
 
 def sentence(
     snapshot: Snapshot, changes: Sequence[Change], outcomes: Sequence[Outcome], left: Remainder | None = None
 ) -> str:
-    """Return what a cycle did, and what is left to be copied when that is known, in one sentence."""
+    """Return what a cycle did and, if known, the bytes left, in one sentence."""
     count = {status: sum(o.status is status for o in outcomes) for status in OutcomeStatus}
-    moves = _moves(snapshot, left)
+    status = _status(snapshot, left)
     if not changes and not outcomes:
-        return f"{moves}; what stands is right"
+        return f"{status}; {_UP_TO_DATE}"
     refused = f", {count[OutcomeStatus.REFUSED]} refused" if count[OutcomeStatus.REFUSED] else ""
-    return f"{moves}; {count[OutcomeStatus.APPLIED]} of {len(changes)} changes written{refused}"
+    return f"{status}; {count[OutcomeStatus.APPLIED]} of {len(changes)} changes written{refused}"
 
 
-def _moves(snapshot: Snapshot, left: Remainder | None) -> str:
-    moves = f"{len(snapshot.topics)} topics in reassignment" if snapshot.topics else "nothing moves"
-    return moves if left is None else f"{moves}, left: {progress_words(left)}"
+def _status(snapshot: Snapshot, left: Remainder | None) -> str:
+    topics = f"{len(snapshot.topics)} topics in reassignment" if snapshot.topics else "no reassignments"
+    return topics if left is None else f"{topics}, left: {progress_words(left)}"
 
 
 def shadow_sentence(snapshot: Snapshot, would: Sequence[Change], left: Remainder | None = None) -> str:
-    """Return what a cycle in shadow would have done, in one sentence."""
-    deed = f"{len(would)} changes would be written" if would else "what stands is right"
-    return f"shadow: {_moves(snapshot, left)}; {deed}"
+    """Return what a cycle in shadow mode would have done, in one sentence."""
+    action = f"{len(would)} changes would be written" if would else _UP_TO_DATE
+    return f"shadow: {_status(snapshot, left)}; {action}"
 
 
 def paused_sentence(pause: Pause, sentence: str) -> str:
-    """Return what a cycle did while it was paused, in one sentence."""
-    return f"paused ({pause.mode.value}): {sentence.removesuffix('; what stands is right')}"
+    """Return what a cycle did while paused, in one sentence."""
+    return f"paused ({pause.mode.value}): {sentence.removesuffix(f'; {_UP_TO_DATE}')}"
 
 
 def stale_line(topics: Sequence[str]) -> str:
-    """Return the line that says where replica lists do not fit what moves, and stay since it is paused."""
+    """Return the line that lists topics whose replica lists are stale because of a pause."""
     more = f" and {len(topics) - _TOPICS_SHOWN} more" if len(topics) > _TOPICS_SHOWN else ""
     return (
-        f"Paused: the replica lists of topics {_bracketed(topics[:_TOPICS_SHOWN])}{more} do not fit what moves (what "
-        "is not listed moves unthrottled, what has arrived is throttled still); they stay until it is resumed"
+        f"Paused: the throttled replicas of topics {_bracketed(topics[:_TOPICS_SHOWN])}{more} do not match the "
+        "reassignments. Unlisted replicas are unthrottled, completed ones are still throttled; resume to update them"
     )
 
 
 def would_lines(plan: Plan, would: Sequence[Change], limits: Limits) -> list[str]:
-    """Return the lines that say what a cycle in shadow would have written."""
+    """Return the lines that list what a cycle in shadow mode would have written."""
     done = Applied.of(would, [Outcome(change.resource, OutcomeStatus.APPLIED) for change in would])
     lines = []
     for decision in plan.decisions:
@@ -277,7 +282,7 @@ def would_lines(plan: Plan, would: Sequence[Change], limits: Limits) -> list[str
 
 
 def progress_words(left: Remainder) -> str:
-    """Return what is left to be copied, and for how long, in words.
+    """Return the bytes left to copy and the remaining time, in words.
 
     >>> from datetime import UTC, datetime, timedelta
     >>> noon = datetime(2026, 11, 2, 12, tzinfo=UTC)
@@ -292,27 +297,27 @@ def progress_words(left: Remainder) -> str:
     if left.unknown_flows:
         return f"at least {gigabytes(left.bytes_left)} ({left.unknown_flows} flows unknown)"
     return gigabytes(left.bytes_left) + (
-        "" if left.eta is None else f", about {_span(left.eta - left.at)}{_scatter(left)}"
+        "" if left.eta is None else f", about {_duration(left.eta - left.at)}{_eta_interval(left)}"
     )
 
 
-def _scatter(left: Remainder) -> str:
-    """The interval of the ETA, or what it is by."""
+def _eta_interval(left: Remainder) -> str:
+    """The interval of the ETA, or its assumption."""
     if left.eta_is_static:
         return " at these throttles"
     if left.eta_low is None:
         return ""
-    latest = "unknown" if left.eta_high is None else _span(left.eta_high - left.at)
-    return f" ({_span(left.eta_low - left.at)} to {latest})"
+    latest = "unknown" if left.eta_high is None else _duration(left.eta_high - left.at)
+    return f" ({_duration(left.eta_low - left.at)} to {latest})"
 
 
 def progress_lines(left: Remainder | None) -> list[str]:
-    """Return the line that says what is left to be copied; none when that is unknown."""
-    return [] if left is None else [f"Bytes left to be copied: {progress_words(left)}"]
+    """Return the line with the bytes left to copy; none if unknown."""
+    return [] if left is None else [f"Bytes left to copy: {progress_words(left)}"]
 
 
 def gigabytes(size: int) -> str:
-    """Return a size in GB with two digits, in MB when it is less than one.
+    """Return a size with two decimals in GB, or in MB below 1 GB.
 
     >>> gigabytes(1_500_000_000), gigabytes(999_999_999)
     ('1.50 GB', '1000.00 MB')
@@ -320,7 +325,7 @@ def gigabytes(size: int) -> str:
     return f"{size / GIGABYTE:.2f} GB" if size >= GIGABYTE else f"{size / MEGABYTE:.2f} MB"
 
 
-def _span(time: timedelta) -> str:
+def _duration(time: timedelta) -> str:
     minutes = round(time.total_seconds() / 60)
     if minutes < 2:
         return f"{max(0, round(time.total_seconds()))} s"
@@ -328,29 +333,29 @@ def _span(time: timedelta) -> str:
 
 
 def default_lines(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the lines that say what became of the throttles at Kafka's `<default>` level since the last cycle."""
+    """Return the lines on changes of the throttles at Kafka's `<default>` level since the last cycle."""
     lines = []
     for role in ReplicaRole:
         old, new = before.get(role.rate_key), now.get(role.rate_key)
         if new is not None and new != old:
             lines.append(
-                f"Kafka's <default> {role.value} throttle is {_shown_rate(new)}: it limits the brokers without a rate "
-                "of their own, and autothrottle leaves it; remove it with kafka-configs --entity-default if nobody "
-                "wants it"
+                f"Kafka's <default> {role.value} throttle is {_shown_rate(new)}: it limits brokers without their own "
+                "throttle, and autothrottle does not change it; remove it with kafka-configs --entity-default if it is "
+                "not needed"
             )
         elif new is None and old is not None:
-            lines.append(f"Kafka's <default> {role.value} throttle of {_shown_rate(old)} is gone")
+            lines.append(f"Kafka's <default> {role.value} throttle of {_shown_rate(old)} was removed")
     return lines
 
 
 def default_in_force_lines(
     defaults: Mapping[str, str], changes: Sequence[Change], outcomes: Sequence[Outcome]
 ) -> list[str]:
-    """Return the lines that name the brokers which Kafka's `<default>` throttle limits again, our rate being gone."""
+    """Return the lines that name brokers to which Kafka's `<default>` applies again, since our throttle was removed."""
     done = {o.resource for o in outcomes if o.status is OutcomeStatus.APPLIED}
     return [
-        f"broker {change.resource.broker_id} [{role.value}]: its own throttle is gone, and Kafka's <default> of "
-        f"{_shown_rate(defaults[role.rate_key])} is in force again"
+        f"broker {change.resource.broker_id} [{role.value}]: its own throttle was removed, so Kafka's <default> of "
+        f"{_shown_rate(defaults[role.rate_key])} applies again"
         for change in changes
         if change.resource in done and change.resource.type is ResourceType.BROKER
         for role in ReplicaRole
@@ -359,7 +364,7 @@ def default_in_force_lines(
 
 
 def _shown_rate(value: str) -> str:
-    """A rate that somebody else set: Kafka keeps in ZooKeeper whatever was written there."""
+    """A foreign rate. It may be malformed: Kafka does not validate values in ZooKeeper."""
     try:
         return f"{megabytes(parse_rate(value))}MB/s"
     except Invalid:
@@ -367,19 +372,19 @@ def _shown_rate(value: str) -> str:
 
 
 def foreign_line(found: Mapping[ConfigResource, Mapping[str, str]], cleanup: bool) -> str:
-    """Return the line that reports throttles which others left while nothing moves."""
-    return f"Throttles that autothrottle did not set stand while nothing moves: {_bracketed(found)}; {_fate(cleanup)}"
+    """Return the line that reports foreign throttles while there are no reassignments."""
+    return f"{_FOREIGN_FOUND} {_bracketed(found)}; {_cleanup_policy(cleanup)}"
 
 
 def foreign_event(found: Sequence[ForeignThrottle], cleanup: bool) -> Event:
-    """Return what is posted when others have left throttles, or other ones than before."""
+    """Return the event that reports new or changed foreign throttles."""
     shown = [f"{one.resource}, {one.key}: {one.value}" for one in found[:_FOREIGN_SHOWN]]
     more = [f"and {len(found) - _FOREIGN_SHOWN} more"] if len(found) > _FOREIGN_SHOWN else []
-    text = "\n".join(
-        ["Throttles that autothrottle did not set stand while nothing moves:", *shown, *more, _fate(cleanup)]
-    )
-    return Event("Throttles of others found", text)
+    text = "\n".join([_FOREIGN_FOUND, *shown, *more, _cleanup_policy(cleanup)])
+    return Event("Foreign throttles found", text)
 
 
-def _fate(cleanup: bool) -> str:
-    return "they go after --cleanup-after intervals" if cleanup else "they are left; --cleanup-foreign removes them"
+def _cleanup_policy(cleanup: bool) -> str:
+    if cleanup:
+        return "they are removed after --cleanup-after intervals"
+    return "they stay; --cleanup-foreign removes them"

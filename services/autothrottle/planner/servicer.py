@@ -1,4 +1,4 @@
-"""Answers for a planner over gRPC."""
+"""The gRPC service of a planner."""
 
 from __future__ import annotations
 
@@ -9,26 +9,24 @@ from datetime import timedelta
 
 import grpc
 
-from autothrottle.core.cycle import CycleRecord
+from autothrottle.core.control.cycle import CycleRecord
 from autothrottle.planner.loop import Planner
-from autothrottle.runtime.server import ready, time_left
+from autothrottle.runtime.server import encoded_once, time_left
 from autothrottle.v1 import planner_pb2, planner_pb2_grpc
-from autothrottle.wire.cycles import cycle_to_message, state_to_message
-from autothrottle.wire.reassignments import (
+from autothrottle.wire.common import (
     partitions_from_messages,
     refusals_to_messages,
     submitted_to_message,
     targets_from_messages,
+    validate_reason,
 )
-from autothrottle.wire.requests import validate_reason
+from autothrottle.wire.planner import cycle_to_message, state_to_message
 
 _POLL = timedelta(seconds=5)
-"""How long a watch may outlast its caller if nothing says that he has left."""
+"""How long a watch may outlive its caller if gRPC does not report the disconnect."""
 
 
 class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
-    """PlannerService."""
-
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
         self._newest: _Encoded | None = None
@@ -37,14 +35,14 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
     def RunCycle(
         self, request: planner_pb2.RunCycleRequest, context: grpc.ServicerContext
     ) -> planner_pb2.RunCycleResponse:
-        """Ask for a cycle and return at once."""
+        """Request a cycle and return at once."""
         self._planner.request_cycle(validate_reason(request.reason))
         return planner_pb2.RunCycleResponse()
 
     def WatchCycles(
         self, request: planner_pb2.WatchCyclesRequest, context: grpc.ServicerContext
     ) -> Iterator[planner_pb2.WatchCyclesResponse]:
-        """Send every cycle as it ends."""
+        """Stream each cycle when it ends."""
         ended = threading.Event()
 
         def end() -> None:
@@ -57,40 +55,38 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
         while not ended.is_set():
             if (cycle := self._planner.next_cycle(last, _POLL, ended.is_set)) is not None:
                 last = cycle
-                yield ready(planner_pb2.WatchCyclesResponse, self._encoded(cycle).watched)
+                yield encoded_once(planner_pb2.WatchCyclesResponse, self._encoded(cycle).watched)
 
     def GetState(
         self, request: planner_pb2.GetStateRequest, context: grpc.ServicerContext
     ) -> planner_pb2.GetStateResponse:
-        """Return who leads and what the last cycle did."""
         state = self._planner.state()
         message = state_to_message(replace(state, last_cycle=None))
         if state.last_cycle is not None and not request.without_cycle:
             encoded = message.SerializeToString() + self._encoded(state.last_cycle).state
-            return ready(planner_pb2.GetStateResponse, encoded)
+            return encoded_once(planner_pb2.GetStateResponse, encoded)
         return message
 
-    def StartReassignment(
-        self, request: planner_pb2.StartReassignmentRequest, context: grpc.ServicerContext
-    ) -> planner_pb2.StartReassignmentResponse:
-        """Throttle a reassignment, then start it."""
+    def SubmitReassignment(
+        self, request: planner_pb2.PlannerServiceSubmitReassignmentRequest, context: grpc.ServicerContext
+    ) -> planner_pb2.PlannerServiceSubmitReassignmentResponse:
+        """Throttle a reassignment, then submit it."""
         wanted = targets_from_messages(request.partitions)
         return submitted_to_message(
             self._planner.submit_reassignment(wanted, time_left(context), request.validate_only)
         )
 
-    def StopReassignment(
-        self, request: planner_pb2.StopReassignmentRequest, context: grpc.ServicerContext
-    ) -> planner_pb2.StopReassignmentResponse:
-        """Cancel the reassignment of partitions."""
+    def CancelReassignment(
+        self, request: planner_pb2.PlannerServiceCancelReassignmentRequest, context: grpc.ServicerContext
+    ) -> planner_pb2.PlannerServiceCancelReassignmentResponse:
         rows = partitions_from_messages(request.partitions)
         refused = self._planner.cancel_reassignment(rows, time_left(context))
-        return planner_pb2.StopReassignmentResponse(
+        return planner_pb2.PlannerServiceCancelReassignmentResponse(
             cancelled=len(rows) - len(refused), refused=refusals_to_messages(refused)
         )
 
     def _encoded(self, cycle: CycleRecord) -> _Encoded:
-        """A cycle as it is sent, made once however many ask: of a large cluster it has thousands of decisions."""
+        """The encoded cycle, encoded once for all callers: a large cluster has thousands of decisions."""
         with self._lock:
             if self._newest is None or self._newest.cycle is not cycle:
                 self._newest = _Encoded.of(cycle)
@@ -99,17 +95,16 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Encoded:
-    """A cycle on the wire."""
+    """An encoded cycle."""
 
     cycle: CycleRecord
     watched: bytes
-    """The message of a watch."""
+    """A `WatchCyclesResponse`."""
     state: bytes
-    """The part of a state's message that is its last cycle."""
+    """The `last_cycle` field of a `GetStateResponse`."""
 
     @staticmethod
     def of(cycle: CycleRecord) -> _Encoded:
-        """Encode it."""
         message = cycle_to_message(cycle)
         return _Encoded(
             cycle,

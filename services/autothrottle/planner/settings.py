@@ -1,57 +1,51 @@
-"""What a planner is given: what the operator configured, and everything of the outside that it talks to."""
+"""The planner's configuration and the ports that it uses."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from autothrottle.core.limits import Limits
+from autothrottle.core.control.schedule import NO_SCHEDULE, Schedule
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy
-from autothrottle.core.schedule import NO_SCHEDULE, Schedule
-from autothrottle.ports.catch_ups import CatchUpStore
-from autothrottle.ports.cluster import ConfigWriter, Reassigner, SnapshotSource
-from autothrottle.ports.decisions import DecisionSink
-from autothrottle.ports.fetch_settings import FetchSettingsSource
-from autothrottle.ports.leadership import Election
-from autothrottle.ports.metrics import EventSink, LoadSource
-from autothrottle.ports.overrides import OverrideStore
-from autothrottle.ports.pauses import PauseStore
-from autothrottle.ports.tracing import UNTRACED, Tracer
+from autothrottle.core.policy.limits import Limits
+from autothrottle.ports.kafka import ConfigWriter, FetchSettingsSource, Reassigner, SnapshotSource
+from autothrottle.ports.state_store import CatchUpStore, Election, OverrideStore, PauseStore
+from autothrottle.ports.telemetry import UNTRACED, DecisionSink, EventSink, LoadSource, Tracer
 
 CLUSTER_TIMEOUT = timedelta(seconds=20)
-"""For reading the cluster and for writing to it: enough for 100,000 partitions read anew."""
+"""Timeout for reading from and writing to the cluster: enough to read 100,000 partitions."""
 
-IN_SHADOW = "the planner runs in shadow and changes nothing in Kafka; start it without --shadow"
+IN_SHADOW = "the planner runs in shadow mode and does not change Kafka; restart it without --shadow"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
-    """What the operator configured."""
+    """The operator's configuration."""
 
     limits: Limits
     policy: Policy = AdaptivePolicy()  # noqa: RUF009 (frozen)
-    """How rates are decided, before it has learned anything."""
+    """The policy at the start, before it has learned anything."""
     interval: timedelta = timedelta(seconds=180)
-    """Between two scheduled cycles, >= 1 s."""
+    """Time between two scheduled cycles, >= 1 s."""
     metrics_window: timedelta = timedelta(seconds=120)
-    """How long loads that were read may be used by cycles that an event starts."""
+    """How long event cycles may use the last loads."""
     cleanup_after: int = 60
     """Idle intervals after which foreign throttles are removed, >= 1; only with `cleanup_foreign`."""
     cleanup_foreign: bool = False
     schedule: Schedule = NO_SCHEDULE
-    """Hours in which replication gets another share of the headroom."""
+    """Hours with another share of the headroom."""
     finish_by: datetime | None = None
-    """When moves shall be done, UTC: until then they take no more than that needs; None: as soon as possible."""
+    """Deadline of reassignments, UTC: they get no more than twice the rate that it needs. None: as fast as possible."""
     shadow: bool = False
-    """Whether everything is decided and recorded, and nothing written, posted or submitted."""
+    """Whether to decide and record, but not write, post or submit anything."""
     cluster: str = "kafka"
     """The cluster's name in the decision log."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
-    """Everything of the outside that a planner talks to."""
+class PlannerDependencies:
+    """The ports that a planner uses."""
 
     election: Election
     snapshots: SnapshotSource
@@ -65,4 +59,4 @@ class Ports:
     settings: FetchSettingsSource
     tracer: Tracer = UNTRACED
     decisions: DecisionSink | None = None
-    """Where decisions are logged; None: nowhere."""
+    """The decision log; None: decisions are not logged."""

@@ -1,4 +1,4 @@
-"""The settings of brokers and topics, read in the background whenever others take part, so that no cycle waits."""
+"""Reads broker and topic settings in the background when the participants change, so that no cycle waits."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import time
 from collections.abc import Callable, Collection
 from datetime import timedelta
 
+from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.fetching import ClusterSettings
-from autothrottle.ports.fetch_settings import FetchSettingsSource
+from autothrottle.ports.kafka import FetchSettingsSource
 
 log = logging.getLogger(__name__)
 
 TIMEOUT = timedelta(seconds=5)
 
 RETRY_SECONDS = 60.0
-"""After a reading that failed, and until settings that were read are read again by the next who asks."""
+"""Minimum time between two reads of the same settings, also after a failed read."""
 
 _CLOSE_SECONDS = 6.0
 
 
 class SettingsReader:
-    """Reads settings in a thread of its own when somebody wants those of others. Thread-safe."""
+    """Reads settings in its own thread when the wanted brokers or topics change. Thread-safe."""
 
-    def __init__(self, source: FetchSettingsSource, read: Callable[[], None]) -> None:
-        """Prepare; `read` is called after every reading, from another thread, and must not block."""
-        self._source, self._read = source, read
+    def __init__(self, source: FetchSettingsSource, on_read: Callable[[], None]) -> None:
+        """`on_read` is called after every read, from another thread, and must not block."""
+        self._source, self._on_read = source, on_read
         self._changed = threading.Condition()
         self._wanted: tuple[frozenset[int], frozenset[str]] = (frozenset(), frozenset())
-        self._asked = self._wanted
+        self._requested = self._wanted
         self._due = self._closed = False
         self._at = -RETRY_SECONDS
         self._failure = ""
@@ -39,22 +39,22 @@ class SettingsReader:
 
     @property
     def settings(self) -> ClusterSettings:
-        """What was read last."""
+        """The settings as last read."""
         return self._settings
 
     @property
     def known(self) -> bool:
-        """Whether what is wanted has been asked for."""
+        """Whether the wanted settings were read, successfully or not."""
         with self._changed:
-            return not self._due and self._asked == self._wanted
+            return not self._due and self._requested == self._wanted
 
     def want(self, broker_ids: Collection[int], topics: Collection[str]) -> None:
-        """Say whose settings count from now on. Returns at once."""
+        """Set the brokers and topics whose settings to read. Does not block."""
         with self._changed:
             self._wanted = frozenset(broker_ids), frozenset(topics)
-            others = not (self._wanted[0] <= self._asked[0] and self._wanted[1] <= self._asked[1])
-            old = time.monotonic() - self._at >= RETRY_SECONDS
-            if any(self._wanted) and (others or old) and not self._due:
+            is_new = not (self._wanted[0] <= self._requested[0] and self._wanted[1] <= self._requested[1])
+            is_old = time.monotonic() - self._at >= RETRY_SECONDS
+            if any(self._wanted) and (is_new or is_old) and not self._due:
                 self._due = True
                 self._changed.notify_all()
                 if self._thread is None and not self._closed:
@@ -62,7 +62,7 @@ class SettingsReader:
                     self._thread.start()
 
     def close(self) -> None:
-        """Stop; a reading in hand is waited for. Idempotent."""
+        """Stop the thread; waits up to 6 s for a read in progress. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -78,31 +78,35 @@ class SettingsReader:
                 wanted = self._wanted
             found = self._fetch(*wanted)
             with self._changed:
-                self._asked, self._at, self._due = wanted, time.monotonic(), False
-                self._settings = _with(found, self._settings, *wanted)
-            self._read()
+                self._requested, self._at, self._due = wanted, time.monotonic(), False
+                self._settings = _merged(found, self._settings, *wanted)
+            self._on_read()
 
     def _fetch(self, broker_ids: Collection[int], topics: Collection[str]) -> ClusterSettings:
         try:
             found = self._source.fetch_settings(broker_ids, topics, TIMEOUT)
         except AutothrottleError as error:
             if not self._failure:
-                log.info("Fetch sizes, quota windows and min.insync.replicas are as before or by default: %s", error)
+                log.info(
+                    "Broker and topic settings cannot be read; using the last known or default fetch sizes, quota "
+                    "windows and min.insync.replicas: %s",
+                    error,
+                )
             self._failure = str(error)
             return ClusterSettings()
-        except Exception:  # a bug must not end the thread: whoever wants settings would wait for ever
-            log.exception("the reading of settings failed unexpectedly")
+        except Exception:  # a bug must not end the thread: `known` would stay False for ever
+            log.exception("reading settings failed unexpectedly")
             return ClusterSettings()
         self._failure = ""
         return found
 
 
-def _with(
+def _merged(
     found: ClusterSettings, before: ClusterSettings, broker_ids: Collection[int], topics: Collection[str]
 ) -> ClusterSettings:
-    """What was found; of those who did not tell theirs this time what they told before.
+    """The new settings, completed by earlier ones for brokers and topics that did not answer this time.
 
-    A partition that is below its min.insync.replicas would be held back again by one answer that is late.
+    Otherwise one late answer would throttle a partition again that is below its min.insync.replicas.
     """
     return ClusterSettings(
         {b: one for b, one in {**before.brokers, **found.brokers}.items() if b in broker_ids},

@@ -1,21 +1,21 @@
-"""What the trace of a cycle says of it: the attributes of the root, and every change below `apply`."""
+"""Describes a cycle in its trace: the attributes of the root span, and each change below `apply`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from autothrottle.core.changes import Change, Outcome
-from autothrottle.core.configs import ConfigResource
-from autothrottle.core.cycle import CycleRecord
-from autothrottle.ports.tracing import Attribute, Span, Tracer
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.control.changes import Change, Outcome
+from autothrottle.core.control.cycle import CycleRecord
+from autothrottle.ports.telemetry import Attribute, Span, Tracer
 
-MOST_CHANGE_SPANS = 50
-"""Beyond so many changes each is an event instead: a trace of a thousand spans can be read by nobody."""
+MAX_CHANGE_SPANS = 50
+"""With more changes each one is an event instead of a span: a trace of a thousand spans is unreadable."""
 
 
 def describe_cycle(span: Span, record: CycleRecord, scheduled: bool) -> None:
-    """Say what a cycle was and what it did."""
+    """Add the cycle's attributes to its root span."""
     span.describe(
         {
             "term": record.term,
@@ -34,7 +34,7 @@ def describe_cycle(span: Span, record: CycleRecord, scheduled: bool) -> None:
 
 
 def _eta(record: CycleRecord) -> Mapping[str, Attribute]:
-    """When the move is over, and the interval of that; what is unknown is left out."""
+    """The ETA and its interval, without unknown values."""
     times = {"eta": record.eta, "eta_low": record.eta_low, "eta_high": record.eta_high}
     found: dict[str, Attribute] = {name: time.isoformat() for name, time in times.items() if time is not None}
     return found | {"eta_is_static": record.eta_is_static} if found else {}
@@ -42,12 +42,12 @@ def _eta(record: CycleRecord) -> Mapping[str, Attribute]:
 
 @contextmanager
 def applying(tracer: Tracer, changes: Sequence[Change], outcomes: Sequence[Outcome]) -> Iterator[None]:
-    """Trace the writing as `apply`, and what became of every change.
+    """Trace the body as span `apply`, with each change and its outcome.
 
     Args:
-        tracer: what makes spans.
-        changes: what is written; it may grow until the end.
-        outcomes: what became of it; grows until the end. A change without one is `unknown`.
+        tracer: creates the spans.
+        changes: the changes to write; the body may extend it.
+        outcomes: their outcomes; the body extends it. A change without an outcome is `unknown`.
     """
     with tracer.span("apply") as span:
         try:
@@ -62,9 +62,9 @@ def _describe_changes(span: Span, changes: Sequence[Change], outcomes: Sequence[
     known = {outcome.resource: outcome for outcome in outcomes}
     resources = list(edited | known)
     span.describe({"changes": len(resources)})
-    tell = span.part if len(resources) <= MOST_CHANGE_SPANS else span.event
+    add = span.child if len(resources) <= MAX_CHANGE_SPANS else span.event
     for resource in resources:
-        tell("change", _change(resource, edited.get(resource, []), known.get(resource)))
+        add("change", _change(resource, edited.get(resource, []), known.get(resource)))
 
 
 def _change(resource: ConfigResource, keys: Sequence[str], outcome: Outcome | None) -> Mapping[str, Attribute]:

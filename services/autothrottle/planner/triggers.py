@@ -1,4 +1,4 @@
-"""When a cycle runs: once per interval, and at once when something happens."""
+"""Decides when a cycle runs: once per interval, and immediately on events."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
-from autothrottle.ports.tracing import Origin
+from autothrottle.ports.telemetry import Origin
 
 SPACING = timedelta(seconds=1)
-"""Between the starts of two cycles that events start."""
+"""Minimum time between the starts of two event cycles."""
 
 URGENT_SPACING = timedelta(seconds=0.2)
-"""The same while bytes move unthrottled: a controller takes a reassignment up partition by partition."""
+"""`SPACING` while bytes move unthrottled: a controller starts a reassignment partition by partition."""
 
-_MOST_ORIGINS = 32
-"""Of one cycle, in its trace."""
+_MAX_ORIGINS = 32
+"""Maximum number of links in the trace of a cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class Trigger:
     reason: str
     """What happened, or `interval`."""
     scheduled: bool
-    """Whether it is the interval's own cycle: only these count failures and idle intervals."""
+    """Whether this is the regular cycle of an interval. Only those count failures and idle intervals."""
     origins: tuple[Origin, ...] = ()
-    """The traced calls that asked for it, the newest ones."""
+    """The newest traced calls that requested the cycle."""
     step: bool = False
-    """Whether no cycle is due, but the next step of rates on their way up."""
+    """Whether only the next ramp step is due, not a cycle."""
 
 
 class _Request(NamedTuple):
@@ -42,7 +42,7 @@ class _Request(NamedTuple):
 
 
 class Triggers:
-    """Collects what asks for a cycle; one thread waits. Thread-safe, and `request` never blocks."""
+    """Collects requests for cycles; one thread waits for them. Thread-safe; `request` never blocks."""
 
     def __init__(self, interval: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval = interval.total_seconds()
@@ -61,25 +61,25 @@ class Triggers:
         urgent: bool = False,
         origin: Origin | None = None,
     ) -> None:
-        """Ask for a cycle, now or in a while; requests that come together share one cycle."""
+        """Request a cycle now or after a delay. Requests that are due together share one cycle."""
         due = self._clock() + after.total_seconds()
         origins = () if origin is None else (origin,)
         with self._condition:
             known = self._requests.get(reason)
             if known is not None:
                 due, urgent = min(due, known.due), urgent or known.urgent
-                origins = (*known.origins, *origins)[-_MOST_ORIGINS:]
+                origins = (*known.origins, *origins)[-_MAX_ORIGINS:]
             self._requests[reason] = _Request(due, urgent, origins)
             self._condition.notify_all()
 
     def step_in(self, delay: timedelta | None) -> None:
-        """Let the next step be due in a while, in place of any other; None: there is none."""
+        """Schedule the next ramp step, replacing any other; None: no step."""
         with self._condition:
             self._step_due = None if delay is None else self._clock() + delay.total_seconds()
             self._condition.notify_all()
 
     def restart(self) -> None:
-        """Let the next scheduled cycle be due at once, and forget what was asked before."""
+        """Make a scheduled cycle due at once, and drop all earlier requests."""
         with self._condition:
             self._requests.clear()
             self._step_due = None
@@ -87,13 +87,13 @@ class Triggers:
             self._condition.notify_all()
 
     def stop(self) -> None:
-        """Let `wait` return None from now on."""
+        """Make `wait` return None from now on."""
         with self._condition:
             self._stopped = True
             self._condition.notify_all()
 
     def poll(self) -> Trigger | None:
-        """Return what is due now, as `wait` would; None: nothing is."""
+        """Return the trigger that is due now, as `wait` does; None: nothing is due."""
         with self._condition:
             return self._due(self._clock())
 
@@ -111,20 +111,20 @@ class Triggers:
         due = [reason for reason, request in self._requests.items() if request.due <= now]
         scheduled = self._next_scheduled <= now
         if scheduled:
-            # From now, not from when it was due: after a long cycle no two run back to back.
+            # From now, not from the due time: otherwise two cycles run back to back after a long one.
             self._next_scheduled = now + self._interval
         elif any(self._earliest(self._requests[reason]) <= now for reason in due):
             self._last_event = now
         elif self._step_due is not None and self._step_due <= now:
             self._step_due = None
-            return Trigger("a step", scheduled=False, step=True)
+            return Trigger("ramp step", scheduled=False, step=True)
         else:
             return None
         origins = [origin for reason in due for origin in self._requests.pop(reason).origins]
-        return Trigger("; ".join(due) or "interval", scheduled, tuple(origins[-_MOST_ORIGINS:]))
+        return Trigger("; ".join(due) or "interval", scheduled, tuple(origins[-_MAX_ORIGINS:]))
 
     def _earliest(self, request: _Request) -> float:
-        """When the cycle that is asked for may run."""
+        """The earliest time at which the requested cycle may run."""
         spacing = URGENT_SPACING if request.urgent else SPACING
         return max(request.due, self._last_event + spacing.total_seconds())
 

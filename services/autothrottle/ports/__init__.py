@@ -1,1 +1,6 @@
-"""What the services see of the outside: Protocols in core's types, each with a shipped in-memory twin."""
+"""The services' interfaces to the outside: Protocols in terms of core's types.
+
+`kafka` reads and changes the Kafka cluster. `state_store` keeps autothrottle's own state. `telemetry` reads loads and
+writes events, traces and the decision log. `services` calls the other services. `adapters/memory` has a fake of each
+port.
+"""

@@ -1,11 +1,12 @@
-"""What every service process needs: configuration, server, interceptors, signals, logs and traces.
+"""Parts of every service process: configuration, server, interceptors, signals, logs and traces.
 
-- `configuration`: the values that an operator wants; `configuration_reader.parse` gives them, or every problem at once.
-  `options` is the table of options, `option_kinds` what each kind of them may be, `sources` reads command line,
-  environment and TOML file.
-- `server`: `ServiceServer`, a gRPC server with health, reflection, errors as statuses and a graceful end.
+- `configuration`: the operator's settings. `configuration_reader.parse` returns them, or reports every problem at once.
+  `options` is the table of options, `option_kinds` defines their kinds, and `sources` reads command line, environment
+  and TOML file.
+- `server`: `ServiceServer`, a gRPC server with health, reflection, error mapping and graceful shutdown.
 - `signals`: SIGTERM and SIGINT as an event.
-- `logs`: Go's lines or JSON.
-- `tracing`: traces, as OpenTelemetry's variables ask for them.
-- `collector` and `priority`: how often Python looks for garbage, and who waits on a busy host.
+- `logs`: log lines in Go's format or JSON.
+- `tracing`: traces, configured by OpenTelemetry's variables.
+- `garbage_collection` and `priority`: tuning of Python's garbage collector and of process priority.
+- `output`: handling of a closed standard output.
 """

@@ -1,6 +1,6 @@
-"""What an operator wants, as values in our units, each with its range.
+"""The operator's settings, converted to our units and validated.
 
-How they are read from the texts of options is in `configuration_reader`. The type to know is `Configuration`.
+`configuration_reader` parses them from the texts of options. The type to know is `Configuration`.
 """
 
 from __future__ import annotations
@@ -9,81 +9,81 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from autothrottle.adapters.tls import TlsFiles
-from autothrottle.core.capacity import CapacityLimits
-from autothrottle.core.limits import Limits
-from autothrottle.core.loads import BytesPerSecond
+from autothrottle.adapters.credentials.tls import TlsFiles
+from autothrottle.core.control.schedule import Schedule
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
+from autothrottle.core.policy.limits import Limits
 from autothrottle.core.policy.static import StaticPolicy
-from autothrottle.core.schedule import Schedule
+from autothrottle.core.traffic.capacity import CapacityLimits
+from autothrottle.core.units import BytesPerSecond
 
 
 class KafkaBackend(StrEnum):
-    """Through what Kafka is read and written."""
+    """How to access Kafka: ZooKeeper or the Admin API."""
 
     ZOOKEEPER = "zookeeper"
     """Kafka 0.10 to 3.9 in ZooKeeper mode."""
     ADMIN = "admin"
-    """Kafka's admin API, 2.4 to 4.x, whether it keeps its own state in ZooKeeper or in KRaft."""
+    """Kafka's Admin API, 2.4 to 4.x, in ZooKeeper mode or KRaft mode."""
 
 
 class PolicyName(StrEnum):
-    """How rates are decided."""
+    """The policy that decides rates."""
 
     ADAPTIVE = "adaptive"
-    """Replication counted from log sizes, a margin that learns, and not much more than the move needs."""
+    """Counts replication from log sizes, learns its margin, and gives little more than the reassignment needs."""
     HEADROOM = "headroom"
-    """The original's formula: a share of what clients leave free."""
+    """The original's formula: a share of the capacity that clients leave free."""
     STATIC = "static"
-    """One rate for all."""
+    """One rate for all brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatadogConfiguration:
-    """Where loads come from and events go to."""
+    """Source of loads and destination of events."""
 
     url: str
-    """Server, without trailing slash."""
+    """Server URL without trailing slash."""
     api_key: str = field(repr=False)
-    """"" when none was given; never printed."""
+    """"" if not given; never printed."""
     app_key: str = field(repr=False)
-    """"" when none was given; never printed."""
+    """"" if not given; never printed."""
     net_tx_query: str
     net_rx_query: str
     broker_id_tag: str
     instance_type_tag: str
     capacity_tag: str
-    """"" when capacities are in no tag."""
+    """"" if no tag holds capacities."""
     metrics_window: timedelta
-    """Span of a query and its rollup, whole seconds, >= 1 s."""
+    """Length and rollup of a query, whole seconds, >= 1 s."""
     metrics_delay: timedelta
-    """How long ago a query ends, whole seconds, >= 0 s."""
+    """Age of a query's end, whole seconds, >= 0 s."""
     event_tags: tuple[str, ...]
-    """Beside our own."""
+    """Tags in addition to our own."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaConfiguration:
-    """How Kafka is reached."""
+    """How to connect to Kafka."""
 
     backend: KafkaBackend
     bootstrap_servers: tuple[str, ...]
-    """Brokers, host:port each; () with the ZooKeeper backend when none were given: then nothing asks the admin API."""
+    """Brokers, host:port each; () if not given to the ZooKeeper backend, which then makes no Admin API calls."""
     bootstrap_controllers: tuple[str, ...]
-    """KRaft controllers, host:port each; () when none were given."""
+    """KRaft controllers, host:port each; () if not given."""
     client_config: str
-    """Path of Kafka's client properties; "" when none was given."""
+    """Path of Kafka's client properties; "" if not given."""
     request_timeout: timedelta
     """Whole seconds, >= 1 s."""
     discovery_poll: timedelta
-    """Between two looks at what moves, 0.1 to 3600 s; for the admin backend."""
+    """Interval of polls for reassignments, 0.1 to 3600 s; for the admin backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperConfiguration:
-    """How ZooKeeper is reached, and what is where in it."""
+    """How to connect to ZooKeeper, and the paths of its trees."""
 
     addresses: tuple[str, ...]
     """host:port each, without a chroot."""
@@ -96,19 +96,19 @@ class ZooKeeperConfiguration:
 
     @property
     def connect_string(self) -> str:
-        """The addresses as ZooKeeper's clients take them."""
+        """The addresses in the form of ZooKeeper's clients."""
         return ",".join(self.addresses)
 
 
 @dataclass(frozen=True, slots=True)
 class AddressConfiguration:
-    """Where this process listens and where it finds the others: `host:port`, or `unix:PATH` but for the HTTP API."""
+    """Listening addresses and the services' addresses: `host:port`, or `unix:PATH` except for the HTTP API."""
 
     api_listen: str
     grpc_listen: str
     listen: str
     discovery: tuple[str, ...]
-    """() when not given, as all below."""
+    """() if not given, like all addresses below."""
     metrics: tuple[str, ...]
     planner: tuple[str, ...]
     applier: tuple[str, ...]
@@ -117,30 +117,30 @@ class AddressConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class DecisionsConfiguration:
-    """Where decisions are logged."""
+    """Settings of the decision log."""
 
     uri: str
-    """"" when they are not."""
+    """Destination; "" turns the log off."""
     spool: str
-    """A local directory; "" when none was given."""
+    """A local directory; "" if not given."""
     retention: timedelta | None
-    """None: for ever."""
+    """None: forever."""
     cluster_name: str
 
 
 @dataclass(frozen=True, slots=True)
 class SecurityConfiguration:
-    """Who may talk to this process."""
+    """Authentication and encryption of this process's ports."""
 
     tls: TlsFiles | None
-    """None: nothing is encrypted, and anybody who reaches a port may."""
+    """None: no encryption, and no authentication of callers."""
     api_tokens_file: str
-    """"" when the HTTP API asks for no token."""
+    """"" if the HTTP API requires no token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What an operator wants, in our units."""
+    """All settings, in our units."""
 
     datadog: DatadogConfiguration
     kafka: KafkaConfiguration
@@ -149,34 +149,34 @@ class Configuration:
     security: SecurityConfiguration
     limits: Limits
     schedule: Schedule
-    """Hours in which replication gets another share of the headroom; empty: none."""
+    """Hours with another share of the headroom for replication; may be empty."""
     finish_by: datetime | None
-    """When moves shall be done, UTC; None: as soon as possible."""
+    """Deadline of reassignments, UTC; None: as soon as possible."""
     policy: PolicyName
     static_rate: BytesPerSecond
     """For the static policy."""
     capacities: CapacityLimits
     interval: timedelta
-    """Between two scheduled cycles, >= 1 s."""
+    """Time between scheduled cycles, >= 1 s."""
     cleanup_after: int
     """Intervals, >= 1."""
     cleanup_foreign: bool
     shadow: bool
-    """Whether nothing is changed in Kafka."""
+    """True: change nothing in Kafka."""
     decisions: DecisionsConfiguration
     log_format: str
     """text or json."""
     log_level: str
     """debug, info, warning or error."""
     version: bool = False
-    """Whether only the version is asked for; everything else is a default then."""
+    """True: print the version only; all other settings are defaults."""
     help: bool = False
-    """Whether only the help text is asked for; everything else is a default then."""
+    """True: print the help text only; all other settings are defaults."""
     warnings: tuple[str, ...] = ()
-    """What is odd without being wrong, for the log."""
+    """Valid but suspicious settings, for the log."""
 
     def new_policy(self) -> Policy:
-        """Return the policy that decides rates, before it has learned anything."""
+        """Return a new policy without learned state."""
         match self.policy:
             case PolicyName.HEADROOM:
                 return HeadroomPolicy()

@@ -1,9 +1,9 @@
-"""From flags, environment, TOML file and defaults to one configuration, or to all that is wrong with it.
+"""Combines flags, environment, TOML file and defaults into one configuration, or reports every problem.
 
 Sources in order of precedence: a flag (`-name value`, `--name=value`; one dash or two, as in Go), the
-environment variable `AUTOTHROTTLE_NAME`, the TOML file that `--config` names, the default. An environment
-variable that is set but empty counts as not set. What one option may be is in `options`, how a source is read
-in `sources`, what comes of it in `configuration`. The function to know is `parse`.
+environment variable `AUTOTHROTTLE_NAME`, the TOML file that `--config` names, the default. An empty environment
+variable counts as not set. `options` defines each option, `sources` reads the sources, and `configuration` is the
+result. The function to know is `parse`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from autothrottle.adapters.tls import TlsFiles
-from autothrottle.core.capacity import CapacityLimits
+from autothrottle.adapters.credentials.tls import TlsFiles
 from autothrottle.core.errors import Invalid
-from autothrottle.core.limits import Limits
+from autothrottle.core.policy.limits import Limits
+from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.runtime import options
 from autothrottle.runtime.configuration import (
     AddressConfiguration,
@@ -60,29 +60,29 @@ KAFKA_NODES = frozenset(
         "migration",
     }
 )
-"""Names that Kafka uses right under its chroot; our own state must not stand among them."""
+"""Node names that Kafka uses directly below its chroot; our own state must not be among them."""
 
 
 class InvalidConfiguration(Invalid):
-    """Everything that is wrong with a configuration; whoever started the process exits with status 2."""
+    """All problems of a configuration; the process exits with status 2."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         super().__init__("\n".join([f"{count} in the configuration:", *(f"  - {p}" for p in problems)]))
         self.problems = tuple(problems)
-        """One sentence or two each: the option, its value and source, the range and the fix."""
+        """One or two sentences each: the option, its value and source, the range and the fix."""
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str], required: Collection[str] = ()) -> Configuration:
     """Return the configuration.
 
     Args:
-        argv: flags, without the program and the service.
-        environ: the environment; only `AUTOTHROTTLE_*` counts.
-        required: names of options that this service cannot do without.
+        argv: flags, without the program name and the service.
+        environ: the environment; only `AUTOTHROTTLE_*` is read.
+        required: names of options that this service requires.
 
     Raises:
-        InvalidConfiguration: with every problem at once.
+        InvalidConfiguration: contains every problem.
     """
     flags = Flags.read(argv)
     variables, warnings = from_environment(environ)
@@ -99,7 +99,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str], required: Collection[
 
 
 class _Reader:
-    """Reads options, noting what is wrong instead of stopping at it."""
+    """Reads options and collects problems instead of stopping at the first."""
 
     def __init__(self, given: Mapping[str, Given], problems: list[str]) -> None:
         self._given = given
@@ -107,7 +107,7 @@ class _Reader:
         self.problems = problems
 
     def of(self, option: Option[T]) -> T:
-        """The option's value; its default's when the text is refused, which then counts as not given."""
+        """Return the option's value. An invalid value is recorded as a problem and replaced by the default."""
         given = self._given.get(option.name)
         if given is not None and option.name not in self._refused:
             try:
@@ -118,17 +118,17 @@ class _Reader:
         return option.parse(option.default)
 
     def rank(self, option: Option[Any]) -> Rank:
-        """Where the option's value comes from."""
+        """Return the precedence of the option's source."""
         given = None if option.name in self._refused else self._given.get(option.name)
         return given.rank if given else Rank.DEFAULT
 
     def source(self, option: Option[Any]) -> str:
-        """Where the option's value comes from, for messages."""
+        """Return the name of the option's source, for messages."""
         given = None if option.name in self._refused else self._given.get(option.name)
         return given.source if given else "default"
 
     def require(self, names: Collection[str]) -> None:
-        """Note which of these are not given; a key may also stand in its file."""
+        """Record required options that are not given. A key may be given as its file instead."""
         for option in (OPTIONS[name] for name in sorted(names)):
             if not {option.name, f"{option.name}-file"} & self._given.keys():
                 self.problems.append(
@@ -150,7 +150,7 @@ def _problem(option: Option[Any], given: Given, error: Refused | Invalid) -> str
 def _shown(option: Option[Any], text: str) -> str:
     if option.secret:
         return "the value"
-    if "://" in text:  # what stands before an @ or behind a ? may be a secret
+    if "://" in text:  # the parts before @ and after ? may be secrets
         text = re.sub(r"\?.*", "?...", re.sub(r"://.*@", "://...@", text), flags=re.DOTALL)
     return repr(text if len(text) <= 100 else f"{text[:100]}...")
 
@@ -185,10 +185,10 @@ def _datadog(reader: _Reader, warnings: list[str]) -> DatadogConfiguration:
     app_key = _key(reader, options.APP_KEY, options.APP_KEY_FILE)
     if bool(api_key) != bool(app_key):
         absent = "app-key" if api_key else "api-key"
-        warnings.append(f"{absent} is not given; Datadog answers no query without both keys")
+        warnings.append(f"{absent} is not given; Datadog rejects queries without both keys")
     url = reader.of(options.DATADOG_URL)
     if url.startswith("http:") and not _is_loopback(urlsplit(url).hostname or ""):
-        warnings.append("datadog-url is plain http to another host: the keys can be read on the way")
+        warnings.append("datadog-url is plain http to another host: the keys are readable on the network")
     return DatadogConfiguration(
         url=url,
         api_key=api_key,
@@ -212,7 +212,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _key(reader: _Reader, key: Option[str], key_file: Option[str]) -> str:
-    """Return a key from whichever of the two options has the source of higher precedence."""
+    """Return a key from the option with the higher precedence."""
     text, path = reader.of(key), reader.of(key_file)
     if not path or reader.rank(key) < reader.rank(key_file):
         return text
@@ -232,15 +232,15 @@ def _key(reader: _Reader, key: Option[str], key_file: Option[str]) -> str:
 
 
 def _read_key(path: str) -> tuple[str, str]:
-    """Return (key, "") or ("", what is wrong)."""
+    """Return (key, "") or ("", problem)."""
     try:
         content = Path(path).read_text("utf-8").strip()
     except OSError as error:
         return "", f"cannot be read: {error.strerror}"
     except ValueError:
-        return "", "is no text file"
+        return "", "is not a text file"
     if not content or not content.isprintable():
-        return "", "holds more than a key" if content else "is empty"
+        return "", "contains more than a key" if content else "is empty"
     return content, ""
 
 
@@ -252,7 +252,7 @@ def _kafka(reader: _Reader, warnings: list[str]) -> KafkaConfiguration:
         reader.problems.append(
             f"kafka-native-mode is {str(native).lower()} ({reader.source(options.KAFKA_NATIVE_MODE)}) "
             f"and kafka-backend is {backend} ({reader.source(options.KAFKA_BACKEND)}), which contradict each "
-            f"other: native mode is the admin backend. Fix: give kafka-backend only"
+            f"other: native mode means the admin backend. Fix: give kafka-backend only"
         )
     backend = KafkaBackend.ADMIN if native else backend
     servers = reader.of(options.BOOTSTRAP_SERVERS)
@@ -269,15 +269,15 @@ def _kafka(reader: _Reader, warnings: list[str]) -> KafkaConfiguration:
     if configuration.bootstrap_controllers and backend is not KafkaBackend.ADMIN:
         warnings.append("kafka-bootstrap-controllers is given, but only the admin backend uses it")
     if configuration.client_config and not configuration.bootstrap_servers:
-        warnings.append("kafka-client-config is given, but without bootstrap-servers nothing connects to Kafka")
+        warnings.append("kafka-client-config is given, but without bootstrap-servers there is no connection to Kafka")
     return configuration
 
 
 def _zookeeper(reader: _Reader) -> ZooKeeperConfiguration:
     prefix, ours = reader.of(options.ZK_PREFIX), reader.of(options.ZK_CONFIG_PREFIX)
-    if _entangled(prefix, ours):
+    if _overlap(prefix, ours):
         reader.problems.append(
-            f"zk-config-prefix: {ours!r} ({reader.source(options.ZK_CONFIG_PREFIX)}) is Kafka's own, "
+            f"zk-config-prefix: {ours!r} ({reader.source(options.ZK_CONFIG_PREFIX)}) overlaps Kafka's tree, "
             f"zk-prefix being {prefix!r} ({reader.source(options.ZK_PREFIX)}); it must be a path that Kafka "
             f"does not use. Fix: give {options.ZK_CONFIG_PREFIX.default}, for example"
         )
@@ -289,8 +289,8 @@ def _zookeeper(reader: _Reader) -> ZooKeeperConfiguration:
     )
 
 
-def _entangled(prefix: str, ours: str) -> bool:
-    """Whether our tree holds Kafka's chroot, or lies in a node that Kafka uses."""
+def _overlap(prefix: str, ours: str) -> bool:
+    """Whether our tree contains Kafka's chroot, or is inside a node that Kafka uses."""
     if f"{prefix}/".startswith(f"{ours}/"):
         return True
     return ours.startswith(f"{prefix}/") and ours.removeprefix(f"{prefix}/").split("/")[0] in KAFKA_NODES
@@ -315,7 +315,7 @@ def _security(reader: _Reader, warnings: list[str]) -> SecurityConfiguration:
     absent = [option.name for option in files if not reader.of(option)]
     if given and absent:
         reader.problems.append(
-            f"{' and '.join(given)} without {' and '.join(absent)}; TLS is mutual here and needs all three. "
+            f"{' and '.join(given)} without {' and '.join(absent)}; TLS is mutual and needs all three. "
             f"Fix: --{absent[0]}={OPTIONS[absent[0]].example}, for example"
         )
     paths = (reader.of(options.TLS_CERT), reader.of(options.TLS_KEY), reader.of(options.TLS_CA))
@@ -323,30 +323,31 @@ def _security(reader: _Reader, warnings: list[str]) -> SecurityConfiguration:
     tokens = reader.of(options.API_TOKENS_FILE)
     for option in (options.API_LISTEN, options.GRPC_LISTEN, options.LISTEN):
         secured = tls is not None and (option is not options.API_LISTEN or tokens)
-        if not secured and not _is_own(reader.of(option)):
+        if not secured and not _is_local(reader.of(option)):
             needed = "api-tokens-file" if tls else "tls-cert, tls-key and tls-ca"
             warnings.append(
-                f"{option.name} is open to other hosts, and who reaches it may throttle the cluster; give {needed}"
+                f"{option.name} is open to other hosts without authentication: any caller may throttle the cluster; "
+                f"give {needed}"
             )
-    if tokens and tls is None and not _is_own(reader.of(options.API_LISTEN)):
-        warnings.append("api-tokens-file is given without tls-cert: the tokens can be read on the way")
+    if tokens and tls is None and not _is_local(reader.of(options.API_LISTEN)):
+        warnings.append("api-tokens-file is given without tls-cert: the tokens are readable on the network")
     return SecurityConfiguration(tls, tokens)
 
 
-def _is_own(address: str) -> bool:
-    """Whether only this host reaches an address."""
+def _is_local(address: str) -> bool:
+    """Whether only this host can reach an address."""
     return address.startswith("unix:") or _is_loopback(address.rpartition(":")[0].strip("[]"))
 
 
 def _limits(reader: _Reader) -> Limits:
     both = reader.of(options.MAX_RATE)
-    tx, rx = reader.of(options.MAX_TX_RATE), reader.of(options.MAX_RX_RATE)
+    outbound, inbound = reader.of(options.MAX_TX_RATE), reader.of(options.MAX_RX_RATE)
     both_rank = reader.rank(options.MAX_RATE)
     return Limits(
         min_rate=reader.of(options.MIN_RATE),
-        # Within one source the specific option wins; between two the source decides, as everywhere.
-        max_tx_ratio=tx if reader.rank(options.MAX_TX_RATE) <= both_rank else both,
-        max_rx_ratio=rx if reader.rank(options.MAX_RX_RATE) <= both_rank else both,
+        # Within one source the specific option wins; otherwise the precedence of the sources decides.
+        max_tx_ratio=outbound if reader.rank(options.MAX_TX_RATE) <= both_rank else both,
+        max_rx_ratio=inbound if reader.rank(options.MAX_RX_RATE) <= both_rank else both,
         change_threshold=reader.of(options.CHANGE_THRESHOLD),
         failure_threshold=reader.of(options.FAILURE_THRESHOLD),
         keep_throttles=reader.of(options.SKIP_AUTO_DELETE_THROTTLES),
@@ -358,8 +359,8 @@ def _decisions(reader: _Reader) -> DecisionsConfiguration:
     uri, spool = reader.of(options.DECISIONS), reader.of(options.DECISIONS_SPOOL)
     if "://" in uri and not uri.startswith("file:") and not spool:
         reader.problems.append(
-            f"decisions: {uri!r} ({reader.source(options.DECISIONS)}) is an object store; decisions wait in a local "
-            f"directory until they are a file. Fix: --decisions-spool={options.DECISIONS_SPOOL.example}"
+            f"decisions: {uri!r} ({reader.source(options.DECISIONS)}) is an object store and needs a local spool "
+            f"directory. Fix: --decisions-spool={options.DECISIONS_SPOOL.example}"
         )
     days = reader.of(options.DECISIONS_RETENTION)
     retention = timedelta(days=days) if days else None

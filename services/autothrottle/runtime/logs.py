@@ -1,7 +1,7 @@
-"""Log lines: Go's format, which operators of the original grep for, or JSON, one object a line.
+"""Log lines in Go's format, which operators of the original grep for, or as JSON, one object per line.
 
-Times are UTC in both, whatever the machine's zone (Go's default is local time), so that the lines of several
-hosts sort together. Libraries (ZooKeeper's and Kafka's clients) are heard from warnings upwards only.
+Times are UTC in both formats, whatever the machine's time zone (Go's default is local time), so that the lines of
+several hosts sort together. Libraries (ZooKeeper's and Kafka's clients) log warnings and errors only.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 
 CONTEXT = ("trace_id", "cycle")
-"""Attributes of a record (`extra={"cycle": 7}`) that the JSON format prints when they are there."""
+"""Attributes of a record (`extra={"cycle": 7}`) that the JSON format prints if present."""
 
 
 def configure_logs(format: str = "text", level: str = "info", stream: TextIO | None = None) -> None:
-    """Send every record to one stream, standard error by default, in place of what was configured before.
+    """Send every record to one stream. Replaces the previous configuration.
 
     Args:
         format: "text" or "json".
         level: "debug", "info", "warning" or "error", for autothrottle's own records.
-        stream: where lines go.
+        stream: destination; None: standard error.
     """
     threshold = getattr(logging, level.upper())
     lines = _Lines(stream or sys.stderr)
@@ -42,9 +42,9 @@ def configure_logs(format: str = "text", level: str = "info", stream: TextIO | N
 
 
 def add_trace_ids(trace_id: Callable[[], str | None]) -> Callable[[], None]:
-    """Let every record have the trace of the thread that logs it; return what takes that back.
+    """Add the trace id of the logging thread to every record; return a function that undoes this.
 
-    To be called after `configure_logs`.
+    Call it after `configure_logs`.
     """
 
     def mark(record: logging.LogRecord) -> bool:
@@ -64,20 +64,20 @@ def add_trace_ids(trace_id: Callable[[], str | None]) -> Callable[[], None]:
 
 
 class TextFormat(logging.Formatter):
-    """`2020/02/27 22:28:13 message`; from warnings upwards the level's name stands before the message."""
+    """`2020/02/27 22:28:13 message`; warnings and errors have the level's name before the message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, followed by the traceback if there is one."""
+        """Return the line, followed by the traceback if present."""
         text = super().format(record)
         prefix = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
         return f"{_time(record):%Y/%m/%d %H:%M:%S} {prefix}{text}"
 
 
 class JsonFormat(logging.Formatter):
-    """One object a line: time, level, logger, message; trace_id, cycle and exception when there are any."""
+    """One object per line: time, level, logger, message; trace_id, cycle and exception if present."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object, without a line break in it."""
+        """Return the object as one line."""
         entry: dict[str, object] = {
             "time": _time(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
@@ -91,11 +91,11 @@ class JsonFormat(logging.Formatter):
 
 
 @contextmanager
-def together() -> Iterator[None]:
-    """Let the lines that this thread logs meanwhile come out in blocks, the last one at the end.
+def batched_lines() -> Iterator[None]:
+    """Write this thread's log lines in batches until the context ends.
 
-    Each write lets go of the interpreter's lock, and among 100 clients whoever writes 4,000 lines singly gets it back
-    4,000 times after somebody else.
+    Each write releases the interpreter's lock. A thread that writes 4,000 single lines among 100 busy clients has to
+    reacquire it 4,000 times.
     """
     if _held.lines is not None:
         yield
@@ -109,34 +109,34 @@ def together() -> Iterator[None]:
             handler.write(lines)
 
 
-class _Held(threading.local):
+class _Batch(threading.local):
     lines: dict[_Lines, list[str]] | None = None
-    """What this thread has not written yet; None: it writes at once."""
+    """Unwritten lines of this thread by handler; None: the thread writes at once."""
 
 
-_held = _Held()
+_held = _Batch()
 
 _BLOCK_LINES = 200
 
 
 class _Lines(logging.StreamHandler[TextIO]):
-    """The handler that `configure_logs` put there, told apart from those of others."""
+    """The handler of `configure_logs`, as a type of its own to distinguish it from foreign handlers."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, or hold it back for the others of its block."""
+        """Write a record, or add it to the current batch."""
         if _held.lines is None:
             return super().emit(record)
         try:
             lines = _held.lines.setdefault(self, [])
             lines.append(self.format(record))
-        except Exception:  # as any handler's
+        except Exception:  # as in every handler of logging
             return self.handleError(record)
         if len(lines) >= _BLOCK_LINES:
             del _held.lines[self]
             self.write(lines)
 
     def write(self, lines: Sequence[str]) -> None:
-        """Write lines at once; what cannot be written is lost, as the line of a record is."""
+        """Write lines in one call. A failed write loses them, as in the standard handler."""
         with suppress(OSError, ValueError), self.lock or nullcontext():
             self.stream.write("".join(line + self.terminator for line in lines))
             self.flush()

@@ -1,6 +1,6 @@
-"""An option, and the kinds of options that there are: seconds, a rate, addresses, a znode and so on.
+"""`Option`, and the kinds of options: seconds, rate, addresses, znode and so on.
 
-A kind says what a text may be and what it becomes, in our units; which options there are is in `options`. The type to
+A kind defines the valid texts of an option and converts them to our units. `options` lists the options. The type to
 know is `Option`.
 """
 
@@ -14,23 +14,23 @@ from decimal import Decimal
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
-from autothrottle.core.capacity import MAX_CAPACITY_MEGABYTES
-from autothrottle.core.loads import MEGABYTE, BytesPerSecond
+from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES
+from autothrottle.core.units import MEGABYTE, BytesPerSecond
 
 ENVIRONMENT_PREFIX = "AUTOTHROTTLE_"
 
 MAX_SECONDS = 1_000_000_000
-"""The longest duration, 31 years: beyond it the system's timers overflow."""
+"""Longest duration, 31 years; a longer one overflows the system's timers."""
 
 T = TypeVar("T")
 
 
 class Refused(ValueError):
-    """A text that is no value of its option.
+    """A text that is not a valid value of its option.
 
     Args:
-        reason: what is wrong with it ("has no port").
-        fix: what to do; "" leaves it to the option's example.
+        reason: predicate that describes the problem ("has no port").
+        fix: what the operator can do; "": refer to the option's example.
     """
 
     def __init__(self, reason: str, fix: str = "") -> None:
@@ -41,23 +41,23 @@ class Refused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Option(Generic[T]):
-    """One option, whatever its source."""
+    """One option, independent of its source."""
 
     name: str
-    """As a flag without dashes, and as key of the TOML file."""
+    """Flag name without dashes, and key in the TOML file."""
     parse: Callable[[str], T]
     """Text -> value in our units; raises `Refused`, or core's `Invalid` with a complete message."""
     default: str
-    """The text that stands for the option when it is not given."""
+    """Text of the option if it is not given."""
     meaning: str
     range: str
-    """What the value must be, with its unit; completes "must be"."""
+    """Allowed values, with the unit; completes the phrase "must be"."""
     example: str = ""
-    """A good value; "" means that the default is one."""
+    """A valid value; "": the default is valid."""
     boolean: bool = False
-    """Whether the bare flag means true."""
+    """True: the flag without a value means true."""
     secret: bool = False
-    """Whether the value is never shown."""
+    """True: messages never show the value."""
 
     @property
     def variable(self) -> str:
@@ -66,7 +66,7 @@ class Option(Generic[T]):
 
     @property
     def good_value(self) -> str:
-        """A value that is accepted, for the operator to start from."""
+        """A valid value as a starting point for the operator."""
         return self.example or self.default
 
 
@@ -78,7 +78,7 @@ _FALSE = ("0", "f", "F", "false", "FALSE", "False")
 
 
 def _decimal(text: str, at_least: float | Decimal, at_most: float | None, above: float | None, whole: bool) -> Decimal:
-    # No number worth giving is longer, and within it a float neither overflows nor becomes 0.
+    # A useful number is not longer; within this length a float neither overflows nor becomes 0.
     if len(text) > 40 or not (_INTEGER if whole else _NUMBER).fullmatch(text.strip()):
         raise Refused("is not an integer" if whole else "is not a number")
     value = Decimal(text.strip())
@@ -100,7 +100,7 @@ def number(
     above: int | None = None,
     whole: bool = False,
 ) -> Option[T]:
-    """Return an option for a decimal number (an integer where it is `whole`), which `convert` brings to our units."""
+    """Return an option for a decimal number, or an integer if `whole`; `convert` changes it to our units."""
     low = f"> {above}" if above is not None else f">= {at_least}"
     high = f" and <= {at_most}" if at_most is not None else ""
 
@@ -154,12 +154,12 @@ def megabytes_per_second(name: str, default: str, meaning: str) -> Option[BytesP
 
 
 def file(name: str, meaning: str, example: str, range: str) -> Option[str]:
-    """Return an option for the path of a file; "" when none is given."""
+    """Return an option for the path of a file; "" if not given."""
     return replace(text(name, "", meaning, example=example), range=range)
 
 
 def boolean(name: str, meaning: str) -> Option[bool]:
-    """Return an option that is false unless it is given."""
+    """Return an option with default false."""
 
     def parse(text: str) -> bool:
         if text not in (*_TRUE, *_FALSE):
@@ -172,27 +172,27 @@ def boolean(name: str, meaning: str) -> Option[bool]:
 def text(
     name: str, default: str, meaning: str, *, required: bool = False, example: str = "", secret: bool = False
 ) -> Option[str]:
-    """Return an option for one line of text; white space around it does not count."""
+    """Return an option for one line of text, without surrounding white space."""
 
     def parse(text: str) -> str:
         if required and not text.strip():
             raise Refused("is empty")
         if not text.isprintable():
-            raise Refused("holds a control character")
+            raise Refused("contains a control character")
         return text.strip()
 
-    range = "printable text that is not empty" if required else "printable text"
+    range = "non-empty printable text" if required else "printable text"
     return Option(name, parse, default, meaning, range, example=example, secret=secret)
 
 
 def tag(name: str, default: str, meaning: str, example: str) -> Option[str]:
-    """Return an option for a tag's name; an empty default means that the tag may be left out."""
+    """Return an option for a tag name; an empty default makes it optional."""
 
     def parse(text: str) -> str:
         if not text and not default:
             return ""
         if not re.fullmatch(r"[^\s:,{}]+", text) or not text.isprintable():
-            raise Refused("is no tag name")
+            raise Refused("is not a tag name")
         return text
 
     range = "a Datadog tag name, without white space, ':', ',', '{' and '}'"
@@ -200,7 +200,7 @@ def tag(name: str, default: str, meaning: str, example: str) -> Option[str]:
 
 
 def choice(name: str, default: str, meaning: str, *choices: str) -> Option[str]:
-    """Return an option for one of some words."""
+    """Return an option for one of several words."""
 
     def parse(text: str) -> str:
         if text not in choices:
@@ -211,15 +211,15 @@ def choice(name: str, default: str, meaning: str, *choices: str) -> Option[str]:
 
 
 def _host_port(text: str, lowest_port: int = 1) -> str:
-    """Return `host:port` as it was given.
+    """Return `host:port` unchanged.
 
     Raises:
-        Refused: when it is no such thing.
+        Refused: the text is malformed.
     """
     if text.startswith("/") or "/" in text:
         raise Refused(
-            f"holds a path in {text!r}",
-            "give host:port only; Kafka's chroot in ZooKeeper belongs to zk-prefix",
+            f"contains a path in {text!r}",
+            "give host:port only; Kafka's chroot in ZooKeeper belongs in zk-prefix",
         )
     host, colon, port = text.rpartition(":")
     if not colon or not _HOST.fullmatch(host):
@@ -234,20 +234,20 @@ def _items(text: str) -> tuple[str, ...]:
 
 
 def addresses(name: str, default: str, meaning: str, example: str = "", unix: bool = False) -> Option[tuple[str, ...]]:
-    """Return an option for a comma list of addresses; an empty default means that it may be left out."""
+    """Return an option for a comma-separated list of addresses; an empty default makes it optional."""
 
     def parse(text: str) -> tuple[str, ...]:
         if default and not text.strip():
             raise Refused("is empty")
         return tuple(_unix(item) if unix and item.startswith("unix:") else _host_port(item) for item in _items(text))
 
-    range = "a comma list of host:port" + (" or unix:PATH" if unix else "")
+    range = "a comma-separated list of host:port" + (" or unix:PATH" if unix else "")
     return Option(name, parse, default, meaning, range, example=example)
 
 
 def service_addresses(name: str, meaning: str, example: str) -> Option[tuple[str, ...]]:
     """Return an option for the addresses of a service's replicas."""
-    return addresses(name, "", f"{meaning}; found by the list of members if empty", example, unix=True)
+    return addresses(name, "", f"{meaning}; from the list of members if empty", example, unix=True)
 
 
 def _unix(text: str) -> str:
@@ -265,12 +265,12 @@ def listen(name: str, default: str, meaning: str, unix: bool = True) -> Option[s
         # Go's ":8080" means every interface of the host.
         return _host_port(f"[::]{text}" if text.startswith(":") else text, lowest_port=0)
 
-    range = "host:port, port 0 takes any free one" + ("; or unix:PATH" if unix else "")
+    range = "host:port, port 0 for any free port" + ("; or unix:PATH" if unix else "")
     return Option(name, parse, default, meaning, range)
 
 
 def znode(name: str, default: str, meaning: str, example: str) -> Option[str]:
-    """Return an option for a znode; the value is "" (only with an empty default) or `/a/b`."""
+    """Return an option for a znode path; the value is `/a/b`, or "" if the default is empty."""
 
     def parse(text: str) -> str:
         path = text.strip().removeprefix("/").removesuffix("/")
@@ -279,12 +279,12 @@ def znode(name: str, default: str, meaning: str, example: str) -> Option[str]:
                 raise Refused("is empty")
             return ""
         if not path.isprintable():
-            raise Refused("holds a control character")
+            raise Refused("contains a control character")
         for part in path.split("/"):
             if part in ("", ".", ".."):
-                raise Refused(f"holds the part {part!r}")
+                raise Refused(f"contains the part {part!r}")
         if path.split("/")[0] == "zookeeper":
-            raise Refused("lies under /zookeeper, which is ZooKeeper's own")
+            raise Refused("is below /zookeeper, which belongs to ZooKeeper")
         return f"/{path}"
 
     range = "a path of a znode without empty, '.' or '..' parts" + ("" if default else ", or empty")
@@ -292,7 +292,7 @@ def znode(name: str, default: str, meaning: str, example: str) -> Option[str]:
 
 
 def url(name: str, default: str, meaning: str) -> Option[str]:
-    """Return an option for a server's URL; the value has no slash at its end."""
+    """Return an option for a server URL; the value has no trailing slash."""
 
     def parse(text: str) -> str:
         try:
@@ -301,21 +301,21 @@ def url(name: str, default: str, meaning: str) -> Option[str]:
         except ValueError:
             good = None
         if not good or not text.isprintable() or re.search(r"\s", text):
-            raise Refused("is no http or https URL")
+            raise Refused("is not an http or https URL")
         if url.query or url.fragment or "@" in url.netloc:
-            raise Refused("holds a user, a query or a fragment", "give the server only; keys have options of their own")
+            raise Refused("contains a user, a query or a fragment", "give the server only; keys have separate options")
         return text.rstrip("/")
 
     return Option(name, parse, default, meaning, "a URL with http or https, without user and query")
 
 
 def tags(name: str, meaning: str) -> Option[tuple[str, ...]]:
-    """Return an option for a comma list of Datadog tags."""
+    """Return an option for a comma-separated list of Datadog tags."""
 
     def parse(text: str) -> tuple[str, ...]:
         tags = _items(text)
         if not all(tag and tag.isprintable() for tag in tags):
-            raise Refused("holds an empty or unprintable tag")
+            raise Refused("contains an empty or unprintable tag")
         return tags
 
-    return Option(name, parse, "", meaning, "a comma list of tags", example="team:kafka,env:prod")
+    return Option(name, parse, "", meaning, "a comma-separated list of tags", example="team:kafka,env:prod")

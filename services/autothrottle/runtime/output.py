@@ -1,4 +1,4 @@
-"""Standard output that nobody reads any more, as behind `| head`."""
+"""Handling of a closed standard output, as in `| head`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 from contextlib import suppress
 
 EXIT_BROKEN_PIPE = 141
-"""The exit status then, as a shell has it of a command that SIGPIPE ended."""
+"""Exit status for a closed output; shells report it for a command ended by SIGPIPE."""
 
 
 def discard_output() -> None:
-    """Let what is still buffered go nowhere: it must not fail a second time when the interpreter ends."""
+    """Discard buffered output, otherwise the interpreter fails a second time when it flushes at exit."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

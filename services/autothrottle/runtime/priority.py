@@ -1,4 +1,4 @@
-"""Who waits where services share a host and it is busy: those that answer operators, not those that decide."""
+"""Process priority on a busy shared host: services that answer operators yield to services that decide."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import time
 from pathlib import Path
 
 NICENESS = 15
-"""Beside one of the usual priority it gets a 30th of a CPU, and all of one that nobody else wants."""
+"""Beside a process of normal priority this niceness gets a 30th of a CPU; on an idle CPU it gets all of it."""
 
 _AUTOGROUP = Path("/proc/self/autogroup")
 _TRIES, _PAUSE_SECONDS = 5, 0.15
-"""Linux takes one change of a group in a tenth of a second, of the whole host."""
+"""Linux accepts one change of an autogroup per tenth of a second on the whole host."""
 
 
 def give_way(niceness: int = NICENESS) -> None:
-    """Let this process wait for others of the host: a cycle does not wait for 50 operators who call at once.
+    """Lower the priority of this process, so that a cycle does not wait for 50 concurrent operators.
 
-    Where Linux groups processes by session (`kernel.sched_autogroup_enabled`) a niceness counts only within one: the
-    group of a session that is this process's own is made as nice. In a container or a unit of systemd with a CPU weight
-    that weight counts.
+    If Linux groups processes by session (`kernel.sched_autogroup_enabled`), niceness counts only within a group. If
+    the session belongs to this process alone, its group gets the same niceness. In a container or a systemd unit with
+    a CPU weight, that weight counts.
 
     Args:
         niceness: 1 to 19.
     """
     os.nice(niceness)
     if os.getsid(0) != os.getpid():
-        return  # others that are to go first may be in the session
+        return  # the session may contain processes that must keep their priority
     for _ in range(_TRIES):
         try:
             _AUTOGROUP.write_text(str(niceness))
         except BlockingIOError:
             time.sleep(_PAUSE_SECONDS)
         except OSError:
-            return  # there are no such groups
+            return  # the kernel has no autogroups
         else:
             return

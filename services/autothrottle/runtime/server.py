@@ -1,12 +1,12 @@
-"""The gRPC server that every service runs: its own threads, health, reflection, errors, and a graceful end.
+"""The gRPC server of every service: a thread pool, health, reflection, error mapping and graceful shutdown.
 
-A stream holds a thread for as long as it is open, so open streams would starve unary calls. Here streams have
-a limit of their own and the pool is larger by just that many threads: however many streams are open,
-`pool_size` threads remain for unary calls, and the stream beyond the limit is refused. Reflection and health
-watches count as streams too. The type to know is `ServiceServer`.
+An open stream occupies a thread, so open streams would starve unary calls. Therefore streams have a separate limit,
+and the pool has that many threads in addition. Whatever the number of open streams, `pool_size` threads remain for
+unary calls, and the server refuses a stream beyond the limit. Reflection and health watches count as streams, too.
+The type to know is `ServiceServer`.
 
-What a servicer must do: raise core's errors (nothing else reaches a caller in words), and let no stream sleep
-for ever: `context.add_callback` tells it that its caller has left or that the server stops.
+Rules for servicers: raise core's errors, because only their messages reach a caller. Never block a stream forever:
+`context.add_callback` reports that the caller has left or the server stops.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
-from autothrottle.wire.errors import to_status
+from autothrottle.wire.common import to_status
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Largest message in either direction; a snapshot of 100,000 moving partitions takes 1.6 MB."""
+"""Largest message in either direction; a snapshot of 100,000 partitions in reassignment takes 1.6 MB."""
 
 STREAM_LINGER = timedelta(seconds=0.25)
-"""How long a stopping server lets streams end by themselves (a snapshot in chunks) before it ends them."""
+"""A stopping server lets streams (a snapshot in chunks) end by themselves for this long, then cancels them."""
 
 DEFAULT_GRACE = timedelta(seconds=5)
 
 LONGEST_CALL = timedelta(seconds=60)
-"""How long a unary call or a snapshot may work when its caller sets no deadline, or a later one."""
+"""Time limit of a unary call or a snapshot if its caller sets no deadline, or a later one."""
 
 Servicer = tuple[Callable[[Any, grpc.Server], None], object, str]
-"""(the generated add_..._to_server, the servicer, the full name of its service)."""
+"""(generated add_..._to_server function, servicer, full name of the service)."""
 
 _Message = TypeVar("_Message", bound=Message)
 
 _Behavior = Callable[[Any, grpc.ServicerContext], Any]
 
 _OPTIONS = [
-    # A second process on the same port is an error, not a silent share of the calls.
+    # A second process on the same port must fail instead of silently taking a share of the calls.
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # A caller whose host is gone says nothing: without pings its streams would count as open for ever.
+    # A caller on a dead host sends nothing: without pings its streams would count as open forever.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # Callers may do the same to us, more often than gRPC's default of once in five minutes.
+    # Callers may ping us, more often than gRPC's default of once in five minutes.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 ]
 
@@ -65,29 +65,29 @@ logger = logging.getLogger(__name__)
 
 
 def time_left(context: grpc.ServicerContext, share: float = 0.95) -> timedelta:
-    """Return how long a call may work: this share of what is left to its caller's deadline, at most `LONGEST_CALL`."""
+    """Return the time limit of a call: this share of the time to the caller's deadline, at most `LONGEST_CALL`."""
     left = context.time_remaining()
     return LONGEST_CALL if left is None else min(LONGEST_CALL, timedelta(seconds=max(left * share, 0.001)))
 
 
-def ready(kind: type[_Message], encoded: bytes) -> _Message:
-    """Return an answer that is encoded already, for a servicer to give: what 100 callers ask for is encoded once.
+def encoded_once(kind: type[_Message], encoded: bytes) -> _Message:
+    """Return an encoded message as the result of a servicer, so that one encoding serves 100 callers.
 
-    Messages one after the other are one message, so a part that all share can be put behind one that differs.
+    Concatenated messages decode as one merged message. A shared part may therefore follow an individual part.
     """
     return cast(_Message, encoded)
 
 
-def _encoding(encode: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
-    """Let answers pass that are `ready`."""
+def _pass_encoded(encode: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
+    """Return an encoder that passes messages through if they are already encoded."""
     return encode and (lambda answer: answer if type(answer) is bytes else encode(answer))
 
 
 class ServiceServer:
-    """A synchronous gRPC server of one or more services; bound when made, answering from `start` to `stop`.
+    """A synchronous gRPC server of one or more services. It binds on creation and serves from `start` to `stop`.
 
     Raises:
-        Unavailable: when the address cannot be listened on.
+        Unavailable: cannot listen on the address.
     """
 
     def __init__(
@@ -100,16 +100,17 @@ class ServiceServer:
         interceptors: Sequence[grpc.ServerInterceptor] = (),
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
-        """Bind.
+        """Bind to the address.
 
         Args:
-            name: the service as log lines and errors call it.
-            servicers: what is served.
-            listen: `host:port` (port 0: any free one) or `unix:PATH`.
-            pool_size: unary calls that are answered at the same time, whatever streams are open.
-            max_streams: streams that may be open at the same time; one more is refused.
-            interceptors: further ones, outside of ours.
-            credentials: what callers over a network must match; None: anybody is answered. A unix socket is plain.
+            name: the service's name in log lines and errors.
+            servicers: the services to run.
+            listen: `host:port` (port 0: any free port) or `unix:PATH`.
+            pool_size: number of concurrent unary calls, independent of open streams.
+            max_streams: number of open streams; the server refuses more.
+            interceptors: additional interceptors, which run before the server's own.
+            credentials: TLS credentials for callers over a network; None: plain connections from any caller. A unix
+                socket is always plain.
         """
         self.name = name
         self._services = tuple(service for _, _, service in servicers)
@@ -117,7 +118,7 @@ class ServiceServer:
         self._health = health.HealthServicer()
         self._pool = ThreadPoolExecutor(pool_size + max_streams, thread_name_prefix=f"{name}-grpc")
         self._server = grpc.server(
-            self._pool, interceptors=[*interceptors, _Answers(name, self._streams)], options=_OPTIONS
+            self._pool, interceptors=[*interceptors, _ErrorsAndStreams(name, self._streams)], options=_OPTIONS
         )
         for add, servicer, _ in servicers:
             add(servicer, self._server)
@@ -127,18 +128,18 @@ class ServiceServer:
         )
         self._report(_NOT_SERVING)
         self.address = self._bind(listen, credentials)
-        """Where it answers: `host:port` with the port that was taken, or `unix:PATH`."""
+        """Listening address: `host:port` with the actual port, or `unix:PATH`."""
 
     def start(self) -> None:
-        """Answer calls; health says SERVING."""
+        """Start serving; health reports SERVING."""
         self._server.start()
         self._report(_SERVING)
 
     def stop(self, grace: timedelta = DEFAULT_GRACE) -> None:
-        """Stop gracefully; may be called again.
+        """Stop gracefully. Idempotent.
 
-        Health says NOT_SERVING, no call is taken any more, open streams end (callers see CANCELLED),
-        unary calls finish. What is not done after `grace` is cancelled.
+        Health reports NOT_SERVING, new calls are refused, open streams end (callers see CANCELLED), and unary calls
+        finish. Calls that are still running after `grace` are cancelled.
         """
         self._health.enter_graceful_shutdown()
         ended = self._server.stop(grace.total_seconds())
@@ -164,7 +165,7 @@ class ServiceServer:
         except RuntimeError as error:
             self._pool.shutdown(wait=False)
             raise Unavailable(
-                f"{self.name} cannot listen on {listen}: the address is in use or not of this host. "
+                f"{self.name} cannot listen on {listen}: the address is in use or does not belong to this host. "
                 f"Fix: stop the program that holds it, or choose another (127.0.0.1:0 takes any free port)."
             ) from error
         return listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
@@ -175,7 +176,7 @@ class ServiceServer:
 
 
 class _OpenStreams:
-    """The streams that are open now, and their limit."""
+    """The open streams and their limit."""
 
     def __init__(self, name: str, limit: int) -> None:
         self._name = name
@@ -186,15 +187,15 @@ class _OpenStreams:
 
     @contextmanager
     def slot(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Hold one of the places while the stream is open.
+        """Occupy a slot while the stream is open.
 
         Raises:
-            _TooManyStreams: when all are taken.
+            _TooManyStreams: no slot is free.
         """
         with self._changed:
             if len(self._contexts) >= self._limit:
                 raise _TooManyStreams(
-                    f"{self._name} has {self._limit} streams open, and no more are allowed. "
+                    f"{self._name} has {self._limit} open streams, which is the limit. "
                     f"Fix: end one, or try again later or at another replica."
                 )
             self._contexts.add(context)
@@ -209,7 +210,7 @@ class _OpenStreams:
                 self._changed.notify_all()
 
     def end(self, linger: timedelta) -> None:
-        """Wait until all have ended by themselves, then end the others."""
+        """Wait `linger` for streams to end by themselves, then cancel the rest."""
         with self._changed:
             self._changed.wait_for(lambda: not self._contexts, linger.total_seconds())
             self._ending = True
@@ -222,8 +223,8 @@ class _TooManyStreams(Exception):
     """A stream beyond the limit."""
 
 
-class _Answers(grpc.ServerInterceptor):
-    """Turns what a servicer raises into a status, and counts streams."""
+class _ErrorsAndStreams(grpc.ServerInterceptor):
+    """Maps exceptions of servicers to statuses, and limits streams."""
 
     def __init__(self, name: str, streams: _OpenStreams) -> None:
         self._name = name
@@ -236,24 +237,24 @@ class _Answers(grpc.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Wrap the method's function.
 
-        A wrapped health watch blocks, unlike the library's own: that one sends while it holds the lock which
-        the server's only serving thread needs when another watch ends, and then neither goes on.
+        A wrapped health watch blocks a thread, unlike the library's own. The library's watch sends while it holds a
+        lock that the server's only serving thread needs when another watch ends: a deadlock.
         """
         method = handler_call_details.method
         found = continuation(handler_call_details)
         return _unknown(method) if found is None else _rewrapped(found, method, self)
 
     def unary(self, behavior: _Behavior, method: str) -> Callable[..., Any]:
-        """Return the function with its errors as statuses."""
+        """Return the function with its errors mapped to statuses."""
 
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             with self._statuses(method, context):
-                return behavior(_readable(request), context)
+                return behavior(_raise_invalid(request), context)
 
         return answer
 
     def counted(self, behavior: _Behavior, method: str) -> Callable[..., Any]:
-        """Return the function of a method that its caller alone streams to; that holds a thread as well."""
+        """Return the function of a client-streaming method. It occupies a thread, so it counts as a stream."""
 
         def answer(requests: Any, context: grpc.ServicerContext) -> Any:
             with self._statuses(method, context), self._streams.slot(context):
@@ -262,11 +263,11 @@ class _Answers(grpc.ServerInterceptor):
         return answer
 
     def stream(self, behavior: _Behavior, method: str) -> Callable[..., Iterator[Any]]:
-        """Return the function of a method that streams its answers."""
+        """Return the function of a server-streaming method."""
 
         def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             with self._statuses(method, context), self._streams.slot(context):
-                yield from behavior(_readable(request), context)
+                yield from behavior(_raise_invalid(request), context)
 
         return answer
 
@@ -287,43 +288,43 @@ class _Answers(grpc.ServerInterceptor):
             context.abort(
                 grpc.StatusCode.INTERNAL,
                 f"{method} failed with an unexpected {type(error).__name__}. Fix: report it with the "
-                f"traceback that {self._name} has logged.",
+                f"traceback in the log of {self._name}.",
             )
 
 
 def _is_abort(error: Exception) -> bool:
-    """Whether this is what `context.abort` raises: a bare Exception, the status being set already."""
+    """Whether `context.abort` raised this error: a bare Exception, after it has set the status."""
     return type(error) is Exception and not error.args
 
 
-def _lenient(decode: Callable[[bytes], Any], method: str) -> Callable[[bytes], Any]:
-    """Decode, or return why not: to gRPC that is an INTERNAL error without a word about the reason."""
+def _decode_or_error(decode: Callable[[bytes], Any], method: str) -> Callable[[bytes], Any]:
+    """Decode, or return an error. gRPC itself would answer INTERNAL without a reason."""
 
     def decoded(data: bytes) -> Any:
         try:
             return decode(data)
         except DecodeError:
             return Invalid(
-                f"what {method} was sent is no message of it: {len(data)} bytes that cannot be read. "
+                f"malformed request for {method}: {len(data)} bytes that cannot be decoded. "
                 "Fix: generate the client from proto/autothrottle/v1, or use throttlectl."
             )
 
     return decoded
 
 
-def _readable(request: Any) -> Any:
+def _raise_invalid(request: Any) -> Any:
     if isinstance(request, Invalid):
         raise request
     return request
 
 
 def _unknown(method: str) -> grpc.RpcMethodHandler[Any, Any]:
-    """Answer for a method that there is not."""
+    """Handle a method that does not exist."""
 
     def answer(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         context.abort(
             grpc.StatusCode.UNIMPLEMENTED,
-            f"{method[:200]} is unknown here. Fix: ask for one that reflection lists (grpcurl ... list).",
+            f"{method[:200]} is unknown here. Fix: call a method that reflection lists (grpcurl ... list).",
         )
         yield
 
@@ -331,15 +332,15 @@ def _unknown(method: str) -> grpc.RpcMethodHandler[Any, Any]:
 
 
 def _rewrapped(
-    found: grpc.RpcMethodHandler[Any, Any], method: str, answers: _Answers
+    found: grpc.RpcMethodHandler[Any, Any], method: str, answers: _ErrorsAndStreams
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    decode, encode = found.request_deserializer, _encoding(found.response_serializer)
-    codecs, lenient = (decode, encode), (decode and _lenient(decode, method), encode)
+    decode, encode = found.request_deserializer, _pass_encoded(found.response_serializer)
+    codecs, tolerant = (decode, encode), (decode and _decode_or_error(decode, method), encode)
     if found.unary_unary:
-        return grpc.unary_unary_rpc_method_handler(answers.unary(found.unary_unary, method), *lenient)
+        return grpc.unary_unary_rpc_method_handler(answers.unary(found.unary_unary, method), *tolerant)
     if found.stream_unary:
         return grpc.stream_unary_rpc_method_handler(answers.counted(found.stream_unary, method), *codecs)
     if found.unary_stream:
-        return grpc.unary_stream_rpc_method_handler(answers.stream(found.unary_stream, method), *lenient)
+        return grpc.unary_stream_rpc_method_handler(answers.stream(found.unary_stream, method), *tolerant)
     assert found.stream_stream is not None
     return grpc.stream_stream_rpc_method_handler(answers.stream(found.stream_stream, method), *codecs)

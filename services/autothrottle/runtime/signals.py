@@ -1,8 +1,8 @@
-"""How a process is asked to stop: SIGTERM or SIGINT ask, a second one insists.
+"""Stopping a process: the first SIGTERM or SIGINT requests it, a second one forces it.
 
-Python runs a signal's function between two steps of the main thread, so one that takes a lock which the main
-thread holds (`Event.set` while the main thread is in `Event.wait`) waits for ever. Here the interpreter
-writes the signal's number into a pipe, and a thread of its own reads it; no lock is touched in between.
+Python runs a signal handler between two steps of the main thread. A handler that needs a lock held by the main
+thread (`Event.set` during `Event.wait`) deadlocks. Therefore the interpreter writes the signal's number into a pipe,
+and a separate thread reads it without any lock.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def stop_on_signals() -> threading.Event:
-    """Return an event that is set by the first SIGTERM or SIGINT; the second ends the process at once.
+    """Return an event that the first SIGTERM or SIGINT sets; the second ends the process immediately.
 
-    The exit status is then 143 or 130, as a shell has it. Call it once, from the main thread.
+    The exit status is then 143 or 130, as in a shell. Call it once, from the main thread.
     """
     stop = threading.Event()
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     for signum in STOP_SIGNALS:
-        signal.signal(signum, _noted)
-    threading.Thread(target=_obey, args=(reading, stop), name="signals", daemon=True).start()
+        signal.signal(signum, _ignore)
+    threading.Thread(target=_stop_or_exit, args=(reading, stop), name="signals", daemon=True).start()
     return stop
 
 
-def _noted(_signum: int, _frame: FrameType | None) -> None:
-    """Do nothing: the pipe has the signal already, and this only replaces the default of dying."""
+def _ignore(_signum: int, _frame: FrameType | None) -> None:
+    """Replace the default action of ending the process; the pipe delivers the signal."""
 
 
-def _obey(reading: int, stop: threading.Event) -> None:
+def _stop_or_exit(reading: int, stop: threading.Event) -> None:
     while True:
         for signum in os.read(reading, 64):
             if signum not in STOP_SIGNALS:
-                continue  # somebody else's signal: the pipe hears all that Python handles
+                continue  # another signal: the pipe receives every signal that Python handles
             if stop.is_set():
                 _exit_at_once(signum)
             stop.set()

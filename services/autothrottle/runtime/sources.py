@@ -1,7 +1,7 @@
-"""Where the texts of options come from: the command line, the environment, a TOML file.
+"""Reads the texts of options from the command line, the environment and a TOML file.
 
-Each source is read to its end, whatever is wrong on the way. What the texts mean is in `option_kinds`, which of
-them counts in `configuration_reader`. The type to know is `Given`.
+Each source is read completely, even after a problem. `option_kinds` interprets the texts, `configuration_reader`
+applies their precedence. The type to know is `Given`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from autothrottle.runtime.options import CONFIG, OPTIONS
 
 
 class Rank(IntEnum):
-    """Where a text comes from; the smaller wins."""
+    """Precedence of a source; the smallest wins."""
 
     FLAG = 0
     ENVIRONMENT = 1
@@ -31,33 +31,33 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A text for an option."""
+    """The text given for an option."""
 
     text: str
     source: str
-    """For messages: "flag --interval"."""
+    """Name in messages, such as "flag --interval"."""
     rank: Rank
 
 
 @dataclass(slots=True)
 class Flags:
-    """A command line in the grammar of Go's flag package; of a flag given twice the last counts."""
+    """A command line in the grammar of Go's flag package. Repeating a flag is a problem."""
 
     given: dict[str, Given] = field(default_factory=dict)
-    """Name of an option -> its text; absent: there is no such flag."""
+    """Option name -> its text; absent: the flag is not given."""
     problems: list[str] = field(default_factory=list)
     help: bool = False
-    """Whether -h or --help is there."""
+    """True: -h or --help is given."""
 
     @staticmethod
     def read(argv: Sequence[str]) -> Flags:
-        """Read all words."""
+        """Parse the whole command line."""
         flags, words = Flags(), list(argv)
         while words:
             word = words.pop(0)
             match = re.fullmatch(r"--?([^-=][^=]*)(?:=(.*))?", word, re.DOTALL)
             if match is None:
-                flags.problems.append(_stray(word))
+                flags.problems.append(_unexpected_word(word))
             elif match[1] in ("h", "help"):
                 flags.help = True
             else:
@@ -65,12 +65,12 @@ class Flags:
         return flags
 
     def _take(self, name: str, text: str | None, words: list[str]) -> None:
-        """Note one flag, whose value may be the next word."""
+        """Record one flag; its value may be the next word."""
         option = OPTIONS.get(name)
         if option is None:
             self.problems.append(_unknown(f"flag --{name}", name, "--"))
             if text is None and words and not words[0].startswith("-"):
-                words.pop(0)  # its value, no stray word
+                words.pop(0)  # the value of the unknown flag
             return
         if text is None and option.boolean:
             text = "true"
@@ -85,10 +85,10 @@ class Flags:
 
 
 def from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Given], list[str]]:
-    """Return the options given there, and a warning for each variable that looks like ours and is not.
+    """Return the options in the environment, and a warning per unknown variable with our prefix.
 
-    Kubernetes, for one, sets AUTOTHROTTLE_PORT beside a service of our name. No value is shown: it may be a
-    key.
+    Kubernetes, for example, sets AUTOTHROTTLE_PORT for a service named autothrottle. Warnings show no value, because
+    it may be a key.
     """
     names = {option.variable: name for name, option in OPTIONS.items()}
     given: dict[str, Given] = {}
@@ -106,21 +106,21 @@ def from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Given], list
 
 
 def from_file(config: Given | None) -> tuple[dict[str, Given], list[str]]:
-    """Return the options given in the file that `config` names, if any, and what is wrong with it."""
+    """Return the options in the file that `config` names, if any, and the problems of the file."""
     if config is None or not config.text:
         return {}, []
     try:
         content = tomllib.loads(Path(config.text).read_text("utf-8"))
     except OSError as error:
-        return {}, [_unreadable(config, str(error.strerror), "name a TOML file that this process may read")]
-    except (ValueError, RecursionError) as error:  # of what is nested too deeply
+        return {}, [_unreadable(config, str(error.strerror), "name a TOML file that this process can read")]
+    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         return {}, [_unreadable(config, str(error), "correct the file")]
     given: dict[str, Given] = {}
     problems = []
     for key, value in content.items():
         source = f"key {key} of {config.text}"
         if key == CONFIG.name:
-            problems.append(f"{source} is not allowed: a file names no further file. Fix: remove it")
+            problems.append(f"{source} is not allowed: a file cannot name another file. Fix: remove it")
         elif key not in OPTIONS:
             problems.append(_unknown(source, key, ""))
         else:
@@ -129,7 +129,7 @@ def from_file(config: Given | None) -> tuple[dict[str, Given], list[str]]:
 
 
 def _toml_text(value: object) -> str:
-    """Return a TOML value as a flag would have it; a list is a comma list, a table is JSON, a time has its T."""
+    """Return a TOML value as flag text: a list comma-separated, a table as JSON, a time in ISO format."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
@@ -145,10 +145,10 @@ def _unreadable(config: Given, reason: str, fix: str) -> str:
     return f"{CONFIG.name}: {config.text!r} ({config.source}) cannot be read: {reason}. Fix: {fix}"
 
 
-def _stray(word: str) -> str:
+def _unexpected_word(word: str) -> str:
     return (
-        f"the word {word!r} belongs to no flag. Fix: remove it; quote values that hold blanks, and write "
-        f"--name=false for a flag that is true or false"
+        f"the word {word!r} does not belong to a flag. Fix: remove it; quote values with blanks, and write "
+        f"--name=false for a boolean flag"
     )
 
 

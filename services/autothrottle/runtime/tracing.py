@@ -1,6 +1,6 @@
-"""Traces, switched on by OpenTelemetry's own variables: OTEL_EXPORTER_OTLP_ENDPOINT and its companions.
+"""Traces, configured by OpenTelemetry's own variables: OTEL_EXPORTER_OTLP_ENDPOINT and its companions.
 
-Off by default, and then nothing of OpenTelemetry is imported, no thread runs and no call is wrapped. The type to know
+Tracing is off by default. Then OpenTelemetry is not imported, no thread runs and no call is wrapped. The type to know
 is `Tracing`.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import grpc
 
-from autothrottle.adapters.endpoints import Interceptor
-from autothrottle.ports.tracing import UNTRACED, Tracer
+from autothrottle.adapters.grpc.endpoints import Interceptor
+from autothrottle.ports.telemetry import UNTRACED, Tracer
 from autothrottle.runtime.logs import add_trace_ids
 
 logger = logging.getLogger(__name__)
@@ -30,29 +30,29 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """What a process needs to trace; as made without arguments it traces nothing."""
+    """The parts of a process that trace; the defaults trace nothing."""
 
     tracer: Tracer = UNTRACED
     client_interceptors: Sequence[Interceptor] = ()
     server_interceptors: Sequence[grpc.ServerInterceptor] = ()
     close: Callable[[], None] = _nothing
-    """Exports what is left, within two seconds; to be called after everything that traces has ended."""
+    """Export the remaining spans, within two seconds. Call it after all traced work has ended."""
 
 
 def configure_tracing(service_name: str) -> Tracing:
-    """Return what the OTEL_* variables ask for; what they ask for in vain is a warning.
+    """Return the tracing that the OTEL_* variables configure; log a warning for invalid settings.
 
     Args:
-        service_name: what this process is called, where OTEL_SERVICE_NAME does not say.
+        service_name: name of this process unless OTEL_SERVICE_NAME is set.
     """
     if not _wanted(os.environ):
         return Tracing()
-    from autothrottle.adapters.tracing import OpenTelemetryTracer, current_trace_id
+    from autothrottle.adapters.tracing.opentelemetry import OpenTelemetryTracer, current_trace_id
 
     try:
         tracer = OpenTelemetryTracer(service_name)
     except (ValueError, RuntimeError, OSError) as error:
-        logger.warning("Nothing is traced: %s. Fix: correct the OTEL_* variable that says so", error)
+        logger.warning("Tracing is off: %s. Fix: correct the OTEL_* variable named in the error", error)
         return Tracing()
     remove_trace_ids = add_trace_ids(current_trace_id)
 
@@ -64,16 +64,16 @@ def configure_tracing(service_name: str) -> Tracing:
 
 
 def _wanted(environment: Mapping[str, str]) -> bool:
-    """Whether traces are asked for, in a way that is possible."""
+    """Whether the variables turn tracing on with supported settings."""
     exporter = environment.get(_EXPORTER, "").strip().lower()
     asked = exporter == "otlp" or (not exporter and any(environment.get(name) for name in _ENDPOINTS))
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or exporter == "none":
         return False
     if exporter not in ("", "otlp"):
-        logger.warning("Nothing is traced: %s=%s is not possible; use otlp, or none", _EXPORTER, exporter)
+        logger.warning("Tracing is off: %s=%s is not supported; use otlp, or none", _EXPORTER, exporter)
         return False
     protocol = next((environment[name] for name in _PROTOCOLS if environment.get(name)), "grpc")
     if asked and protocol != "grpc":
-        logger.warning("Nothing is traced: the protocol %s is not possible; use grpc (port 4317)", protocol)
+        logger.warning("Tracing is off: the protocol %s is not supported; use grpc (port 4317)", protocol)
         return False
     return asked

@@ -1,1 +1,4 @@
-"""Was each decision good, and what should change: a batch over the decision log, in Spark."""
+"""Scoring past decisions: a Spark batch job over the decision log.
+
+`scoring.score` runs the job; `command` is its command line. The type to know is `scoring.ScoreSettings`.
+"""

@@ -1,4 +1,4 @@
-"""What spark-submit runs: the same as `autothrottle score`."""
+"""Entry point for spark-submit; equivalent to `autothrottle score`."""
 
 import sys
 

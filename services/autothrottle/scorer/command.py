@@ -1,4 +1,4 @@
-"""`autothrottle score`: the command line, and where results are written."""
+"""`autothrottle score`: the command line and the report files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pyspark.sql import SparkSession
 
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.score import REFERENCE_RATIO
+from autothrottle.core.scoring.score import REFERENCE_RATIO
 from autothrottle.scorer import report
 from autothrottle.scorer.scoring import ScoreSettings, score
 from autothrottle.scorer.session import location, open_session, write_text
@@ -20,21 +20,20 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="autothrottle score",
-        description="Scores the decisions that planners have logged, with Spark. What was scored before is not read "
-        "again. Writes report.html, results.json, recoveries.csv and tables in Parquet.",
+        description="Score logged decisions of planners with Spark. Only new parts of the log are read. Writes "
+        "report.html, results.json, recoveries.csv and Parquet tables.",
     )
-    place = "a path or a URI that Spark's Hadoop knows, s3a://bucket/path for example"
-    parser.add_argument("--decisions", required=True, metavar="URI", help=f"the decision log: {place}")
-    parser.add_argument("--out", required=True, metavar="URI", help=f"where the results go: {place}")
-    parser.add_argument("--master", default="", help="Spark's master; default: what spark-submit says, else local[*]")
+    place = "a path or a URI supported by Spark's Hadoop, for example s3a://bucket/path"
+    parser.add_argument("--decisions", required=True, metavar="URI", help=f"decision log: {place}")
+    parser.add_argument("--out", required=True, metavar="URI", help=f"destination of the results: {place}")
+    parser.add_argument("--master", default="", help="Spark master (default: from spark-submit, else local[*])")
     parser.add_argument(
         "--ratio",
         type=_share,
         default=REFERENCE_RATIO,
-        help="share of what clients leave of a link that the best recovery gives to replication, > 0 and <= 1; "
-        "default %(default)s",
+        help="share of the capacity left by clients for the best possible recovery, > 0 and <= 1 (default %(default)s)",
     )
-    parser.add_argument("--anew", action="store_true", help="score everything again")
+    parser.add_argument("--anew", action="store_true", help="score the whole log again")
     return parser
 
 
@@ -42,11 +41,11 @@ def _share(text: str) -> float:
     with suppress(ValueError):
         if 0 < (share := float(text)) <= 1:
             return share
-    raise argparse.ArgumentTypeError(f"{text[:40]!r} is no share: it must be > 0 and <= 1; give 0.9, for example")
+    raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a share: it must be > 0 and <= 1; give 0.9, for example")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Score a decision log; return the exit status: 0, 1 when it failed, 2 when it was called wrongly."""
+    """Score a decision log. Return the exit status: 0 success, 1 failure, 2 wrong usage."""
     arguments = make_parser().parse_args(argv)
     try:
         spark = open_session(arguments.master)
@@ -55,13 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     try:
         decisions, out = location(arguments.decisions, spark), location(arguments.out, spark)
-        run = score(spark, ScoreSettings(decisions, out, arguments.ratio, arguments.anew), _tell)
+        run = score(spark, ScoreSettings(decisions, out, arguments.ratio, arguments.anew), _print_progress)
         if not {"recoveries", "ports", "timeline", "quality"} <= run.tables.keys():
-            _tell("no recovery has ended yet")
+            _print_progress("no recovery has ended yet")
             return 0
-        _tell("weighing other settings")
+        _print_progress("estimating other settings")
         write_report(spark, report.gather(run.tables), out)
-        _tell(f"report: {out}/report.html")
+        _print_progress(f"report: {out}/report.html")
     except AutothrottleError as error:
         print(error, file=sys.stderr)
         return 1
@@ -71,12 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write_report(spark: SparkSession, results: report.Results, out: str) -> None:
-    """Write the page, the JSON and the CSV of a report beside the tables.
+    """Write the HTML page, the JSON and the CSV of a report beside the tables.
 
     Args:
-        spark: the session, whose Hadoop reaches whatever it has written the tables to.
-        results: what they say.
-        out: where, as Hadoop knows it.
+        spark: the session; its Hadoop writes the files.
+        results: content of the report.
+        out: destination directory, as a Hadoop path.
     """
     texts = {
         "report.html": report.as_html(results),
@@ -87,5 +86,5 @@ def write_report(spark: SparkSession, results: report.Results, out: str) -> None
         write_text(spark, f"{out}/{name}", text)
 
 
-def _tell(line: str) -> None:
+def _print_progress(line: str) -> None:
     print(f"score: {line}", file=sys.stderr, flush=True)

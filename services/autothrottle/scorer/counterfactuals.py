@@ -1,6 +1,6 @@
-"""What other settings would have done: `core.counterfactual` over a grid, in Spark's expressions.
+"""Estimates of other settings: `core.scoring.counterfactual` over a grid of settings, as Spark expressions.
 
-Every cell of the grid for every recovery is a row of its own, so that they spread over a cluster.
+Each combination of recovery and grid cell is a row, so that the work spreads over a cluster.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from autothrottle.core.counterfactual import Setting
-from autothrottle.core.plan import Reason
-from autothrottle.core.score import OVERRIDES
-from autothrottle.scorer.expressions import budget
+from autothrottle.core.control.plan import Reason
+from autothrottle.core.scoring.counterfactual import Setting
+from autothrottle.core.scoring.score import OVERRIDES
+from autothrottle.scorer.expressions import available_rate
 
 _RATIOS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _THRESHOLDS = {1: (0.0, 0.05, 0.1, 0.2, 0.3, 0.5), 2: (0.0, 0.1, 0.3), 4: (0.0, 0.1, 0.3)}
-"""So many times the logged interval -> change thresholds."""
+"""Multiple of the logged interval -> change thresholds."""
 
 GRID = tuple(
     Setting(max_ratio, change_threshold, every)
@@ -27,20 +27,20 @@ GRID = tuple(
 )
 
 _CHUNKS = 8
-"""In which the cells of a recovery spread over a cluster, as tasks: one recovery may be as long as all others."""
+"""Number of tasks per recovery over which its grid cells spread; one recovery may be as long as all others together."""
 
 _FIELDS = ("seconds", "reach", "capacity", "client", "forecast", "decided", "min_rate", "reason")
 
 
 def sequences(timeline: DataFrame) -> DataFrame:
-    """Return one row per recovery, with the stretches of its slowest port in order.
+    """Return one row per recovery, with the ordered stretches of its slowest link side.
 
-    Columns: `cluster`, `recovery_id`, `amount`, `growth`, `max_ratio`, `change_threshold` and `interval_seconds` (as
-    they were at the end), `duration`, `margin` (`core.counterfactual.forecast_error`), `stretches` (array of structs:
-    the fields of `core.score.Stretch` that matter).
+    Columns: `cluster`, `recovery_id`, `amount`, `growth`, `max_ratio`, `change_threshold` and `interval_seconds` (last
+    logged values), `duration`, `margin` (`core.scoring.counterfactual.forecast_error`), `stretches` (array of structs
+    with the relevant fields of `core.scoring.score.Stretch`).
 
     Args:
-        timeline: one row per decision for the slowest port.
+        timeline: one row per decision for the slowest link side.
     """
     newest = F.struct("term", "cycle")
     logged = [F.max_by(c, newest).alias(c) for c in ("max_ratio", "change_threshold", "interval_seconds")]
@@ -58,17 +58,17 @@ def sequences(timeline: DataFrame) -> DataFrame:
 
 
 def on_grid(found: DataFrame, grid: Sequence[Setting] = GRID) -> DataFrame:
-    """Return one row per recovery and cell, and one for the settings that were in force.
+    """Return one row per recovery and grid cell, and one per recovery for the logged settings.
 
-    Adds `ratio`, `threshold`, `every`, `is_logged`, and the fields of `core.counterfactual.Estimate`.
+    Adds `ratio`, `threshold`, `every`, `is_logged`, and the fields of `core.scoring.counterfactual.Estimate`.
 
     Args:
-        found: as `sequences` returns them.
-        grid: the cells.
+        found: result of `sequences`.
+        grid: the settings to estimate.
     """
-    in_force = _cell(F.col("max_ratio"), F.col("change_threshold"), F.lit(1), F.lit(True))
+    logged = _cell(F.col("max_ratio"), F.col("change_threshold"), F.lit(1), F.lit(True))
     cells = F.array(
-        in_force,
+        logged,
         *(_cell(F.lit(cell.max_ratio), F.lit(cell.change_threshold), F.lit(cell.every), F.lit(False)) for cell in grid),
     )
     of_task = F.filter("cells", lambda _, index: index % _CHUNKS == F.col("chunk"))
@@ -110,7 +110,7 @@ def _begin() -> Column:
 def _step(so_far: Column, stretch: Column) -> Column:
     previous, wanted = so_far["previous"], stretch["client"] + F.col("margin")
     is_due = previous.isNull() | (so_far["cycles"] % F.col("every") == 0) | _is_override(stretch)
-    rate = F.when(is_due, _decided_again(stretch, previous)).otherwise(previous)
+    rate = F.when(is_due, _new_decision(stretch, previous)).otherwise(previous)
     free = F.least(rate, stretch["capacity"]) - F.col("growth")
     carried = so_far["carried"] + free * stretch["reach"]
     here = (free > 0) & (carried >= F.col("amount"))
@@ -129,8 +129,8 @@ def _step(so_far: Column, stretch: Column) -> Column:
     )
 
 
-def _decided_again(stretch: Column, previous: Column) -> Column:
-    wanted = budget(stretch["capacity"], stretch["forecast"], F.col("ratio"), stretch["min_rate"])
+def _new_decision(stretch: Column, previous: Column) -> Column:
+    wanted = available_rate(stretch["capacity"], stretch["forecast"], F.col("ratio"), stretch["min_rate"])
     is_small = previous.isNotNull() & (F.abs(wanted - previous) < F.col("threshold") * previous)
     kept = F.when(stretch["reason"] == Reason.KEPT.value, previous)
     return (
@@ -157,12 +157,12 @@ def _seconds() -> Column:
 
 
 def surface(estimates: DataFrame) -> DataFrame:
-    """Return one row per cluster and cell: what it would have meant for all recoveries together.
+    """Return one row per cluster and grid cell: the estimate for all recoveries together.
 
-    Columns: the fields of `core.counterfactual.Cell`.
+    Columns: the fields of `core.scoring.counterfactual.Cell`.
 
     Args:
-        estimates: as `on_grid` returns them.
+        estimates: result of `on_grid`.
     """
     settings = {c: F.when(~F.col("is_logged"), F.col(c)) for c in ("ratio", "threshold")}
     return (

@@ -1,4 +1,4 @@
-"""The rules of `core.score` as Spark columns; a property test holds the two together."""
+"""The rules of `core.scoring.score` as Spark columns. A property test verifies that both agree."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from autothrottle.core.score import OVERRIDES, Cause
+from autothrottle.core.scoring.score import OVERRIDES, Cause
 
 
-def budget(capacity: Column, client: Column, ratio: float | Column, min_rate: Column) -> Column:
-    """Return `core.score.budget`, bytes/s; null where the capacity or the clients' load is."""
+def available_rate(capacity: Column, client: Column, ratio: float | Column, min_rate: Column) -> Column:
+    """Return `core.scoring.score.budget`, bytes/s; null if capacity or client load is null."""
     share = ratio if isinstance(ratio, Column) else F.lit(ratio)
     free = share * F.greatest(capacity - client, F.lit(0.0))
     return F.when(free.isNotNull(), F.greatest(free, min_rate))
 
 
 def unused(ratio: float) -> Mapping[Cause, Column]:
-    """Return `core.score.unused` of a row that has the fields of a `Stretch` as its columns: cause -> bytes/s."""
+    """Return `core.scoring.score.unused` for rows with the fields of a `Stretch`: cause -> bytes/s."""
     capacity, client, forecast, headroom = (F.col(name) for name in ("capacity", "client", "forecast", "headroom"))
     decided, min_rate = F.col("decided"), F.col("min_rate")
     applied = F.coalesce(F.col("applied"), decided)
-    whole, seen = budget(capacity, client, ratio, min_rate), budget(capacity, forecast, ratio, min_rate)
+    whole, seen = available_rate(capacity, client, ratio, min_rate), available_rate(capacity, forecast, ratio, min_rate)
     overridden = F.col("reason").isin(*sorted(OVERRIDES))
     blind = ~overridden & (forecast.isNull() | headroom.isNull())
     measured = ~overridden & ~blind
@@ -42,21 +42,21 @@ def unused(ratio: float) -> Mapping[Cause, Column]:
 
 
 def reached(amount: Column, before: Column, at: Column, seconds: Column, rate: Column) -> Column:
-    """Return when a port has carried an amount, if it does in this stretch; else null.
+    """Return the time at which a link side has carried an amount, if within this stretch; otherwise null.
 
     Args:
         amount: bytes.
-        before: bytes carried in all stretches before.
-        at: seconds of all stretches before.
-        seconds: of this stretch.
-        rate: budget less growth, bytes/s.
+        before: bytes carried in earlier stretches.
+        at: total seconds of earlier stretches.
+        seconds: duration of this stretch.
+        rate: budget minus produce rate, bytes/s.
     """
     here = (rate > 0) & (before < amount) & (before + rate * seconds >= amount)
     return F.when(amount <= 0, F.lit(0.0)).when(here, at + F.try_divide(amount - before, rate))
 
 
 def beyond(amount: Column, carried: Column, at: Column, rate: Column) -> Column:
-    """Return when a port has carried an amount that it did not carry in any stretch, its last rate going on."""
+    """Return the time at which a link side has carried an amount after all stretches, at its last rate."""
     return F.when(amount <= 0, F.lit(0.0)).otherwise(
         F.when(rate > 0, at + F.try_divide(amount - carried, rate)).otherwise(F.lit(float("inf")))
     )

@@ -1,7 +1,7 @@
-"""Reading the decision log: what cannot be read or used is left out and counted, and all else is kept.
+"""Reads the decision log. Unreadable or unusable parts are left out and counted; everything else is used.
 
-A file that is cut off or garbage, or whose columns changed their types, is skipped; a column that it lacks is null; one
-that it has too many (a newer version wrote it) is not looked at; what is there twice counts once.
+A truncated or corrupt file, or one with columns of another type, is skipped. A missing column is null. Additional
+columns, written by a newer version, are ignored. Duplicate records count once.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from autothrottle.core.decisions import SCHEMA_VERSION, ReassignmentStatus
+from autothrottle.core.scoring.decision_records import SCHEMA_VERSION, ReassignmentStatus
 from autothrottle.scorer.schema import DECISIONS, REASSIGNMENTS
 
 KEY = ("cluster", "term", "cycle", "broker_id", "role", "time")
-"""Without one of these a row says nothing."""
+"""Columns that identify a decision; a row with a null in one of them is not usable."""
 
 NEEDED = ("rate_decided", "reason", "min_rate", "schema_version", "interval_seconds")
-"""Without one of these a row is no decision that could be scored."""
+"""Columns required for scoring a decision; a row with a null in one of them is not usable."""
 
 Folder = tuple[str, str]
-"""Cluster and date."""
+"""(cluster, date)."""
 
 QUALITY = (
     "cluster string, date string, files long, unreadable_files long, reassignment_files long, "
     "rows long, incomplete_rows long, newer_rows long, ratio double"
 )
-"""The columns of `quality`: `files` and `unreadable_files` are those of decisions, `rows` and the others as
-`rows_by_file` counts them; `ratio` is the share that the bound was worked out by."""
+"""Columns of `quality`. `files` and `unreadable_files` count decision files; `rows`, `incomplete_rows` and
+`newer_rows` are the counts of `rows_by_file`; `ratio` is the reference share of the bound."""
 
 _FILE = re.compile(r"/cluster=([^/]+)/date=([^/]+)/[^/]+$")
-"""What a path ends with."""
+"""The end of a file's path."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileCounts:
-    """How many files there are of one cluster and date."""
+    """Numbers of files of one cluster and date."""
 
     decisions: int
     reassignments: int
@@ -49,14 +49,14 @@ class FileCounts:
 
 @dataclass(frozen=True, slots=True)
 class DecisionLogReader:
-    """The log at one place."""
+    """Reader of the decision log at one location."""
 
     spark: SparkSession
     uri: str
-    """As Hadoop knows it, without a trailing slash."""
+    """Hadoop path without a trailing slash."""
 
     def files(self) -> Mapping[Folder, FileCounts]:
-        """Return what is there by cluster and date; files are listed and not opened."""
+        """Return the file counts by cluster and date. Lists files without opening them."""
         counted: dict[Folder, list[int]] = {}
         for index, (kind, schema) in enumerate((("decisions", DECISIONS), ("reassignments", REASSIGNMENTS))):
             for path in self._read(kind, schema).inputFiles():
@@ -65,12 +65,12 @@ class DecisionLogReader:
         return {folder: FileCounts(*counts) for folder, counts in sorted(counted.items())}
 
     def decisions(self, dates: Collection[str] | None = None) -> DataFrame:
-        """Return one row per record of a decision, copies included.
+        """Return one row per decision record, including duplicates.
 
-        Columns: the fields of `DecisionRecord`, `date`, and `file` (its whole path).
+        Columns: the fields of `DecisionRecord`, `date`, and `file` (full path).
 
         Args:
-            dates: `YYYY-MM-DD` of the folders to read; None: all.
+            dates: folders to read, `YYYY-MM-DD`; None: all.
         """
         found = self._read("decisions", DECISIONS)
         if dates is not None:
@@ -78,8 +78,8 @@ class DecisionLogReader:
         return found.withColumn("file", F.col("_metadata.file_path"))
 
     def reassignments(self) -> DataFrame:
-        """Return one row per record of a reassignment, copies left out; columns: the fields of `ReassignmentRecord`."""
-        # They are few: in one partition nothing of what follows has to be sent around.
+        """Return one row per reassignment record without duplicates; columns: the fields of `ReassignmentRecord`."""
+        # There are few rows: in one partition, later steps need no shuffle.
         found = self._read("reassignments", REASSIGNMENTS).coalesce(1)
         found = found.dropDuplicates(["cluster", "term", "cycle", "status"])
         return found.where(_known(("cluster", "term", "cycle", "reassignment_id", "status", "start")))
@@ -88,23 +88,23 @@ class DecisionLogReader:
         reader = self.spark.read.schema(schema).option("ignoreCorruptFiles", True).option("ignoreMissingFiles", True)
         try:
             return reader.option("pathGlobFilter", "*.parquet").parquet(f"{self.uri}/{kind}")
-        except AnalysisException:  # there is none yet
+        except AnalysisException:  # no files yet
             return self.spark.createDataFrame([], schema)
 
 
 def usable(decisions: DataFrame) -> DataFrame:
-    """Return the rows that can be scored; grain and columns stay."""
+    """Return the rows that can be scored. Keeps grain and columns."""
     return decisions.where(_known((*KEY, *NEEDED)))
 
 
 def rows_by_file(decisions: DataFrame) -> DataFrame:
-    """Return one row per file that could be read.
+    """Return one row per readable file.
 
-    Columns: `file`, `rows`, `incomplete_rows` (a needed column is missing or null), `newer_rows` (written by a newer
-    version; they count as far as they are known).
+    Columns: `file`, `rows`, `incomplete_rows` (a required column is missing or null), `newer_rows` (written by a newer
+    version; used as far as this version knows the columns).
 
     Args:
-        decisions: as `DecisionLogReader.decisions` returns them.
+        decisions: result of `DecisionLogReader.decisions`.
     """
     return decisions.groupBy("file").agg(
         F.count(F.lit(1)).alias("rows"),
@@ -114,12 +114,12 @@ def rows_by_file(decisions: DataFrame) -> DataFrame:
 
 
 def quality(files: Mapping[Folder, FileCounts], read: Iterable[Row], ratio: float) -> list[tuple[str | float, ...]]:
-    """Return one row per cluster and date: what was read of it, and what was not; `QUALITY` are its columns.
+    """Return one row per cluster and date: what was read and what was not; columns: `QUALITY`.
 
     Args:
-        files: what is there.
-        read: rows of `rows_by_file`, of the same dates.
-        ratio: the reference share that they are scored by.
+        files: file counts.
+        read: rows of `rows_by_file` for the same dates.
+        ratio: reference share of the scores.
     """
     found: dict[Folder, list[int]] = {folder: [0, 0, 0, 0] for folder in files}
     for row in read:
@@ -140,10 +140,10 @@ def quality(files: Mapping[Folder, FileCounts], read: Iterable[Row], ratio: floa
 
 
 def folder_of(path: str) -> Folder | None:
-    """Return the cluster and the date of a file; None where it is not one of a log.
+    """Return the cluster and date of a file; None if the path does not belong to a log.
 
     Args:
-        path: as Spark tells it, with escapes.
+        path: URL-escaped path, as reported by Spark.
 
     >>> folder_of("file:/log/decisions/cluster=my%20cluster/date=2026-11-05/a.parquet")
     ('my cluster', '2026-11-05')
@@ -153,14 +153,14 @@ def folder_of(path: str) -> Folder | None:
 
 
 def recoveries(reassignments: DataFrame) -> DataFrame:
-    """Return one row per record of a reassignment, with the recovery that it belongs to.
+    """Return one row per reassignment record, with its recovery.
 
-    A recovery goes on through changes of the leader: a term that found something moving has gone on with what the term
-    before it saw. Terms are ordered by their number, since the clocks of two planners may differ.
+    A recovery continues across changes of leader: a term that found an ongoing reassignment continues the recovery of
+    the previous term. Terms are ordered by number, because the clocks of two planners may differ.
 
     Columns: `cluster`, `reassignment_id`, `recovery_id` (the `reassignment_id` of its first record), `start`, `finish`
-    (null while it moves), `status`, `topics`, `partitions`, `bytes`, `bytes_left` and `paths` (null: unknown), `terms`
-    (how many saw it).
+    (null while ongoing), `status`, `topics`, `partitions`, `bytes`, `bytes_left` and `paths` (null: unknown), `terms`
+    (number of terms that recorded it).
     """
     in_order = Window.partitionBy("cluster").orderBy("term", "cycle", "status")
     of_recovery = Window.partitionBy("recovery_id")
@@ -191,7 +191,7 @@ def recoveries(reassignments: DataFrame) -> DataFrame:
 
 
 def _known(columns: tuple[str, ...]) -> Column:
-    """Whether none of these is null."""
+    """Whether all of these columns are non-null."""
     known = F.lit(True)
     for column in columns:
         known &= F.col(column).isNotNull()

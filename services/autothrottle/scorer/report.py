@@ -1,4 +1,4 @@
-"""The report: one HTML page that needs nothing else, and the same as CSV and JSON."""
+"""The report: one self-contained HTML page, and the same data as CSV and JSON."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from autothrottle.core.counterfactual import Cell, recommended
-from autothrottle.core.loads import MEGABYTE
+from autothrottle.core.scoring.counterfactual import Cell, recommended
+from autothrottle.core.units import MEGABYTE
 from autothrottle.scorer import counterfactuals, scores, svg
 
 Row = Mapping[str, Any]
 
 _MOST_RECOVERIES = 1000
-"""That the page lists, the worst first; the tables have all."""
+"""Number of recoveries on the page, the worst first; the tables contain all."""
 
 _MOST_POINTS = 2000
-"""Of one timeline."""
+"""Longest timeline, in points."""
 
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;color:#1b2430;max-width:1080px;margin:2rem auto;padding:0 1rem}
@@ -39,7 +39,7 @@ figure{margin:1rem 0}figcaption{font-weight:600}svg text{font:11px system-ui,san
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a report shows, as rows of plain values."""
+    """Content of a report, as rows of plain values."""
 
     recoveries: Sequence[Row] = ()
     clusters: Sequence[Row] = ()
@@ -50,24 +50,24 @@ class Results:
     surface: Sequence[Row] = ()
     recommendations: Sequence[Row] = ()
     timelines: Mapping[str, Sequence[Row]] = field(default_factory=dict)
-    """Cluster -> the decisions for the slowest port of its worst recovery, in order."""
+    """Cluster -> decisions for the slowest link side of its worst recovery, in order."""
     count: int = 0
-    """Of all recoveries whose efficiency is known, shown or not; as the three that follow."""
+    """Number of all recoveries with known efficiency; the next three fields also refer to all recoveries."""
     mean_efficiency: float | None = None
-    """None: there is none."""
+    """None: no such recovery."""
     worst_efficiency: float | None = None
     copies: int = 0
-    """Records that were there twice."""
+    """Number of duplicate records."""
 
 
 def gather(tables: Mapping[str, DataFrame]) -> Results:
-    """Return what a report shows of the tables of all runs; they are small, but for the timeline."""
+    """Return the content of a report from the tables of all runs. All of them are small except the timeline."""
     timeline = tables["timeline"]
-    # In one partition nothing has to be sent around.
-    recoveries, ports, quality = (tables[name].coalesce(1) for name in ("recoveries", "ports", "quality"))
+    # In one partition, later steps need no shuffle.
+    recoveries, sides, quality = (tables[name].coalesce(1) for name in ("recoveries", "ports", "quality"))
     shown = _rows(recoveries.orderBy(F.desc_nulls_last("regret_seconds")).limit(_MOST_RECOVERIES))
-    groups = sorted(_rows(recoveries.transform(scores.by_group, "cluster", "date")), key=_place)
-    of_types = sorted(_rows(ports.transform(scores.by_group, "instance_type")), key=_place)
+    groups = sorted(_rows(recoveries.transform(scores.by_group, "cluster", "date")), key=_sort_key)
+    of_types = sorted(_rows(sides.transform(scores.by_group, "instance_type")), key=_sort_key)
     grid = counterfactuals.surface(
         timeline.transform(counterfactuals.sequences).transform(counterfactuals.on_grid)
     ).collect()
@@ -80,7 +80,7 @@ def gather(tables: Mapping[str, DataFrame]) -> Results:
         instance_types=of_types,
         trends=[row for row in groups if row["date"] is not None],
         worst=sorted(worst, key=lambda row: (row["cluster"], row["rank"])),
-        quality=sorted(_rows(quality), key=_place),
+        quality=sorted(_rows(quality), key=_sort_key),
         surface=[asdict(cell) for cell in sorted(cells, key=Cell.order)],
         recommendations=[asdict(found) for found in recommended(cells)],
         timelines=_timelines(timeline, shown),
@@ -89,7 +89,7 @@ def gather(tables: Mapping[str, DataFrame]) -> Results:
 
 
 def _whole(recoveries: DataFrame) -> DataFrame:
-    """Return one row: what a report says of all recoveries together, under the names of `Results`."""
+    """Return one row: statistics of all recoveries, with the field names of `Results`."""
     return recoveries.agg(
         F.count("efficiency").alias("count"),
         F.avg("efficiency").alias("mean_efficiency"),
@@ -98,7 +98,7 @@ def _whole(recoveries: DataFrame) -> DataFrame:
     )
 
 
-def _place(row: Row) -> tuple[str, str]:
+def _sort_key(row: Row) -> tuple[str, str]:
     return row["cluster"], row.get("date") or row.get("instance_type") or ""
 
 
@@ -117,19 +117,19 @@ def _rows(found: DataFrame) -> list[Row]:
 
 
 def _in_utc(value: Any) -> Any:
-    # Spark hands a time over in the zone of the driver's host, and does not say so.
+    # Spark returns naive times in the time zone of the driver's host.
     return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
 def as_json(results: Results) -> str:
-    """Return the results, timelines left out, as one JSON object; times that never end are null."""
+    """Return the results without timelines as one JSON object; infinite times are null."""
     names = ("clusters", "instance_types", "trends", "recoveries", "worst", "recommendations", "surface", "quality")
     found = {name: [_finite(row) for row in getattr(results, name)] for name in names} | {"copies": results.copies}
     return json.dumps(found, default=_plain, indent=1, allow_nan=False)
 
 
 def _finite(row: Row) -> Row:
-    """The row with null for what never ends: JSON has no infinity."""
+    """Return the row with null for infinite numbers, which JSON does not have."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
 
 
@@ -138,7 +138,7 @@ def _plain(value: Any) -> Any:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """Return rows as CSV with a header; lists are joined by blanks."""
+    """Return rows as CSV with a header; list items are separated by blanks."""
     file = io.StringIO()
     if rows:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
@@ -150,15 +150,15 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def as_html(results: Results) -> str:
-    """Return the page."""
+    """Return the HTML page."""
     parts = [
-        "<h1>Was each decision good, and what should change</h1>",
+        "<h1>Scoring past decisions</h1>",
         _summary(results),
         *(_cluster(results, str(row["cluster"])) for row in results.clusters),
-        "<h2>By instance type of the broker's host</h2>",
+        "<h2>By instance type of the brokers</h2>",
         _table(results.instance_types),
-        "<h2>What was read</h2>",
-        f"<p>{results.copies:,} records were there twice and count once.</p>",
+        "<h2>Log files</h2>",
+        f"<p>{results.copies:,} duplicate records count once.</p>",
         _table(results.quality),
     ]
     head = f'<meta charset="utf-8"><title>autothrottle: scores</title><style>{_STYLE}</style>'
@@ -169,9 +169,9 @@ def _summary(results: Results) -> str:
     if results.mean_efficiency is None or results.worst_efficiency is None:
         return "<p>No recovery has ended yet.</p>"
     return (
-        f"<p>{results.count:,} recoveries. Efficiency (the time at best, which leaves clients their share, by the time "
-        f"it took): mean {results.mean_efficiency:.2f}, worst {results.worst_efficiency:.2f}. Above 1 the share was "
-        "not kept. Times are UTC.</p>"
+        f"<p>{results.count:,} recoveries. Efficiency (shortest time that leaves clients their share, divided by the "
+        f"actual time): mean {results.mean_efficiency:.2f}, worst {results.worst_efficiency:.2f}. Above 1, replication "
+        "took more than its share. Times are UTC.</p>"
     )
 
 
@@ -184,11 +184,11 @@ def _cluster(results: Results, cluster: str) -> str:
     if timeline := results.timelines.get(cluster):
         parts += _plots_of(timeline)
     regrets = [(cause, sum(row[f"regret_{cause}"] or 0.0 for row in mine)) for cause in (*scores.CAUSES, "other")]
-    parts.append(svg.waterfall("Regret: seconds beyond the bound, by cause", regrets, "all", "s"))
+    parts.append(svg.waterfall("Regret: seconds beyond the bound, by cause", regrets, "total", "s"))
     parts.append(_surface(of(results.surface), of(results.recommendations)))
     parts += ["<h3>Trend by date</h3>", _table(of(results.trends))]
     parts += ["<h3>Worst decisions</h3>", _table(of(results.worst))]
-    parts += ["<h3>Recoveries, the worst first</h3>", _table(mine[:50])]
+    parts += ["<h3>Recoveries, worst first</h3>", _table(mine[:50])]
     return "".join(parts)
 
 
@@ -204,12 +204,12 @@ def _plots_of(timeline: Sequence[Row]) -> list[str]:
     for at, row in zip(minutes, timeline, strict=True):
         left.append((at, max(row["amount"] - done, 0.0) / 1e9))
         done += (row["achieved"] - row["growth"]) * row["seconds"]
-    port = f"broker {timeline[0]['broker_id']} [{timeline[0]['role']}]"
+    side = f"broker {timeline[0]['broker_id']} [{timeline[0]['role']}]"
     rates = {"throttle": line("applied"), "headroom": line("headroom"), "budget": line("budget")}
     return [
-        svg.lines(f"Recovery timeline: what {port} had left", {"left": left}, "minutes", "GB"),
+        svg.lines(f"Recovery timeline: bytes left on {side}", {"left": left}, "minutes", "GB"),
         svg.lines(
-            f"Throttle and headroom of {port}",
+            f"Throttle and headroom of {side}",
             rates | {"achieved": line("achieved"), "clients": line("client")},
             "minutes",
             "MB/s",
@@ -229,23 +229,23 @@ def _surface(cells: Sequence[Row], chosen: Sequence[Row]) -> str:
 
 def _recommendation(found: Sequence[Row]) -> str:
     if not found:
-        return "<p>No other settings can be recommended.</p>"
+        return "<p>No better settings found.</p>"
     best = found[0]
     settings = f"--max-rate {best['ratio'] * 100:g} --change-threshold {best['threshold'] * 100:g}"
     if best["every"] > 1 and best["interval_seconds"] is not None:
         settings += f" --interval {best['interval_seconds']:g}"
     return (
-        f"<p>Recommended: <code>{settings}</code>. Estimated for the {best['recoveries']} recoveries that were logged: "
-        f"{best['estimated_seconds']:,.0f} s instead of {best['today_seconds']:,.0f} s, {best['writes']} writes of the "
-        f"slowest ports' throttles instead of {best['today_writes']}. Had clients used more by the usual error of "
-        f"their forecast, {best['harmed_share']:.3%} of their bytes would have had no room, instead of "
+        f"<p>Recommended: <code>{settings}</code>. Estimate for the {best['recoveries']} logged recoveries: "
+        f"{best['estimated_seconds']:,.0f} s instead of {best['today_seconds']:,.0f} s, {best['writes']} throttle "
+        f"writes on the slowest link sides instead of {best['today_writes']}. If clients used more by the usual error "
+        f"of their forecast, {best['harmed_share']:.3%} of their bytes would exceed the capacity, instead of "
         f"{best['today_harmed_share']:.3%}.</p>"
     )
 
 
 def _table(rows: Sequence[Row]) -> str:
     if not rows:
-        return "<p>Nothing.</p>"
+        return "<p>None.</p>"
     head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in rows[0])
     body = "".join("<tr>" + "".join(f"<td>{escape(_shown(v))}</td>" for v in row.values()) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,4 +1,4 @@
-"""The columns of the decision log as Spark knows them, made from the records' own fields."""
+"""The Spark schema of the decision log, derived from the fields of its records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from autothrottle.core.decisions import DecisionRecord, ReassignmentRecord
+from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
 
 _PLAIN: dict[type, DataType] = {
     str: StringType(),
@@ -30,11 +30,11 @@ _PLAIN: dict[type, DataType] = {
 }
 
 _DATE = StructField("date", StringType())
-"""`YYYY-MM-DD`: the folder that a file is in."""
+"""`YYYY-MM-DD`: the name of the file's folder."""
 
 
 def schema_of(record: type) -> StructType:
-    """Return the columns of a kind of record; all may be null, for a file may lack what came later."""
+    """Return the schema of a record type; all columns are nullable, because older files lack newer columns."""
     hints = get_type_hints(record)
     return StructType([StructField(field.name, _type(hints[field.name])) for field in fields(record)])
 

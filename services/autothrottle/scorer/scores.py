@@ -1,41 +1,41 @@
-"""From stretches to scores: of each port of a recovery, of the recovery, and of its decisions."""
+"""Converts stretches to scores of link sides, recoveries and decisions."""
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from autothrottle.core.score import Cause
+from autothrottle.core.scoring.score import Cause
 from autothrottle.scorer.expressions import beyond, reached
-from autothrottle.scorer.stretches import PORT, is_over_target, is_saturated
+from autothrottle.scorer.stretches import LINK_SIDE, is_over_target, is_saturated
 
 CAUSES = tuple(cause.value for cause in Cause)
 
 LOST = tuple(f"lost_{cause}" for cause in CAUSES)
-"""What of a budget was not carried, by cause."""
+"""Columns of the unused budget, by cause."""
 
 WORST = 10
-"""Decisions that a report names for each cluster."""
+"""Number of decisions that a report lists per cluster."""
 
 
-def ports(found: DataFrame, recoveries: DataFrame) -> DataFrame:
-    """Return one row per port of a recovery.
+def sides(found: DataFrame, recoveries: DataFrame) -> DataFrame:
+    """Return one row per recovery and link side.
 
-    Columns: those of `PORT`, `cluster`, `date` (of the start), `instance_type`, `start`, `finish`, `status`, `seconds`
-    (of the recovery), `bound_seconds` (of this port alone; null: it was never measured), `amount` (bytes),
-    `budget_bytes`, `lost_<cause>` per cause (bytes of the budget that were not carried), `over_seconds` (over the
-    target utilization), `saturated_seconds`, `port_seconds` (that were measured), `decisions`, `copies` (records that
-    were there twice), `writes`, `churn` (the sum of all changes of the throttle, each as a share of what stood),
-    `eta_error` (mean of |ETA - end| / what was left of the time; null: no ETA), `skew_seconds` (by which a later term's
-    clock is behind at least), `is_estimated`.
+    Columns: those of `LINK_SIDE`, `cluster`, `date` (of the start), `instance_type`, `start`, `finish`, `status`,
+    `seconds` (of the recovery), `bound_seconds` (of this link side alone; null: never measured), `amount` (bytes),
+    `budget_bytes`, `lost_<cause>` per cause (unused bytes of the budget), `over_seconds` (over the target
+    utilization), `saturated_seconds`, `port_seconds` (measured seconds), `decisions`, `copies` (duplicate records),
+    `writes`, `churn` (sum of all throttle changes, each as a share of the current throttle), `eta_error` (mean of
+    |ETA - end| / remaining time; null: no ETA), `skew_seconds` (lower limit of the delay of a later term's clock),
+    `is_estimated`.
 
     Args:
         found: stretches with causes and bound.
-        recoveries: as `log.recoveries` returns them.
+        recoveries: result of `log.recoveries`.
     """
     known = recoveries.select("recovery_id", "cluster", "start", "finish", "status").dropDuplicates(["recovery_id"])
     return (
-        found.transform(_by_port)
+        found.transform(_by_link_side)
         .join(F.broadcast(known), "recovery_id")
         .withColumn("after", beyond(F.col("amount"), F.col("carried"), F.col("whole"), F.col("last_free")))
         .withColumn("bound_seconds", F.when(F.col("budget_bytes").isNotNull(), F.coalesce("reached", "after")))
@@ -46,11 +46,11 @@ def ports(found: DataFrame, recoveries: DataFrame) -> DataFrame:
     )
 
 
-def _by_port(found: DataFrame) -> DataFrame:
-    """Return one row per port of a recovery, with plain sums.
+def _by_link_side(found: DataFrame) -> DataFrame:
+    """Return one row per recovery and link side, with plain sums.
 
-    All but the instance type are numbers, which Spark adds up in place; so that one is grouped by, and the few groups
-    are merged.
+    All columns except the instance type are numbers, which Spark aggregates in place. Therefore the first grouping
+    includes the instance type, and the second merges the few groups.
     """
     seconds = F.col("seconds")
     here = reached(F.col("amount"), F.col("before"), F.col("at"), F.col("reach"), F.col("free"))
@@ -81,13 +81,13 @@ def _by_port(found: DataFrame) -> DataFrame:
         "etas": eta_error.isNotNull().cast("int"),
     }
     return (
-        found.groupBy(*PORT, "instance_type")
+        found.groupBy(*LINK_SIDE, "instance_type")
         .agg(
             F.min(here).alias("reached"),
             *(F.max(value).alias(name) for name, value in largest.items()),
             *(F.sum(value).alias(name) for name, value in total.items()),
         )
-        .groupBy(*PORT)
+        .groupBy(*LINK_SIDE)
         .agg(
             F.min("reached").alias("reached"),
             *(F.max(name).alias(name) for name in (*largest, "instance_type")),
@@ -97,24 +97,24 @@ def _by_port(found: DataFrame) -> DataFrame:
 
 
 def recovery_scores(found: DataFrame, recoveries: DataFrame) -> DataFrame:
-    """Return one row per recovery that is over.
+    """Return one row per completed recovery.
 
     Columns: `cluster`, `date`, `recovery_id`, `start`, `finish`, `status`, `topics`, `partitions`, `bytes`, `terms`,
-    `skew_seconds`, `seconds`, `bound_seconds` (of the slowest port; null: nothing was measured), `efficiency`
-    (`bound_seconds / seconds`: 1 is the best that keeps the share, more has broken it), `regret_seconds` (`seconds -
-    bound_seconds`), `bottleneck_broker`, `bottleneck_role`, a column `regret_<cause>` per cause (seconds; with
-    `regret_other` they sum up to the regret), `over_seconds`, `saturated_seconds` and `port_seconds` (of all ports),
-    `decisions`, `copies`, `writes`, `writes_per_gb`, `churn`, `eta_error`, `is_estimated`.
+    `skew_seconds`, `seconds`, `bound_seconds` (of the slowest link side; null: nothing was measured), `efficiency`
+    (`bound_seconds / seconds`: 1 is the best within the share, above 1 replication exceeded it), `regret_seconds`
+    (`seconds - bound_seconds`), `bottleneck_broker`, `bottleneck_role`, `regret_<cause>` per cause (seconds; together
+    with `regret_other` they sum up to the regret), `over_seconds`, `saturated_seconds` and `port_seconds` (of all link
+    sides), `decisions`, `copies`, `writes`, `writes_per_gb`, `churn`, `eta_error`, `is_estimated`.
 
     Args:
-        found: as `ports` returns them.
-        recoveries: as `log.recoveries` returns them.
+        found: result of `sides`.
+        recoveries: result of `log.recoveries`.
     """
     slowest = F.struct("bound_seconds", "budget_bytes", "broker_id", "role", *LOST)
     sums = ("over_seconds", "saturated_seconds", "port_seconds", "decisions", "copies", "writes", "churn")
-    mean_budget = F.try_divide(F.col("slowest.budget_bytes"), F.col("seconds"))
+    mean_available_rate = F.try_divide(F.col("slowest.budget_bytes"), F.col("seconds"))
     regrets = {
-        f"regret_{cause}": F.coalesce(F.try_divide(F.col(f"slowest.lost_{cause}"), mean_budget), F.lit(0.0))
+        f"regret_{cause}": F.coalesce(F.try_divide(F.col(f"slowest.lost_{cause}"), mean_available_rate), F.lit(0.0))
         for cause in CAUSES
     }
     known = recoveries.dropDuplicates(["recovery_id"])
@@ -143,21 +143,21 @@ def recovery_scores(found: DataFrame, recoveries: DataFrame) -> DataFrame:
 
 
 def of_bottlenecks(decisions: DataFrame, scores: DataFrame) -> DataFrame:
-    """Return the decisions for the slowest port of each recovery; grain and columns stay."""
+    """Return the decisions for the slowest link side of each recovery. Keeps grain and columns."""
     slowest = scores.select(
         "recovery_id", F.col("bottleneck_broker").alias("broker_id"), F.col("bottleneck_role").alias("role")
     )
-    return decisions.join(F.broadcast(slowest), list(PORT), "left_semi")
+    return decisions.join(F.broadcast(slowest), list(LINK_SIDE), "left_semi")
 
 
 def worst_decisions(found: DataFrame) -> DataFrame:
-    """Return one row per decision, the ten of each cluster that cost the most seconds.
+    """Return one row per decision: the ten per cluster that cost the most seconds.
 
     Columns: `cluster`, `rank` (1 is the worst), `cycle_id`, `trace_id`, `time`, `broker_id`, `role`, `instance_type`,
     `reason`, `decided`, `budget` and `achieved` (bytes/s), `seconds`, `lost_seconds`, `cause` (the largest).
 
     Args:
-        found: stretches of slowest ports, with causes and bound.
+        found: stretches of slowest link sides, with causes and bound.
     """
     lost = (F.col("budget") - F.col("achieved")) * F.col("seconds")
     largest = F.greatest(*(F.col(name) for name in LOST))
@@ -179,14 +179,14 @@ def worst_decisions(found: DataFrame) -> DataFrame:
 
 
 def by_group(scores: DataFrame, *keys: str) -> DataFrame:
-    """Return one row per cluster and value of each key, with how the efficiency is distributed; all in one pass.
+    """Return one row per cluster and value of each key, with the distribution of the efficiency. One pass.
 
-    Columns: `cluster`, the keys (null but for one; `cluster` as a key is the cluster as a whole), `count`,
+    Columns: `cluster`, the keys (all but one are null; `cluster` as a key means the whole cluster), `count`,
     `efficiency_p10`, `efficiency_p50`, `efficiency_p90`, `efficiency_worst`, `over_share` and `saturated_share` (of all
     measured seconds), `writes`, `churn`.
 
     Args:
-        scores: of recoveries or of ports; with `bound_seconds` and `seconds`.
+        scores: scores of recoveries or link sides, with `bound_seconds` and `seconds`.
         keys: columns; `date` gives the trend.
     """
     efficiency = F.try_divide(F.col("bound_seconds"), F.col("seconds"))

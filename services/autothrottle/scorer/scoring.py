@@ -1,4 +1,4 @@
-"""One run of the scorer: from the decision log to tables of scores, reading only what is new since the last run."""
+"""One run of the scorer: from the decision log to tables of scores. Reads only data added since the last run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.core.score import REFERENCE_RATIO
+from autothrottle.core.scoring.score import REFERENCE_RATIO
 from autothrottle.scorer import scores
 from autothrottle.scorer.log import (
     QUALITY,
@@ -25,49 +25,49 @@ from autothrottle.scorer.log import (
     usable,
 )
 from autothrottle.scorer.session import remove
-from autothrottle.scorer.stretches import in_recoveries, port_bytes, stretches, with_bound, with_causes
+from autothrottle.scorer.stretches import in_recoveries, link_side_bytes, stretches, with_bound, with_causes
 
 TABLES = ("recoveries", "ports", "timeline", "quality")
-"""What a run writes, as Parquet partitioned by cluster and date."""
+"""Tables that a run writes, as Parquet partitioned by cluster and date."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreSettings:
-    """What a run is asked for."""
+    """Input of a run."""
 
     decisions: str
-    """Where the log is."""
+    """Location of the decision log."""
     out: str
-    """Where the results go."""
+    """Location of the results."""
     ratio: float = REFERENCE_RATIO
-    """The share of what clients leave that the bound gives to replication, in (0, 1]."""
+    """Share of the capacity left by clients that the bound gives to replication, in (0, 1]."""
     anew: bool = False
-    """Whether everything is scored again."""
+    """True: score the whole log again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run did."""
+    """Result of a run."""
 
     dates_read: tuple[str, ...] = ()
-    """Dates of decisions that were read: the new ones, and those that their recoveries began on."""
+    """Dates whose decisions were read: new dates, and all dates of the recoveries that they belong to."""
     copies: int = 0
-    """Records that were there twice."""
+    """Number of duplicate records."""
     tables: dict[str, DataFrame] = field(default_factory=dict)
-    """Name -> the whole table, of all runs."""
+    """Name -> complete table of all runs."""
 
 
-def score(spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], None] = lambda line: None) -> Run:
-    """Score what is new in a decision log, and return the tables of all runs.
+def score(spark: SparkSession, settings: ScoreSettings, notify: Callable[[str], None] = lambda line: None) -> Run:
+    """Score the new part of a decision log, and return the tables of all runs.
 
     Args:
         spark: the session.
-        settings: what is asked for, both places as Hadoop knows them.
-        tell: is told what is being done, a sentence each.
+        settings: input of the run, with Hadoop paths.
+        notify: receives a message at each step.
 
     Raises:
         Missing: there is no decision log.
-        Invalid: the ratio is out of its range.
+        Invalid: the ratio is out of range.
     """
     if not 0 < settings.ratio <= 1:
         raise Invalid(f"reference ratio is {settings.ratio}; it must be > 0 and <= 1; give 0.9, for example")
@@ -77,27 +77,27 @@ def score(spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], No
         raise Missing(
             f"there is no decision log in {reader.uri}; start a planner with --decisions, or name another place"
         )
-    # An older version's tables lack a column.
+    # Tables of an older version lack a column, hence the explicit schema.
     known = None if settings.anew else _table(spark, settings.out, "quality", QUALITY)
     new = _new_dates(files, known, settings.ratio)
     if not new:
-        tell("nothing is new since the last run")
+        notify("nothing is new since the last run")
         return Run(tables=_tables(spark, settings.out))
-    tell(f"{len(new)} dates are new: {new[0]} to {new[-1]}")
+    notify(f"{len(new)} dates are new: {new[0]} to {new[-1]}")
     log = recoveries(reader.reassignments()).cache()
     outdated = _outdated(_table(spark, settings.out, "recoveries"), log, files)
-    dates, touched = _concerned(log, {*new, *(day for _, day in outdated)})
-    tell(f"reading {len(dates)} dates of decisions")
+    dates, touched = _affected(log, {*new, *(day for _, day in outdated)})
+    notify(f"reading {len(dates)} dates of decisions")
     fresh = {folder: counts for folder, counts in files.items() if folder[1] in new}
     counted = quality(fresh, rows_by_file(reader.decisions(new)).collect(), settings.ratio)
     read = spark.createDataFrame(counted, QUALITY)
     decisions = reader.decisions(sorted(dates)).transform(usable).transform(in_recoveries, touched)
-    tell("scoring ports and recoveries")
-    ports = _stretches(decisions, touched, settings.ratio).transform(scores.ports, touched).transform(_by_date).cache()
-    _write(ports, settings.out, "ports")
-    scored = ports.coalesce(1).transform(scores.recovery_scores, touched).cache()
+    notify("scoring link sides and recoveries")
+    sides = _stretches(decisions, touched, settings.ratio).transform(scores.sides, touched).transform(_by_date).cache()
+    _write(sides, settings.out, "ports")
+    scored = sides.coalesce(1).transform(scores.recovery_scores, touched).cache()
     _write(scored, settings.out, "recoveries")
-    tell("looking for the worst decisions")
+    notify("finding the worst decisions")
     slowest = decisions.transform(scores.of_bottlenecks, scored)
     timeline = _stretches(slowest, touched, settings.ratio).transform(_timeline)
     _write(timeline.transform(_by_date), settings.out, "timeline")
@@ -105,22 +105,24 @@ def score(spark: SparkSession, settings: ScoreSettings, tell: Callable[[str], No
     for cluster, day in outdated - dates_with_scores:
         for table in ("ports", "recoveries", "timeline"):
             remove(spark, f"{settings.out}/{table}/cluster={cluster}/date={day}")
-    # The last one: what stands there is what the next run takes for done.
+    # Write this table last: the next run treats its dates as done.
     _write(read.coalesce(1), settings.out, "quality")
     copies = sum(row["copies"] for row in scored.select("copies").collect())
-    for kept in (log, ports, scored):
+    for kept in (log, sides, scored):
         kept.unpersist()
-    schemas = {"quality": read, "ports": ports, "recoveries": scored, "timeline": timeline}
+    schemas = {"quality": read, "ports": sides, "recoveries": scored, "timeline": timeline}
     return Run(tuple(sorted(dates)), copies, _tables(spark, settings.out, {k: v.schema for k, v in schemas.items()}))
 
 
 def _stretches(decisions: DataFrame, log: DataFrame, ratio: float) -> DataFrame:
-    """Decisions of recoveries as stretches with causes and bound."""
-    return decisions.transform(stretches, ratio).transform(with_causes, ratio).transform(with_bound, port_bytes(log))
+    """Return decisions of recoveries as stretches with causes and bound."""
+    return (
+        decisions.transform(stretches, ratio).transform(with_causes, ratio).transform(with_bound, link_side_bytes(log))
+    )
 
 
 def _timeline(found: DataFrame) -> DataFrame:
-    """Return one row per decision for the slowest port of a recovery, with what reports and counterfactuals need."""
+    """Return one row per decision for the slowest link side of a recovery, with columns for reports and estimates."""
     return found.withColumn("date", F.date_format("start", "yyyy-MM-dd")).select(
         *("cluster", "date", "recovery_id", "cycle_id", "trace_id", "time", "term", "cycle", "broker_id", "role"),
         *("instance_type", "reason", "seconds", "capacity", "client", "forecast", "headroom", "standing", "decided"),
@@ -131,9 +133,9 @@ def _timeline(found: DataFrame) -> DataFrame:
 
 
 def _new_dates(files: Mapping[Folder, FileCounts], known: DataFrame | None, ratio: float) -> list[str]:
-    """The dates with other files than at the last run, or scored by another ratio then.
+    """Return the dates whose files have changed since the last run, or that were scored with another ratio.
 
-    A reassignment's end may be there later than its decisions.
+    The end of a reassignment may be logged later than its decisions.
     """
     columns = ("cluster", "date", "files", "reassignment_files")
     by_this = known.where(F.col("ratio") == ratio) if known is not None else None
@@ -143,12 +145,12 @@ def _new_dates(files: Mapping[Folder, FileCounts], known: DataFrame | None, rati
 
 
 def _outdated(scored: DataFrame | None, log: DataFrame, files: Collection[Folder]) -> set[Folder]:
-    """Where there are scores of a recovery that is none any more: what came late has made it a part of an earlier one.
+    """Return where scored recoveries no longer exist, because late records made them part of an earlier recovery.
 
     Args:
-        scored: the recoveries of all runs so far; None: there was none.
-        log: as `recoveries` returns it.
-        files: clusters and dates of which there still is a log.
+        scored: recoveries of all previous runs; None: no previous run.
+        log: result of `recoveries`.
+        files: clusters and dates that still have a log.
     """
     if scored is None:
         return set()
@@ -157,9 +159,12 @@ def _outdated(scored: DataFrame | None, log: DataFrame, files: Collection[Folder
     return {(cluster, day) for name, cluster, day in rows if name not in known and (cluster, day) in files}
 
 
-def _concerned(log: DataFrame, new: Collection[str]) -> tuple[set[str], DataFrame]:
-    """The dates to read, and the recoveries to score: those of new dates, and whatever began on the same dates."""
-    # As folders are named, in UTC: a time that is collected is in the zone of the driver's host.
+def _affected(log: DataFrame, new: Collection[str]) -> tuple[set[str], DataFrame]:
+    """Return the dates to read and the recoveries to score: those on new dates, and all that began on the same dates.
+
+    A partition is rewritten as a whole, so it needs every recovery of its date.
+    """
+    # Format dates in Spark, in UTC like the folder names: collected times are in the time zone of the driver's host.
     ends = (F.date_format(end, "yyyy-MM-dd") for end in (F.col("start"), F.coalesce("finish", "start")))
     spans = [
         (name, date.fromisoformat(start), date.fromisoformat(finish))
@@ -178,17 +183,17 @@ def _days(start: date, finish: date) -> set[str]:
 
 
 def _by_date(found: DataFrame) -> DataFrame:
-    """The same rows, those of a cluster and date together: else every task writes a file for each date."""
+    """Return the same rows, repartitioned by cluster and date; otherwise every task writes a file for each date."""
     return found.repartition(found.sparkSession.sparkContext.defaultParallelism, "cluster", "date")
 
 
 def _write(found: DataFrame, out: str, table: str) -> None:
-    """Write a part of a table, in place of what was there of the same clusters and dates."""
+    """Write part of a table. Replaces only the partitions (cluster and date) that it contains."""
     found.write.mode("overwrite").partitionBy("cluster", "date").parquet(f"{out}/{table}")
 
 
 def _table(spark: SparkSession, out: str, table: str, schema: StructType | str | None = None) -> DataFrame | None:
-    """A table of all runs; where its columns are not given they are looked for in the files."""
+    """Return a table of all runs; without a schema, Spark infers it from the files."""
     try:
         return (spark.read.schema(schema) if schema else spark.read).parquet(f"{out}/{table}")
     except AnalysisException:

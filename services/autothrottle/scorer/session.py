@@ -1,4 +1,4 @@
-"""The Spark session that the scorer works in."""
+"""The Spark session of the scorer, and access to its file systems."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from autothrottle.core.errors import Invalid, Unavailable
 _OF_SPARK = (PySparkException, Py4JJavaError)
 
 _NEEDED = {
-    # What is skipped is counted by the scorer itself.
+    # The scorer itself counts skipped files.
     "spark.sql.files.ignoreCorruptFiles": "true",
-    # Folders are named by dates in UTC.
+    # Folder names are UTC dates.
     "spark.sql.session.timeZone": "UTC",
-    # A run writes some dates of a table; all others stay.
+    # A run overwrites some dates of a table and keeps all others.
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
-    # The name of a cluster may look like a number.
+    # A cluster name may look like a number.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
 }
-"""Without these scores are wrong, or lost: a cluster's own defaults do not count."""
+"""Settings that override every other source; without them scores are wrong or lost."""
 
 _SETTINGS = {
     "spark.app.name": "autothrottle score",
-    # The JVM does not compile a longer method, but interprets it.
+    # The JVM interprets longer methods instead of compiling them.
     "spark.sql.codegen.hugeMethodLimit": "8000",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -38,40 +38,40 @@ _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "3g",
     "spark.ui.enabled": "false",
-    # Most of a run's plans and methods run once: compiling them well takes longer than they do (of 1,000,000 rows a
-    # fifth or more of all CPU time; of 10,000,000 it would gain 7 %).
+    # Most plans and methods of a run execute once. Optimising them costs more than it saves: with 1,000,000 rows a
+    # fifth or more of all CPU time. With 10,000,000 rows it would gain 7 %.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseParallelGC",
-    # Of a shuffle one task takes so much; by default it is as little as 1 MB.
+    # Size of a shuffle task; the default is as small as 1 MB.
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
 }
 
 _MOST_PARTITIONS = "64"
-"""Of a shuffle where Spark runs locally; it puts those together that are small."""
+"""Number of shuffle partitions in local mode; Spark merges small ones."""
 
 
 def open_session(master: str = "", **settings: str) -> SparkSession:
-    """Return a session with the `configuration` of these.
+    """Return a session with the settings of `configuration`.
 
     Raises:
-        Unavailable: Spark does not start.
+        Unavailable: Spark cannot start.
     """
     try:
         session = SparkSession.builder.config(conf=configuration(master, **settings)).getOrCreate()
     except _OF_SPARK as error:
         raise Unavailable(
-            f"Spark does not start: {_reason(error)}. Fix: it needs Java >= 17 (JAVA_HOME), and a --master that answers"
+            f"Spark cannot start: {_reason(error)}. Fix: it needs Java >= 17 (JAVA_HOME), and a reachable --master"
         ) from None
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
 def configuration(master: str = "", **settings: str) -> SparkConf:
-    """Return Spark's settings; what spark-submit has set already stays, but for what scores depend on.
+    """Return Spark's settings. Values from spark-submit win, except for those that scores depend on.
 
     Args:
-        master: as Spark knows it; "" is what spark-submit says, `local[*]` without it.
-        settings: further ones; `_` in a name stands for a dot.
+        master: Spark's master; "": from spark-submit, otherwise `local[*]`.
+        settings: additional settings; `_` in a name stands for a dot.
     """
     configuration = SparkConf()
     where = master or str(configuration.get("spark.master", "local[*]"))
@@ -87,54 +87,54 @@ def configuration(master: str = "", **settings: str) -> SparkConf:
 
 
 def location(uri: str, spark: SparkSession) -> str:
-    """Return a place as Hadoop knows it, which takes what a path is called as it is, blanks and all.
+    """Return a location as a Hadoop path. Blanks in a path stay unescaped.
 
-    A path without scheme is a local one where Spark runs locally.
+    In local mode, a path without a scheme is a local path.
 
     Raises:
-        Invalid: Hadoop has nothing by which to reach it.
+        Invalid: Hadoop has no file system for the location.
     """
     has_scheme = "://" in uri or uri.startswith("file:")
     is_local = str(spark.sparkContext.master).startswith(("local", "spark://127.0.0.1", "spark://localhost"))
     place = uri.rstrip("/") if has_scheme or not is_local else f"file://{Path(uri).absolute()}"
     try:
-        _found(spark, place)
+        _file_system(spark, place)
     except _OF_SPARK as error:
         raise Invalid(
             f"{uri!r} cannot be reached: {_reason(error)}. "
-            "Fix: put the store's Hadoop connector among Spark's jars, or name another place"
+            "Fix: add the store's Hadoop connector to Spark's jars, or name another location"
         ) from None
     return place
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what Java says."""
+    """Return the first line of the Java error."""
     return str(getattr(error, "java_exception", error)).splitlines()[0]
 
 
-def _found(spark: SparkSession, place: str) -> tuple[Any, Any]:
-    """Hadoop's file system of a place, and the place as its path."""
+def _file_system(spark: SparkSession, place: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system of a location, and the location as Hadoop's Path."""
     context: Any = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(place)
     return path.getFileSystem(context._jsc.hadoopConfiguration()), path
 
 
 def remove(spark: SparkSession, place: str) -> None:
-    """Remove a directory and what is in it, if it is there."""
-    files, path = _found(spark, place)
+    """Remove a directory recursively if it exists."""
+    files, path = _file_system(spark, place)
     files.delete(path, True)
 
 
 def write_text(spark: SparkSession, place: str, text: str) -> None:
-    """Write a file, in place of one that is there.
+    """Write a file; replaces an existing one.
 
     Args:
-        spark: the session; whatever it can write tables to will do.
-        place: the file, as Hadoop knows it.
-        text: what it shall hold.
+        spark: the session; the file may be anywhere that Spark can write tables.
+        place: Hadoop path of the file.
+        text: its content.
     """
-    files, path = _found(spark, place)
-    files.setWriteChecksum(False)  # of a local file it would be a second one
+    files, path = _file_system(spark, place)
+    files.setWriteChecksum(False)  # avoids the additional .crc file of local file systems
     stream = files.create(path, True)
     try:
         stream.write(text.encode())

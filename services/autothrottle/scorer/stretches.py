@@ -1,24 +1,24 @@
-"""From decisions to stretches: what each port could have carried until its next decision, and what it did."""
+"""Converts decisions to stretches: for each link side, its budget until the next decision and what it achieved."""
 
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
-from autothrottle.scorer.expressions import budget, unused
+from autothrottle.scorer.expressions import available_rate, unused
 
-PORT = ("recovery_id", "broker_id", "role")
-"""One port in one recovery: what all windows are partitioned by, so that rows are sorted once."""
+LINK_SIDE = ("recovery_id", "broker_id", "role")
+"""One link side in one recovery. All windows are partitioned by it, so rows are sorted only once."""
 
 _SATURATED = 0.99
-"""Share of the capacity from which on a link is full."""
+"""A link is saturated from this share of its capacity."""
 
 _NOISE = 0.01
-"""Share of the capacity by which replication may exceed the target before it is over it."""
+"""Tolerance above the target utilization, as a share of the capacity."""
 
 
 def _in_order() -> WindowSpec:
-    return Window.partitionBy(*PORT).orderBy("term", "cycle")
+    return Window.partitionBy(*LINK_SIDE).orderBy("term", "cycle")
 
 
 def _so_far() -> WindowSpec:
@@ -30,13 +30,13 @@ def _before() -> WindowSpec:
 
 
 def in_recoveries(decisions: DataFrame, recoveries: DataFrame) -> DataFrame:
-    """Return one row per decision of a recovery that is over; overrides while nothing moves are not there.
+    """Return one row per decision of a completed recovery. Overrides outside recoveries are left out.
 
     Adds `recovery_id`, `start` and `finish`.
 
     Args:
         decisions: usable rows of the log.
-        recoveries: as `log.recoveries` returns them.
+        recoveries: result of `log.recoveries`.
     """
     over = recoveries.where(F.col("finish").isNotNull() & (F.col("finish") > F.col("start")))
     known = over.select("reassignment_id", "recovery_id", "start", "finish")
@@ -44,35 +44,35 @@ def in_recoveries(decisions: DataFrame, recoveries: DataFrame) -> DataFrame:
 
 
 def stretches(decisions: DataFrame, ratio: float) -> DataFrame:
-    """Return one row per decision, copies left out, as a stretch to the next one of the same port.
+    """Return one row per decision without duplicates: the stretch until the next decision of the same link side.
 
-    Adds the fields of `core.score.Stretch`: `seconds`, `capacity`, `client`, `forecast`, `headroom`, `decided`,
-    `applied`, `achieved`, `min_rate` (bytes/s but for the first); `behind` (seconds by which the next decision is
-    earlier: the clocks of two leaders differ); `budget` (bytes/s); `used` (bytes/s that the link
-    carried in all; null: unknown); `is_first` and `is_last` of the port; `records` (of the port so far, copies
-    included). Where no sizes of logs are known, the throttle counts as achieved.
+    Adds the fields of `core.scoring.score.Stretch`: `seconds`, `capacity`, `client`, `forecast`, `headroom`, `decided`,
+    `applied`, `achieved`, `min_rate` (all but the first in bytes/s); `behind` (seconds by which the next decision is
+    earlier, because the clocks of two leaders differ); `budget` (bytes/s); `used` (total traffic of the link,
+    bytes/s; null: unknown); `is_first` and `is_last` of the link side; `records` (of the link side so far, including
+    duplicates). If log sizes are unknown, the throttle counts as achieved.
 
-    What clients used in a stretch is what the next cycle measured; where there were no metrics, what was last known, or
-    what was known first.
+    The client load of a stretch is the next cycle's measurement. Without metrics it is the last known load, otherwise
+    the first known one.
 
     Args:
-        decisions: of recoveries.
+        decisions: decisions of recoveries.
         ratio: the reference share, in (0, 1].
     """
     until = F.coalesce(F.col("next_time"), F.col("finish"))
     passed = until.cast("double") - F.col("time").cast("double")
-    # Discovery that was restarted counts anew.
+    # After a restart, discovery counts from 0.
     carried = F.when(F.col("next_landed") >= F.col("bytes_landed"), F.col("next_landed") - F.col("bytes_landed"))
     client = ("next_forecast", "forecast", "last_forecast", "first_forecast")
     return (
-        decisions.transform(_in_sight)
-        # Copies follow one another; the last of them knows what comes next.
+        decisions.transform(_with_neighbours)
+        # Duplicates are adjacent; only the last one knows the next decision.
         .where(~(F.col("next_term").eqNullSafe(F.col("term")) & F.col("next_cycle").eqNullSafe(F.col("cycle"))))
         .withColumns(
             {
                 "is_last": F.col("next_cycle").isNull(),
                 "seconds": F.greatest(passed, F.lit(0.0)),
-                # The next leader's clock is behind by so much at least.
+                # Lower limit of the delay of the next leader's clock.
                 "behind": F.greatest(-passed, F.lit(0.0)),
                 "client": F.coalesce(*client),
                 "capacity": F.coalesce("capacity", "last_capacity", "largest_capacity"),
@@ -81,20 +81,20 @@ def stretches(decisions: DataFrame, ratio: float) -> DataFrame:
                 "applied": F.col("rate_applied").cast("double"),
             }
         )
-        .withColumn("budget", budget(F.col("capacity"), F.col("client"), ratio, F.col("min_rate")))
+        .withColumn("budget", available_rate(F.col("capacity"), F.col("client"), ratio, F.col("min_rate")))
         .withColumn("measured", F.try_divide(carried.cast("double"), F.col("seconds")))
-        # The last stretch ends with the last byte: what came is not counted any more.
+        # The last stretch ends with the last byte; nothing is counted after it.
         .withColumn("achieved", F.coalesce("measured", F.least(F.coalesce("applied", "decided"), "budget"), "decided"))
         .drop("measured", "last_capacity", "largest_capacity", "next_time", "next_term", "next_cycle", "next_landed")
         .drop("next_forecast", "last_forecast", "first_forecast")
     )
 
 
-def _in_sight(decisions: DataFrame) -> DataFrame:
-    """Add what a decision needs of others of its port, all with one sorting and one pass; grain stays."""
+def _with_neighbours(decisions: DataFrame) -> DataFrame:
+    """Add values of other decisions of the same link side, with one sort and one pass. Keeps the grain."""
     replication = F.coalesce("replication", "mean_throttle").cast("double")
     used = F.col("utilization").cast("double")
-    # Greatest leaves nulls out: without metrics nothing is forecast.
+    # greatest() ignores nulls, so without the condition a missing metric would give a forecast of 0.
     forecast = F.when(used.isNotNull(), F.greatest(used - replication, F.lit(0.0)))
     whole = _in_order().rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     following = {
@@ -120,21 +120,21 @@ def _in_sight(decisions: DataFrame) -> DataFrame:
 
 
 def with_causes(found: DataFrame, ratio: float) -> DataFrame:
-    """Add a column `lost_<cause>` per cause: bytes/s of the budget that were not carried because of it; grain stays."""
+    """Add `lost_<cause>` per cause: bytes/s of the budget that were lost to this cause. Keeps the grain."""
     return found.withColumns({f"lost_{cause.value}": column for cause, column in unused(ratio).items()})
 
 
-def with_bound(found: DataFrame, port_bytes: DataFrame) -> DataFrame:
-    """Add what the bound of a port is worked out from; grain stays.
+def with_bound(found: DataFrame, link_side_bytes: DataFrame) -> DataFrame:
+    """Add the inputs of the bound of a link side. Keeps the grain.
 
-    Adds `amount` (bytes that were to pass the port, growth left out), `growth` (bytes/s), `free` (budget less growth),
-    `at` (seconds of all stretches before; the first one reaches back to the recovery's start), `reach` (seconds of this
-    stretch), `before` (bytes that `free` makes of these), `is_estimated` (no sizes of logs are known: `amount` is what
-    was achieved).
+    Adds `amount` (bytes to replicate, without produced bytes), `growth` (produce rate, bytes/s), `free` (budget minus
+    produce rate), `at` (total seconds of earlier stretches; the first one reaches back to the recovery's start),
+    `reach` (seconds of this stretch), `before` (bytes that earlier stretches could carry at `free`), `is_estimated`
+    (log sizes are unknown: `amount` is the achieved amount).
 
     Args:
         found: stretches.
-        port_bytes: as `port_bytes` returns them.
+        link_side_bytes: result of `link_side_bytes`.
     """
     early = F.greatest(F.col("time").cast("double") - F.col("start").cast("double"), F.lit(0.0))
     duration = F.col("finish").cast("double") - F.col("start").cast("double")
@@ -142,7 +142,7 @@ def with_bound(found: DataFrame, port_bytes: DataFrame) -> DataFrame:
     whole = _in_order().rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     free = F.col("free") * F.col("reach")
     return (
-        found.join(F.broadcast(port_bytes), list(PORT), "left")
+        found.join(F.broadcast(link_side_bytes), list(LINK_SIDE), "left")
         .withColumn("duration", duration)
         .withColumn("growth", growth)
         .withColumn("free", F.col("budget") - F.col("growth"))
@@ -160,13 +160,13 @@ def with_bound(found: DataFrame, port_bytes: DataFrame) -> DataFrame:
     )
 
 
-def port_bytes(recoveries: DataFrame) -> DataFrame:
-    """Return one row per port of a recovery whose bytes are known.
+def link_side_bytes(recoveries: DataFrame) -> DataFrame:
+    """Return one row per recovery and link side with known bytes.
 
-    Columns: those of `PORT`, `landed` and `grown` (bytes).
+    Columns: those of `LINK_SIDE`, `landed` and `grown` (bytes copied and produced).
 
     Args:
-        recoveries: as `log.recoveries` returns them.
+        recoveries: result of `log.recoveries`.
     """
     paths = recoveries.dropDuplicates(["recovery_id"]).select("recovery_id", F.explode("paths").alias("path"))
     sides = F.array(
@@ -184,10 +184,10 @@ def port_bytes(recoveries: DataFrame) -> DataFrame:
 
 
 def is_over_target() -> Column:
-    """Whether replication took more than its share of what clients left, noise aside."""
+    """Whether replication exceeded its share of the capacity left by clients, beyond the tolerance."""
     return F.col("achieved") > F.col("budget") + _NOISE * F.col("capacity")
 
 
 def is_saturated() -> Column:
-    """Whether the link was full."""
+    """Whether the link was saturated."""
     return F.coalesce(F.col("used") >= _SATURATED * F.col("capacity"), F.lit(False))

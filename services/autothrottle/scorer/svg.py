@@ -1,4 +1,4 @@
-"""Plots as SVG text: lines over time, bars that add up, and a surface as a grid of cells."""
+"""Plots as SVG text: line plots, waterfall charts, and surfaces as grids of cells."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _COLOURS = ("#1f5fa8", "#d1701b", "#2f8f4e", "#8a3ea8", "#b02a37", "#6b7280", "#
 
 _TITLE = 24
 Series = Mapping[str, Sequence[tuple[float, float | None]]]
-"""Name of a line -> its (x, y) in ascending x; it is broken where y is None."""
+"""Name of a line -> its (x, y) points in ascending x; a None interrupts the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """From values to pixels along one axis."""
+    """Maps values to pixels along one axis."""
 
     low: float
     high: float
@@ -31,12 +31,12 @@ class _Scale:
 
 
 def lines(title: str, series: Series, x_unit: str, y_unit: str) -> str:
-    """Return a plot of several lines."""
+    """Return a line plot."""
     return _picture(title, _lines(series, x_unit, y_unit))
 
 
 def sheet(panels: Mapping[str, Series], x_unit: str, y_unit: str) -> str:
-    """Return a whole SVG file of plots of lines, two in a row: title of each -> its lines, as `lines` has them."""
+    """Return a complete SVG file of line plots, two per row: title -> lines, as for `lines`."""
     parts = []
     for index, (title, series) in enumerate(panels.items()):
         left, top = index % 2 * WIDTH, index // 2 * (HEIGHT + _TITLE)
@@ -69,7 +69,7 @@ def _lines(series: Series, x_unit: str, y_unit: str) -> list[str]:
 
 
 def waterfall(title: str, bars: Sequence[tuple[str, float]], total: str, unit: str) -> str:
-    """Return bars that each begin where the last one ended, and their sum: (name, value)."""
+    """Return a waterfall chart of (name, value) bars with their total."""
     ends, at = [0.0], 0.0
     for _, value in bars:
         at += value
@@ -93,7 +93,7 @@ def waterfall(title: str, bars: Sequence[tuple[str, float]], total: str, unit: s
 def surface(
     title: str, cells: Mapping[tuple[float, float], float], x_name: str, y_name: str, marked: tuple[float, float] | None
 ) -> str:
-    """Return a grid of cells, dark where the value is small: (x, y) -> value; one of them may be marked."""
+    """Return a grid of cells, (x, y) -> value, darker for smaller values; `marked` highlights one cell."""
     columns, rows = sorted({x for x, _ in cells}), sorted({y for _, y in cells}, reverse=True)
     low, high = min(cells.values(), default=0.0), max(cells.values(), default=1.0)
     width, height = (WIDTH - _LEFT - 20) / max(len(columns), 1), (HEIGHT - _TOP - _BOTTOM) / max(len(rows), 1)

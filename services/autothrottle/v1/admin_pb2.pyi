@@ -24,7 +24,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Override(_message.Message):
-    """An operator's rate in place of a measured one."""
+    """A rate set by an operator, which replaces the rate derived from metrics."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -34,18 +34,18 @@ class Override(_message.Message):
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
-    """The broker that it rules; absent: every broker that takes part in a reassignment. > 0."""
+    """The broker, > 0. Absent: the cluster override, for every broker that takes part in a reassignment."""
     rate_bytes_per_second: _builtins.int
     """Bytes per second, 1 to 2^63-1."""
     autoremove: _builtins.bool
-    """Whether it ends when no reassignment is left. Without effect on a broker's override."""
+    """Whether the planner removes the override when no reassignment is left. Broker overrides ignore it."""
     etag: _builtins.str
-    """Names this version of it; in every answer. Given to SetOverride: the version that it may take the place of, and no
-    other; empty: any, or none.
+    """Version of this override; set in every response. In SetOverride: the version to replace; empty: replace any
+    version, or create the override.
     """
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """When it ends by itself, in the future by the clocks of the services; absent: never."""
+        """When the override expires, in the future by the services' clocks. Absent: never."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ Global___Override: _TypeAlias = Override  # noqa: Y015
 
 @_typing.final
 class ListOverridesRequest(_message.Message):
-    """Asks for all overrides."""
+    """Request for all overrides."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -93,11 +93,11 @@ class ListOverridesResponse(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def overrides(self) -> _containers.RepeatedCompositeFieldContainer[Global___Override]:
-        """The cluster's first, then the brokers' by id."""
+        """The cluster override first, then the broker overrides by broker id."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Overrides that cannot be read, a sentence each."""
+        """One sentence for each override that cannot be read."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ Global___ListOverridesResponse: _TypeAlias = ListOverridesResponse  # noqa: Y015
 
 @_typing.final
 class GetOverrideRequest(_message.Message):
-    """Asks for one override."""
+    """Request for one override."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
-    """The broker, > 0; absent: the cluster's override."""
+    """The broker, > 0. Absent: the cluster override."""
     def __init__(
         self,
         *,
@@ -139,14 +139,14 @@ Global___GetOverrideRequest: _TypeAlias = GetOverrideRequest  # noqa: Y015
 
 @_typing.final
 class GetOverrideResponse(_message.Message):
-    """The override."""
+    """One override."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     OVERRIDE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def override(self) -> Global___Override:
-        """As it stands."""
+        """The current override."""
 
     def __init__(
         self,
@@ -163,14 +163,14 @@ Global___GetOverrideResponse: _TypeAlias = GetOverrideResponse  # noqa: Y015
 
 @_typing.final
 class SetOverrideRequest(_message.Message):
-    """Sets an override."""
+    """Request to set an override."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     OVERRIDE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def override(self) -> Global___Override:
-        """What shall stand."""
+        """The new override."""
 
     def __init__(
         self,
@@ -195,11 +195,11 @@ class SetOverrideResponse(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def override(self) -> Global___Override:
-        """As it stands now."""
+        """The override as stored."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """For example that the broker is not registered, so that the override acts when it appears."""
+        """Warnings, for example that the broker is not registered and the override takes effect when it registers."""
 
     def __init__(
         self,
@@ -217,16 +217,16 @@ Global___SetOverrideResponse: _TypeAlias = SetOverrideResponse  # noqa: Y015
 
 @_typing.final
 class RemoveOverrideRequest(_message.Message):
-    """Removes an override."""
+    """Request to remove an override."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
-    """The broker, > 0; absent: the cluster's override."""
+    """The broker, > 0. Absent: the cluster override."""
     etag: _builtins.str
-    """The version to remove, and no other, as an answer names it; empty: any."""
+    """Remove only this version, as given in `Override.etag`. Empty: remove any version."""
     def __init__(
         self,
         *,
@@ -262,13 +262,13 @@ Global___RemoveOverrideResponse: _TypeAlias = RemoveOverrideResponse  # noqa: Y0
 
 @_typing.final
 class ListAuditRecordsRequest(_message.Message):
-    """Asks for the newest changes of overrides and of the pause."""
+    """Request for the newest changes to overrides and to the pause."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LIMIT_FIELD_NUMBER: _builtins.int
     limit: _builtins.int
-    """How many at most, 1 to 1,000; 0: 100."""
+    """Maximum number of records, 1 to 1,000. 0: 100."""
     def __init__(
         self,
         *,
@@ -284,14 +284,14 @@ Global___ListAuditRecordsRequest: _TypeAlias = ListAuditRecordsRequest  # noqa: 
 
 @_typing.final
 class ListAuditRecordsResponse(_message.Message):
-    """The newest changes of overrides and of the pause."""
+    """The newest changes to overrides and to the pause."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RECORDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditRecord]:
-        """The newest first."""
+        """Newest first."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ Global___ListAuditRecordsResponse: _TypeAlias = ListAuditRecordsResponse  # noqa
 
 @_typing.final
 class AuditRecord(_message.Message):
-    """One change of one override or of the pause, recorded in the transaction that made it."""
+    """One change to one override or to the pause. The transaction that makes the change also writes its record."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -321,31 +321,31 @@ class AuditRecord(_message.Message):
         ACTION_UNSPECIFIED: AuditRecord._Action.ValueType  # 0
         """Not set; never sent."""
         ACTION_SET: AuditRecord._Action.ValueType  # 1
-        """It was set, in place of one that stood or not."""
+        """A caller set an override, and replaced the previous one if there was one."""
         ACTION_REMOVE: AuditRecord._Action.ValueType  # 2
-        """Somebody removed it."""
+        """A caller removed an override."""
         ACTION_PURGE: AuditRecord._Action.ValueType  # 3
-        """The leading planner removed it: the reason says why."""
+        """The leading planner removed an override; `reason` says why."""
         ACTION_PAUSE: AuditRecord._Action.ValueType  # 4
-        """It was paused, in place of a pause that stood or not."""
+        """A caller paused the planner, and replaced the previous pause if there was one."""
         ACTION_RESUME: AuditRecord._Action.ValueType  # 5
-        """It was resumed."""
+        """A caller resumed the planner."""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
-        """What was done."""
+        """The kind of change."""
 
     ACTION_UNSPECIFIED: AuditRecord.Action.ValueType  # 0
     """Not set; never sent."""
     ACTION_SET: AuditRecord.Action.ValueType  # 1
-    """It was set, in place of one that stood or not."""
+    """A caller set an override, and replaced the previous one if there was one."""
     ACTION_REMOVE: AuditRecord.Action.ValueType  # 2
-    """Somebody removed it."""
+    """A caller removed an override."""
     ACTION_PURGE: AuditRecord.Action.ValueType  # 3
-    """The leading planner removed it: the reason says why."""
+    """The leading planner removed an override; `reason` says why."""
     ACTION_PAUSE: AuditRecord.Action.ValueType  # 4
-    """It was paused, in place of a pause that stood or not."""
+    """A caller paused the planner, and replaced the previous pause if there was one."""
     ACTION_RESUME: AuditRecord.Action.ValueType  # 5
-    """It was resumed."""
+    """A caller resumed the planner."""
 
     NUMBER_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
@@ -357,30 +357,30 @@ class AuditRecord(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     PAUSE_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """Its place in the order of all changes: a later one has a larger number."""
+    """Position in the order of all changes; later changes have larger numbers."""
     who: _builtins.str
-    """Who called, as far as it is known: an address, and for whom it says that it called; or a planner and its term."""
+    """The caller as far as known: its address and the client on whose behalf it called, or a planner and its term."""
     action: Global___AuditRecord.Action.ValueType
-    """What was done."""
+    """The kind of change."""
     broker_id: _builtins.int
-    """Whose override; absent: the cluster's, or it was paused or resumed."""
+    """The broker whose override changed. Absent: the cluster override, or the pause."""
     reason: _builtins.str
-    """Why, when nobody asked for it; else empty."""
+    """Why the planner made the change; empty when a caller made it."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """By the store's clock."""
+        """Time of the change by the store's clock."""
 
     @_builtins.property
     def before(self) -> Global___Override:
-        """What stood; absent: nothing, or what could not be read."""
+        """The previous override. Absent: it was not set, or it could not be read."""
 
     @_builtins.property
     def after(self) -> Global___Override:
-        """What stands since; absent: nothing."""
+        """The new override. Absent: not set."""
 
     @_builtins.property
     def pause(self) -> _types_pb2.Pause:
-        """The pause that began, or that ended; absent when an override was changed."""
+        """The pause that began or ended. Absent: an override changed."""
 
     def __init__(
         self,
@@ -407,7 +407,7 @@ Global___AuditRecord: _TypeAlias = AuditRecord  # noqa: Y015
 
 @_typing.final
 class RequestCycleRequest(_message.Message):
-    """Asks for a cycle."""
+    """Request for a cycle."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -424,7 +424,7 @@ Global___RequestCycleRequest: _TypeAlias = RequestCycleRequest  # noqa: Y015
 
 @_typing.final
 class RequestCycleResponse(_message.Message):
-    """The cycle was asked for."""
+    """The cycle was requested."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -441,13 +441,13 @@ Global___RequestCycleResponse: _TypeAlias = RequestCycleResponse  # noqa: Y015
 
 @_typing.final
 class GetClusterStateRequest(_message.Message):
-    """Asks for the state."""
+    """Request for the state of the cluster."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     WITHOUT_CYCLE_FIELD_NUMBER: _builtins.int
     without_cycle: _builtins.bool
-    """Whether the last cycle is left out, which of a large cluster has hundreds of kilobytes: enough to find the leader."""
+    """Whether to omit the last cycle, which has hundreds of kilobytes on a large cluster. Use it to find the leader."""
     def __init__(
         self,
         *,
@@ -463,7 +463,7 @@ Global___GetClusterStateRequest: _TypeAlias = GetClusterStateRequest  # noqa: Y0
 
 @_typing.final
 class GetClusterStateResponse(_message.Message):
-    """The state of the cluster's control."""
+    """The state of autothrottle on one Kafka cluster."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -499,10 +499,10 @@ class GetClusterStateResponse(_message.Message):
     term: _builtins.int
     """The newest term."""
     leader_address: _builtins.str
-    """Where the leading planner answers."""
+    """Address of the leading planner, `host:port` or `unix:path`."""
     @_builtins.property
     def last_cycle(self) -> _types_pb2.Cycle:
-        """Its last cycle; absent: none yet, or it was not wanted."""
+        """The leader's last cycle. Absent: no cycle has run yet, or the request set `without_cycle`."""
 
     @_builtins.property
     def overrides(self) -> _containers.RepeatedCompositeFieldContainer[Global___Override]:
@@ -510,23 +510,23 @@ class GetClusterStateResponse(_message.Message):
 
     @_builtins.property
     def pause(self) -> _types_pb2.Pause:
-        """That it is paused; absent: it is not."""
+        """The current pause. Absent: not paused."""
 
     @_builtins.property
     def leader_since(self) -> _timestamp_pb2.Timestamp:
-        """When the leader's term began; absent: unknown."""
+        """When the leader's term began. Absent: unknown."""
 
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
-        """The processes that run, by service and start."""
+        """The running processes, by service and start time."""
 
     @_builtins.property
     def failures(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
-        """Broker id -> scheduled cycles in a row without usable metrics, of the leader."""
+        """Broker id -> consecutive scheduled cycles in which the leader had no usable metrics for the broker."""
 
     @_builtins.property
     def catch_ups(self) -> _containers.RepeatedCompositeFieldContainer[Global___CatchUp]:
-        """The brokers that catch up under throttle, by id."""
+        """The catch-ups under throttle, by broker id."""
 
     def __init__(
         self,
@@ -551,7 +551,7 @@ Global___GetClusterStateResponse: _TypeAlias = GetClusterStateResponse  # noqa: 
 
 @_typing.final
 class CatchUp(_message.Message):
-    """A broker that catches up under throttle."""
+    """A request to throttle a broker's catch-up, and its author."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -561,10 +561,10 @@ class CatchUp(_message.Message):
     broker_id: _builtins.int
     """The broker's id, > 0."""
     author: _builtins.str
-    """Who asked for it."""
+    """The caller that requested it."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """When."""
+        """When it was requested."""
 
     def __init__(
         self,
@@ -583,7 +583,7 @@ Global___CatchUp: _TypeAlias = CatchUp  # noqa: Y015
 
 @_typing.final
 class StartCatchUpRequest(_message.Message):
-    """Asks for a catch-up under throttle."""
+    """Request to throttle a broker's catch-up."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -605,7 +605,7 @@ Global___StartCatchUpRequest: _TypeAlias = StartCatchUpRequest  # noqa: Y015
 
 @_typing.final
 class StartCatchUpResponse(_message.Message):
-    """It was asked for."""
+    """The catch-up was stored; the planner acts on it in its next cycle."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -613,11 +613,11 @@ class StartCatchUpResponse(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def catch_up(self) -> Global___CatchUp:
-        """As it stands now."""
+        """The catch-up as stored."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """For example that the broker is not registered, so that it acts when it appears."""
+        """Warnings, for example that the broker is not registered and the catch-up takes effect when it registers."""
 
     def __init__(
         self,
@@ -635,7 +635,7 @@ Global___StartCatchUpResponse: _TypeAlias = StartCatchUpResponse  # noqa: Y015
 
 @_typing.final
 class StopCatchUpRequest(_message.Message):
-    """Asks for the end of a catch-up under throttle."""
+    """Request to end a catch-up under throttle."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -657,7 +657,7 @@ Global___StopCatchUpRequest: _TypeAlias = StopCatchUpRequest  # noqa: Y015
 
 @_typing.final
 class StopCatchUpResponse(_message.Message):
-    """Its throttles go with the next cycle."""
+    """The catch-up was removed; the next cycle removes its throttles."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -674,7 +674,7 @@ Global___StopCatchUpResponse: _TypeAlias = StopCatchUpResponse  # noqa: Y015
 
 @_typing.final
 class EstimateReassignmentRequest(_message.Message):
-    """What shall be estimated."""
+    """Request to estimate a reassignment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -682,16 +682,18 @@ class EstimateReassignmentRequest(_message.Message):
     MAX_RATIO_FIELD_NUMBER: _builtins.int
     WITHIN_FIELD_NUMBER: _builtins.int
     max_ratio: _builtins.float
-    """The share of every link's capacity that replication may take, in (0, 1]; 0: the present headrooms count. Not with
+    """Share of every link's capacity that replication may take, in (0, 1]. 0: use the current headroom. Excludes
     `within`.
     """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
-        """At most 100,000 partitions, each once."""
+        """1 to 100,000 partitions, each at most once."""
 
     @_builtins.property
     def within(self) -> _duration_pb2.Duration:
-        """When it is to be done, 1 s to 365 days; absent: the present headrooms count. Not with `max_ratio`."""
+        """Time within which the reassignment must finish, 1 s to 365 days. Absent: use the current headroom. Excludes
+        `max_ratio`.
+        """
 
     def __init__(
         self,
@@ -710,39 +712,39 @@ Global___EstimateReassignmentRequest: _TypeAlias = EstimateReassignmentRequest  
 
 @_typing.final
 class EstimateReassignmentResponse(_message.Message):
-    """What a reassignment would be."""
+    """The estimate of a reassignment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
     TOTAL_PARTITIONS_FIELD_NUMBER: _builtins.int
     MOVE_RATIO_FIELD_NUMBER: _builtins.int
-    BYTES_TO_MOVE_FIELD_NUMBER: _builtins.int
+    BYTES_TO_COPY_FIELD_NUMBER: _builtins.int
     UNKNOWN_PARTITIONS_FIELD_NUMBER: _builtins.int
     DURATION_FIELD_NUMBER: _builtins.int
-    PORTS_FIELD_NUMBER: _builtins.int
+    LINK_SIDES_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
-    """How many of the partitions have anything to be copied."""
+    """Number of requested partitions with data to copy."""
     total_partitions: _builtins.int
-    """How many partitions the cluster has."""
+    """Number of partitions in the cluster."""
     move_ratio: _builtins.float
-    """KIP-73's MoveRatio: the one by the other, in [0, 1]."""
-    bytes_to_move: _builtins.int
-    """Bytes to be copied, each copy counted; of the partitions that are known."""
+    """KIP-73's MoveRatio: `partitions` / `total_partitions`, in [0, 1]."""
+    bytes_to_copy: _builtins.int
+    """Bytes to copy, counting each copy, for the partitions of known size."""
     unknown_partitions: _builtins.int
-    """How many partitions more there are whose leader did not tell the sizes of its logs."""
+    """Number of partitions of unknown size, because their leader did not report its log sizes. Not in `bytes_to_copy`."""
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """How long it takes; absent: unknown, or it would never end."""
+        """Duration of the reassignment. Absent: unknown, or it would never finish."""
 
     @_builtins.property
-    def ports(self) -> _containers.RepeatedCompositeFieldContainer[Global___PortEstimate]:
-        """The directions of links that take part, by broker and role."""
+    def link_sides(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkSideEstimate]:
+        """The link sides that take part, by broker and role."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What stands in its way, a sentence each."""
+        """Obstacles to the reassignment, one sentence each."""
 
     def __init__(
         self,
@@ -750,30 +752,30 @@ class EstimateReassignmentResponse(_message.Message):
         partitions: _builtins.int = ...,
         total_partitions: _builtins.int = ...,
         move_ratio: _builtins.float = ...,
-        bytes_to_move: _builtins.int = ...,
+        bytes_to_copy: _builtins.int = ...,
         unknown_partitions: _builtins.int = ...,
         duration: _duration_pb2.Duration | None = ...,
-        ports: _abc.Iterable[Global___PortEstimate] | None = ...,
+        link_sides: _abc.Iterable[Global___LinkSideEstimate] | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_to_move", b"bytes_to_move", "duration", b"duration", "move_ratio", b"move_ratio", "partitions", b"partitions", "ports", b"ports", "total_partitions", b"total_partitions", "unknown_partitions", b"unknown_partitions", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_to_copy", b"bytes_to_copy", "duration", b"duration", "link_sides", b"link_sides", "move_ratio", b"move_ratio", "partitions", b"partitions", "total_partitions", b"total_partitions", "unknown_partitions", b"unknown_partitions", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EstimateReassignmentResponse: _TypeAlias = EstimateReassignmentResponse  # noqa: Y015
 
 @_typing.final
-class PortEstimate(_message.Message):
-    """What one direction of one broker's link has to do."""
+class LinkSideEstimate(_message.Message):
+    """The load that a reassignment would put on one direction of one broker's link."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
-    BYTES_TO_MOVE_FIELD_NUMBER: _builtins.int
-    GROWTH_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    BYTES_TO_COPY_FIELD_NUMBER: _builtins.int
+    PRODUCED_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     RATE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     HEADROOM_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     CAPACITY_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
@@ -781,28 +783,28 @@ class PortEstimate(_message.Message):
     broker_id: _builtins.int
     """The broker's id."""
     role: _types_pb2.ReplicaRole.ValueType
-    """The side that the broker is on."""
-    bytes_to_move: _builtins.int
-    """Bytes to be copied."""
-    growth_bytes_per_second: _builtins.int
-    """What is produced meanwhile and counts against the throttle, bytes per second."""
+    """The broker's role in this direction."""
+    bytes_to_copy: _builtins.int
+    """Bytes to copy."""
+    produced_bytes_per_second: _builtins.int
+    """Produce rate of these partitions during the copy, in bytes per second. It counts against the throttle."""
     rate_bytes_per_second: _builtins.int
-    """The throttle that the estimate counts on, bytes per second; absent: unknown, since the capacity is."""
+    """The throttle that the estimate assumes, in bytes per second. Absent: unknown, because the capacity is unknown."""
     headroom_bytes_per_second: _builtins.int
-    """What it would get now, bytes per second; absent without metrics."""
+    """The rate that the headroom gives now, in bytes per second. Absent: no metrics."""
     capacity_bytes_per_second: _builtins.int
-    """What the link carries, bytes per second; absent without metrics."""
+    """The link's capacity, in bytes per second. Absent: no metrics."""
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """How long it takes; absent: unknown, or it would never end."""
+        """Duration of this side's copy. Absent: unknown, or it would never finish."""
 
     def __init__(
         self,
         *,
         broker_id: _builtins.int = ...,
         role: _types_pb2.ReplicaRole.ValueType = ...,
-        bytes_to_move: _builtins.int = ...,
-        growth_bytes_per_second: _builtins.int = ...,
+        bytes_to_copy: _builtins.int = ...,
+        produced_bytes_per_second: _builtins.int = ...,
         rate_bytes_per_second: _builtins.int | None = ...,
         headroom_bytes_per_second: _builtins.int | None = ...,
         capacity_bytes_per_second: _builtins.int | None = ...,
@@ -810,7 +812,7 @@ class PortEstimate(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_rate_bytes_per_second", b"_rate_bytes_per_second", "capacity_bytes_per_second", b"capacity_bytes_per_second", "duration", b"duration", "headroom_bytes_per_second", b"headroom_bytes_per_second", "rate_bytes_per_second", b"rate_bytes_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_rate_bytes_per_second", b"_rate_bytes_per_second", "broker_id", b"broker_id", "bytes_to_move", b"bytes_to_move", "capacity_bytes_per_second", b"capacity_bytes_per_second", "duration", b"duration", "growth_bytes_per_second", b"growth_bytes_per_second", "headroom_bytes_per_second", b"headroom_bytes_per_second", "rate_bytes_per_second", b"rate_bytes_per_second", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second", "_headroom_bytes_per_second", b"_headroom_bytes_per_second", "_rate_bytes_per_second", b"_rate_bytes_per_second", "broker_id", b"broker_id", "bytes_to_copy", b"bytes_to_copy", "capacity_bytes_per_second", b"capacity_bytes_per_second", "duration", b"duration", "headroom_bytes_per_second", b"headroom_bytes_per_second", "produced_bytes_per_second", b"produced_bytes_per_second", "rate_bytes_per_second", b"rate_bytes_per_second", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__capacity_bytes_per_second: _TypeAlias = _typing.Literal["capacity_bytes_per_second"]  # noqa: Y015
     _WhichOneofArgType__capacity_bytes_per_second: _TypeAlias = _typing.Literal["_capacity_bytes_per_second", b"_capacity_bytes_per_second"]  # noqa: Y015
@@ -825,11 +827,11 @@ class PortEstimate(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rate_bytes_per_second) -> _WhichOneofReturnType__rate_bytes_per_second | None: ...
 
-Global___PortEstimate: _TypeAlias = PortEstimate  # noqa: Y015
+Global___LinkSideEstimate: _TypeAlias = LinkSideEstimate  # noqa: Y015
 
 @_typing.final
 class Member(_message.Message):
-    """One process that serves."""
+    """A running autothrottle process."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -841,22 +843,22 @@ class Member(_message.Message):
     PID_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     service: _builtins.str
-    """The command that it runs: `discovery`, `metrics`, `planner`, `applier`, `admin`, `gateway` or `run`."""
+    """The command it was started with: `discovery`, `metrics`, `planner`, `applier`, `admin`, `gateway` or `run`."""
     version: _builtins.str
-    """The version of its program."""
+    """Version of the program."""
     address: _builtins.str
-    """Where it answers, `host:port` or `unix:path`, as it listens: `0.0.0.0` is every interface of its host."""
+    """The address it listens on, `host:port` or `unix:path`. `0.0.0.0` means every interface of its host."""
     host: _builtins.str
-    """The name of its host."""
+    """Host name."""
     pid: _builtins.int
-    """Its process id there."""
+    """Process id on that host."""
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The services that it is: the one of its name, or all of them in `run`."""
+        """The services that it runs: the one that `service` names, or all of them for `run`."""
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When it started, by its own clock."""
+        """When the process started, by its own clock."""
 
     def __init__(
         self,
@@ -879,13 +881,13 @@ Global___Member: _TypeAlias = Member  # noqa: Y015
 
 @_typing.final
 class ListReassignmentsRequest(_message.Message):
-    """Asks for what is being reassigned."""
+    """Request for the current reassignments."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     WITH_PATHS_FIELD_NUMBER: _builtins.int
     with_paths: _builtins.bool
-    """Whether the paths are wanted, of which a large cluster has a hundred thousand."""
+    """Whether to include `paths`. A large cluster has 100,000 of them."""
     def __init__(
         self,
         *,
@@ -901,7 +903,7 @@ Global___ListReassignmentsRequest: _TypeAlias = ListReassignmentsRequest  # noqa
 
 @_typing.final
 class ListReassignmentsResponse(_message.Message):
-    """What is being reassigned."""
+    """The current reassignments."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -912,23 +914,23 @@ class ListReassignmentsResponse(_message.Message):
     PATHS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReassigningTopic]:
-        """One for each topic, by name."""
+        """One entry for each topic, by name."""
 
     @_builtins.property
     def eta(self) -> _timestamp_pb2.Timestamp:
-        """When the last byte of all of them lands at the rate of the last minutes; absent: unknown."""
+        """When the last byte of all topics is copied, at the mean rate of the last minutes. Absent: unknown."""
 
     @_builtins.property
     def eta_low(self) -> _timestamp_pb2.Timestamp:
-        """Not before this, as far as the rates of the last minutes tell; absent: unknown."""
+        """Earliest such time, by the spread of the rates of the last minutes. Absent: unknown."""
 
     @_builtins.property
     def eta_high(self) -> _timestamp_pb2.Timestamp:
-        """Not after this, likewise."""
+        """Latest such time, by the same spread. Absent: unknown."""
 
     @_builtins.property
     def paths(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReassignmentPath]:
-        """What each leader sends to each destination, by their ids; empty: it was not wanted."""
+        """One entry for each pair of leader and follower, by their broker ids. Empty unless the request set `with_paths`."""
 
     def __init__(
         self,
@@ -949,7 +951,7 @@ Global___ListReassignmentsResponse: _TypeAlias = ListReassignmentsResponse  # no
 
 @_typing.final
 class ReassignmentPath(_message.Message):
-    """What one leader sends to one destination."""
+    """The data that one leader sends to one follower."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -957,20 +959,22 @@ class ReassignmentPath(_message.Message):
     FOLLOWER_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     BYTES_LEFT_FIELD_NUMBER: _builtins.int
-    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
-    GROWTH_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    COPIED_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    PRODUCED_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     leader: _builtins.int
-    """The id of the broker that leads the partitions."""
+    """Id of the broker that leads the partitions."""
     follower: _builtins.int
-    """The id of the broker that copies them."""
+    """Id of the broker that copies them."""
     partitions: _builtins.int
-    """How many partitions are still to be copied."""
+    """Number of partitions still to copy."""
     bytes_left: _builtins.int
-    """Bytes that are left to be copied, as of some seconds ago. Absent: unknown."""
-    bytes_per_second: _builtins.int
-    """What arrived lately, bytes per second. Absent: unknown."""
-    growth_bytes_per_second: _builtins.int
-    """What is produced to these partitions, bytes per second, mean since they were first seen to move. Absent: unknown."""
+    """Bytes still to copy, as of some seconds ago. Absent: unknown."""
+    copied_bytes_per_second: _builtins.int
+    """Recent copy rate, in bytes per second. Absent: unknown."""
+    produced_bytes_per_second: _builtins.int
+    """Mean produce rate of these partitions since their reassignment was first seen, in bytes per second. Absent:
+    unknown.
+    """
     def __init__(
         self,
         *,
@@ -978,25 +982,25 @@ class ReassignmentPath(_message.Message):
         follower: _builtins.int = ...,
         partitions: _builtins.int = ...,
         bytes_left: _builtins.int | None = ...,
-        bytes_per_second: _builtins.int | None = ...,
-        growth_bytes_per_second: _builtins.int | None = ...,
+        copied_bytes_per_second: _builtins.int | None = ...,
+        produced_bytes_per_second: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "_bytes_per_second", b"_bytes_per_second", "_growth_bytes_per_second", b"_growth_bytes_per_second", "bytes_left", b"bytes_left", "bytes_per_second", b"bytes_per_second", "growth_bytes_per_second", b"growth_bytes_per_second"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "_copied_bytes_per_second", b"_copied_bytes_per_second", "_produced_bytes_per_second", b"_produced_bytes_per_second", "bytes_left", b"bytes_left", "copied_bytes_per_second", b"copied_bytes_per_second", "produced_bytes_per_second", b"produced_bytes_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "_bytes_per_second", b"_bytes_per_second", "_growth_bytes_per_second", b"_growth_bytes_per_second", "bytes_left", b"bytes_left", "bytes_per_second", b"bytes_per_second", "follower", b"follower", "growth_bytes_per_second", b"growth_bytes_per_second", "leader", b"leader", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left", "_copied_bytes_per_second", b"_copied_bytes_per_second", "_produced_bytes_per_second", b"_produced_bytes_per_second", "bytes_left", b"bytes_left", "copied_bytes_per_second", b"copied_bytes_per_second", "follower", b"follower", "leader", b"leader", "partitions", b"partitions", "produced_bytes_per_second", b"produced_bytes_per_second"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bytes_left: _TypeAlias = _typing.Literal["bytes_left"]  # noqa: Y015
     _WhichOneofArgType__bytes_left: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left"]  # noqa: Y015
-    _WhichOneofReturnType__bytes_per_second: _TypeAlias = _typing.Literal["bytes_per_second"]  # noqa: Y015
-    _WhichOneofArgType__bytes_per_second: _TypeAlias = _typing.Literal["_bytes_per_second", b"_bytes_per_second"]  # noqa: Y015
-    _WhichOneofReturnType__growth_bytes_per_second: _TypeAlias = _typing.Literal["growth_bytes_per_second"]  # noqa: Y015
-    _WhichOneofArgType__growth_bytes_per_second: _TypeAlias = _typing.Literal["_growth_bytes_per_second", b"_growth_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__copied_bytes_per_second: _TypeAlias = _typing.Literal["copied_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__copied_bytes_per_second: _TypeAlias = _typing.Literal["_copied_bytes_per_second", b"_copied_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__produced_bytes_per_second: _TypeAlias = _typing.Literal["produced_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__produced_bytes_per_second: _TypeAlias = _typing.Literal["_produced_bytes_per_second", b"_produced_bytes_per_second"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_left) -> _WhichOneofReturnType__bytes_left | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_per_second) -> _WhichOneofReturnType__bytes_per_second | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__copied_bytes_per_second) -> _WhichOneofReturnType__copied_bytes_per_second | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__growth_bytes_per_second) -> _WhichOneofReturnType__growth_bytes_per_second | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__produced_bytes_per_second) -> _WhichOneofReturnType__produced_bytes_per_second | None: ...
 
 Global___ReassignmentPath: _TypeAlias = ReassignmentPath  # noqa: Y015
 
@@ -1011,7 +1015,7 @@ class ReassigningTopic(_message.Message):
     ADDING_REPLICAS_FIELD_NUMBER: _builtins.int
     REMOVING_REPLICAS_FIELD_NUMBER: _builtins.int
     PARTITIONS_TO_COPY_FIELD_NUMBER: _builtins.int
-    BYTES_LANDED_FIELD_NUMBER: _builtins.int
+    BYTES_COPIED_FIELD_NUMBER: _builtins.int
     BYTES_LEFT_FIELD_NUMBER: _builtins.int
     ETA_FIELD_NUMBER: _builtins.int
     ETA_LOW_FIELD_NUMBER: _builtins.int
@@ -1019,34 +1023,34 @@ class ReassigningTopic(_message.Message):
     topic: _builtins.str
     """The topic's name."""
     partitions_to_copy: _builtins.int
-    """How many of the partitions are still to be copied somewhere."""
-    bytes_landed: _builtins.int
-    """Bytes that arrived since the topic was first seen to move; only grows. Absent: unknown."""
+    """Number of partitions that some broker still has to copy."""
+    bytes_copied: _builtins.int
+    """Bytes copied since the topic's reassignment was first seen; never decreases. Absent: unknown."""
     bytes_left: _builtins.int
-    """Bytes that are left to be copied, as of some seconds ago. Absent: unknown."""
+    """Bytes still to copy, as of some seconds ago. Absent: unknown."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Partition numbers, ascending."""
 
     @_builtins.property
     def adding_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ids of the brokers that partitions move to, ascending."""
+        """Ids of the brokers that gain replicas, ascending."""
 
     @_builtins.property
     def removing_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ids of the brokers that partitions will leave, ascending."""
+        """Ids of the brokers that lose replicas, ascending."""
 
     @_builtins.property
     def eta(self) -> _timestamp_pb2.Timestamp:
-        """When its last byte lands at the rate of the last minutes; absent: unknown."""
+        """When the topic's last byte is copied, at the mean rate of the last minutes. Absent: unknown."""
 
     @_builtins.property
     def eta_low(self) -> _timestamp_pb2.Timestamp:
-        """Not before this, as far as the rates of the last minutes tell; absent: unknown."""
+        """Earliest such time, by the spread of the rates of the last minutes. Absent: unknown."""
 
     @_builtins.property
     def eta_high(self) -> _timestamp_pb2.Timestamp:
-        """Not after this, likewise."""
+        """Latest such time, by the same spread. Absent: unknown."""
 
     def __init__(
         self,
@@ -1056,22 +1060,22 @@ class ReassigningTopic(_message.Message):
         adding_replicas: _abc.Iterable[_builtins.int] | None = ...,
         removing_replicas: _abc.Iterable[_builtins.int] | None = ...,
         partitions_to_copy: _builtins.int = ...,
-        bytes_landed: _builtins.int | None = ...,
+        bytes_copied: _builtins.int | None = ...,
         bytes_left: _builtins.int | None = ...,
         eta: _timestamp_pb2.Timestamp | None = ...,
         eta_low: _timestamp_pb2.Timestamp | None = ...,
         eta_high: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_landed", b"_bytes_landed", "_bytes_left", b"_bytes_left", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_copied", b"_bytes_copied", "_bytes_left", b"_bytes_left", "bytes_copied", b"bytes_copied", "bytes_left", b"bytes_left", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_landed", b"_bytes_landed", "_bytes_left", b"_bytes_left", "adding_replicas", b"adding_replicas", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "partitions", b"partitions", "partitions_to_copy", b"partitions_to_copy", "removing_replicas", b"removing_replicas", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_copied", b"_bytes_copied", "_bytes_left", b"_bytes_left", "adding_replicas", b"adding_replicas", "bytes_copied", b"bytes_copied", "bytes_left", b"bytes_left", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "partitions", b"partitions", "partitions_to_copy", b"partitions_to_copy", "removing_replicas", b"removing_replicas", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__bytes_landed: _TypeAlias = _typing.Literal["bytes_landed"]  # noqa: Y015
-    _WhichOneofArgType__bytes_landed: _TypeAlias = _typing.Literal["_bytes_landed", b"_bytes_landed"]  # noqa: Y015
+    _WhichOneofReturnType__bytes_copied: _TypeAlias = _typing.Literal["bytes_copied"]  # noqa: Y015
+    _WhichOneofArgType__bytes_copied: _TypeAlias = _typing.Literal["_bytes_copied", b"_bytes_copied"]  # noqa: Y015
     _WhichOneofReturnType__bytes_left: _TypeAlias = _typing.Literal["bytes_left"]  # noqa: Y015
     _WhichOneofArgType__bytes_left: _TypeAlias = _typing.Literal["_bytes_left", b"_bytes_left"]  # noqa: Y015
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_landed) -> _WhichOneofReturnType__bytes_landed | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_copied) -> _WhichOneofReturnType__bytes_copied | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_left) -> _WhichOneofReturnType__bytes_left | None: ...
 
@@ -1079,17 +1083,17 @@ Global___ReassigningTopic: _TypeAlias = ReassigningTopic  # noqa: Y015
 
 @_typing.final
 class SubmitReassignmentRequest(_message.Message):
-    """What shall move."""
+    """Request to submit a reassignment under throttle."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     validate_only: _builtins.bool
-    """Whether it is only looked at: nothing is set and nothing submitted."""
+    """Dry run: check the request only; set no throttle and submit nothing."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
-        """At most 100,000 partitions, each once."""
+        """1 to 100,000 partitions, each at most once."""
 
     def __init__(
         self,
@@ -1107,35 +1111,35 @@ Global___SubmitReassignmentRequest: _TypeAlias = SubmitReassignmentRequest  # no
 
 @_typing.final
 class SubmitReassignmentResponse(_message.Message):
-    """What became of it."""
+    """The result of a submission."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SUBMITTED_FIELD_NUMBER: _builtins.int
-    ALREADY_MOVING_FIELD_NUMBER: _builtins.int
+    ALREADY_IN_PROGRESS_FIELD_NUMBER: _builtins.int
     ALREADY_THERE_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     submitted: _builtins.int
-    """How many partitions were submitted; with `validate_only`: would be."""
-    already_moving: _builtins.int
-    """How many are on their way to these replicas already."""
+    """Number of partitions submitted; with `validate_only`, number that would be submitted."""
+    already_in_progress: _builtins.int
+    """Number of partitions already being reassigned to these replicas."""
     already_there: _builtins.int
-    """How many have these replicas already."""
+    """Number of partitions that already have these replicas."""
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
-        """Partitions that Kafka did not take."""
+        """Partitions that Kafka refused."""
 
     def __init__(
         self,
         *,
         submitted: _builtins.int = ...,
-        already_moving: _builtins.int = ...,
+        already_in_progress: _builtins.int = ...,
         already_there: _builtins.int = ...,
         refused: _abc.Iterable[_types_pb2.PartitionRefusal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_moving", b"already_moving", "already_there", b"already_there", "refused", b"refused", "submitted", b"submitted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_in_progress", b"already_in_progress", "already_there", b"already_there", "refused", b"refused", "submitted", b"submitted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1143,14 +1147,14 @@ Global___SubmitReassignmentResponse: _TypeAlias = SubmitReassignmentResponse  # 
 
 @_typing.final
 class CancelReassignmentRequest(_message.Message):
-    """What shall stay where it is."""
+    """Request to cancel reassignments."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TopicPartition]:
-        """At most 100,000 partitions, each once."""
+        """1 to 100,000 partitions, each at most once."""
 
     def __init__(
         self,
@@ -1167,17 +1171,17 @@ Global___CancelReassignmentRequest: _TypeAlias = CancelReassignmentRequest  # no
 
 @_typing.final
 class CancelReassignmentResponse(_message.Message):
-    """What became of it."""
+    """The result of a cancellation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CANCELLED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     cancelled: _builtins.int
-    """How many were cancelled."""
+    """Number of partitions cancelled."""
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
-        """Partitions that Kafka did not cancel."""
+        """Partitions whose cancellation Kafka refused."""
 
     def __init__(
         self,
@@ -1195,16 +1199,16 @@ Global___CancelReassignmentResponse: _TypeAlias = CancelReassignmentResponse  # 
 
 @_typing.final
 class PauseRequest(_message.Message):
-    """Asks for a pause."""
+    """Request to pause the planner."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     mode: _types_pb2.Pause.Mode.ValueType
-    """What becomes of the throttles meanwhile."""
+    """What happens to autothrottle's throttles during the pause."""
     reason: _builtins.str
-    """Why, for the log and the state: at most 1,000 printable characters on one line; may be empty."""
+    """Why, for the log and the state: at most 1,000 printable characters on one line. May be empty."""
     def __init__(
         self,
         *,
@@ -1221,14 +1225,14 @@ Global___PauseRequest: _TypeAlias = PauseRequest  # noqa: Y015
 
 @_typing.final
 class PauseResponse(_message.Message):
-    """It is paused."""
+    """The planner is paused."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PAUSE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pause(self) -> _types_pb2.Pause:
-        """As it stands now."""
+        """The pause as stored."""
 
     def __init__(
         self,
@@ -1245,7 +1249,7 @@ Global___PauseResponse: _TypeAlias = PauseResponse  # noqa: Y015
 
 @_typing.final
 class ResumeRequest(_message.Message):
-    """Asks for the end of a pause."""
+    """Request to end the pause."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1262,13 +1266,13 @@ Global___ResumeRequest: _TypeAlias = ResumeRequest  # noqa: Y015
 
 @_typing.final
 class ResumeResponse(_message.Message):
-    """It is not paused any more."""
+    """The planner is not paused."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     WAS_PAUSED_FIELD_NUMBER: _builtins.int
     was_paused: _builtins.bool
-    """Whether it was."""
+    """Whether it was paused before the call."""
     def __init__(
         self,
         *,

@@ -26,8 +26,11 @@ if _version_not_supported:
 
 
 class AdminServiceStub:
-    """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it.
-    The gateway answers the annotated routes over HTTP.
+    """The operators' API: overrides, pause, reassignments under throttle, catch-ups and the state of the cluster.
+
+    Any number of replicas may run. Every change requests a planner cycle at once and returns before that cycle runs,
+    except SubmitReassignment, which returns after Kafka has accepted the reassignment.
+    The gateway serves the annotated routes over HTTP.
     """
 
     def __init__(self, channel):
@@ -114,8 +117,11 @@ class AdminServiceStub:
 
 
 class AdminServiceServicer:
-    """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it.
-    The gateway answers the annotated routes over HTTP.
+    """The operators' API: overrides, pause, reassignments under throttle, catch-ups and the state of the cluster.
+
+    Any number of replicas may run. Every change requests a planner cycle at once and returns before that cycle runs,
+    except SubmitReassignment, which returns after Kafka has accepted the reassignment.
+    The gateway serves the annotated routes over HTTP.
     """
 
     def ListOverrides(self, request, context):
@@ -126,119 +132,127 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetOverride(self, request, context):
-        """Returns one override. Idempotent. Errors: NOT_FOUND when none is set; INVALID_ARGUMENT.
+        """Returns one override. Idempotent. Errors: NOT_FOUND when it is not set; INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetOverride(self, request, context):
-        """Sets an override, in place of one that stands. Idempotent, but not with an etag: then only in place of that version.
-        Errors: INVALID_ARGUMENT when the rate, the broker id or the expire time is out of range; ABORTED when another
-        version stands, or none; UNAVAILABLE.
+        """Sets an override and replaces the current one. With an etag, it replaces only that version. Idempotent without an
+        etag; not idempotent with one.
+        Errors: INVALID_ARGUMENT when the rate, the broker id or the expire time is out of range; ABORTED when the current
+        version is not the etag's, or no override is set; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveOverride(self, request, context):
-        """Removes an override; with an etag only that version. Errors: NOT_FOUND when none is set; ABORTED when another
-        version stands; INVALID_ARGUMENT; UNAVAILABLE.
+        """Removes an override. With an etag, it removes only that version. Errors: NOT_FOUND when no override is set;
+        ABORTED when the current version is not the etag's; INVALID_ARGUMENT; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAuditRecords(self, request, context):
-        """Returns the newest changes of overrides and of the pause, who made them and when; the last 1,000 are kept. What the
-        original program changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+        """Returns the newest changes to overrides and to the pause, with author and time. The store keeps the last 1,000.
+        Changes made by the original program (kafka-kit autothrottle) are not recorded. Idempotent. Errors:
+        INVALID_ARGUMENT; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RequestCycle(self, request, context):
-        """Asks the leading planner for a cycle and returns at once. Idempotent. Errors: UNAVAILABLE when none leads.
+        """Requests a cycle from the leading planner and returns at once. Idempotent. Errors: UNAVAILABLE when no planner
+        leads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetClusterState(self, request, context):
-        """Returns who leads and since when, the last cycle, the overrides and the processes that run. Idempotent.
-        Errors: UNAVAILABLE when none leads.
+        """Returns the leader and the start of its term, the last cycle, the overrides and the running processes. Idempotent.
+        Errors: UNAVAILABLE when no planner leads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListReassignments(self, request, context):
-        """Returns what is being reassigned, by topic. Idempotent. Errors: UNAVAILABLE; DATA_LOSS when it cannot be read.
+        """Returns the current reassignments by topic. Idempotent. Errors: UNAVAILABLE; DATA_LOSS when they cannot be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitReassignment(self, request, context):
-        """Sets the throttles of a reassignment and, once they stand, submits it to Kafka: no byte moves unthrottled.
+        """Sets the throttles of a reassignment and then submits it to Kafka, so that no byte is copied unthrottled.
 
-        Returns when Kafka has taken it. Idempotent: what is on its way to the same replicas, or there, is not submitted
-        again. Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere, another
-        reassignment is being submitted, a throttle could not be set, or it is paused or in shadow: nothing was submitted
-        then. UNAVAILABLE when none leads, it was not done in time, or it is unknown whether Kafka has taken it.
+        Returns after Kafka has accepted the reassignment. Idempotent: partitions that are already being reassigned to the
+        same replicas, or already have them, are not submitted again. Errors: INVALID_ARGUMENT or NOT_FOUND when the
+        request is wrong. ABORTED, with nothing submitted, when a partition is already being reassigned to other replicas,
+        another submission is in progress, a throttle could not be set, or the planner is paused or in shadow mode.
+        UNAVAILABLE when no planner leads, the request timed out, or it is unknown whether Kafka accepted it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelReassignment(self, request, context):
-        """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
-        reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow; UNAVAILABLE.
+        """Cancels the reassignment of partitions and removes their throttles. Errors: NOT_FOUND when none of the partitions
+        is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode;
+        UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EstimateReassignment(self, request, context):
-        """Tells how long a reassignment would take, or which throttles it would need, and changes nothing. Takes some seconds.
+        """Estimates how long a reassignment would take, or which throttles it would need. Changes nothing. Takes some
+        seconds.
 
-        Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; INVALID_ARGUMENT, too, when nobody tells the sizes of logs: in
-        ZooKeeper mode, without bootstrap servers; ABORTED when a partition moves elsewhere; UNAVAILABLE.
+        Errors: INVALID_ARGUMENT or NOT_FOUND when the request is wrong; INVALID_ARGUMENT also when log sizes are not
+        available (ZooKeeper mode without bootstrap servers); ABORTED when a partition is already being reassigned to
+        other replicas; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StartCatchUp(self, request, context):
-        """Lets a broker that was bootstrapped, or was away, catch up under throttle: its replicas that are not in sync are
-        listed, the rates come from the headroom, and all goes when the last one is in sync. Idempotent.
+        """Throttles the catch-up of a broker that was bootstrapped or was offline. Idempotent.
 
-        It may be called before the broker starts. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+        The planner lists the broker's out-of-sync replicas as throttled replicas and derives the rates from the headroom.
+        It removes these throttles when the last replica is in sync. The call is also valid before the broker starts.
+        Errors: INVALID_ARGUMENT; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopCatchUp(self, request, context):
-        """Takes the throttles of a broker that catches up away; it goes on without. Errors: NOT_FOUND when it does not catch up
-        under throttle; INVALID_ARGUMENT; UNAVAILABLE.
+        """Ends the throttling of a catch-up; the broker continues to catch up unthrottled. Errors: NOT_FOUND when the broker
+        has no throttled catch-up; INVALID_ARGUMENT; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Pause(self, request, context):
-        """Lets the planner decide nothing until Resume, whoever leads; in place of a pause that stands. Idempotent.
+        """Pauses the planner until Resume and replaces the current pause. A change of leader does not end it. Idempotent.
 
-        A cycle in hand ends first. Overrides are kept and act when it is resumed; reassignments are not submitted meanwhile.
-        Errors: INVALID_ARGUMENT without a mode; UNAVAILABLE.
+        A cycle that is already running ends first. Overrides are kept and take effect after Resume. While paused,
+        SubmitReassignment is refused. Errors: INVALID_ARGUMENT without a mode; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Resume(self, request, context):
-        """Lets the planner decide again; a cycle starts at once. Idempotent. Errors: UNAVAILABLE.
+        """Ends the pause and starts a cycle at once. Idempotent. Errors: UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -331,8 +345,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
-    """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it.
-    The gateway answers the annotated routes over HTTP.
+    """The operators' API: overrides, pause, reassignments under throttle, catch-ups and the state of the cluster.
+
+    Any number of replicas may run. Every change requests a planner cycle at once and returns before that cycle runs,
+    except SubmitReassignment, which returns after Kafka has accepted the reassignment.
+    The gateway serves the annotated routes over HTTP.
     """
 
     @staticmethod

@@ -27,8 +27,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AdminServiceStub:
-    """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it.
-    The gateway answers the annotated routes over HTTP.
+    """The operators' API: overrides, pause, reassignments under throttle, catch-ups and the state of the cluster.
+
+    Any number of replicas may run. Every change requests a planner cycle at once and returns before that cycle runs,
+    except SubmitReassignment, which returns after Kafka has accepted the reassignment.
+    The gateway serves the annotated routes over HTTP.
     """
 
     @_typing.overload
@@ -38,137 +41,161 @@ class AdminServiceStub:
     ListOverrides: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListOverridesRequest, _admin_pb2.ListOverridesResponse]
     """Returns all overrides. Idempotent. Errors: UNAVAILABLE."""
     GetOverride: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetOverrideRequest, _admin_pb2.GetOverrideResponse]
-    """Returns one override. Idempotent. Errors: NOT_FOUND when none is set; INVALID_ARGUMENT."""
+    """Returns one override. Idempotent. Errors: NOT_FOUND when it is not set; INVALID_ARGUMENT."""
     SetOverride: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetOverrideRequest, _admin_pb2.SetOverrideResponse]
-    """Sets an override, in place of one that stands. Idempotent, but not with an etag: then only in place of that version.
-    Errors: INVALID_ARGUMENT when the rate, the broker id or the expire time is out of range; ABORTED when another
-    version stands, or none; UNAVAILABLE.
+    """Sets an override and replaces the current one. With an etag, it replaces only that version. Idempotent without an
+    etag; not idempotent with one.
+    Errors: INVALID_ARGUMENT when the rate, the broker id or the expire time is out of range; ABORTED when the current
+    version is not the etag's, or no override is set; UNAVAILABLE.
     """
     RemoveOverride: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemoveOverrideRequest, _admin_pb2.RemoveOverrideResponse]
-    """Removes an override; with an etag only that version. Errors: NOT_FOUND when none is set; ABORTED when another
-    version stands; INVALID_ARGUMENT; UNAVAILABLE.
+    """Removes an override. With an etag, it removes only that version. Errors: NOT_FOUND when no override is set;
+    ABORTED when the current version is not the etag's; INVALID_ARGUMENT; UNAVAILABLE.
     """
     ListAuditRecords: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListAuditRecordsRequest, _admin_pb2.ListAuditRecordsResponse]
-    """Returns the newest changes of overrides and of the pause, who made them and when; the last 1,000 are kept. What the
-    original program changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+    """Returns the newest changes to overrides and to the pause, with author and time. The store keeps the last 1,000.
+    Changes made by the original program (kafka-kit autothrottle) are not recorded. Idempotent. Errors:
+    INVALID_ARGUMENT; UNAVAILABLE.
     """
     RequestCycle: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RequestCycleRequest, _admin_pb2.RequestCycleResponse]
-    """Asks the leading planner for a cycle and returns at once. Idempotent. Errors: UNAVAILABLE when none leads."""
+    """Requests a cycle from the leading planner and returns at once. Idempotent. Errors: UNAVAILABLE when no planner
+    leads.
+    """
     GetClusterState: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetClusterStateRequest, _admin_pb2.GetClusterStateResponse]
-    """Returns who leads and since when, the last cycle, the overrides and the processes that run. Idempotent.
-    Errors: UNAVAILABLE when none leads.
+    """Returns the leader and the start of its term, the last cycle, the overrides and the running processes. Idempotent.
+    Errors: UNAVAILABLE when no planner leads.
     """
     ListReassignments: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListReassignmentsRequest, _admin_pb2.ListReassignmentsResponse]
-    """Returns what is being reassigned, by topic. Idempotent. Errors: UNAVAILABLE; DATA_LOSS when it cannot be read."""
+    """Returns the current reassignments by topic. Idempotent. Errors: UNAVAILABLE; DATA_LOSS when they cannot be read."""
     SubmitReassignment: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SubmitReassignmentRequest, _admin_pb2.SubmitReassignmentResponse]
-    """Sets the throttles of a reassignment and, once they stand, submits it to Kafka: no byte moves unthrottled.
+    """Sets the throttles of a reassignment and then submits it to Kafka, so that no byte is copied unthrottled.
 
-    Returns when Kafka has taken it. Idempotent: what is on its way to the same replicas, or there, is not submitted
-    again. Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere, another
-    reassignment is being submitted, a throttle could not be set, or it is paused or in shadow: nothing was submitted
-    then. UNAVAILABLE when none leads, it was not done in time, or it is unknown whether Kafka has taken it.
+    Returns after Kafka has accepted the reassignment. Idempotent: partitions that are already being reassigned to the
+    same replicas, or already have them, are not submitted again. Errors: INVALID_ARGUMENT or NOT_FOUND when the
+    request is wrong. ABORTED, with nothing submitted, when a partition is already being reassigned to other replicas,
+    another submission is in progress, a throttle could not be set, or the planner is paused or in shadow mode.
+    UNAVAILABLE when no planner leads, the request timed out, or it is unknown whether Kafka accepted it.
     """
     CancelReassignment: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelReassignmentRequest, _admin_pb2.CancelReassignmentResponse]
-    """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
-    reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow; UNAVAILABLE.
+    """Cancels the reassignment of partitions and removes their throttles. Errors: NOT_FOUND when none of the partitions
+    is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode;
+    UNAVAILABLE.
     """
     EstimateReassignment: _grpc.UnaryUnaryMultiCallable[_admin_pb2.EstimateReassignmentRequest, _admin_pb2.EstimateReassignmentResponse]
-    """Tells how long a reassignment would take, or which throttles it would need, and changes nothing. Takes some seconds.
+    """Estimates how long a reassignment would take, or which throttles it would need. Changes nothing. Takes some
+    seconds.
 
-    Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; INVALID_ARGUMENT, too, when nobody tells the sizes of logs: in
-    ZooKeeper mode, without bootstrap servers; ABORTED when a partition moves elsewhere; UNAVAILABLE.
+    Errors: INVALID_ARGUMENT or NOT_FOUND when the request is wrong; INVALID_ARGUMENT also when log sizes are not
+    available (ZooKeeper mode without bootstrap servers); ABORTED when a partition is already being reassigned to
+    other replicas; UNAVAILABLE.
     """
     StartCatchUp: _grpc.UnaryUnaryMultiCallable[_admin_pb2.StartCatchUpRequest, _admin_pb2.StartCatchUpResponse]
-    """Lets a broker that was bootstrapped, or was away, catch up under throttle: its replicas that are not in sync are
-    listed, the rates come from the headroom, and all goes when the last one is in sync. Idempotent.
+    """Throttles the catch-up of a broker that was bootstrapped or was offline. Idempotent.
 
-    It may be called before the broker starts. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+    The planner lists the broker's out-of-sync replicas as throttled replicas and derives the rates from the headroom.
+    It removes these throttles when the last replica is in sync. The call is also valid before the broker starts.
+    Errors: INVALID_ARGUMENT; UNAVAILABLE.
     """
     StopCatchUp: _grpc.UnaryUnaryMultiCallable[_admin_pb2.StopCatchUpRequest, _admin_pb2.StopCatchUpResponse]
-    """Takes the throttles of a broker that catches up away; it goes on without. Errors: NOT_FOUND when it does not catch up
-    under throttle; INVALID_ARGUMENT; UNAVAILABLE.
+    """Ends the throttling of a catch-up; the broker continues to catch up unthrottled. Errors: NOT_FOUND when the broker
+    has no throttled catch-up; INVALID_ARGUMENT; UNAVAILABLE.
     """
     Pause: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseRequest, _admin_pb2.PauseResponse]
-    """Lets the planner decide nothing until Resume, whoever leads; in place of a pause that stands. Idempotent.
+    """Pauses the planner until Resume and replaces the current pause. A change of leader does not end it. Idempotent.
 
-    A cycle in hand ends first. Overrides are kept and act when it is resumed; reassignments are not submitted meanwhile.
-    Errors: INVALID_ARGUMENT without a mode; UNAVAILABLE.
+    A cycle that is already running ends first. Overrides are kept and take effect after Resume. While paused,
+    SubmitReassignment is refused. Errors: INVALID_ARGUMENT without a mode; UNAVAILABLE.
     """
     Resume: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeRequest, _admin_pb2.ResumeResponse]
-    """Lets the planner decide again; a cycle starts at once. Idempotent. Errors: UNAVAILABLE."""
+    """Ends the pause and starts a cycle at once. Idempotent. Errors: UNAVAILABLE."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
-    """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it.
-    The gateway answers the annotated routes over HTTP.
+    """The operators' API: overrides, pause, reassignments under throttle, catch-ups and the state of the cluster.
+
+    Any number of replicas may run. Every change requests a planner cycle at once and returns before that cycle runs,
+    except SubmitReassignment, which returns after Kafka has accepted the reassignment.
+    The gateway serves the annotated routes over HTTP.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListOverrides: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListOverridesRequest, _admin_pb2.ListOverridesResponse]  # type: ignore[assignment]
     """Returns all overrides. Idempotent. Errors: UNAVAILABLE."""
     GetOverride: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetOverrideRequest, _admin_pb2.GetOverrideResponse]  # type: ignore[assignment]
-    """Returns one override. Idempotent. Errors: NOT_FOUND when none is set; INVALID_ARGUMENT."""
+    """Returns one override. Idempotent. Errors: NOT_FOUND when it is not set; INVALID_ARGUMENT."""
     SetOverride: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetOverrideRequest, _admin_pb2.SetOverrideResponse]  # type: ignore[assignment]
-    """Sets an override, in place of one that stands. Idempotent, but not with an etag: then only in place of that version.
-    Errors: INVALID_ARGUMENT when the rate, the broker id or the expire time is out of range; ABORTED when another
-    version stands, or none; UNAVAILABLE.
+    """Sets an override and replaces the current one. With an etag, it replaces only that version. Idempotent without an
+    etag; not idempotent with one.
+    Errors: INVALID_ARGUMENT when the rate, the broker id or the expire time is out of range; ABORTED when the current
+    version is not the etag's, or no override is set; UNAVAILABLE.
     """
     RemoveOverride: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemoveOverrideRequest, _admin_pb2.RemoveOverrideResponse]  # type: ignore[assignment]
-    """Removes an override; with an etag only that version. Errors: NOT_FOUND when none is set; ABORTED when another
-    version stands; INVALID_ARGUMENT; UNAVAILABLE.
+    """Removes an override. With an etag, it removes only that version. Errors: NOT_FOUND when no override is set;
+    ABORTED when the current version is not the etag's; INVALID_ARGUMENT; UNAVAILABLE.
     """
     ListAuditRecords: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListAuditRecordsRequest, _admin_pb2.ListAuditRecordsResponse]  # type: ignore[assignment]
-    """Returns the newest changes of overrides and of the pause, who made them and when; the last 1,000 are kept. What the
-    original program changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+    """Returns the newest changes to overrides and to the pause, with author and time. The store keeps the last 1,000.
+    Changes made by the original program (kafka-kit autothrottle) are not recorded. Idempotent. Errors:
+    INVALID_ARGUMENT; UNAVAILABLE.
     """
     RequestCycle: _aio.UnaryUnaryMultiCallable[_admin_pb2.RequestCycleRequest, _admin_pb2.RequestCycleResponse]  # type: ignore[assignment]
-    """Asks the leading planner for a cycle and returns at once. Idempotent. Errors: UNAVAILABLE when none leads."""
+    """Requests a cycle from the leading planner and returns at once. Idempotent. Errors: UNAVAILABLE when no planner
+    leads.
+    """
     GetClusterState: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetClusterStateRequest, _admin_pb2.GetClusterStateResponse]  # type: ignore[assignment]
-    """Returns who leads and since when, the last cycle, the overrides and the processes that run. Idempotent.
-    Errors: UNAVAILABLE when none leads.
+    """Returns the leader and the start of its term, the last cycle, the overrides and the running processes. Idempotent.
+    Errors: UNAVAILABLE when no planner leads.
     """
     ListReassignments: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListReassignmentsRequest, _admin_pb2.ListReassignmentsResponse]  # type: ignore[assignment]
-    """Returns what is being reassigned, by topic. Idempotent. Errors: UNAVAILABLE; DATA_LOSS when it cannot be read."""
+    """Returns the current reassignments by topic. Idempotent. Errors: UNAVAILABLE; DATA_LOSS when they cannot be read."""
     SubmitReassignment: _aio.UnaryUnaryMultiCallable[_admin_pb2.SubmitReassignmentRequest, _admin_pb2.SubmitReassignmentResponse]  # type: ignore[assignment]
-    """Sets the throttles of a reassignment and, once they stand, submits it to Kafka: no byte moves unthrottled.
+    """Sets the throttles of a reassignment and then submits it to Kafka, so that no byte is copied unthrottled.
 
-    Returns when Kafka has taken it. Idempotent: what is on its way to the same replicas, or there, is not submitted
-    again. Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere, another
-    reassignment is being submitted, a throttle could not be set, or it is paused or in shadow: nothing was submitted
-    then. UNAVAILABLE when none leads, it was not done in time, or it is unknown whether Kafka has taken it.
+    Returns after Kafka has accepted the reassignment. Idempotent: partitions that are already being reassigned to the
+    same replicas, or already have them, are not submitted again. Errors: INVALID_ARGUMENT or NOT_FOUND when the
+    request is wrong. ABORTED, with nothing submitted, when a partition is already being reassigned to other replicas,
+    another submission is in progress, a throttle could not be set, or the planner is paused or in shadow mode.
+    UNAVAILABLE when no planner leads, the request timed out, or it is unknown whether Kafka accepted it.
     """
     CancelReassignment: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelReassignmentRequest, _admin_pb2.CancelReassignmentResponse]  # type: ignore[assignment]
-    """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
-    reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow; UNAVAILABLE.
+    """Cancels the reassignment of partitions and removes their throttles. Errors: NOT_FOUND when none of the partitions
+    is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode;
+    UNAVAILABLE.
     """
     EstimateReassignment: _aio.UnaryUnaryMultiCallable[_admin_pb2.EstimateReassignmentRequest, _admin_pb2.EstimateReassignmentResponse]  # type: ignore[assignment]
-    """Tells how long a reassignment would take, or which throttles it would need, and changes nothing. Takes some seconds.
+    """Estimates how long a reassignment would take, or which throttles it would need. Changes nothing. Takes some
+    seconds.
 
-    Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; INVALID_ARGUMENT, too, when nobody tells the sizes of logs: in
-    ZooKeeper mode, without bootstrap servers; ABORTED when a partition moves elsewhere; UNAVAILABLE.
+    Errors: INVALID_ARGUMENT or NOT_FOUND when the request is wrong; INVALID_ARGUMENT also when log sizes are not
+    available (ZooKeeper mode without bootstrap servers); ABORTED when a partition is already being reassigned to
+    other replicas; UNAVAILABLE.
     """
     StartCatchUp: _aio.UnaryUnaryMultiCallable[_admin_pb2.StartCatchUpRequest, _admin_pb2.StartCatchUpResponse]  # type: ignore[assignment]
-    """Lets a broker that was bootstrapped, or was away, catch up under throttle: its replicas that are not in sync are
-    listed, the rates come from the headroom, and all goes when the last one is in sync. Idempotent.
+    """Throttles the catch-up of a broker that was bootstrapped or was offline. Idempotent.
 
-    It may be called before the broker starts. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+    The planner lists the broker's out-of-sync replicas as throttled replicas and derives the rates from the headroom.
+    It removes these throttles when the last replica is in sync. The call is also valid before the broker starts.
+    Errors: INVALID_ARGUMENT; UNAVAILABLE.
     """
     StopCatchUp: _aio.UnaryUnaryMultiCallable[_admin_pb2.StopCatchUpRequest, _admin_pb2.StopCatchUpResponse]  # type: ignore[assignment]
-    """Takes the throttles of a broker that catches up away; it goes on without. Errors: NOT_FOUND when it does not catch up
-    under throttle; INVALID_ARGUMENT; UNAVAILABLE.
+    """Ends the throttling of a catch-up; the broker continues to catch up unthrottled. Errors: NOT_FOUND when the broker
+    has no throttled catch-up; INVALID_ARGUMENT; UNAVAILABLE.
     """
     Pause: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseRequest, _admin_pb2.PauseResponse]  # type: ignore[assignment]
-    """Lets the planner decide nothing until Resume, whoever leads; in place of a pause that stands. Idempotent.
+    """Pauses the planner until Resume and replaces the current pause. A change of leader does not end it. Idempotent.
 
-    A cycle in hand ends first. Overrides are kept and act when it is resumed; reassignments are not submitted meanwhile.
-    Errors: INVALID_ARGUMENT without a mode; UNAVAILABLE.
+    A cycle that is already running ends first. Overrides are kept and take effect after Resume. While paused,
+    SubmitReassignment is refused. Errors: INVALID_ARGUMENT without a mode; UNAVAILABLE.
     """
     Resume: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeRequest, _admin_pb2.ResumeResponse]  # type: ignore[assignment]
-    """Lets the planner decide again; a cycle starts at once. Idempotent. Errors: UNAVAILABLE."""
+    """Ends the pause and starts a cycle at once. Idempotent. Errors: UNAVAILABLE."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What operators call. Any number of replicas; every change starts a cycle at once and none waits for it.
-    The gateway answers the annotated routes over HTTP.
+    """The operators' API: overrides, pause, reassignments under throttle, catch-ups and the state of the cluster.
+
+    Any number of replicas may run. Every change requests a planner cycle at once and returns before that cycle runs,
+    except SubmitReassignment, which returns after Kafka has accepted the reassignment.
+    The gateway serves the annotated routes over HTTP.
     """
 
     @_abc_1.abstractmethod
@@ -185,7 +212,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetOverrideRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetOverrideResponse, _abc.Awaitable[_admin_pb2.GetOverrideResponse]]:
-        """Returns one override. Idempotent. Errors: NOT_FOUND when none is set; INVALID_ARGUMENT."""
+        """Returns one override. Idempotent. Errors: NOT_FOUND when it is not set; INVALID_ARGUMENT."""
 
     @_abc_1.abstractmethod
     def SetOverride(
@@ -193,9 +220,10 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.SetOverrideRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SetOverrideResponse, _abc.Awaitable[_admin_pb2.SetOverrideResponse]]:
-        """Sets an override, in place of one that stands. Idempotent, but not with an etag: then only in place of that version.
-        Errors: INVALID_ARGUMENT when the rate, the broker id or the expire time is out of range; ABORTED when another
-        version stands, or none; UNAVAILABLE.
+        """Sets an override and replaces the current one. With an etag, it replaces only that version. Idempotent without an
+        etag; not idempotent with one.
+        Errors: INVALID_ARGUMENT when the rate, the broker id or the expire time is out of range; ABORTED when the current
+        version is not the etag's, or no override is set; UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod
@@ -204,8 +232,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RemoveOverrideRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RemoveOverrideResponse, _abc.Awaitable[_admin_pb2.RemoveOverrideResponse]]:
-        """Removes an override; with an etag only that version. Errors: NOT_FOUND when none is set; ABORTED when another
-        version stands; INVALID_ARGUMENT; UNAVAILABLE.
+        """Removes an override. With an etag, it removes only that version. Errors: NOT_FOUND when no override is set;
+        ABORTED when the current version is not the etag's; INVALID_ARGUMENT; UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod
@@ -214,8 +242,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListAuditRecordsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListAuditRecordsResponse, _abc.Awaitable[_admin_pb2.ListAuditRecordsResponse]]:
-        """Returns the newest changes of overrides and of the pause, who made them and when; the last 1,000 are kept. What the
-        original program changes is not among them. Idempotent. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+        """Returns the newest changes to overrides and to the pause, with author and time. The store keeps the last 1,000.
+        Changes made by the original program (kafka-kit autothrottle) are not recorded. Idempotent. Errors:
+        INVALID_ARGUMENT; UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod
@@ -224,7 +253,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RequestCycleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RequestCycleResponse, _abc.Awaitable[_admin_pb2.RequestCycleResponse]]:
-        """Asks the leading planner for a cycle and returns at once. Idempotent. Errors: UNAVAILABLE when none leads."""
+        """Requests a cycle from the leading planner and returns at once. Idempotent. Errors: UNAVAILABLE when no planner
+        leads.
+        """
 
     @_abc_1.abstractmethod
     def GetClusterState(
@@ -232,8 +263,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetClusterStateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetClusterStateResponse, _abc.Awaitable[_admin_pb2.GetClusterStateResponse]]:
-        """Returns who leads and since when, the last cycle, the overrides and the processes that run. Idempotent.
-        Errors: UNAVAILABLE when none leads.
+        """Returns the leader and the start of its term, the last cycle, the overrides and the running processes. Idempotent.
+        Errors: UNAVAILABLE when no planner leads.
         """
 
     @_abc_1.abstractmethod
@@ -242,7 +273,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListReassignmentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListReassignmentsResponse, _abc.Awaitable[_admin_pb2.ListReassignmentsResponse]]:
-        """Returns what is being reassigned, by topic. Idempotent. Errors: UNAVAILABLE; DATA_LOSS when it cannot be read."""
+        """Returns the current reassignments by topic. Idempotent. Errors: UNAVAILABLE; DATA_LOSS when they cannot be read."""
 
     @_abc_1.abstractmethod
     def SubmitReassignment(
@@ -250,12 +281,13 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.SubmitReassignmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SubmitReassignmentResponse, _abc.Awaitable[_admin_pb2.SubmitReassignmentResponse]]:
-        """Sets the throttles of a reassignment and, once they stand, submits it to Kafka: no byte moves unthrottled.
+        """Sets the throttles of a reassignment and then submits it to Kafka, so that no byte is copied unthrottled.
 
-        Returns when Kafka has taken it. Idempotent: what is on its way to the same replicas, or there, is not submitted
-        again. Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; ABORTED when a partition moves elsewhere, another
-        reassignment is being submitted, a throttle could not be set, or it is paused or in shadow: nothing was submitted
-        then. UNAVAILABLE when none leads, it was not done in time, or it is unknown whether Kafka has taken it.
+        Returns after Kafka has accepted the reassignment. Idempotent: partitions that are already being reassigned to the
+        same replicas, or already have them, are not submitted again. Errors: INVALID_ARGUMENT or NOT_FOUND when the
+        request is wrong. ABORTED, with nothing submitted, when a partition is already being reassigned to other replicas,
+        another submission is in progress, a throttle could not be set, or the planner is paused or in shadow mode.
+        UNAVAILABLE when no planner leads, the request timed out, or it is unknown whether Kafka accepted it.
         """
 
     @_abc_1.abstractmethod
@@ -264,8 +296,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.CancelReassignmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.CancelReassignmentResponse, _abc.Awaitable[_admin_pb2.CancelReassignmentResponse]]:
-        """Cancels the reassignment of partitions; their throttles go with it. Errors: NOT_FOUND when none of them is being
-        reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow; UNAVAILABLE.
+        """Cancels the reassignment of partitions and removes their throttles. Errors: NOT_FOUND when none of the partitions
+        is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments; ABORTED in shadow mode;
+        UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod
@@ -274,10 +307,12 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.EstimateReassignmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.EstimateReassignmentResponse, _abc.Awaitable[_admin_pb2.EstimateReassignmentResponse]]:
-        """Tells how long a reassignment would take, or which throttles it would need, and changes nothing. Takes some seconds.
+        """Estimates how long a reassignment would take, or which throttles it would need. Changes nothing. Takes some
+        seconds.
 
-        Errors: INVALID_ARGUMENT, NOT_FOUND when it is wrong; INVALID_ARGUMENT, too, when nobody tells the sizes of logs: in
-        ZooKeeper mode, without bootstrap servers; ABORTED when a partition moves elsewhere; UNAVAILABLE.
+        Errors: INVALID_ARGUMENT or NOT_FOUND when the request is wrong; INVALID_ARGUMENT also when log sizes are not
+        available (ZooKeeper mode without bootstrap servers); ABORTED when a partition is already being reassigned to
+        other replicas; UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod
@@ -286,10 +321,11 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.StartCatchUpRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.StartCatchUpResponse, _abc.Awaitable[_admin_pb2.StartCatchUpResponse]]:
-        """Lets a broker that was bootstrapped, or was away, catch up under throttle: its replicas that are not in sync are
-        listed, the rates come from the headroom, and all goes when the last one is in sync. Idempotent.
+        """Throttles the catch-up of a broker that was bootstrapped or was offline. Idempotent.
 
-        It may be called before the broker starts. Errors: INVALID_ARGUMENT; UNAVAILABLE.
+        The planner lists the broker's out-of-sync replicas as throttled replicas and derives the rates from the headroom.
+        It removes these throttles when the last replica is in sync. The call is also valid before the broker starts.
+        Errors: INVALID_ARGUMENT; UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod
@@ -298,8 +334,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.StopCatchUpRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.StopCatchUpResponse, _abc.Awaitable[_admin_pb2.StopCatchUpResponse]]:
-        """Takes the throttles of a broker that catches up away; it goes on without. Errors: NOT_FOUND when it does not catch up
-        under throttle; INVALID_ARGUMENT; UNAVAILABLE.
+        """Ends the throttling of a catch-up; the broker continues to catch up unthrottled. Errors: NOT_FOUND when the broker
+        has no throttled catch-up; INVALID_ARGUMENT; UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod
@@ -308,10 +344,10 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.PauseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PauseResponse, _abc.Awaitable[_admin_pb2.PauseResponse]]:
-        """Lets the planner decide nothing until Resume, whoever leads; in place of a pause that stands. Idempotent.
+        """Pauses the planner until Resume and replaces the current pause. A change of leader does not end it. Idempotent.
 
-        A cycle in hand ends first. Overrides are kept and act when it is resumed; reassignments are not submitted meanwhile.
-        Errors: INVALID_ARGUMENT without a mode; UNAVAILABLE.
+        A cycle that is already running ends first. Overrides are kept and take effect after Resume. While paused,
+        SubmitReassignment is refused. Errors: INVALID_ARGUMENT without a mode; UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod
@@ -320,6 +356,6 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ResumeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ResumeResponse, _abc.Awaitable[_admin_pb2.ResumeResponse]]:
-        """Lets the planner decide again; a cycle starts at once. Idempotent. Errors: UNAVAILABLE."""
+        """Ends the pause and starts a cycle at once. Idempotent. Errors: UNAVAILABLE."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -20,49 +20,43 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class AlterReassignmentsRequest(_message.Message):
-    """Which partitions to move, and which to leave where they are."""
+class SubmitReassignmentsRequest(_message.Message):
+    """Request to submit reassignments."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FENCE_FIELD_NUMBER: _builtins.int
-    START_FIELD_NUMBER: _builtins.int
-    CANCEL_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     fence: _builtins.int
-    """The fence of the term that decided it, > 0."""
+    """The fence of the term that made the decision, > 0."""
     @_builtins.property
-    def start(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
-        """Those to start."""
-
-    @_builtins.property
-    def cancel(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TopicPartition]:
-        """Those to cancel."""
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
+        """The partitions and their target replicas, each partition once."""
 
     def __init__(
         self,
         *,
         fence: _builtins.int = ...,
-        start: _abc.Iterable[_types_pb2.PartitionTarget] | None = ...,
-        cancel: _abc.Iterable[_types_pb2.TopicPartition] | None = ...,
+        partitions: _abc.Iterable[_types_pb2.PartitionTarget] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "fence", b"fence", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AlterReassignmentsRequest: _TypeAlias = AlterReassignmentsRequest  # noqa: Y015
+Global___SubmitReassignmentsRequest: _TypeAlias = SubmitReassignmentsRequest  # noqa: Y015
 
 @_typing.final
-class AlterReassignmentsResponse(_message.Message):
-    """What became of it."""
+class SubmitReassignmentsResponse(_message.Message):
+    """The result of submitting reassignments."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REFUSED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
-        """Partitions that Kafka did not take."""
+        """Partitions that Kafka refused."""
 
     def __init__(
         self,
@@ -75,21 +69,73 @@ class AlterReassignmentsResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AlterReassignmentsResponse: _TypeAlias = AlterReassignmentsResponse  # noqa: Y015
+Global___SubmitReassignmentsResponse: _TypeAlias = SubmitReassignmentsResponse  # noqa: Y015
+
+@_typing.final
+class CancelReassignmentsRequest(_message.Message):
+    """Request to cancel reassignments."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FENCE_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    fence: _builtins.int
+    """The fence of the term that made the decision, > 0."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TopicPartition]:
+        """The partitions whose reassignment to cancel, each once."""
+
+    def __init__(
+        self,
+        *,
+        fence: _builtins.int = ...,
+        partitions: _abc.Iterable[_types_pb2.TopicPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelReassignmentsRequest: _TypeAlias = CancelReassignmentsRequest  # noqa: Y015
+
+@_typing.final
+class CancelReassignmentsResponse(_message.Message):
+    """The result of cancelling reassignments."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
+        """Partitions that Kafka refused."""
+
+    def __init__(
+        self,
+        *,
+        refused: _abc.Iterable[_types_pb2.PartitionRefusal] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelReassignmentsResponse: _TypeAlias = CancelReassignmentsResponse  # noqa: Y015
 
 @_typing.final
 class ApplyRequest(_message.Message):
-    """What to do."""
+    """Request to carry out changes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FENCE_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     fence: _builtins.int
-    """The fence of the term that decided it, > 0."""
+    """The fence of the term that made the decision, > 0."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]:
-        """In the order in which they should take effect."""
+        """The changes, in the order in which they should take effect."""
 
     def __init__(
         self,
@@ -118,11 +164,11 @@ class Change(_message.Message):
     """`brokers/<id>` or `topics/<name>`."""
     @_builtins.property
     def edits(self) -> _containers.RepeatedCompositeFieldContainer[Global___Edit]:
-        """May be empty: then only the ledger changes."""
+        """The edits; empty: only the ledger changes."""
 
     @_builtins.property
     def ledger(self) -> _types_pb2.LedgerEntry:
-        """What the ledger says afterwards; absent: nothing on the resource is autothrottle's."""
+        """The ledger entry after the change. Absent: autothrottle owns no key of the resource afterwards."""
 
     def __init__(
         self,
@@ -141,7 +187,7 @@ Global___Change: _TypeAlias = Change  # noqa: Y015
 
 @_typing.final
 class Edit(_message.Message):
-    """One key's new value."""
+    """The new value of one config key."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -151,9 +197,9 @@ class Edit(_message.Message):
     key: _builtins.str
     """One of the four throttle keys."""
     expected: _builtins.str
-    """What stood when this was decided; absent: nothing. Anything else by now refuses the change."""
+    """The value when the planner decided; absent: not set. If the current value differs, the change is refused."""
     value: _builtins.str
-    """What shall stand; absent: the key goes."""
+    """The new value. Absent: delete the key."""
     def __init__(
         self,
         *,
@@ -178,14 +224,14 @@ Global___Edit: _TypeAlias = Edit  # noqa: Y015
 
 @_typing.final
 class ApplyResponse(_message.Message):
-    """One outcome for each change, in their order."""
+    """The results of the changes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     OUTCOMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Outcome]:
-        """The outcomes."""
+        """One outcome for each change, in request order."""
 
     def __init__(
         self,

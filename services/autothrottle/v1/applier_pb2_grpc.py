@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ApplierServiceStub:
-    """Carries out config changes on behalf of the leading planner. Stateless; any number of replicas.
+    """Carries out config changes and reassignments on behalf of the leading planner. Stateless; any number of replicas.
     """
 
     def __init__(self, channel):
@@ -40,33 +40,49 @@ class ApplierServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_applier__pb2.ApplyRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_applier__pb2.ApplyResponse.FromString,
                 _registered_method=True)
-        self.AlterReassignments = channel.unary_unary(
-                '/autothrottle.v1.ApplierService/AlterReassignments',
-                request_serializer=autothrottle_dot_v1_dot_applier__pb2.AlterReassignmentsRequest.SerializeToString,
-                response_deserializer=autothrottle_dot_v1_dot_applier__pb2.AlterReassignmentsResponse.FromString,
+        self.SubmitReassignments = channel.unary_unary(
+                '/autothrottle.v1.ApplierService/SubmitReassignments',
+                request_serializer=autothrottle_dot_v1_dot_applier__pb2.SubmitReassignmentsRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_applier__pb2.SubmitReassignmentsResponse.FromString,
+                _registered_method=True)
+        self.CancelReassignments = channel.unary_unary(
+                '/autothrottle.v1.ApplierService/CancelReassignments',
+                request_serializer=autothrottle_dot_v1_dot_applier__pb2.CancelReassignmentsRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_applier__pb2.CancelReassignmentsResponse.FromString,
                 _registered_method=True)
 
 
 class ApplierServiceServicer:
-    """Carries out config changes on behalf of the leading planner. Stateless; any number of replicas.
+    """Carries out config changes and reassignments on behalf of the leading planner. Stateless; any number of replicas.
     """
 
     def Apply(self, request, context):
-        """Carries out changes: each resource's edits, the brokers' notification and the ledger together or not at all.
+        """Carries out changes. For each resource, the edits, the brokers' notification and the ledger change atomically.
 
-        Safe to repeat: what stands already is UNCHANGED. Errors: FAILED_PRECONDITION when the term is over (nothing more was
-        written); UNAVAILABLE when nothing could be tried. What is refused for one resource is an outcome, not an error.
+        Safe to repeat: a change that is already in place ends as UNCHANGED. A change that is refused for one resource is
+        an outcome, not an error. Errors: FAILED_PRECONDITION when the term is over (the remaining changes were not
+        written); UNAVAILABLE when no change could be tried.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def AlterReassignments(self, request, context):
-        """Starts reassignments of partitions, or cancels them; what Kafka refuses for one partition is no error.
+    def SubmitReassignments(self, request, context):
+        """Submits reassignments to Kafka. A partition that Kafka refuses is not an error.
 
-        Safe to repeat. Errors: FAILED_PRECONDITION when the term is over and ABORTED when another reassignment is in the
-        way (nothing was done); INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE when it is unknown whether it
-        was done.
+        Safe to repeat. Errors: FAILED_PRECONDITION when the term is over, and ABORTED when another reassignment is in the
+        way: nothing was done. INVALID_ARGUMENT when the request is too large for the backend. UNAVAILABLE when it is unknown
+        whether the request took effect.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelReassignments(self, request, context):
+        """Cancels the reassignments of partitions. A partition that Kafka refuses is not an error.
+
+        Not idempotent: a repeated call finds no reassignment. Errors: FAILED_PRECONDITION when the term is over: nothing was
+        done. INVALID_ARGUMENT when the backend cannot cancel. UNAVAILABLE when it is unknown whether the request took effect.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -80,10 +96,15 @@ def add_ApplierServiceServicer_to_server(servicer, server):
                     request_deserializer=autothrottle_dot_v1_dot_applier__pb2.ApplyRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_applier__pb2.ApplyResponse.SerializeToString,
             ),
-            'AlterReassignments': grpc.unary_unary_rpc_method_handler(
-                    servicer.AlterReassignments,
-                    request_deserializer=autothrottle_dot_v1_dot_applier__pb2.AlterReassignmentsRequest.FromString,
-                    response_serializer=autothrottle_dot_v1_dot_applier__pb2.AlterReassignmentsResponse.SerializeToString,
+            'SubmitReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.SubmitReassignments,
+                    request_deserializer=autothrottle_dot_v1_dot_applier__pb2.SubmitReassignmentsRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_applier__pb2.SubmitReassignmentsResponse.SerializeToString,
+            ),
+            'CancelReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelReassignments,
+                    request_deserializer=autothrottle_dot_v1_dot_applier__pb2.CancelReassignmentsRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_applier__pb2.CancelReassignmentsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -94,7 +115,7 @@ def add_ApplierServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ApplierService:
-    """Carries out config changes on behalf of the leading planner. Stateless; any number of replicas.
+    """Carries out config changes and reassignments on behalf of the leading planner. Stateless; any number of replicas.
     """
 
     @staticmethod
@@ -125,7 +146,7 @@ class ApplierService:
             _registered_method=True)
 
     @staticmethod
-    def AlterReassignments(request,
+    def SubmitReassignments(request,
             target,
             options=(),
             channel_credentials=None,
@@ -138,9 +159,36 @@ class ApplierService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/autothrottle.v1.ApplierService/AlterReassignments',
-            autothrottle_dot_v1_dot_applier__pb2.AlterReassignmentsRequest.SerializeToString,
-            autothrottle_dot_v1_dot_applier__pb2.AlterReassignmentsResponse.FromString,
+            '/autothrottle.v1.ApplierService/SubmitReassignments',
+            autothrottle_dot_v1_dot_applier__pb2.SubmitReassignmentsRequest.SerializeToString,
+            autothrottle_dot_v1_dot_applier__pb2.SubmitReassignmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.ApplierService/CancelReassignments',
+            autothrottle_dot_v1_dot_applier__pb2.CancelReassignmentsRequest.SerializeToString,
+            autothrottle_dot_v1_dot_applier__pb2.CancelReassignmentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

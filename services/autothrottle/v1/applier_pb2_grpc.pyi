@@ -27,47 +27,61 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ApplierServiceStub:
-    """Carries out config changes on behalf of the leading planner. Stateless; any number of replicas."""
+    """Carries out config changes and reassignments on behalf of the leading planner. Stateless; any number of replicas."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ApplierServiceAsyncStub: ...
     Apply: _grpc.UnaryUnaryMultiCallable[_applier_pb2.ApplyRequest, _applier_pb2.ApplyResponse]
-    """Carries out changes: each resource's edits, the brokers' notification and the ledger together or not at all.
+    """Carries out changes. For each resource, the edits, the brokers' notification and the ledger change atomically.
 
-    Safe to repeat: what stands already is UNCHANGED. Errors: FAILED_PRECONDITION when the term is over (nothing more was
-    written); UNAVAILABLE when nothing could be tried. What is refused for one resource is an outcome, not an error.
+    Safe to repeat: a change that is already in place ends as UNCHANGED. A change that is refused for one resource is
+    an outcome, not an error. Errors: FAILED_PRECONDITION when the term is over (the remaining changes were not
+    written); UNAVAILABLE when no change could be tried.
     """
-    AlterReassignments: _grpc.UnaryUnaryMultiCallable[_applier_pb2.AlterReassignmentsRequest, _applier_pb2.AlterReassignmentsResponse]
-    """Starts reassignments of partitions, or cancels them; what Kafka refuses for one partition is no error.
+    SubmitReassignments: _grpc.UnaryUnaryMultiCallable[_applier_pb2.SubmitReassignmentsRequest, _applier_pb2.SubmitReassignmentsResponse]
+    """Submits reassignments to Kafka. A partition that Kafka refuses is not an error.
 
-    Safe to repeat. Errors: FAILED_PRECONDITION when the term is over and ABORTED when another reassignment is in the
-    way (nothing was done); INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE when it is unknown whether it
-    was done.
+    Safe to repeat. Errors: FAILED_PRECONDITION when the term is over, and ABORTED when another reassignment is in the
+    way: nothing was done. INVALID_ARGUMENT when the request is too large for the backend. UNAVAILABLE when it is unknown
+    whether the request took effect.
+    """
+    CancelReassignments: _grpc.UnaryUnaryMultiCallable[_applier_pb2.CancelReassignmentsRequest, _applier_pb2.CancelReassignmentsResponse]
+    """Cancels the reassignments of partitions. A partition that Kafka refuses is not an error.
+
+    Not idempotent: a repeated call finds no reassignment. Errors: FAILED_PRECONDITION when the term is over: nothing was
+    done. INVALID_ARGUMENT when the backend cannot cancel. UNAVAILABLE when it is unknown whether the request took effect.
     """
 
 @_typing.type_check_only
 class ApplierServiceAsyncStub(ApplierServiceStub):
-    """Carries out config changes on behalf of the leading planner. Stateless; any number of replicas."""
+    """Carries out config changes and reassignments on behalf of the leading planner. Stateless; any number of replicas."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Apply: _aio.UnaryUnaryMultiCallable[_applier_pb2.ApplyRequest, _applier_pb2.ApplyResponse]  # type: ignore[assignment]
-    """Carries out changes: each resource's edits, the brokers' notification and the ledger together or not at all.
+    """Carries out changes. For each resource, the edits, the brokers' notification and the ledger change atomically.
 
-    Safe to repeat: what stands already is UNCHANGED. Errors: FAILED_PRECONDITION when the term is over (nothing more was
-    written); UNAVAILABLE when nothing could be tried. What is refused for one resource is an outcome, not an error.
+    Safe to repeat: a change that is already in place ends as UNCHANGED. A change that is refused for one resource is
+    an outcome, not an error. Errors: FAILED_PRECONDITION when the term is over (the remaining changes were not
+    written); UNAVAILABLE when no change could be tried.
     """
-    AlterReassignments: _aio.UnaryUnaryMultiCallable[_applier_pb2.AlterReassignmentsRequest, _applier_pb2.AlterReassignmentsResponse]  # type: ignore[assignment]
-    """Starts reassignments of partitions, or cancels them; what Kafka refuses for one partition is no error.
+    SubmitReassignments: _aio.UnaryUnaryMultiCallable[_applier_pb2.SubmitReassignmentsRequest, _applier_pb2.SubmitReassignmentsResponse]  # type: ignore[assignment]
+    """Submits reassignments to Kafka. A partition that Kafka refuses is not an error.
 
-    Safe to repeat. Errors: FAILED_PRECONDITION when the term is over and ABORTED when another reassignment is in the
-    way (nothing was done); INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE when it is unknown whether it
-    was done.
+    Safe to repeat. Errors: FAILED_PRECONDITION when the term is over, and ABORTED when another reassignment is in the
+    way: nothing was done. INVALID_ARGUMENT when the request is too large for the backend. UNAVAILABLE when it is unknown
+    whether the request took effect.
+    """
+    CancelReassignments: _aio.UnaryUnaryMultiCallable[_applier_pb2.CancelReassignmentsRequest, _applier_pb2.CancelReassignmentsResponse]  # type: ignore[assignment]
+    """Cancels the reassignments of partitions. A partition that Kafka refuses is not an error.
+
+    Not idempotent: a repeated call finds no reassignment. Errors: FAILED_PRECONDITION when the term is over: nothing was
+    done. INVALID_ARGUMENT when the backend cannot cancel. UNAVAILABLE when it is unknown whether the request took effect.
     """
 
 class ApplierServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Carries out config changes on behalf of the leading planner. Stateless; any number of replicas."""
+    """Carries out config changes and reassignments on behalf of the leading planner. Stateless; any number of replicas."""
 
     @_abc_1.abstractmethod
     def Apply(
@@ -75,23 +89,36 @@ class ApplierServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _applier_pb2.ApplyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_applier_pb2.ApplyResponse, _abc.Awaitable[_applier_pb2.ApplyResponse]]:
-        """Carries out changes: each resource's edits, the brokers' notification and the ledger together or not at all.
+        """Carries out changes. For each resource, the edits, the brokers' notification and the ledger change atomically.
 
-        Safe to repeat: what stands already is UNCHANGED. Errors: FAILED_PRECONDITION when the term is over (nothing more was
-        written); UNAVAILABLE when nothing could be tried. What is refused for one resource is an outcome, not an error.
+        Safe to repeat: a change that is already in place ends as UNCHANGED. A change that is refused for one resource is
+        an outcome, not an error. Errors: FAILED_PRECONDITION when the term is over (the remaining changes were not
+        written); UNAVAILABLE when no change could be tried.
         """
 
     @_abc_1.abstractmethod
-    def AlterReassignments(
+    def SubmitReassignments(
         self,
-        request: _applier_pb2.AlterReassignmentsRequest,
+        request: _applier_pb2.SubmitReassignmentsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_applier_pb2.AlterReassignmentsResponse, _abc.Awaitable[_applier_pb2.AlterReassignmentsResponse]]:
-        """Starts reassignments of partitions, or cancels them; what Kafka refuses for one partition is no error.
+    ) -> _typing.Union[_applier_pb2.SubmitReassignmentsResponse, _abc.Awaitable[_applier_pb2.SubmitReassignmentsResponse]]:
+        """Submits reassignments to Kafka. A partition that Kafka refuses is not an error.
 
-        Safe to repeat. Errors: FAILED_PRECONDITION when the term is over and ABORTED when another reassignment is in the
-        way (nothing was done); INVALID_ARGUMENT when the backend cannot do it; UNAVAILABLE when it is unknown whether it
-        was done.
+        Safe to repeat. Errors: FAILED_PRECONDITION when the term is over, and ABORTED when another reassignment is in the
+        way: nothing was done. INVALID_ARGUMENT when the request is too large for the backend. UNAVAILABLE when it is unknown
+        whether the request took effect.
+        """
+
+    @_abc_1.abstractmethod
+    def CancelReassignments(
+        self,
+        request: _applier_pb2.CancelReassignmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_applier_pb2.CancelReassignmentsResponse, _abc.Awaitable[_applier_pb2.CancelReassignmentsResponse]]:
+        """Cancels the reassignments of partitions. A partition that Kafka refuses is not an error.
+
+        Not idempotent: a repeated call finds no reassignment. Errors: FAILED_PRECONDITION when the term is over: nothing was
+        done. INVALID_ARGUMENT when the backend cannot cancel. UNAVAILABLE when it is unknown whether the request took effect.
         """
 
 def add_ApplierServiceServicer_to_server(servicer: ApplierServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

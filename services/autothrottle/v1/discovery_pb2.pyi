@@ -22,14 +22,14 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetLogSizesRequest(_message.Message):
-    """Asks for the sizes of logs."""
+    """Request for log sizes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerPartitions]:
-        """At most 10,000, each once."""
+        """At most 10,000 brokers, each at most once."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ Global___GetLogSizesRequest: _TypeAlias = GetLogSizesRequest  # noqa: Y015
 
 @_typing.final
 class BrokerPartitions(_message.Message):
-    """Partitions whose logs on one broker are asked for."""
+    """The partitions whose log sizes to read from one broker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -56,7 +56,7 @@ class BrokerPartitions(_message.Message):
     """The broker's id, >= 0."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]:
-        """At most 100,000 partitions of all brokers together are usual; the broker need not have a replica of each."""
+        """The partitions; the broker need not have a replica of each. Usually at most 100,000 over all brokers."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ Global___BrokerPartitions: _TypeAlias = BrokerPartitions  # noqa: Y015
 
 @_typing.final
 class GetLogSizesResponse(_message.Message):
-    """The sizes of logs on one broker."""
+    """The log sizes on one broker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -85,14 +85,14 @@ class GetLogSizesResponse(_message.Message):
     broker_id: _builtins.int
     """The broker's id."""
     problem: _builtins.str
-    """Why it did not answer, in one sentence; empty when it did."""
+    """Why the broker did not answer, in one sentence; empty: it answered."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """When it answered; absent: it did not."""
+        """When the broker answered. Absent: it did not answer."""
 
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicLogSizes]:
-        """The logs that it has."""
+        """The logs that the broker has."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ Global___GetLogSizesResponse: _TypeAlias = GetLogSizesResponse  # noqa: Y015
 
 @_typing.final
 class TopicLogSizes(_message.Message):
-    """The sizes of the logs of one topic, as columns."""
+    """The log sizes of one topic, as columns."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -127,7 +127,7 @@ class TopicLogSizes(_message.Message):
 
     @_builtins.property
     def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Bytes of each partition's log."""
+        """Size of each partition's log, in bytes."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ Global___TopicLogSizes: _TypeAlias = TopicLogSizes  # noqa: Y015
 
 @_typing.final
 class GetFetchSettingsRequest(_message.Message):
-    """Asks for settings."""
+    """Request for settings."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -154,7 +154,7 @@ class GetFetchSettingsRequest(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def broker_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ids of the brokers, >= 0 each; at most 10,000."""
+        """Ids of the brokers, at most 10,000, each >= 0."""
 
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -176,7 +176,7 @@ Global___GetFetchSettingsRequest: _TypeAlias = GetFetchSettingsRequest  # noqa: 
 
 @_typing.final
 class GetFetchSettingsResponse(_message.Message):
-    """Settings; a broker or topic that did not tell its own is not here."""
+    """The settings. Brokers and topics whose settings could not be read in time are absent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -204,7 +204,7 @@ class GetFetchSettingsResponse(_message.Message):
     MIN_IN_SYNC_REPLICAS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerFetchSettings]:
-        """Those of brokers."""
+        """Settings of brokers."""
 
     @_builtins.property
     def min_in_sync_replicas(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
@@ -236,9 +236,9 @@ class BrokerFetchSettings(_message.Message):
     broker_id: _builtins.int
     """The broker's id."""
     response_max_bytes: _builtins.int
-    """`replica.fetch.response.max.bytes`, > 0."""
+    """`replica.fetch.response.max.bytes`, in bytes, > 0."""
     window_seconds: _builtins.int
-    """`replication.quota.window.num` times `replication.quota.window.size.seconds`, > 0."""
+    """`replication.quota.window.num` times `replication.quota.window.size.seconds`, in seconds, > 0."""
     def __init__(
         self,
         *,
@@ -256,7 +256,7 @@ Global___BrokerFetchSettings: _TypeAlias = BrokerFetchSettings  # noqa: Y015
 
 @_typing.final
 class GetSnapshotRequest(_message.Message):
-    """Asks for a snapshot."""
+    """Request for a snapshot."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -268,25 +268,28 @@ class GetSnapshotRequest(_message.Message):
     MAY_PRESUME_FIELD_NUMBER: _builtins.int
     CATCHING_UP_FIELD_NUMBER: _builtins.int
     min_version: _builtins.int
-    """The snapshot shows at least this version; 0: any."""
+    """Minimum version of the snapshot. 0: any."""
     known_name: _builtins.str
-    """The name of a snapshot that the caller still has, so that what is the same as there need not be sent; empty: none."""
+    """Name of a snapshot that the caller still has. The response may then contain only the differences. Empty: none."""
     takes_early: _builtins.bool
-    """Whether reassignments may be sent before the first chunk, as `early`."""
+    """Whether the caller accepts `early` reassignments before the first chunk."""
     may_presume: _builtins.bool
-    """Whether the snapshot may be one with `presumed_topics`: who takes that one asks again, without this, for the whole."""
+    """Whether the caller accepts a snapshot with `presumed_topics`. It must then ask again without this flag to get the
+    complete one.
+    """
     @_builtins.property
     def replicas_of(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The ids of the brokers whose replicas shall be listed, >= 0 each; at most 10,000."""
+        """Ids of the brokers whose replicas the snapshot lists, at most 10,000, each >= 0."""
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]:
-        """The partitions whose assignments shall be told, at most 100,000."""
+        """The partitions whose assignments the snapshot contains, at most 100,000."""
 
     @_builtins.property
     def catching_up(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The ids of brokers that catch up, >= 0 each, at most 10,000: while they run what they lack of `partitions` is in the
-        progress of later snapshots, as if it were being moved to them, until nobody has asked for it for a minute.
+        """Ids of the brokers that catch up, at most 10,000, each >= 0. While they run, later snapshots report progress for
+        their out-of-sync replicas of `partitions`, as for a reassignment to them. This ends one minute after the last
+        request that named the broker.
         """
 
     def __init__(
@@ -338,10 +341,10 @@ Global___TopicPartitions: _TypeAlias = TopicPartitions  # noqa: Y015
 
 @_typing.final
 class GetSnapshotResponse(_message.Message):
-    """One chunk of a snapshot: the first has the header, every list continues over all chunks.
+    """One chunk of a snapshot. The first chunk has the header; every list continues over all chunks.
 
-    A snapshot may be told as the difference from the one that the caller knows: then reassignments and throttles hold what
-    differs, a topic or resource as a whole each; everything else is always complete.
+    A snapshot may be sent as the difference from one that the caller has. Then `reassignments` and `throttles` contain
+    only the topics and resources that differ, each of them complete. All other fields are always complete.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -381,60 +384,65 @@ class GetSnapshotResponse(_message.Message):
     EARLY_FIELD_NUMBER: _builtins.int
     PRESUMED_TOPICS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
-    """Grows with every change of the cluster; comparable between replicas of the service. Only in the first chunk."""
+    """Version, which grows with every change of the cluster and is comparable between replicas of the service. Only in
+    the first chunk.
+    """
     name: _builtins.str
-    """How this replica calls the snapshot, for the caller's next request; empty: it will not know it. Only in the first chunk."""
+    """Name of this snapshot, for `known_name` of the caller's next request; empty: this replica does not keep it. Only
+    in the first chunk.
+    """
     base_name: _builtins.str
-    """The name of the snapshot that this is the difference from; empty: this one is complete. Only in the first chunk."""
+    """Name of the snapshot that this one is a difference from; empty: this one is complete. Only in the first chunk."""
     @_builtins.property
     def broker_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids of the registered brokers."""
 
     @_builtins.property
     def reassignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicReassignment]:
-        """Partitions in reassignment, a topic each; large topics are split."""
+        """Partitions in reassignment, one entry for each topic; large topics are split."""
 
     @_builtins.property
     def throttles(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceThrottles]:
-        """The throttles that stand, and what of them is autothrottle's."""
+        """The current throttles, and which of them autothrottle owns."""
 
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerReplicas]:
-        """Replicas of the brokers that were asked for."""
+        """Replicas of the brokers in `replicas_of`."""
 
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___Problem]:
-        """Parts of the topology that cannot be read: while there are any, nothing is removed."""
+        """Parts of the topology that cannot be read. While there are any, the planner removes nothing."""
 
     @_builtins.property
     def default_throttles(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Rate keys at Kafka's `<default>` broker level: rate key -> value in bytes/s; never autothrottle's, in force on
-        brokers without a value of their own. Only in the first chunk.
+        """Rate keys at Kafka's `<default>` broker level: rate key -> value in bytes per second. They apply to brokers
+        without a value of their own, and autothrottle never owns them. Only in the first chunk.
         """
 
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicAssignment]:
-        """Where the partitions are that were asked for; one that is not here does not exist."""
+        """Assignments of the partitions in the request; an absent partition does not exist."""
 
     @_builtins.property
     def progress(self) -> Global___Progress:
-        """How far the moves have come; absent: nobody reads log sizes. Its columns continue over all chunks."""
+        """Progress of the reassignments; its columns continue over all chunks. Absent: log sizes are not read."""
 
     @_builtins.property
     def ended_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Topics that were in reassignment there and are not here. Only in the first chunk."""
+        """Topics that were in reassignment in the base snapshot and no longer are. Only in the first chunk."""
 
     @_builtins.property
     def early(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicReassignment]:
-        """Reassignments as they were read while the rest was not yet, a whole topic each: from now on the caller has them, and
-        what follows tells the difference from them too. Only before the first chunk, in messages that hold nothing else, and
-        only when they are taken.
+        """Reassignments sent as soon as they are read, while others are still being read; each topic is complete. The caller
+        adds them to its base: the following chunks are a difference from the base including them. Only before the first
+        chunk, in messages that contain nothing else, and only with `takes_early`.
         """
 
     @_builtins.property
     def presumed_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Topics that only begin to move, and whose partitions' states are not read yet: all replicas that they had are taken to
-        be in sync, and the first one to lead. Only in the first chunk, and only when they are taken.
+        """Topics whose reassignment has just started and whose partition states are not read yet. The snapshot presumes that
+        all previous replicas are in sync and that the first one leads. Only in the first chunk, and only with
+        `may_presume`.
         """
 
     def __init__(
@@ -465,7 +473,12 @@ Global___GetSnapshotResponse: _TypeAlias = GetSnapshotResponse  # noqa: Y015
 
 @_typing.final
 class Progress(_message.Message):
-    """How far moves have come, by one reading of log sizes, as columns."""
+    """Progress of reassignments at one read of the log sizes, as columns.
+
+    A flow is the replication traffic from one leader to one follower. Counts never decrease. Subtract two counts only
+    if they have the same start of counting: each replica of discovery counts for itself and starts again when it
+    restarts.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -473,13 +486,13 @@ class Progress(_message.Message):
     ETA_FIELD_NUMBER: _builtins.int
     LEADERS_FIELD_NUMBER: _builtins.int
     FOLLOWERS_FIELD_NUMBER: _builtins.int
-    BYTES_LANDED_FIELD_NUMBER: _builtins.int
-    BYTES_GROWN_FIELD_NUMBER: _builtins.int
+    BYTES_COPIED_FIELD_NUMBER: _builtins.int
+    BYTES_PRODUCED_FIELD_NUMBER: _builtins.int
     BYTES_LEFT_FIELD_NUMBER: _builtins.int
     TIMES_US_FIELD_NUMBER: _builtins.int
     SINCE_US_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
-    TOPIC_BYTES_LANDED_FIELD_NUMBER: _builtins.int
+    TOPIC_BYTES_COPIED_FIELD_NUMBER: _builtins.int
     TOPIC_BYTES_LEFT_FIELD_NUMBER: _builtins.int
     RECENT_COUNTS_FIELD_NUMBER: _builtins.int
     RECENT_AGES_US_FIELD_NUMBER: _builtins.int
@@ -500,121 +513,123 @@ class Progress(_message.Message):
     GROWTH_RECENT_RECEIVED_BEFORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def read_time(self) -> _timestamp_pb2.Timestamp:
-        """When the reading was complete; absent: there was none yet. Only in the first chunk, as `eta`."""
+        """When the read was complete. Absent: no read yet. Only in the first chunk."""
 
     @_builtins.property
     def eta(self) -> _timestamp_pb2.Timestamp:
-        """When the last byte lands at the rate of the last minutes; absent: unknown."""
+        """When the last byte is copied, at the mean rate of the last minutes. Absent: unknown. Only in the first chunk."""
 
     @_builtins.property
     def leaders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The leader's broker id of each flow. A flow that moves and is not here is unknown; one that ended stays for minutes."""
+        """The leader's broker id of each flow. An active flow that is absent is unknown; an ended flow stays for some
+        minutes.
+        """
 
     @_builtins.property
     def followers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The destination's broker id of each flow."""
+        """The follower's broker id of each flow."""
 
     @_builtins.property
-    def bytes_landed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Bytes in the destination's logs of each flow; only grows. Subtract only counts with the same `since_us`."""
+    def bytes_copied(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Bytes in the follower's logs of each flow; a count from `since_us`."""
 
     @_builtins.property
-    def bytes_grown(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Bytes by which the leader's logs of each flow grew since counting began; only grows."""
+    def bytes_produced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Bytes by which the leader's logs of each flow grew; a count from `since_us`."""
 
     @_builtins.property
     def bytes_left(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """What the leader's logs hold more than the destination's, >= 0."""
+        """Bytes by which the leader's logs of each flow exceed the follower's, >= 0."""
 
     @_builtins.property
     def times_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """When the destination answered, in microseconds since 1970."""
+        """When the follower answered, in microseconds since 1970."""
 
     @_builtins.property
     def since_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """When counting of each flow began, in microseconds since 1970."""
+        """When counting of each flow started, in microseconds since 1970."""
 
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The topics in reassignment, as of the reading; one with a flow that is unknown is not here."""
+        """The topics in reassignment at the time of the read, without topics that have an unknown flow."""
 
     @_builtins.property
-    def topic_bytes_landed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Bytes of each topic that arrived since it was first seen to move; only grows."""
+    def topic_bytes_copied(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Bytes of each topic copied since its reassignment was first seen; never decreases."""
 
     @_builtins.property
     def topic_bytes_left(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Bytes of each topic that are left."""
+        """Bytes of each topic still to copy."""
 
     @_builtins.property
     def recent_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How many earlier counts of the last minutes each flow has."""
+        """Number of earlier counts in the last minutes for each flow."""
 
     @_builtins.property
     def recent_ages_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How long before `times_us` each earlier count was taken, in microseconds, flow after flow and the oldest first."""
+        """Age of each earlier count relative to `times_us`, in microseconds; flow after flow, oldest first."""
 
     @_builtins.property
     def recent_bytes_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How much less than `bytes_landed` it was; where the oldest was 0 bytes nothing had landed before it."""
+        """`bytes_copied` minus the earlier count, in bytes. If the oldest count was 0, nothing had been copied before it."""
 
     @_builtins.property
     def eta_low(self) -> _timestamp_pb2.Timestamp:
-        """Not before this the last byte lands, as far as the rates of the last minutes tell; absent: unknown. Only in the first
-        chunk, as `eta_high`.
+        """Earliest time at which the last byte is copied, by the spread of the rates of the last minutes. Absent: unknown.
+        Only in the first chunk.
         """
 
     @_builtins.property
     def eta_high(self) -> _timestamp_pb2.Timestamp:
-        """Not after this, likewise."""
+        """Latest such time, by the same spread. Absent: unknown. Only in the first chunk."""
 
     @_builtins.property
     def topic_etas_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """When the last byte of each topic lands, in microseconds since 1970; 0: unknown."""
+        """When the last byte of each topic is copied, in microseconds since 1970. 0: unknown."""
 
     @_builtins.property
     def topic_eta_lows_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Not before this, likewise."""
+        """Earliest such time of each topic, in microseconds since 1970. 0: unknown."""
 
     @_builtins.property
     def topic_eta_highs_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Not after this, likewise."""
+        """Latest such time of each topic, in microseconds since 1970. 0: unknown."""
 
     @_builtins.property
     def growth_brokers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The brokers whose logs were read, all of them: those that take part in a move, or did lately."""
+        """The brokers whose logs were all read: those that take part in a reassignment, or did lately."""
 
     @_builtins.property
     def growth_led(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Bytes by which the logs that each of these leads grew; only grows. Subtract only counts with the same time of begin."""
+        """Bytes by which the logs that each of these brokers leads grew; a count from `growth_since_us`."""
 
     @_builtins.property
     def growth_received(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Bytes by which all its logs grew, but for replicas that were still being copied; likewise."""
+        """Bytes by which all logs of each broker grew, except replicas still being copied; a count from `growth_since_us`."""
 
     @_builtins.property
     def growth_times_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """When each of these was read, in microseconds since 1970."""
+        """When each of these brokers was read, in microseconds since 1970."""
 
     @_builtins.property
     def growth_since_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """When counting began, in microseconds since 1970."""
+        """When counting started for each broker, in microseconds since 1970."""
 
     @_builtins.property
     def growth_recent_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How many earlier counts of the last minutes each of these has."""
+        """Number of earlier counts in the last minutes for each broker."""
 
     @_builtins.property
     def growth_recent_ages_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How long before its time each earlier count was taken, in microseconds, broker after broker and the oldest first."""
+        """Age of each earlier count relative to `growth_times_us`, in microseconds; broker after broker, oldest first."""
 
     @_builtins.property
     def growth_recent_led_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How much less than `growth_led` it was."""
+        """`growth_led` minus the earlier count, in bytes."""
 
     @_builtins.property
     def growth_recent_received_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How much less than `growth_received` it was."""
+        """`growth_received` minus the earlier count, in bytes."""
 
     def __init__(
         self,
@@ -623,13 +638,13 @@ class Progress(_message.Message):
         eta: _timestamp_pb2.Timestamp | None = ...,
         leaders: _abc.Iterable[_builtins.int] | None = ...,
         followers: _abc.Iterable[_builtins.int] | None = ...,
-        bytes_landed: _abc.Iterable[_builtins.int] | None = ...,
-        bytes_grown: _abc.Iterable[_builtins.int] | None = ...,
+        bytes_copied: _abc.Iterable[_builtins.int] | None = ...,
+        bytes_produced: _abc.Iterable[_builtins.int] | None = ...,
         bytes_left: _abc.Iterable[_builtins.int] | None = ...,
         times_us: _abc.Iterable[_builtins.int] | None = ...,
         since_us: _abc.Iterable[_builtins.int] | None = ...,
         topics: _abc.Iterable[_builtins.str] | None = ...,
-        topic_bytes_landed: _abc.Iterable[_builtins.int] | None = ...,
+        topic_bytes_copied: _abc.Iterable[_builtins.int] | None = ...,
         topic_bytes_left: _abc.Iterable[_builtins.int] | None = ...,
         recent_counts: _abc.Iterable[_builtins.int] | None = ...,
         recent_ages_us: _abc.Iterable[_builtins.int] | None = ...,
@@ -651,7 +666,7 @@ class Progress(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "read_time", b"read_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_grown", b"bytes_grown", "bytes_landed", b"bytes_landed", "bytes_left", b"bytes_left", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "followers", b"followers", "growth_brokers", b"growth_brokers", "growth_led", b"growth_led", "growth_received", b"growth_received", "growth_recent_ages_us", b"growth_recent_ages_us", "growth_recent_counts", b"growth_recent_counts", "growth_recent_led_before", b"growth_recent_led_before", "growth_recent_received_before", b"growth_recent_received_before", "growth_since_us", b"growth_since_us", "growth_times_us", b"growth_times_us", "leaders", b"leaders", "read_time", b"read_time", "recent_ages_us", b"recent_ages_us", "recent_bytes_before", b"recent_bytes_before", "recent_counts", b"recent_counts", "since_us", b"since_us", "times_us", b"times_us", "topic_bytes_landed", b"topic_bytes_landed", "topic_bytes_left", b"topic_bytes_left", "topic_eta_highs_us", b"topic_eta_highs_us", "topic_eta_lows_us", b"topic_eta_lows_us", "topic_etas_us", b"topic_etas_us", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_copied", b"bytes_copied", "bytes_left", b"bytes_left", "bytes_produced", b"bytes_produced", "eta", b"eta", "eta_high", b"eta_high", "eta_low", b"eta_low", "followers", b"followers", "growth_brokers", b"growth_brokers", "growth_led", b"growth_led", "growth_received", b"growth_received", "growth_recent_ages_us", b"growth_recent_ages_us", "growth_recent_counts", b"growth_recent_counts", "growth_recent_led_before", b"growth_recent_led_before", "growth_recent_received_before", b"growth_recent_received_before", "growth_since_us", b"growth_since_us", "growth_times_us", b"growth_times_us", "leaders", b"leaders", "read_time", b"read_time", "recent_ages_us", b"recent_ages_us", "recent_bytes_before", b"recent_bytes_before", "recent_counts", b"recent_counts", "since_us", b"since_us", "times_us", b"times_us", "topic_bytes_copied", b"topic_bytes_copied", "topic_bytes_left", b"topic_bytes_left", "topic_eta_highs_us", b"topic_eta_highs_us", "topic_eta_lows_us", b"topic_eta_lows_us", "topic_etas_us", b"topic_etas_us", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -659,7 +674,7 @@ Global___Progress: _TypeAlias = Progress  # noqa: Y015
 
 @_typing.final
 class TopicAssignment(_message.Message):
-    """Where partitions of one topic are, as columns."""
+    """Assignments of the partitions of one topic, as columns."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -682,39 +697,39 @@ class TopicAssignment(_message.Message):
 
     @_builtins.property
     def leaders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The leader's broker id of each partition; -1: none."""
+        """The leader's broker id of each partition. -1: no leader."""
 
     @_builtins.property
     def replicas_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How many replicas each partition has."""
+        """Number of replicas of each partition."""
 
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The replicas of all partitions, one after the other: those to come and those to go included."""
+        """The replicas of all partitions, concatenated; includes adding and removing replicas."""
 
     @_builtins.property
     def isr_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How many in-sync replicas each partition has."""
+        """Number of in-sync replicas of each partition."""
 
     @_builtins.property
     def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The in-sync replicas of all partitions, one after the other."""
+        """The in-sync replicas of all partitions, concatenated."""
 
     @_builtins.property
     def adding_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How many adding replicas each partition has."""
+        """Number of adding replicas of each partition."""
 
     @_builtins.property
     def adding_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The adding replicas of all partitions, one after the other."""
+        """The adding replicas of all partitions, concatenated."""
 
     @_builtins.property
     def removing_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How many removing replicas each partition has."""
+        """Number of removing replicas of each partition."""
 
     @_builtins.property
     def removing_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The removing replicas of all partitions, one after the other."""
+        """The removing replicas of all partitions, concatenated."""
 
     def __init__(
         self,
@@ -762,31 +777,31 @@ class TopicReassignment(_message.Message):
 
     @_builtins.property
     def leaders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The leader's broker id of each partition; -1: none."""
+        """The leader's broker id of each partition. -1: no leader."""
 
     @_builtins.property
     def isr_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How many in-sync replicas each partition has."""
+        """Number of in-sync replicas of each partition."""
 
     @_builtins.property
     def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The in-sync replicas of all partitions, one after the other."""
+        """The in-sync replicas of all partitions, concatenated."""
 
     @_builtins.property
     def adding_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How many adding replicas each partition has."""
+        """Number of adding replicas of each partition."""
 
     @_builtins.property
     def adding_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The adding replicas of all partitions, one after the other."""
+        """The adding replicas of all partitions, concatenated."""
 
     @_builtins.property
     def removing_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How many removing replicas each partition has."""
+        """Number of removing replicas of each partition."""
 
     @_builtins.property
     def removing_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The removing replicas of all partitions, one after the other."""
+        """The removing replicas of all partitions, concatenated."""
 
     def __init__(
         self,
@@ -843,16 +858,16 @@ class ResourceThrottles(_message.Message):
     resource: _builtins.str
     """`brokers/<id>` or `topics/<name>`."""
     unreadable_path: _builtins.str
-    """Why the config cannot be read; it is left as it is. Empty: it can."""
+    """Path of the config that cannot be read, which autothrottle leaves unchanged. Empty: the config is readable."""
     unreadable_reason: _builtins.str
-    """The reason, in one sentence."""
+    """Why it cannot be read, in one sentence."""
     @_builtins.property
     def values(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Throttle key -> the value that stands."""
+        """Throttle key -> current value."""
 
     @_builtins.property
     def ledger(self) -> _types_pb2.LedgerEntry:
-        """What of it is autothrottle's; absent: nothing."""
+        """What autothrottle owns of these. Absent: nothing."""
 
     def __init__(
         self,
@@ -883,7 +898,7 @@ class BrokerReplicas(_message.Message):
     broker_id: _builtins.int
     """The broker's id."""
     topic: _builtins.str
-    """The topic's name."""
+    """The topic's name; empty: the broker has no replicas."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Partition numbers, ascending."""
@@ -905,7 +920,7 @@ Global___BrokerReplicas: _TypeAlias = BrokerReplicas  # noqa: Y015
 
 @_typing.final
 class Problem(_message.Message):
-    """Something that cannot be read."""
+    """A node or resource that cannot be read."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -914,7 +929,7 @@ class Problem(_message.Message):
     path: _builtins.str
     """The node or resource."""
     reason: _builtins.str
-    """One sentence that names the value and the fix."""
+    """The value and the fix, in one sentence."""
     def __init__(
         self,
         *,
@@ -931,7 +946,7 @@ Global___Problem: _TypeAlias = Problem  # noqa: Y015
 
 @_typing.final
 class WatchSnapshotsRequest(_message.Message):
-    """Asks for events from now on."""
+    """Request for events from now on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -956,11 +971,11 @@ class WatchSnapshotsResponse(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     URGENT_FIELD_NUMBER: _builtins.int
     version: _builtins.int
-    """A snapshot of at least this version shows what happened."""
+    """A snapshot of at least this version shows the event."""
     reason: _builtins.str
-    """What happened; empty in the first message, which only says that the watch stands."""
+    """What happened. Empty in the first message, which only confirms the watch."""
     urgent: _builtins.bool
-    """Whether bytes move unthrottled until a cycle has seen it: partitions began to move, or leaders changed."""
+    """Whether bytes are copied unthrottled until a cycle runs: a reassignment started, or leaders changed."""
     def __init__(
         self,
         *,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DiscoveryServiceStub:
-    """What moves in the cluster, and what throttles stand. Stateless; any number of replicas.
+    """Reports reassignments and the current throttles of the cluster. Stateless; any number of replicas.
     """
 
     def __init__(self, channel):
@@ -58,38 +58,39 @@ class DiscoveryServiceStub:
 
 
 class DiscoveryServiceServicer:
-    """What moves in the cluster, and what throttles stand. Stateless; any number of replicas.
+    """Reports reassignments and the current throttles of the cluster. Stateless; any number of replicas.
     """
 
     def GetSnapshot(self, request, context):
-        """Returns the cluster as it is now, as a stream of chunks that together are one snapshot.
+        """Returns the current state of the cluster as a stream of chunks that together form one snapshot.
 
-        Idempotent. Errors: UNAVAILABLE when the cluster does not answer in time or not at the version asked for;
-        DATA_LOSS when what moves cannot be read, so that nothing may be concluded.
+        Idempotent. Errors: UNAVAILABLE when the cluster does not answer in time, or not at `min_version`; DATA_LOSS when
+        the reassignments cannot be read, so that the caller must not conclude anything.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchSnapshots(self, request, context):
-        """Sends an event whenever a cycle should run at once: a reassignment appeared, changed or ended, a replica joined
-        the ISR, a leader changed. The first message says that the watch stands.
+        """Streams an event whenever a cycle should run at once: a reassignment started, changed or ended, a replica joined
+        the ISR, or a leader changed. The first message confirms the watch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLogSizes(self, request, context):
-        """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors:
-        INVALID_ARGUMENT, also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
+        """Returns the current log sizes as the brokers report them, one message for each broker. Idempotent. Errors:
+        INVALID_ARGUMENT, also when discovery has no brokers to query (ZooKeeper mode without bootstrap servers);
+        UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetFetchSettings(self, request, context):
-        """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: INVALID_ARGUMENT,
-        also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
+        """Returns the settings of brokers and topics that limit replica fetches. Idempotent. Errors: INVALID_ARGUMENT, also
+        when discovery has no brokers to query (ZooKeeper mode without bootstrap servers); UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -127,7 +128,7 @@ def add_DiscoveryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DiscoveryService:
-    """What moves in the cluster, and what throttles stand. Stateless; any number of replicas.
+    """Reports reassignments and the current throttles of the cluster. Stateless; any number of replicas.
     """
 
     @staticmethod

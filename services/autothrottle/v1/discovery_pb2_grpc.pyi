@@ -27,57 +27,59 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DiscoveryServiceStub:
-    """What moves in the cluster, and what throttles stand. Stateless; any number of replicas."""
+    """Reports reassignments and the current throttles of the cluster. Stateless; any number of replicas."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DiscoveryServiceAsyncStub: ...
     GetSnapshot: _grpc.UnaryStreamMultiCallable[_discovery_pb2.GetSnapshotRequest, _discovery_pb2.GetSnapshotResponse]
-    """Returns the cluster as it is now, as a stream of chunks that together are one snapshot.
+    """Returns the current state of the cluster as a stream of chunks that together form one snapshot.
 
-    Idempotent. Errors: UNAVAILABLE when the cluster does not answer in time or not at the version asked for;
-    DATA_LOSS when what moves cannot be read, so that nothing may be concluded.
+    Idempotent. Errors: UNAVAILABLE when the cluster does not answer in time, or not at `min_version`; DATA_LOSS when
+    the reassignments cannot be read, so that the caller must not conclude anything.
     """
     WatchSnapshots: _grpc.UnaryStreamMultiCallable[_discovery_pb2.WatchSnapshotsRequest, _discovery_pb2.WatchSnapshotsResponse]
-    """Sends an event whenever a cycle should run at once: a reassignment appeared, changed or ended, a replica joined
-    the ISR, a leader changed. The first message says that the watch stands.
+    """Streams an event whenever a cycle should run at once: a reassignment started, changed or ended, a replica joined
+    the ISR, or a leader changed. The first message confirms the watch.
     """
     GetLogSizes: _grpc.UnaryStreamMultiCallable[_discovery_pb2.GetLogSizesRequest, _discovery_pb2.GetLogSizesResponse]
-    """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors:
-    INVALID_ARGUMENT, also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
+    """Returns the current log sizes as the brokers report them, one message for each broker. Idempotent. Errors:
+    INVALID_ARGUMENT, also when discovery has no brokers to query (ZooKeeper mode without bootstrap servers);
+    UNAVAILABLE.
     """
     GetFetchSettings: _grpc.UnaryUnaryMultiCallable[_discovery_pb2.GetFetchSettingsRequest, _discovery_pb2.GetFetchSettingsResponse]
-    """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: INVALID_ARGUMENT,
-    also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
+    """Returns the settings of brokers and topics that limit replica fetches. Idempotent. Errors: INVALID_ARGUMENT, also
+    when discovery has no brokers to query (ZooKeeper mode without bootstrap servers); UNAVAILABLE.
     """
 
 @_typing.type_check_only
 class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
-    """What moves in the cluster, and what throttles stand. Stateless; any number of replicas."""
+    """Reports reassignments and the current throttles of the cluster. Stateless; any number of replicas."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetSnapshot: _aio.UnaryStreamMultiCallable[_discovery_pb2.GetSnapshotRequest, _discovery_pb2.GetSnapshotResponse]  # type: ignore[assignment]
-    """Returns the cluster as it is now, as a stream of chunks that together are one snapshot.
+    """Returns the current state of the cluster as a stream of chunks that together form one snapshot.
 
-    Idempotent. Errors: UNAVAILABLE when the cluster does not answer in time or not at the version asked for;
-    DATA_LOSS when what moves cannot be read, so that nothing may be concluded.
+    Idempotent. Errors: UNAVAILABLE when the cluster does not answer in time, or not at `min_version`; DATA_LOSS when
+    the reassignments cannot be read, so that the caller must not conclude anything.
     """
     WatchSnapshots: _aio.UnaryStreamMultiCallable[_discovery_pb2.WatchSnapshotsRequest, _discovery_pb2.WatchSnapshotsResponse]  # type: ignore[assignment]
-    """Sends an event whenever a cycle should run at once: a reassignment appeared, changed or ended, a replica joined
-    the ISR, a leader changed. The first message says that the watch stands.
+    """Streams an event whenever a cycle should run at once: a reassignment started, changed or ended, a replica joined
+    the ISR, or a leader changed. The first message confirms the watch.
     """
     GetLogSizes: _aio.UnaryStreamMultiCallable[_discovery_pb2.GetLogSizesRequest, _discovery_pb2.GetLogSizesResponse]  # type: ignore[assignment]
-    """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors:
-    INVALID_ARGUMENT, also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
+    """Returns the current log sizes as the brokers report them, one message for each broker. Idempotent. Errors:
+    INVALID_ARGUMENT, also when discovery has no brokers to query (ZooKeeper mode without bootstrap servers);
+    UNAVAILABLE.
     """
     GetFetchSettings: _aio.UnaryUnaryMultiCallable[_discovery_pb2.GetFetchSettingsRequest, _discovery_pb2.GetFetchSettingsResponse]  # type: ignore[assignment]
-    """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: INVALID_ARGUMENT,
-    also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
+    """Returns the settings of brokers and topics that limit replica fetches. Idempotent. Errors: INVALID_ARGUMENT, also
+    when discovery has no brokers to query (ZooKeeper mode without bootstrap servers); UNAVAILABLE.
     """
 
 class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What moves in the cluster, and what throttles stand. Stateless; any number of replicas."""
+    """Reports reassignments and the current throttles of the cluster. Stateless; any number of replicas."""
 
     @_abc_1.abstractmethod
     def GetSnapshot(
@@ -85,10 +87,10 @@ class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _discovery_pb2.GetSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_discovery_pb2.GetSnapshotResponse], _abc.AsyncIterator[_discovery_pb2.GetSnapshotResponse]]:
-        """Returns the cluster as it is now, as a stream of chunks that together are one snapshot.
+        """Returns the current state of the cluster as a stream of chunks that together form one snapshot.
 
-        Idempotent. Errors: UNAVAILABLE when the cluster does not answer in time or not at the version asked for;
-        DATA_LOSS when what moves cannot be read, so that nothing may be concluded.
+        Idempotent. Errors: UNAVAILABLE when the cluster does not answer in time, or not at `min_version`; DATA_LOSS when
+        the reassignments cannot be read, so that the caller must not conclude anything.
         """
 
     @_abc_1.abstractmethod
@@ -97,8 +99,8 @@ class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _discovery_pb2.WatchSnapshotsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_discovery_pb2.WatchSnapshotsResponse], _abc.AsyncIterator[_discovery_pb2.WatchSnapshotsResponse]]:
-        """Sends an event whenever a cycle should run at once: a reassignment appeared, changed or ended, a replica joined
-        the ISR, a leader changed. The first message says that the watch stands.
+        """Streams an event whenever a cycle should run at once: a reassignment started, changed or ended, a replica joined
+        the ISR, or a leader changed. The first message confirms the watch.
         """
 
     @_abc_1.abstractmethod
@@ -107,8 +109,9 @@ class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _discovery_pb2.GetLogSizesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_discovery_pb2.GetLogSizesResponse], _abc.AsyncIterator[_discovery_pb2.GetLogSizesResponse]]:
-        """Returns the sizes of logs, as the brokers tell them now, a message for each broker. Idempotent. Errors:
-        INVALID_ARGUMENT, also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
+        """Returns the current log sizes as the brokers report them, one message for each broker. Idempotent. Errors:
+        INVALID_ARGUMENT, also when discovery has no brokers to query (ZooKeeper mode without bootstrap servers);
+        UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod
@@ -117,8 +120,8 @@ class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _discovery_pb2.GetFetchSettingsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_discovery_pb2.GetFetchSettingsResponse, _abc.Awaitable[_discovery_pb2.GetFetchSettingsResponse]]:
-        """Returns the settings of brokers and topics that bound how replicas are fetched. Idempotent. Errors: INVALID_ARGUMENT,
-        also when discovery was given nobody to ask: in ZooKeeper mode, bootstrap servers; UNAVAILABLE.
+        """Returns the settings of brokers and topics that limit replica fetches. Idempotent. Errors: INVALID_ARGUMENT, also
+        when discovery has no brokers to query (ZooKeeper mode without bootstrap servers); UNAVAILABLE.
         """
 
 def add_DiscoveryServiceServicer_to_server(servicer: DiscoveryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -21,7 +21,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetLoadsRequest(_message.Message):
-    """Asks for the loads of all brokers."""
+    """Request for the loads of all brokers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -38,7 +38,7 @@ Global___GetLoadsRequest: _TypeAlias = GetLoadsRequest  # noqa: Y015
 
 @_typing.final
 class GetLoadsResponse(_message.Message):
-    """One reading of the metrics source."""
+    """One read of the metrics source."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -67,15 +67,15 @@ class GetLoadsResponse(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerLoad]:
-        """One for each broker whose load is complete."""
+        """One entry for each broker whose load is complete."""
 
     @_builtins.property
     def problems(self) -> _containers.ScalarMap[_builtins.int, _builtins.str]:
-        """Broker id -> why it has no load, in one sentence with the fix."""
+        """Broker id -> why its load is missing, and the fix, in one sentence."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Problems that belong to no known broker."""
+        """Problems that cannot be attributed to a known broker."""
 
     def __init__(
         self,
@@ -99,40 +99,40 @@ class BrokerLoad(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
-    TX_CAPACITY_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
-    RX_CAPACITY_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
-    TX_FIELD_NUMBER: _builtins.int
-    RX_FIELD_NUMBER: _builtins.int
+    OUTBOUND_CAPACITY_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    INBOUND_CAPACITY_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    OUTBOUND_FIELD_NUMBER: _builtins.int
+    INBOUND_FIELD_NUMBER: _builtins.int
     INSTANCE_TYPE_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     """The broker's id, >= 0."""
-    tx_capacity_bytes_per_second: _builtins.int
-    """What its link can send, bytes per second, > 0."""
-    rx_capacity_bytes_per_second: _builtins.int
-    """What its link can receive, bytes per second, > 0."""
+    outbound_capacity_bytes_per_second: _builtins.int
+    """Outbound capacity of its link, in bytes per second, > 0."""
+    inbound_capacity_bytes_per_second: _builtins.int
+    """Inbound capacity of its link, in bytes per second, > 0."""
     instance_type: _builtins.str
-    """The instance type of its host; empty when it is unknown."""
+    """Instance type of its host; empty: unknown."""
     @_builtins.property
-    def tx(self) -> Global___Utilization:
-        """What it sends."""
+    def outbound(self) -> Global___Utilization:
+        """Outbound traffic."""
 
     @_builtins.property
-    def rx(self) -> Global___Utilization:
-        """What it receives."""
+    def inbound(self) -> Global___Utilization:
+        """Inbound traffic."""
 
     def __init__(
         self,
         *,
         broker_id: _builtins.int = ...,
-        tx_capacity_bytes_per_second: _builtins.int = ...,
-        rx_capacity_bytes_per_second: _builtins.int = ...,
-        tx: Global___Utilization | None = ...,
-        rx: Global___Utilization | None = ...,
+        outbound_capacity_bytes_per_second: _builtins.int = ...,
+        inbound_capacity_bytes_per_second: _builtins.int = ...,
+        outbound: Global___Utilization | None = ...,
+        inbound: Global___Utilization | None = ...,
         instance_type: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["rx", b"rx", "tx", b"tx"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["inbound", b"inbound", "outbound", b"outbound"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "instance_type", b"instance_type", "rx", b"rx", "rx_capacity_bytes_per_second", b"rx_capacity_bytes_per_second", "tx", b"tx", "tx_capacity_bytes_per_second", b"tx_capacity_bytes_per_second"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "inbound", b"inbound", "inbound_capacity_bytes_per_second", b"inbound_capacity_bytes_per_second", "instance_type", b"instance_type", "outbound", b"outbound", "outbound_capacity_bytes_per_second", b"outbound_capacity_bytes_per_second"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -140,7 +140,7 @@ Global___BrokerLoad: _TypeAlias = BrokerLoad  # noqa: Y015
 
 @_typing.final
 class Utilization(_message.Message):
-    """Mean traffic of one direction of a link."""
+    """Mean traffic in one direction of a link."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -151,7 +151,7 @@ class Utilization(_message.Message):
     """Bytes per second, >= 0."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """Begin of the interval that the mean covers."""
+        """Start of the interval that the mean covers."""
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
@@ -182,12 +182,12 @@ class PostEventRequest(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     title: _builtins.str
-    """The title, 1 to 200 characters, without the program's name."""
+    """Title without the program's name, 1 to 200 characters."""
     text: _builtins.str
-    """The text."""
+    """Text of the event."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """`name:value` tags beside those configured."""
+        """`name:value` tags in addition to the configured ones."""
 
     def __init__(
         self,

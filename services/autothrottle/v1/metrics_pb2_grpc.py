@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class MetricsServiceStub:
-    """Loads and capacities of brokers, and the posting of events. Any number of replicas.
+    """Reports the load and capacity of brokers, and posts events. Any number of replicas.
     """
 
     def __init__(self, channel):
@@ -48,21 +48,21 @@ class MetricsServiceStub:
 
 
 class MetricsServiceServicer:
-    """Loads and capacities of brokers, and the posting of events. Any number of replicas.
+    """Reports the load and capacity of brokers, and posts events. Any number of replicas.
     """
 
     def GetLoads(self, request, context):
         """Returns the newest load of every broker that the metrics source knows.
 
-        Idempotent. One broker's missing data is a problem of that broker alone. Errors: UNAVAILABLE when the source does
-        not answer before the call's deadline.
+        Idempotent. Missing data of one broker does not affect the others: `problems` names that broker. Errors:
+        UNAVAILABLE when the source does not answer before the call's deadline.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PostEvent(self, request, context):
-        """Posts an event for operators. Not idempotent: a repeated call posts it twice. Errors: UNAVAILABLE.
+        """Posts an event for operators. Not idempotent: a repeated call posts the event twice. Errors: UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,7 +90,7 @@ def add_MetricsServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MetricsService:
-    """Loads and capacities of brokers, and the posting of events. Any number of replicas.
+    """Reports the load and capacity of brokers, and posts events. Any number of replicas.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class MetricsServiceStub:
-    """Loads and capacities of brokers, and the posting of events. Any number of replicas."""
+    """Reports the load and capacity of brokers, and posts events. Any number of replicas."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -36,28 +36,28 @@ class MetricsServiceStub:
     GetLoads: _grpc.UnaryUnaryMultiCallable[_metrics_pb2.GetLoadsRequest, _metrics_pb2.GetLoadsResponse]
     """Returns the newest load of every broker that the metrics source knows.
 
-    Idempotent. One broker's missing data is a problem of that broker alone. Errors: UNAVAILABLE when the source does
-    not answer before the call's deadline.
+    Idempotent. Missing data of one broker does not affect the others: `problems` names that broker. Errors:
+    UNAVAILABLE when the source does not answer before the call's deadline.
     """
     PostEvent: _grpc.UnaryUnaryMultiCallable[_metrics_pb2.PostEventRequest, _metrics_pb2.PostEventResponse]
-    """Posts an event for operators. Not idempotent: a repeated call posts it twice. Errors: UNAVAILABLE."""
+    """Posts an event for operators. Not idempotent: a repeated call posts the event twice. Errors: UNAVAILABLE."""
 
 @_typing.type_check_only
 class MetricsServiceAsyncStub(MetricsServiceStub):
-    """Loads and capacities of brokers, and the posting of events. Any number of replicas."""
+    """Reports the load and capacity of brokers, and posts events. Any number of replicas."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetLoads: _aio.UnaryUnaryMultiCallable[_metrics_pb2.GetLoadsRequest, _metrics_pb2.GetLoadsResponse]  # type: ignore[assignment]
     """Returns the newest load of every broker that the metrics source knows.
 
-    Idempotent. One broker's missing data is a problem of that broker alone. Errors: UNAVAILABLE when the source does
-    not answer before the call's deadline.
+    Idempotent. Missing data of one broker does not affect the others: `problems` names that broker. Errors:
+    UNAVAILABLE when the source does not answer before the call's deadline.
     """
     PostEvent: _aio.UnaryUnaryMultiCallable[_metrics_pb2.PostEventRequest, _metrics_pb2.PostEventResponse]  # type: ignore[assignment]
-    """Posts an event for operators. Not idempotent: a repeated call posts it twice. Errors: UNAVAILABLE."""
+    """Posts an event for operators. Not idempotent: a repeated call posts the event twice. Errors: UNAVAILABLE."""
 
 class MetricsServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Loads and capacities of brokers, and the posting of events. Any number of replicas."""
+    """Reports the load and capacity of brokers, and posts events. Any number of replicas."""
 
     @_abc_1.abstractmethod
     def GetLoads(
@@ -67,8 +67,8 @@ class MetricsServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_metrics_pb2.GetLoadsResponse, _abc.Awaitable[_metrics_pb2.GetLoadsResponse]]:
         """Returns the newest load of every broker that the metrics source knows.
 
-        Idempotent. One broker's missing data is a problem of that broker alone. Errors: UNAVAILABLE when the source does
-        not answer before the call's deadline.
+        Idempotent. Missing data of one broker does not affect the others: `problems` names that broker. Errors:
+        UNAVAILABLE when the source does not answer before the call's deadline.
         """
 
     @_abc_1.abstractmethod
@@ -77,6 +77,6 @@ class MetricsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _metrics_pb2.PostEventRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_metrics_pb2.PostEventResponse, _abc.Awaitable[_metrics_pb2.PostEventResponse]]:
-        """Posts an event for operators. Not idempotent: a repeated call posts it twice. Errors: UNAVAILABLE."""
+        """Posts an event for operators. Not idempotent: a repeated call posts the event twice. Errors: UNAVAILABLE."""
 
 def add_MetricsServiceServicer_to_server(servicer: MetricsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

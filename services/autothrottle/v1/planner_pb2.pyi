@@ -21,18 +21,18 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class StartReassignmentRequest(_message.Message):
-    """What shall move."""
+class PlannerServiceSubmitReassignmentRequest(_message.Message):
+    """Request to submit a reassignment under throttle."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     validate_only: _builtins.bool
-    """Whether it is only looked at: nothing is set and nothing started."""
+    """Dry run: check the request only; set no throttle and submit nothing."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
-        """At most 100,000 partitions, each once."""
+        """1 to 100,000 partitions, each at most once."""
 
     def __init__(
         self,
@@ -46,54 +46,54 @@ class StartReassignmentRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StartReassignmentRequest: _TypeAlias = StartReassignmentRequest  # noqa: Y015
+Global___PlannerServiceSubmitReassignmentRequest: _TypeAlias = PlannerServiceSubmitReassignmentRequest  # noqa: Y015
 
 @_typing.final
-class StartReassignmentResponse(_message.Message):
-    """What became of it."""
+class PlannerServiceSubmitReassignmentResponse(_message.Message):
+    """The result of a submission."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    STARTED_FIELD_NUMBER: _builtins.int
-    ALREADY_MOVING_FIELD_NUMBER: _builtins.int
+    SUBMITTED_FIELD_NUMBER: _builtins.int
+    ALREADY_IN_PROGRESS_FIELD_NUMBER: _builtins.int
     ALREADY_THERE_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
-    started: _builtins.int
-    """How many partitions were started; with `validate_only`: would be."""
-    already_moving: _builtins.int
-    """How many are on their way to these replicas already."""
+    submitted: _builtins.int
+    """Number of partitions submitted; with `validate_only`, number that would be submitted."""
+    already_in_progress: _builtins.int
+    """Number of partitions already being reassigned to these replicas."""
     already_there: _builtins.int
-    """How many have these replicas already."""
+    """Number of partitions that already have these replicas."""
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
-        """Partitions that Kafka did not take."""
+        """Partitions that Kafka refused."""
 
     def __init__(
         self,
         *,
-        started: _builtins.int = ...,
-        already_moving: _builtins.int = ...,
+        submitted: _builtins.int = ...,
+        already_in_progress: _builtins.int = ...,
         already_there: _builtins.int = ...,
         refused: _abc.Iterable[_types_pb2.PartitionRefusal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_moving", b"already_moving", "already_there", b"already_there", "refused", b"refused", "started", b"started"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_in_progress", b"already_in_progress", "already_there", b"already_there", "refused", b"refused", "submitted", b"submitted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StartReassignmentResponse: _TypeAlias = StartReassignmentResponse  # noqa: Y015
+Global___PlannerServiceSubmitReassignmentResponse: _TypeAlias = PlannerServiceSubmitReassignmentResponse  # noqa: Y015
 
 @_typing.final
-class StopReassignmentRequest(_message.Message):
-    """What shall stay where it is."""
+class PlannerServiceCancelReassignmentRequest(_message.Message):
+    """Request to cancel reassignments."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TopicPartition]:
-        """At most 100,000 partitions, each once."""
+        """1 to 100,000 partitions, each at most once."""
 
     def __init__(
         self,
@@ -106,21 +106,21 @@ class StopReassignmentRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StopReassignmentRequest: _TypeAlias = StopReassignmentRequest  # noqa: Y015
+Global___PlannerServiceCancelReassignmentRequest: _TypeAlias = PlannerServiceCancelReassignmentRequest  # noqa: Y015
 
 @_typing.final
-class StopReassignmentResponse(_message.Message):
-    """What became of it."""
+class PlannerServiceCancelReassignmentResponse(_message.Message):
+    """The result of a cancellation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CANCELLED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     cancelled: _builtins.int
-    """How many were cancelled."""
+    """Number of partitions cancelled."""
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
-        """Partitions that Kafka did not cancel."""
+        """Partitions whose cancellation Kafka refused."""
 
     def __init__(
         self,
@@ -134,11 +134,11 @@ class StopReassignmentResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StopReassignmentResponse: _TypeAlias = StopReassignmentResponse  # noqa: Y015
+Global___PlannerServiceCancelReassignmentResponse: _TypeAlias = PlannerServiceCancelReassignmentResponse  # noqa: Y015
 
 @_typing.final
 class RunCycleRequest(_message.Message):
-    """Asks for a cycle."""
+    """Request for a cycle."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -160,7 +160,7 @@ Global___RunCycleRequest: _TypeAlias = RunCycleRequest  # noqa: Y015
 
 @_typing.final
 class RunCycleResponse(_message.Message):
-    """The cycle was asked for."""
+    """The cycle was requested."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -177,7 +177,7 @@ Global___RunCycleResponse: _TypeAlias = RunCycleResponse  # noqa: Y015
 
 @_typing.final
 class WatchCyclesRequest(_message.Message):
-    """Asks for the cycles from now on."""
+    """Request for a stream of cycles."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -194,7 +194,7 @@ Global___WatchCyclesRequest: _TypeAlias = WatchCyclesRequest  # noqa: Y015
 
 @_typing.final
 class WatchCyclesResponse(_message.Message):
-    """One cycle."""
+    """One cycle of the stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -218,13 +218,13 @@ Global___WatchCyclesResponse: _TypeAlias = WatchCyclesResponse  # noqa: Y015
 
 @_typing.final
 class GetStateRequest(_message.Message):
-    """Asks for the state."""
+    """Request for the planner's state."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     WITHOUT_CYCLE_FIELD_NUMBER: _builtins.int
     without_cycle: _builtins.bool
-    """Whether the last cycle is left out, which of a large cluster has hundreds of kilobytes: enough to find the leader."""
+    """Whether to omit the last cycle, which has hundreds of kilobytes on a large cluster. Use it to find the leader."""
     def __init__(
         self,
         *,
@@ -273,20 +273,20 @@ class GetStateResponse(_message.Message):
     leading: _builtins.bool
     """Whether this planner leads."""
     term: _builtins.int
-    """The newest term that it knows; 0: none."""
+    """The newest term that this planner knows. 0: none."""
     leader_address: _builtins.str
-    """Where the leader answers; empty when unknown."""
+    """Address of the leader, `host:port` or `unix:path`; empty: unknown."""
     @_builtins.property
     def last_cycle(self) -> _types_pb2.Cycle:
-        """The last cycle that this planner ran; absent: none, or it was not wanted."""
+        """The last cycle that this planner ran. Absent: none, or the request set `without_cycle`."""
 
     @_builtins.property
     def failures(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
-        """Broker id -> scheduled cycles in a row without usable metrics."""
+        """Broker id -> consecutive scheduled cycles without usable metrics for the broker."""
 
     @_builtins.property
     def leader_since(self) -> _timestamp_pb2.Timestamp:
-        """When the leader's term began; absent: unknown."""
+        """When the leader's term began. Absent: unknown."""
 
     def __init__(
         self,

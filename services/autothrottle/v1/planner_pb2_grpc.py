@@ -26,8 +26,10 @@ if _version_not_supported:
 
 
 class PlannerServiceStub:
-    """The loop that decides. Any number of replicas, one leads; the others answer FAILED_PRECONDITION to RunCycle, with the
-    leader's address in the trailing metadata `leader-address`.
+    """Runs the control loop. Any number of replicas; one leads.
+
+    The other replicas answer requests for the leader with FAILED_PRECONDITION and the leader's address in the trailing
+    metadata `leader-address`.
     """
 
     def __init__(self, channel):
@@ -51,25 +53,27 @@ class PlannerServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_planner__pb2.GetStateRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_planner__pb2.GetStateResponse.FromString,
                 _registered_method=True)
-        self.StartReassignment = channel.unary_unary(
-                '/autothrottle.v1.PlannerService/StartReassignment',
-                request_serializer=autothrottle_dot_v1_dot_planner__pb2.StartReassignmentRequest.SerializeToString,
-                response_deserializer=autothrottle_dot_v1_dot_planner__pb2.StartReassignmentResponse.FromString,
+        self.SubmitReassignment = channel.unary_unary(
+                '/autothrottle.v1.PlannerService/SubmitReassignment',
+                request_serializer=autothrottle_dot_v1_dot_planner__pb2.PlannerServiceSubmitReassignmentRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_planner__pb2.PlannerServiceSubmitReassignmentResponse.FromString,
                 _registered_method=True)
-        self.StopReassignment = channel.unary_unary(
-                '/autothrottle.v1.PlannerService/StopReassignment',
-                request_serializer=autothrottle_dot_v1_dot_planner__pb2.StopReassignmentRequest.SerializeToString,
-                response_deserializer=autothrottle_dot_v1_dot_planner__pb2.StopReassignmentResponse.FromString,
+        self.CancelReassignment = channel.unary_unary(
+                '/autothrottle.v1.PlannerService/CancelReassignment',
+                request_serializer=autothrottle_dot_v1_dot_planner__pb2.PlannerServiceCancelReassignmentRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_planner__pb2.PlannerServiceCancelReassignmentResponse.FromString,
                 _registered_method=True)
 
 
 class PlannerServiceServicer:
-    """The loop that decides. Any number of replicas, one leads; the others answer FAILED_PRECONDITION to RunCycle, with the
-    leader's address in the trailing metadata `leader-address`.
+    """Runs the control loop. Any number of replicas; one leads.
+
+    The other replicas answer requests for the leader with FAILED_PRECONDITION and the leader's address in the trailing
+    metadata `leader-address`.
     """
 
     def RunCycle(self, request, context):
-        """Asks for a cycle and returns at once; several requests may share one cycle. Idempotent.
+        """Requests a cycle and returns at once; several requests may share one cycle. Idempotent.
         Errors: FAILED_PRECONDITION when this planner does not lead.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -77,36 +81,36 @@ class PlannerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchCycles(self, request, context):
-        """Sends every cycle of this planner as it ends, beginning with the last one.
+        """Streams every cycle of this planner as it ends, starting with the last one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetState(self, request, context):
-        """Returns who leads and what the last cycle of this planner did. Idempotent.
+        """Returns the current leader and the last cycle of this planner. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def StartReassignment(self, request, context):
-        """Sets the throttles of a reassignment and, once they stand, starts it; returns when Kafka has taken it.
+    def SubmitReassignment(self, request, context):
+        """Sets the throttles of a reassignment and then submits it; returns after Kafka has accepted it.
 
-        Idempotent: what is on its way to the same replicas, or there, is not started again. Errors: FAILED_PRECONDITION when
-        this planner does not lead; INVALID_ARGUMENT, NOT_FOUND when the reassignment is wrong; ABORTED when a partition
-        moves elsewhere, another reassignment is being started, a throttle could not be set, or it is paused or in shadow:
-        nothing was started then.
-        UNAVAILABLE when it was not done in time, or it is unknown whether Kafka has taken it.
+        Idempotent: partitions that are already being reassigned to the same replicas, or already have them, are not
+        submitted again. Errors: FAILED_PRECONDITION when this planner does not lead; INVALID_ARGUMENT or NOT_FOUND when
+        the request is wrong. ABORTED, with nothing submitted, when a partition is already being reassigned to other
+        replicas, another submission is in progress, a throttle could not be set, or the planner is paused or in shadow
+        mode. UNAVAILABLE when the request timed out, or it is unknown whether Kafka accepted it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def StopReassignment(self, request, context):
-        """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead;
-        NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow;
-        UNAVAILABLE.
+    def CancelReassignment(self, request, context):
+        """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead; NOT_FOUND
+        when none of the partitions is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments;
+        ABORTED in shadow mode; UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -130,15 +134,15 @@ def add_PlannerServiceServicer_to_server(servicer, server):
                     request_deserializer=autothrottle_dot_v1_dot_planner__pb2.GetStateRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_planner__pb2.GetStateResponse.SerializeToString,
             ),
-            'StartReassignment': grpc.unary_unary_rpc_method_handler(
-                    servicer.StartReassignment,
-                    request_deserializer=autothrottle_dot_v1_dot_planner__pb2.StartReassignmentRequest.FromString,
-                    response_serializer=autothrottle_dot_v1_dot_planner__pb2.StartReassignmentResponse.SerializeToString,
+            'SubmitReassignment': grpc.unary_unary_rpc_method_handler(
+                    servicer.SubmitReassignment,
+                    request_deserializer=autothrottle_dot_v1_dot_planner__pb2.PlannerServiceSubmitReassignmentRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_planner__pb2.PlannerServiceSubmitReassignmentResponse.SerializeToString,
             ),
-            'StopReassignment': grpc.unary_unary_rpc_method_handler(
-                    servicer.StopReassignment,
-                    request_deserializer=autothrottle_dot_v1_dot_planner__pb2.StopReassignmentRequest.FromString,
-                    response_serializer=autothrottle_dot_v1_dot_planner__pb2.StopReassignmentResponse.SerializeToString,
+            'CancelReassignment': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelReassignment,
+                    request_deserializer=autothrottle_dot_v1_dot_planner__pb2.PlannerServiceCancelReassignmentRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_planner__pb2.PlannerServiceCancelReassignmentResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -149,8 +153,10 @@ def add_PlannerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PlannerService:
-    """The loop that decides. Any number of replicas, one leads; the others answer FAILED_PRECONDITION to RunCycle, with the
-    leader's address in the trailing metadata `leader-address`.
+    """Runs the control loop. Any number of replicas; one leads.
+
+    The other replicas answer requests for the leader with FAILED_PRECONDITION and the leader's address in the trailing
+    metadata `leader-address`.
     """
 
     @staticmethod
@@ -235,7 +241,7 @@ class PlannerService:
             _registered_method=True)
 
     @staticmethod
-    def StartReassignment(request,
+    def SubmitReassignment(request,
             target,
             options=(),
             channel_credentials=None,
@@ -248,9 +254,9 @@ class PlannerService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/autothrottle.v1.PlannerService/StartReassignment',
-            autothrottle_dot_v1_dot_planner__pb2.StartReassignmentRequest.SerializeToString,
-            autothrottle_dot_v1_dot_planner__pb2.StartReassignmentResponse.FromString,
+            '/autothrottle.v1.PlannerService/SubmitReassignment',
+            autothrottle_dot_v1_dot_planner__pb2.PlannerServiceSubmitReassignmentRequest.SerializeToString,
+            autothrottle_dot_v1_dot_planner__pb2.PlannerServiceSubmitReassignmentResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -262,7 +268,7 @@ class PlannerService:
             _registered_method=True)
 
     @staticmethod
-    def StopReassignment(request,
+    def CancelReassignment(request,
             target,
             options=(),
             channel_credentials=None,
@@ -275,9 +281,9 @@ class PlannerService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/autothrottle.v1.PlannerService/StopReassignment',
-            autothrottle_dot_v1_dot_planner__pb2.StopReassignmentRequest.SerializeToString,
-            autothrottle_dot_v1_dot_planner__pb2.StopReassignmentResponse.FromString,
+            '/autothrottle.v1.PlannerService/CancelReassignment',
+            autothrottle_dot_v1_dot_planner__pb2.PlannerServiceCancelReassignmentRequest.SerializeToString,
+            autothrottle_dot_v1_dot_planner__pb2.PlannerServiceCancelReassignmentResponse.FromString,
             options,
             channel_credentials,
             insecure,

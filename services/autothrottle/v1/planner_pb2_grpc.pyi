@@ -27,8 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PlannerServiceStub:
-    """The loop that decides. Any number of replicas, one leads; the others answer FAILED_PRECONDITION to RunCycle, with the
-    leader's address in the trailing metadata `leader-address`.
+    """Runs the control loop. Any number of replicas; one leads.
+
+    The other replicas answer requests for the leader with FAILED_PRECONDITION and the leader's address in the trailing
+    metadata `leader-address`.
     """
 
     @_typing.overload
@@ -36,61 +38,65 @@ class PlannerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PlannerServiceAsyncStub: ...
     RunCycle: _grpc.UnaryUnaryMultiCallable[_planner_pb2.RunCycleRequest, _planner_pb2.RunCycleResponse]
-    """Asks for a cycle and returns at once; several requests may share one cycle. Idempotent.
+    """Requests a cycle and returns at once; several requests may share one cycle. Idempotent.
     Errors: FAILED_PRECONDITION when this planner does not lead.
     """
     WatchCycles: _grpc.UnaryStreamMultiCallable[_planner_pb2.WatchCyclesRequest, _planner_pb2.WatchCyclesResponse]
-    """Sends every cycle of this planner as it ends, beginning with the last one."""
+    """Streams every cycle of this planner as it ends, starting with the last one."""
     GetState: _grpc.UnaryUnaryMultiCallable[_planner_pb2.GetStateRequest, _planner_pb2.GetStateResponse]
-    """Returns who leads and what the last cycle of this planner did. Idempotent."""
-    StartReassignment: _grpc.UnaryUnaryMultiCallable[_planner_pb2.StartReassignmentRequest, _planner_pb2.StartReassignmentResponse]
-    """Sets the throttles of a reassignment and, once they stand, starts it; returns when Kafka has taken it.
+    """Returns the current leader and the last cycle of this planner. Idempotent."""
+    SubmitReassignment: _grpc.UnaryUnaryMultiCallable[_planner_pb2.PlannerServiceSubmitReassignmentRequest, _planner_pb2.PlannerServiceSubmitReassignmentResponse]
+    """Sets the throttles of a reassignment and then submits it; returns after Kafka has accepted it.
 
-    Idempotent: what is on its way to the same replicas, or there, is not started again. Errors: FAILED_PRECONDITION when
-    this planner does not lead; INVALID_ARGUMENT, NOT_FOUND when the reassignment is wrong; ABORTED when a partition
-    moves elsewhere, another reassignment is being started, a throttle could not be set, or it is paused or in shadow:
-    nothing was started then.
-    UNAVAILABLE when it was not done in time, or it is unknown whether Kafka has taken it.
+    Idempotent: partitions that are already being reassigned to the same replicas, or already have them, are not
+    submitted again. Errors: FAILED_PRECONDITION when this planner does not lead; INVALID_ARGUMENT or NOT_FOUND when
+    the request is wrong. ABORTED, with nothing submitted, when a partition is already being reassigned to other
+    replicas, another submission is in progress, a throttle could not be set, or the planner is paused or in shadow
+    mode. UNAVAILABLE when the request timed out, or it is unknown whether Kafka accepted it.
     """
-    StopReassignment: _grpc.UnaryUnaryMultiCallable[_planner_pb2.StopReassignmentRequest, _planner_pb2.StopReassignmentResponse]
-    """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead;
-    NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow;
-    UNAVAILABLE.
+    CancelReassignment: _grpc.UnaryUnaryMultiCallable[_planner_pb2.PlannerServiceCancelReassignmentRequest, _planner_pb2.PlannerServiceCancelReassignmentResponse]
+    """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead; NOT_FOUND
+    when none of the partitions is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments;
+    ABORTED in shadow mode; UNAVAILABLE.
     """
 
 @_typing.type_check_only
 class PlannerServiceAsyncStub(PlannerServiceStub):
-    """The loop that decides. Any number of replicas, one leads; the others answer FAILED_PRECONDITION to RunCycle, with the
-    leader's address in the trailing metadata `leader-address`.
+    """Runs the control loop. Any number of replicas; one leads.
+
+    The other replicas answer requests for the leader with FAILED_PRECONDITION and the leader's address in the trailing
+    metadata `leader-address`.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RunCycle: _aio.UnaryUnaryMultiCallable[_planner_pb2.RunCycleRequest, _planner_pb2.RunCycleResponse]  # type: ignore[assignment]
-    """Asks for a cycle and returns at once; several requests may share one cycle. Idempotent.
+    """Requests a cycle and returns at once; several requests may share one cycle. Idempotent.
     Errors: FAILED_PRECONDITION when this planner does not lead.
     """
     WatchCycles: _aio.UnaryStreamMultiCallable[_planner_pb2.WatchCyclesRequest, _planner_pb2.WatchCyclesResponse]  # type: ignore[assignment]
-    """Sends every cycle of this planner as it ends, beginning with the last one."""
+    """Streams every cycle of this planner as it ends, starting with the last one."""
     GetState: _aio.UnaryUnaryMultiCallable[_planner_pb2.GetStateRequest, _planner_pb2.GetStateResponse]  # type: ignore[assignment]
-    """Returns who leads and what the last cycle of this planner did. Idempotent."""
-    StartReassignment: _aio.UnaryUnaryMultiCallable[_planner_pb2.StartReassignmentRequest, _planner_pb2.StartReassignmentResponse]  # type: ignore[assignment]
-    """Sets the throttles of a reassignment and, once they stand, starts it; returns when Kafka has taken it.
+    """Returns the current leader and the last cycle of this planner. Idempotent."""
+    SubmitReassignment: _aio.UnaryUnaryMultiCallable[_planner_pb2.PlannerServiceSubmitReassignmentRequest, _planner_pb2.PlannerServiceSubmitReassignmentResponse]  # type: ignore[assignment]
+    """Sets the throttles of a reassignment and then submits it; returns after Kafka has accepted it.
 
-    Idempotent: what is on its way to the same replicas, or there, is not started again. Errors: FAILED_PRECONDITION when
-    this planner does not lead; INVALID_ARGUMENT, NOT_FOUND when the reassignment is wrong; ABORTED when a partition
-    moves elsewhere, another reassignment is being started, a throttle could not be set, or it is paused or in shadow:
-    nothing was started then.
-    UNAVAILABLE when it was not done in time, or it is unknown whether Kafka has taken it.
+    Idempotent: partitions that are already being reassigned to the same replicas, or already have them, are not
+    submitted again. Errors: FAILED_PRECONDITION when this planner does not lead; INVALID_ARGUMENT or NOT_FOUND when
+    the request is wrong. ABORTED, with nothing submitted, when a partition is already being reassigned to other
+    replicas, another submission is in progress, a throttle could not be set, or the planner is paused or in shadow
+    mode. UNAVAILABLE when the request timed out, or it is unknown whether Kafka accepted it.
     """
-    StopReassignment: _aio.UnaryUnaryMultiCallable[_planner_pb2.StopReassignmentRequest, _planner_pb2.StopReassignmentResponse]  # type: ignore[assignment]
-    """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead;
-    NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow;
-    UNAVAILABLE.
+    CancelReassignment: _aio.UnaryUnaryMultiCallable[_planner_pb2.PlannerServiceCancelReassignmentRequest, _planner_pb2.PlannerServiceCancelReassignmentResponse]  # type: ignore[assignment]
+    """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead; NOT_FOUND
+    when none of the partitions is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments;
+    ABORTED in shadow mode; UNAVAILABLE.
     """
 
 class PlannerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The loop that decides. Any number of replicas, one leads; the others answer FAILED_PRECONDITION to RunCycle, with the
-    leader's address in the trailing metadata `leader-address`.
+    """Runs the control loop. Any number of replicas; one leads.
+
+    The other replicas answer requests for the leader with FAILED_PRECONDITION and the leader's address in the trailing
+    metadata `leader-address`.
     """
 
     @_abc_1.abstractmethod
@@ -99,7 +105,7 @@ class PlannerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _planner_pb2.RunCycleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_planner_pb2.RunCycleResponse, _abc.Awaitable[_planner_pb2.RunCycleResponse]]:
-        """Asks for a cycle and returns at once; several requests may share one cycle. Idempotent.
+        """Requests a cycle and returns at once; several requests may share one cycle. Idempotent.
         Errors: FAILED_PRECONDITION when this planner does not lead.
         """
 
@@ -109,7 +115,7 @@ class PlannerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _planner_pb2.WatchCyclesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_planner_pb2.WatchCyclesResponse], _abc.AsyncIterator[_planner_pb2.WatchCyclesResponse]]:
-        """Sends every cycle of this planner as it ends, beginning with the last one."""
+        """Streams every cycle of this planner as it ends, starting with the last one."""
 
     @_abc_1.abstractmethod
     def GetState(
@@ -117,32 +123,32 @@ class PlannerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _planner_pb2.GetStateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_planner_pb2.GetStateResponse, _abc.Awaitable[_planner_pb2.GetStateResponse]]:
-        """Returns who leads and what the last cycle of this planner did. Idempotent."""
+        """Returns the current leader and the last cycle of this planner. Idempotent."""
 
     @_abc_1.abstractmethod
-    def StartReassignment(
+    def SubmitReassignment(
         self,
-        request: _planner_pb2.StartReassignmentRequest,
+        request: _planner_pb2.PlannerServiceSubmitReassignmentRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_planner_pb2.StartReassignmentResponse, _abc.Awaitable[_planner_pb2.StartReassignmentResponse]]:
-        """Sets the throttles of a reassignment and, once they stand, starts it; returns when Kafka has taken it.
+    ) -> _typing.Union[_planner_pb2.PlannerServiceSubmitReassignmentResponse, _abc.Awaitable[_planner_pb2.PlannerServiceSubmitReassignmentResponse]]:
+        """Sets the throttles of a reassignment and then submits it; returns after Kafka has accepted it.
 
-        Idempotent: what is on its way to the same replicas, or there, is not started again. Errors: FAILED_PRECONDITION when
-        this planner does not lead; INVALID_ARGUMENT, NOT_FOUND when the reassignment is wrong; ABORTED when a partition
-        moves elsewhere, another reassignment is being started, a throttle could not be set, or it is paused or in shadow:
-        nothing was started then.
-        UNAVAILABLE when it was not done in time, or it is unknown whether Kafka has taken it.
+        Idempotent: partitions that are already being reassigned to the same replicas, or already have them, are not
+        submitted again. Errors: FAILED_PRECONDITION when this planner does not lead; INVALID_ARGUMENT or NOT_FOUND when
+        the request is wrong. ABORTED, with nothing submitted, when a partition is already being reassigned to other
+        replicas, another submission is in progress, a throttle could not be set, or the planner is paused or in shadow
+        mode. UNAVAILABLE when the request timed out, or it is unknown whether Kafka accepted it.
         """
 
     @_abc_1.abstractmethod
-    def StopReassignment(
+    def CancelReassignment(
         self,
-        request: _planner_pb2.StopReassignmentRequest,
+        request: _planner_pb2.PlannerServiceCancelReassignmentRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_planner_pb2.StopReassignmentResponse, _abc.Awaitable[_planner_pb2.StopReassignmentResponse]]:
-        """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead;
-        NOT_FOUND when none of them is being reassigned; INVALID_ARGUMENT when the backend cannot do it; ABORTED in shadow;
-        UNAVAILABLE.
+    ) -> _typing.Union[_planner_pb2.PlannerServiceCancelReassignmentResponse, _abc.Awaitable[_planner_pb2.PlannerServiceCancelReassignmentResponse]]:
+        """Cancels the reassignment of partitions. Errors: FAILED_PRECONDITION when this planner does not lead; NOT_FOUND
+        when none of the partitions is being reassigned; INVALID_ARGUMENT when the backend cannot cancel reassignments;
+        ABORTED in shadow mode; UNAVAILABLE.
         """
 
 def add_PlannerServiceServicer_to_server(servicer: PlannerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,7 +1,7 @@
-"""The contest: every policy in every scenario, as one table, with what it was to show beside.
+"""The contest: every policy in every scenario, as one table, compared with the goals.
 
-`make bench-control` runs it; `ARGS="--seeds 4,5"` tries other chances, `ARGS=--record` keeps the table in
-`../results/control.json`. With `--results FILE` what was run is kept as it comes, and is not run again.
+`make bench-control` runs it. `ARGS="--seeds 4,5"` chooses other random seeds, and `ARGS=--record` stores the table in
+`../results/control.json`. `--results FILE` stores each finished scenario at once and does not run it again.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from typing import Any
 
 import numpy as np
 
-from autothrottle.core.loads import MEGABYTE
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.core.units import MEGABYTE
 from tests.benchmarks.control.contestants import OraclePolicy, OriginalPolicy
-from tests.benchmarks.control.fleet import FAST, MIX30, STD, Entry, Fleet, Foresight, Result, Senses, Timing
+from tests.benchmarks.control.fleet import FAST, MIX30, STD, Entry, Fleet, Foresight, Measurements, Result, Timing
 from tests.benchmarks.control.scenarios import SHAPES, SURPRISES, Scenario, scenario
 
 RESULTS = Path(__file__).parents[1] / "results" / "control.json"
 TIMINGS = {timing.name: timing for timing in (STD, MIX30, FAST)}
 STATIC_SHARES = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7)
-"""Of the usual link: the rates among which the best static one is looked for, afterwards."""
+"""Candidate static rates as shares of the median link. The best one is chosen in hindsight."""
 EQUAL_HARM_RATIOS = (0.4, 0.5, 0.6, 0.7)
 HARMLESS = 0.1
-"""Percent of the clients' bytes that the best static rate may defer."""
-FALL_BACKS = {
-    "adaptive, growth of other logs unknown": Senses(growth=False),
-    "adaptive, no log sizes": Senses(growth=False, progress=False),
-    "adaptive, one broker 15 minutes without metrics": Senses(blind=(600, 1500)),
-    "adaptive, metrics 5 minutes late": Senses(stale=180),
-    "adaptive, no metrics in the first 3 minutes": Senses(metrics_from=180),
-    "adaptive, a failover every 15 minutes": Senses(failover_every=900),
+"""Percent of client bytes that the best static rate may defer."""
+MISSING_MEASUREMENTS = {
+    "adaptive, growth of other logs unknown": Measurements(growth=False),
+    "adaptive, no log sizes": Measurements(growth=False, progress=False),
+    "adaptive, one broker 15 minutes without metrics": Measurements(blind=(600, 1500)),
+    "adaptive, metrics 5 minutes late": Measurements(stale=180),
+    "adaptive, no metrics in the first 3 minutes": Measurements(metrics_from=180),
+    "adaptive, a failover every 15 minutes": Measurements(failover_every=900),
 }
-NAMES = {"original": "the original's formula", "headroom": "--policy headroom, which subtracts aligned replication"}
+NAMES = {"original": "the original's formula", "headroom": "--policy headroom (subtracts aligned replication)"}
 _COST = {"diurnal": 6, "large": 5, "tiny": 3, "rackloss": 3, "scaledown": 2.5}
-"""Roughly, so that the longest scenarios begin first."""
+"""Approximate relative run times, so that the longest scenarios start first."""
 
 
 def entries(chosen: Scenario, timings: Iterable[Timing]) -> list[Entry]:
-    """All moves of one scenario and seed."""
+    """All policies and timings for one scenario and seed."""
     found = [Entry(chosen, "none", MIX30, None)]
     for timing in timings:
         found += [
@@ -71,16 +71,16 @@ def oracle(chosen: Scenario, timing: Timing) -> Callable[[Foresight], Policy]:
     return lambda foresight: OraclePolicy(foresight, timing.interval, chosen.brokers, in_sync)
 
 
-def searched(chosen: Scenario) -> list[Entry]:
-    """The moves among which the best static rate, and equal harm, are looked for; and the steps of falling back."""
+def search_entries(chosen: Scenario) -> list[Entry]:
+    """Runs for the best static rate and for equal harm, and runs of `adaptive` with missing measurements."""
     link = float(np.median(chosen.capacity))
     found = [Entry(chosen, f"static {share:g}", MIX30, static(link * share)) for share in STATIC_SHARES]
     for ratio in EQUAL_HARM_RATIOS:
         found.append(
             Entry(chosen, f"original {ratio:g}", MIX30, lambda _: OriginalPolicy(), ratio=ratio, on_events=False)
         )
-    for name, senses in FALL_BACKS.items():
-        found.append(Entry(chosen, name, MIX30, lambda _: AdaptivePolicy(), senses=senses))
+    for name, measurements in MISSING_MEASUREMENTS.items():
+        found.append(Entry(chosen, name, MIX30, lambda _: AdaptivePolicy(), measurements=measurements))
     return found
 
 
@@ -89,10 +89,10 @@ def static(megabytes: float) -> Callable[[Foresight], Policy]:
 
 
 def contest(name: str, seed: int, timings: Sequence[str], searches: bool) -> list[Result]:
-    """Run one scenario of one seed."""
+    """Run one scenario with one seed."""
     chosen = scenario(name, seed)
     found = Fleet(entries(chosen, [TIMINGS[timing] for timing in timings])).run()
-    return found + Fleet(searched(chosen)).run() if searches else found
+    return found + Fleet(search_entries(chosen)).run() if searches else found
 
 
 def contests(
@@ -102,7 +102,7 @@ def contests(
     processes: int,
     kept: Path | None,
 ) -> list[Result]:
-    """Run scenarios, but for those whose results are kept in a file: a line of JSON for each scenario and seed."""
+    """Run all scenarios without a result in the file `kept`: one line of JSON per scenario and seed."""
     begun, results, wanted = time.monotonic(), [], list(rows)
     for line in kept.read_text().splitlines() if kept and kept.exists() else ():
         found = [Result(**one) for one in json.loads(line)]
@@ -122,7 +122,7 @@ def contests(
 
 
 class Table:
-    """All results, and what they say."""
+    """All results, grouped by policy and timing."""
 
     def __init__(self, results: Iterable[Result]) -> None:
         self._by: dict[tuple[str, str], list[Result]] = defaultdict(list)
@@ -133,7 +133,7 @@ class Table:
         return sorted(self._by.get((policy, timing), []), key=lambda r: (r.scenario, r.seed))
 
     def rows(self) -> list[dict[str, Any]]:
-        """One for each policy and timing; those that are only searched among are left out."""
+        """One row per policy and timing, without the candidates of the searches."""
         found = []
         for policy, timing in self._by:
             if not policy.split()[-1].replace(".", "").isdigit():
@@ -150,7 +150,7 @@ class Table:
         return {"policy": policy, "timing": timing, **summary(results), "makespan_by_oracle_worst": by_oracle}
 
     def best_static(self) -> list[Result]:
-        """Of each run the fastest static rate that defers no more than `HARMLESS`; runs without one are left out."""
+        """The fastest static rate per scenario and seed that defers at most `HARMLESS`, where one exists."""
         runs: dict[tuple[str, int], list[Result]] = defaultdict(list)
         for share in STATIC_SHARES:
             for result in self.of(f"static {share:g}", MIX30.name):
@@ -159,9 +159,10 @@ class Table:
         return [min(found, key=lambda r: r.makespan) for found in runs.values()]
 
     def at_equal_harm(self, policy: str) -> float | None:
-        """The makespan of `adaptive` by that of a policy whose ratio is lowered until it defers as much: medians.
+        """Median makespan of `adaptive` / that of a policy whose ratio is lowered until it defers as few bytes.
 
-        Of the runs that the policy was run in with all ratios; None: there are none.
+        It covers the scenarios and seeds in which the policy ran with all ratios. None: no such runs, or `adaptive`
+        defers less than the policy at every ratio.
         """
         runs = {(r.scenario, r.seed) for r in self.of(f"{policy} {EQUAL_HARM_RATIOS[0]:g}", MIX30.name)}
 
@@ -173,12 +174,12 @@ class Table:
             if found := same(name):
                 points.append((mean(found, "deferred"), statistics.median(r.makespan for r in found)))
         points.sort()
-        ours = same("adaptive")
-        if len(points) < 2 or not points[0][0] <= mean(ours, "deferred"):
+        adaptive = same("adaptive")
+        if len(points) < 2 or not points[0][0] <= mean(adaptive, "deferred"):
             return None
         deferred, makespans = zip(*points, strict=True)
-        theirs = float(np.interp(mean(ours, "deferred"), deferred, makespans))
-        return statistics.median(r.makespan for r in ours) / theirs
+        theirs = float(np.interp(mean(adaptive, "deferred"), deferred, makespans))
+        return statistics.median(r.makespan for r in adaptive) / theirs
 
 
 def mean(results: Sequence[Result], field: str) -> float:
@@ -213,35 +214,35 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def claims(table: Table, timings: Sequence[str]) -> list[dict[str, Any]]:
-    """What was to be shown, and what the table shows of it."""
+    """Compare the table with the goals."""
     found: list[dict[str, Any]] = []
 
-    def claim(what: str, value: float | None, most: float | None) -> None:
+    def claim(name: str, value: float | None, most: float | None) -> None:
         if value is not None:
             met = None if most is None else value <= most
-            found.append({"claim": what, "reached": round(value, 4), "wanted": most, "met": met})
+            found.append({"claim": name, "reached": round(value, 4), "wanted": most, "met": met})
 
     for timing in timings:
         ours = table.of("adaptive", timing)
-        all_of_it = summary(ours)
+        total = summary(ours)
         wanted = {"mix30": (1.02, 0.04), "std": (1.03, 0.06), "fast": (1.02, 0.03)}[timing]
-        claim(f"{timing}: makespan / bound, median of all runs", all_of_it["makespan_median"], wanted[0])
-        claim(f"{timing}: makespan / bound, worst scenario", all_of_it["makespan_worst_scenario"], 1.15)
-        claim(f"{timing}: makespan / bound, worst run", all_of_it["makespan_worst"], 1.35)
+        claim(f"{timing}: makespan / bound, median of all runs", total["makespan_median"], wanted[0])
+        claim(f"{timing}: makespan / bound, worst scenario", total["makespan_worst_scenario"], 1.15)
+        claim(f"{timing}: makespan / bound, worst run", total["makespan_worst"], 1.35)
         known = [r.makespan for r in ours if r.scenario not in SURPRISES]
-        claim(f"{timing}: makespan / bound, worst run whose load can be foreseen", max(known, default=None), 1.15)
+        claim(f"{timing}: makespan / bound, worst run with predictable load", max(known, default=None), 1.15)
         claim(f"{timing}: makespan / oracle, worst run", worst_ratio(ours, table.of("oracle", timing)), 1.10)
-        claim(f"{timing}: deferred %, mean of all runs", all_of_it["deferred_mean"], wanted[1])
-        claim(f"{timing}: deferred %, worst scenario", all_of_it["deferred_worst_scenario"], 0.15)
-        for other, name in NAMES.items():
+        claim(f"{timing}: deferred %, mean of all runs", total["deferred_mean"], wanted[1])
+        claim(f"{timing}: deferred %, worst scenario", total["deferred_worst_scenario"], 0.15)
+        for other, formula in NAMES.items():
             theirs = table.of(other, timing)
             worse = sum(a.deferred > b.deferred for a, b in zip(ours, theirs, strict=True))
-            claim(f"{timing}: runs that defer more than {name}", float(worse), 0)
-            # The goals are for the original's formula; our own, which is aligned, is shown beside.
+            claim(f"{timing}: runs that defer more than {formula}", float(worse), 0)
+            # The goals refer to the original's formula. The aligned `headroom` policy is for comparison only.
             deferred, saturated = (0.1, 0.125) if other == "original" else (None, None)
-            claim(f"{timing}: deferred in all / {name}", share(ours, theirs, "deferred"), deferred)
-            claim(f"{timing}: saturated port-seconds / {name}", share(ours, theirs, "saturated"), saturated)
-        claim(f"{timing}: decisions that change a rate, per GB, median", all_of_it["decisions_per_gb_median"], 0.05)
+            claim(f"{timing}: total deferred / {formula}", share(ours, theirs, "deferred"), deferred)
+            claim(f"{timing}: saturated seconds / {formula}", share(ours, theirs, "saturated"), saturated)
+        claim(f"{timing}: decisions that change a rate, per GB, median", total["decisions_per_gb_median"], 0.05)
     if MIX30.name in timings:
         if equal := table.at_equal_harm("original"):
             claim(f"mix30: makespan / {NAMES['original']} at equal harm", equal, 0.6)
@@ -249,7 +250,7 @@ def claims(table: Table, timings: Sequence[str]) -> list[dict[str, Any]]:
             fixed = statistics.median(r.makespan for r in best)
             runs = {(r.scenario, r.seed) for r in best}
             same = [r.makespan for r in table.of("adaptive", MIX30.name) if (r.scenario, r.seed) in runs]
-            claim("mix30: makespan / that of the best static rate, medians", statistics.median(same) / fixed, 0.9)
+            claim("mix30: makespan / best static rate, medians", statistics.median(same) / fixed, 0.9)
     return found
 
 
@@ -269,19 +270,19 @@ _SHOWN = {
     "deferred_median": "deferred %",
     "deferred_mean": "mean",
     "deferred_worst": "worst",
-    "worst_port_deferred_p90": "port p90",
+    "worst_port_deferred_p90": "link side p90",
     "saturated_mean": "saturated %",
     "over_mean": "over %",
     "decisions_per_gb_median": "changes/GB",
-    "writes_per_broker_hour": "per broker h",
+    "writes_per_broker_hour": "writes/broker h",
     "writes_in_15_minutes_per_broker_worst": "most in 15 min",
-    "eta_error_median": "ETA off %",
+    "eta_error_median": "ETA error %",
     "eta_error_worst": "worst",
 }
 
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The table as text."""
+    """Return the table as lines of text."""
     cells = [["timing", "policy", "runs", *_SHOWN.values()]]
     for row in rows:
         cells.append([row["timing"], row["policy"], str(row["runs"]), *(_number(row[key]) for key in _SHOWN)])
@@ -294,7 +295,7 @@ def _number(value: float | None) -> str:
 
 
 def by_scenario(table: Table, timings: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
-    """Scenario -> policy and timing -> makespan and deferral, means over the seeds."""
+    """Scenario -> policy and timing -> means over the seeds of makespan, deferred and saturated."""
     found: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for timing in timings:
         for policy in ("original", "headroom", "adaptive", "oracle"):
@@ -309,7 +310,7 @@ def by_scenario(table: Table, timings: Sequence[str]) -> dict[str, dict[str, dic
 
 
 def record(table: Table, seeds: Sequence[int], timings: Sequence[str], command: str) -> dict[str, Any]:
-    """What is kept of a contest."""
+    """Return the content of the results file."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
@@ -324,19 +325,21 @@ def record(table: Table, seeds: Sequence[int], timings: Sequence[str], command: 
 def main(arguments: Sequence[str]) -> int:
     """Run the contest and print it."""
     parser = argparse.ArgumentParser(prog="make bench-control", description=__doc__)
-    parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--scenarios", default=",".join(SHAPES))
-    parser.add_argument("--timings", default=",".join(TIMINGS))
-    parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 8))
+    parser.add_argument("--seeds", default="1,2,3", help="random seeds, separated by commas")
+    parser.add_argument("--scenarios", default=",".join(SHAPES), help="names of scenarios, separated by commas")
+    parser.add_argument("--timings", default=",".join(TIMINGS), help="some of %(default)s")
+    parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 8), help="number of processes")
     parser.add_argument(
         "--searches",
         nargs="?",
         const="all",
         default="",
-        help="static rates, equal harm and fall-backs, too: all, or seeds",
+        help="also run static rates, equal harm and missing measurements: all, or a list of seeds",
     )
-    parser.add_argument("--results", type=Path, help="keeps what was run, with the same timings and searches")
-    parser.add_argument("--record", action="store_true", help=f"keep the table in {RESULTS.name}")
+    parser.add_argument(
+        "--results", type=Path, help="file of finished runs with the same timings and searches, extended by this run"
+    )
+    parser.add_argument("--record", action="store_true", help=f"store the table in {RESULTS.name}")
     given = parser.parse_args(arguments)
     seeds, timings = [int(seed) for seed in given.seeds.split(",")], given.timings.split(",")
     names = sorted(given.scenarios.split(","), key=lambda name: -_COST.get(name, 1))
@@ -344,15 +347,15 @@ def main(arguments: Sequence[str]) -> int:
     searches = seeds if given.searches == "all" else [int(seed) for seed in filter(None, given.searches.split(","))]
     results = contests(rows, timings, searches, given.processes, given.results)
     table = Table(results)
-    shown, wanted = table.rows(), claims(table, timings)
-    print("\n".join(["", *lines(shown), ""]))
+    table_rows, wanted = table.rows(), claims(table, timings)
+    print("\n".join(["", *lines(table_rows), ""]))
     for claim in wanted:
         met = "met" if claim["met"] else "NOT MET"
-        goal = "beside" if claim["wanted"] is None else f"wanted: at most {claim['wanted']:g}: {met}"
+        goal = "for comparison" if claim["wanted"] is None else f"wanted: at most {claim['wanted']:g}: {met}"
         print(f"{claim['claim']}: {claim['reached']:g} ({goal})")
     if given.record:
-        said = [f"--seeds {given.seeds}", *([f"--searches {given.searches}"] if given.searches else []), "--record"]
-        command = shlex.join(["make", "bench-control", f"ARGS={' '.join(said)}"])
+        options = [f"--seeds {given.seeds}", *([f"--searches {given.searches}"] if given.searches else []), "--record"]
+        command = shlex.join(["make", "bench-control", f"ARGS={' '.join(options)}"])
         RESULTS.write_text(json.dumps(record(table, seeds, timings, command), indent=1) + "\n")
     return 0
 

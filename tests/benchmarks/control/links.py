@@ -1,8 +1,8 @@
-"""The model of the network: links that clients and replication share, second by second, for many moves at once.
+"""A model of the network: links that clients and replication share, in steps of a second, for many runs at once.
 
-A fluid one: shares between flows are max-min fair under throttles and links; where a link is asked for more than it
-has, clients and replication give way in proportion, and what clients did not get waits. The ports and flows of all
-moves stand in one row each: moves do not touch, so that a step costs hardly more for fifty than for one.
+It is a fluid model. Flows share links max-min fair under throttles and link capacity. On an overloaded link, clients
+and replication are cut in proportion, and deferred client bytes wait. One array holds the link sides of all runs, and
+one array holds their flows. Runs share no link, so a step costs hardly more for fifty runs than for one.
 """
 
 from __future__ import annotations
@@ -17,61 +17,61 @@ Indexes = NDArray[np.int64]
 
 
 class Flows(NamedTuple):
-    """The flows that still have something to send."""
+    """The flows with bytes left to copy."""
 
     source: Indexes
-    """Port of the leader."""
+    """Index of the outbound link side of the leader."""
     target: Indexes
-    """Port of the destination."""
+    """Index of the inbound link side of the follower."""
     want: Array
-    """What each could send at most, MB/s."""
+    """Maximum rate of each flow, MB/s."""
 
 
 def fair_shares(flows: Flows, limit: Array) -> Array:
-    """Return the max-min fair rate of each flow: none can grow but by a smaller one's loss.
+    """Return the max-min fair rate of each flow: a flow can only get more at the expense of a slower one.
 
-    In every turn all ports fill up at once that have the smallest share among those that their flows go through; to
-    fill one port after the other takes as many turns as there are ports.
+    Each round fills all link sides whose share is the smallest along all of their flows. Filling one link side per
+    round would take as many rounds as there are link sides.
     """
-    ports, count = len(limit), len(flows.want)
+    sides, count = len(limit), len(flows.want)
     rates, left, open_ = np.zeros(count), np.maximum(limit, 0.0), np.arange(count)
     source, target, want = flows
     while len(open_):
-        using = np.bincount(source, minlength=ports) + np.bincount(target, minlength=ports)
-        share = np.divide(left, using, out=np.full(ports, np.inf), where=using > 0)
+        using = np.bincount(source, minlength=sides) + np.bincount(target, minlength=sides)
+        share = np.divide(left, using, out=np.full(sides, np.inf), where=using > 0)
         out, into = share[source], share[target]
         least = np.minimum(out, into)
-        modest = want <= least
-        waits = np.bincount(source[(least < out * (1 - 1e-9)) | modest], minlength=ports)
-        waits += np.bincount(target[(least < into * (1 - 1e-9)) | modest], minlength=ports)
-        full = (waits == 0) & (using > 0)
-        done = full[source] | full[target] | modest
-        given = np.minimum(least[done], want[done])
-        rates[open_[done]] = given
-        left -= np.bincount(source[done], given, ports) + np.bincount(target[done], given, ports)
+        demand_met = want <= least
+        blocked = np.bincount(source[(least < out * (1 - 1e-9)) | demand_met], minlength=sides)
+        blocked += np.bincount(target[(least < into * (1 - 1e-9)) | demand_met], minlength=sides)
+        full = (blocked == 0) & (using > 0)
+        done = full[source] | full[target] | demand_met
+        granted = np.minimum(least[done], want[done])
+        rates[open_[done]] = granted
+        left -= np.bincount(source[done], granted, sides) + np.bincount(target[done], granted, sides)
         np.maximum(left, 0.0, out=left)
-        stays = ~done
-        open_, source, target, want = open_[stays], source[stays], target[stays], want[stays]
+        remaining = ~done
+        open_, source, target, want = open_[remaining], source[remaining], target[remaining], want[remaining]
     return rates
 
 
-def through(flows: Flows, rates: Array, ports: int) -> Array:
-    """Return what goes through each port."""
-    total: Array = np.bincount(flows.source, rates, ports).astype(float) + np.bincount(flows.target, rates, ports)
+def traffic(flows: Flows, rates: Array, sides: int) -> Array:
+    """Return the replication traffic of each link side, MB/s."""
+    total: Array = np.bincount(flows.source, rates, sides).astype(float) + np.bincount(flows.target, rates, sides)
     return total
 
 
 def contended_shares(flows: Flows, wished: Array, allowed: Array, capacity: Array, clients: Array) -> Array:
-    """Return the rate of each flow where links are asked for more than they have.
+    """Return the rate of each flow on overloaded links, MB/s.
 
     Args:
-        flows: what still sends.
-        wished: fair rates under throttles alone, as if there were no clients.
-        allowed: what throttle and link leave each port, MB/s.
-        capacity: of each port.
-        clients: what clients ask of each port now, MB/s.
+        flows: flows with bytes left.
+        wished: fair rates under the throttles, without clients, MB/s.
+        allowed: limit of each link side by its throttle and capacity, MB/s.
+        capacity: capacity of each link side, MB/s.
+        clients: current client demand on each link side, MB/s.
     """
-    wanted = through(flows, wished, len(capacity))
-    asked = clients + wanted
-    fair = np.where(asked > capacity, capacity * wanted / np.maximum(asked, 1e-9), capacity - clients)
+    wanted = traffic(flows, wished, len(capacity))
+    demand = clients + wanted
+    fair = np.where(demand > capacity, capacity * wanted / np.maximum(demand, 1e-9), capacity - clients)
     return fair_shares(flows, np.minimum(allowed, fair))

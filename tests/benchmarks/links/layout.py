@@ -1,4 +1,4 @@
-"""The move that is played on shaped links: who has what, what clients produce, and how long it takes at best."""
+"""The reassignment over shaped links: replicas, produce rates, and the shortest duration."""
 
 from __future__ import annotations
 
@@ -6,165 +6,168 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from autothrottle.core.bound import PortDemand, bound_seconds, budget
-from autothrottle.core.client_traffic import ClientTraffic
-from autothrottle.core.limits import Limits
-from autothrottle.core.loads import MEGABYTE, Capacity
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
+from autothrottle.core.policy.limits import Limits
 from autothrottle.core.policy.static import StaticPolicy
-from autothrottle.lab.virtual import VirtualBroker, VirtualMove, VirtualRecovery, VirtualScenario
-from tests.benchmarks.links.tally import Port, Sample
+from autothrottle.core.scoring.bound import LinkSideDemand, available_rate, bound_seconds
+from autothrottle.core.traffic.loads import Capacity
+from autothrottle.core.units import MEGABYTE
+from autothrottle_lab.simulate.virtual_time import VirtualBroker, VirtualReassignment, VirtualRecovery, VirtualScenario
+from autothrottle_lab.simulation.client_traffic import ClientTraffic
+from tests.benchmarks.links.tally import LinkDirection, Sample
 
-SOURCES = (1001, 1002, 1003, 1004)
-DESTINATION = 1005
+LEADERS = (1001, 1002, 1003, 1004)
+FOLLOWER = 1005
 
-LINKS = {**dict.fromkeys(SOURCES, 20 * MEGABYTE), DESTINATION: 10 * MEGABYTE}
-"""Bytes/s of each direction."""
+LINKS = {**dict.fromkeys(LEADERS, 20 * MEGABYTE), FOLLOWER: 10 * MEGABYTE}
+"""Broker id -> link rate in each direction, bytes/s."""
 
-SECOND = 1004
-"""Where a quarter of the partitions go in a move with a second destination, whose link has half of its rate free, or is
-nearly full: the flows to the other destination are not to be slowed by it."""
+SECOND_FOLLOWER = 1004
+"""The second follower, for a quarter of the partitions. Half of its inbound link is free, or the link is nearly full.
+Flows to the other follower must not slow down because of it."""
 
 RING, BESIDE, CROWD = "steady", "beside", "crowd"
-"""Topics of the clients: one is on the sources alone; every partition of the next has a replica on the destination; the
-last one fills the second destination."""
+"""Topics of the clients. The first is only on the leaders. Every partition of the second has a replica on the follower.
+The third fills the link of the second follower."""
 
-CROWD_RATE = 0.45 * LINKS[SECOND]
-"""What is produced to it, bytes/s: all clients together have 95 % of that link then."""
+CROWD_RATE = 0.45 * LINKS[SECOND_FOLLOWER]
+"""Produce rate of the third topic, bytes/s. All clients together then use 95 % of that link."""
 
-RING_RATE, BESIDE_RATE, MOVING_RATE = 2.1875 * MEGABYTE, 0.625 * MEGABYTE, 0.0125 * MEGABYTE
-"""What is produced to each partition, bytes/s: steady ones together take half of every link's receiving direction."""
+RING_RATE, BESIDE_RATE, REASSIGNED_RATE = 2.1875 * MEGABYTE, 0.625 * MEGABYTE, 0.0125 * MEGABYTE
+"""Produce rate of each partition, bytes/s. The steady topics together use half of every inbound link."""
 
-MOVED_PARTITIONS = 16
-"""So many that fetches, of 128 kB a partition, do not wait for one another where an answer takes its time."""
+PARTITIONS = 16
+"""Enough that fetches of 128 kB per partition do not wait for one another when a response is slow."""
 
 MIN_RATE = 1 * MEGABYTE
 
 
-def led_by_turns(brokers: Sequence[int], partitions: int = MOVED_PARTITIONS) -> dict[int, list[int]]:
-    """Replicas of so many partitions: each broker's are followed by the next one."""
+def round_robin(brokers: Sequence[int], partitions: int = PARTITIONS) -> dict[int, list[int]]:
+    """Partition -> [leader, follower], round robin; the follower is the next broker."""
     return {p: [brokers[(p + n) % len(brokers)] for n in (0, 1)] for p in range(partitions)}
 
 
 def ring() -> dict[int, list[int]]:
-    """Partitions of the sources among themselves, two led by each."""
-    return led_by_turns(SOURCES, 8)
+    """Partition -> replicas of the topic that is only on the leaders. Each leads two partitions."""
+    return round_robin(LEADERS, 8)
 
 
 def beside() -> dict[int, list[int]]:
-    """Partitions that the destination follows (the first four) and leads."""
-    return {p: [SOURCES[p], DESTINATION] if p < 4 else [DESTINATION, SOURCES[p - 4]] for p in range(8)}
+    """Partition -> replicas of the second topic. Broker 1005 follows the first four partitions and leads the rest."""
+    return {p: [LEADERS[p], FOLLOWER] if p < 4 else [FOLLOWER, LEADERS[p - 4]] for p in range(8)}
 
 
 def crowd() -> dict[int, list[int]]:
-    """The partition that only the second destination has."""
-    return {0: [SECOND]}
+    """Partition -> replicas of the topic that only the second follower has."""
+    return {0: [SECOND_FOLLOWER]}
 
 
 SECOND_KINDS = ("none", "open", "full")
-"""There is no second destination; it is as the sources are; clients nearly fill its link."""
+"""States of the second follower: none; with the same load as the leaders; with a link that clients nearly fill."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is played."""
+class RunPlan:
+    """The parameters of one run."""
 
     policy: str
-    """One of the product's, or `none`."""
+    """A policy of the product, or `none`."""
     ratio: float
-    """Of the headroom, in (0, 1]."""
+    """Share of the headroom for replication, in (0, 1]."""
     number: int
-    """1 is the first of its kind."""
+    """Number of the run among those of the same kind, from 1."""
     megabytes: int
-    """Of each of the partitions that move; with `uneven` half of them have twice as much."""
+    """MB of each reassigned partition; with `uneven` half of them have twice the size."""
     interval: int
-    """Between two cycles, seconds."""
+    """Seconds between two cycles."""
     window: int
-    """Of the metrics, seconds."""
+    """Window of the metrics, seconds."""
     quiet_seconds: float
-    """How long clients are watched before the move."""
+    """Seconds with clients but without a reassignment, before it starts."""
     record_bytes: int = 2000
-    """Of what moves; four are a batch. A fetch is cut where its size ends, in the middle of a batch: of batches nearly
-    as large as it much is sent, counted and thrown away."""
+    """Record size of the reassigned topic; a batch has four records. A fetch ends at its size limit, even in the middle
+    of a batch. With batches nearly as large as a fetch, many bytes are sent and counted but then discarded."""
     uneven: bool = False
-    """Whether half of the partitions are at their end long before the others."""
+    """Whether half of the partitions have twice the size, so that the others finish much earlier."""
     second: str = "none"
-    """How the second destination is: one of `SECOND_KINDS`."""
+    """State of the second follower: one of `SECOND_KINDS`."""
 
     @property
     def topic(self) -> str:
-        """The topic that moves."""
         return f"moved-{self.policy}-{self.ratio:g}-{self.second}-{self.number}"
 
-    def before_the_move(self) -> dict[int, list[int]]:
-        """Replicas of the topic that moves; a second destination has none, and is no leader that is full itself."""
-        among = SOURCES if self.second == "none" else [b for b in SOURCES if b != SECOND]
-        return led_by_turns(among)
+    def replicas_before(self) -> dict[int, list[int]]:
+        """Partition -> replicas of the reassigned topic before the reassignment. A second follower has no replica."""
+        among = LEADERS if self.second == "none" else [b for b in LEADERS if b != SECOND_FOLLOWER]
+        return round_robin(among)
 
-    def after_the_move(self) -> dict[int, list[int]]:
-        """Replicas of the topic that moves, where they shall be: each leader keeps its own."""
-        return {p: [replicas[0], self._destination(p)] for p, replicas in self.before_the_move().items()}
+    def replicas_after(self) -> dict[int, list[int]]:
+        """Partition -> replicas of the reassigned topic afterwards. Leaders stay."""
+        return {p: [replicas[0], self._adding_replica(p)] for p, replicas in self.replicas_before().items()}
 
-    def moved_to(self, destination: int) -> list[int]:
-        """The partitions that one destination gets."""
-        return [p for p, replicas in self.after_the_move().items() if replicas[-1] == destination]
+    def partitions_added_to(self, broker_id: int) -> list[int]:
+        """The partitions of which a follower gets a replica."""
+        return [p for p, replicas in self.replicas_after().items() if replicas[-1] == broker_id]
 
-    def _destination(self, partition: int) -> int:
-        goes_there = self.second != "none" and partition >= MOVED_PARTITIONS // 2 and partition % 2 == 0
-        return SECOND if goes_there else DESTINATION
+    def _adding_replica(self, partition: int) -> int:
+        to_second = self.second != "none" and partition >= PARTITIONS // 2 and partition % 2 == 0
+        return SECOND_FOLLOWER if to_second else FOLLOWER
 
-    def has_twice(self, partition: int) -> bool:
-        """Whether a partition has twice the usual bytes: of each leader's every other one."""
-        return self.uneven and partition // len(SOURCES) % 2 == 1
+    def has_double_size(self, partition: int) -> bool:
+        """Whether a partition has twice the size: with `uneven`, every other partition of each leader."""
+        return self.uneven and partition // len(LEADERS) % 2 == 1
 
 
-def rates_of_links() -> dict[Port, float]:
-    """Port -> its rate, bytes/s."""
+def link_rates() -> dict[LinkDirection, float]:
+    """Link direction -> its rate, bytes/s."""
     return {(broker_id, direction): float(rate) for broker_id, rate in LINKS.items() for direction in ("rx", "tx")}
 
 
-def client_rates(samples: Sequence[Sample]) -> dict[Port, float]:
-    """Port -> what it carried in a quiet time, bytes/s."""
+def client_rates(samples: Sequence[Sample]) -> dict[LinkDirection, float]:
+    """Link direction -> mean traffic in the quiet time, bytes/s."""
     first, last = samples[0], samples[-1]
-    return {port: last.carried[port].rate_since(first.carried[port]) for port in first.carried}
+    return {direction: last.carried[direction].rate_since(first.carried[direction]) for direction in first.carried}
 
 
-def bound(plan: Plan, sizes: Mapping[int, int], clients: Mapping[Port, float]) -> float:
-    """Return how long the copying to the destination takes at least at the plan's share of the headroom, seconds.
+def bound(plan: RunPlan, sizes: Mapping[int, int], clients: Mapping[LinkDirection, float]) -> float:
+    """Return the shortest time for copying to the follower at the planned share of the headroom, seconds.
 
     Args:
-        plan: what is played.
-        sizes: partition -> bytes to be copied.
-        clients: port -> what clients have of it, bytes/s.
+        plan: the parameters of the run.
+        sizes: partition -> bytes to copy.
+        clients: link direction -> client traffic, bytes/s.
     """
-    there, leaders = plan.moved_to(DESTINATION), {p: ids[0] for p, ids in plan.before_the_move().items()}
-    ports = {(DESTINATION, "rx"): there} | {
-        (leader, "tx"): [p for p in there if leaders[p] == leader] for leader in SOURCES
+    added, leaders = (
+        plan.partitions_added_to(FOLLOWER),
+        {p: ids[0] for p, ids in plan.replicas_before().items()},
+    )
+    directions = {(FOLLOWER, "rx"): added} | {
+        (leader, "tx"): [p for p in added if leaders[p] == leader] for leader in LEADERS
     }
-    rates = rates_of_links()
+    rates = link_rates()
     return bound_seconds(
-        PortDemand(
+        LinkSideDemand(
             sum(sizes[p] for p in partitions),
-            [(1.0, budget(rates[port], clients[port], plan.ratio, 0.0))],
-            len(partitions) * MOVING_RATE,
+            [(1.0, available_rate(rates[direction], clients[direction], plan.ratio, 0.0))],
+            len(partitions) * REASSIGNED_RATE,
         )
-        for port, partitions in ports.items()
+        for direction, partitions in directions.items()
     )
 
 
-def static_rate(plan: Plan) -> int:
-    """What somebody who knows the clients' load would set, bytes/s: half of the link is theirs, and 1 % headers."""
-    return round(plan.ratio * LINKS[DESTINATION] * (0.5 - 0.005))
+def static_rate(plan: RunPlan) -> int:
+    """The rate that an operator who knows the client load would set, bytes/s: clients use half, and headers 1 %."""
+    return round(plan.ratio * LINKS[FOLLOWER] * (0.5 - 0.005))
 
 
-_COPIED = 1
-"""Stands for the replica that the destination takes over, whose traffic clients' rates have in them already."""
+_REPLACED_REPLICA = 1
+"""Broker id of the replica that the follower replaces. The client rates already include its traffic."""
 
 _UNTHROTTLED = 1000 * MEGABYTE
 
-_POLICIES: Mapping[str, Callable[[Plan], Policy]] = {
+_POLICIES: Mapping[str, Callable[[RunPlan], Policy]] = {
     "none": lambda _: StaticPolicy(_UNTHROTTLED),
     "static": lambda plan: StaticPolicy(static_rate(plan)),
     "headroom": lambda _: HeadroomPolicy(),
@@ -172,20 +175,22 @@ _POLICIES: Mapping[str, Callable[[Plan], Policy]] = {
 }
 
 
-def simulated(plan: Plan, sizes: Mapping[int, int], clients: Mapping[Port, float]) -> float:
-    """Return how long the same move takes in virtual time, with the same planner and simulated brokers, seconds.
+def simulated(plan: RunPlan, sizes: Mapping[int, int], clients: Mapping[LinkDirection, float]) -> float:
+    """Return the duration of the same reassignment in virtual time with the same planner, seconds.
 
-    Beside a second destination what counts is the copying to the first one, to a second.
+    With a second follower only copying to the first one counts, with a resolution of one second.
 
     Args:
-        plan: what is played.
-        sizes: partition -> bytes to be copied.
-        clients: port -> what clients have of it, bytes/s.
+        plan: the parameters of the run.
+        sizes: partition -> bytes to copy.
+        clients: link direction -> client traffic, bytes/s.
     """
-    before = MOVING_RATE * plan.window  # what the simulated brokers produce before the move
-    move = [
-        VirtualMove(plan.topic, p, sizes[p] - before, (replicas[0], _COPIED), tuple(replicas), round(MOVING_RATE))
-        for p, replicas in plan.after_the_move().items()
+    before = REASSIGNED_RATE * plan.window  # bytes that the simulated brokers append before the reassignment
+    reassignments = [
+        VirtualReassignment(
+            plan.topic, p, sizes[p] - before, (replicas[0], _REPLACED_REPLICA), tuple(replicas), round(REASSIGNED_RATE)
+        )
+        for p, replicas in plan.replicas_after().items()
     ]
     scenario = VirtualScenario(
         {
@@ -194,17 +199,17 @@ def simulated(plan: Plan, sizes: Mapping[int, int], clients: Mapping[Port, float
             )
             for b, rate in LINKS.items()
         },
-        move,
+        reassignments,
         policy=_POLICIES[plan.policy](plan),
         limits=Limits(MIN_RATE, plan.ratio, plan.ratio, change_threshold=0.1, failure_threshold=1),
         interval=timedelta(seconds=plan.interval),
         metrics_window=timedelta(seconds=plan.window),
     )
-    there, seconds = {(plan.topic, p) for p in plan.moved_to(DESTINATION)}, 0
+    added, seconds = {(plan.topic, p) for p in plan.partitions_added_to(FOLLOWER)}, 0
 
     def watch(recovery: VirtualRecovery) -> None:
         nonlocal seconds
-        seconds += not there.isdisjoint(recovery.brokers.moving())
+        seconds += not added.isdisjoint(recovery.cluster.moving())
 
     whole = VirtualRecovery(scenario).run(watch=watch)
     return whole if plan.second == "none" else float(seconds)

@@ -1,4 +1,4 @@
-"""Five real brokers behind shaped links, and the product beside them."""
+"""Five real brokers behind shaped links, and the services of the product."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pathlib import Path
 
 import grpc
 
-from autothrottle.core.configs import THROTTLE_KEYS
-from autothrottle.core.loads import MEGABYTE
-from autothrottle.lab.datadog import DatadogEmulator
-from autothrottle.lab.kafka import wait_until
-from autothrottle.lab.kraft import KraftCluster
-from autothrottle.lab.links import ShapedLinks
-from autothrottle.lab.processes import Process
-from autothrottle.lab.services import Deployment
-from autothrottle.lab.zookeeper import ZooKeeperServer
+from autothrottle.core.cluster.configs import THROTTLE_KEYS
+from autothrottle.core.units import MEGABYTE
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
+from autothrottle_lab.emulators.datadog import DatadogEmulator
+from autothrottle_lab.servers.kafka import wait_until
+from autothrottle_lab.servers.kafka_kraft import KraftCluster
+from autothrottle_lab.servers.links import ShapedLinks
+from autothrottle_lab.servers.processes import Process
+from autothrottle_lab.servers.services import Deployment
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.benchmarks.links.layout import (
     BESIDE,
     CROWD,
     LINKS,
     MIN_RATE,
     RING,
-    Plan,
+    RunPlan,
     beside,
     crowd,
     ring,
@@ -37,7 +37,7 @@ from tests.benchmarks.links.layout import (
 )
 
 PROPERTIES: Mapping[str, object] = {
-    # The clients' topics shall not fill the memory in which the logs are.
+    # Retention keeps the logs of the clients' topics small, since they are in memory.
     "log.segment.bytes": 16 * 1024 * 1024,
     "log.retention.check.interval.ms": 5000,
     "file.delete.delay.ms": 1000,
@@ -48,8 +48,8 @@ _GRPC = re.compile(r"gRPC API: (\S+)$", re.MULTILINE)
 
 
 @dataclass(slots=True)
-class Stage:
-    """What stands for all moves."""
+class Testbed:
+    """The servers that all runs share."""
 
     links: ShapedLinks
     cluster: KraftCluster
@@ -58,13 +58,14 @@ class Stage:
 
 
 @contextmanager
-def stage(directory: Path, fetch_kilobytes: int, response_kilobytes: int) -> Iterator[Stage]:
-    """Build the links, and start the brokers behind them and our own ZooKeeper.
+def start_testbed(directory: Path, fetch_kilobytes: int, response_kilobytes: int) -> Iterator[Testbed]:
+    """Create the links, and start the brokers behind them and autothrottle's own ZooKeeper.
 
     Args:
-        directory: for everything that they write.
-        fetch_kilobytes: what a fetch brings of a partition at most, 1024 bytes.
-        response_kilobytes: what it brings in all; 500 are 0.1 s of what the destination's clients leave of its link.
+        directory: data directory of all servers.
+        fetch_kilobytes: `replica.fetch.max.bytes`, per partition, in units of 1024 bytes.
+        response_kilobytes: `replica.fetch.response.max.bytes`, in units of 1024 bytes. 500 take 0.1 s of the part of
+            the follower's link that clients leave free.
     """
     fetches = {
         "replica.fetch.max.bytes": 1024 * fetch_kilobytes,
@@ -84,29 +85,29 @@ def stage(directory: Path, fetch_kilobytes: int, response_kilobytes: int) -> Ite
         cluster.create_topic(RING, ring(), _KEPT)
         cluster.create_topic(BESIDE, beside(), _KEPT)
         cluster.create_topic(CROWD, crowd(), _KEPT)
-        yield Stage(links, cluster, zookeeper, directory)
+        yield Testbed(links, cluster, zookeeper, directory)
 
 
 @contextmanager
-def product(stage: Stage, plan: Plan) -> Iterator[str]:
-    """Run all services, fed with what the network cards count; gives the address of the admin API."""
-    with DatadogEmulator() as datadog, _fed(stage.links, datadog):
-        deployment = Deployment(stage.zookeeper.connect, datadog.url, stage.directory, options(stage, plan))
+def start_product(testbed: Testbed, plan: RunPlan) -> Iterator[str]:
+    """Run all services with metrics from the counters of the network cards; yield the address of the admin API."""
+    with DatadogEmulator() as datadog, _report_metrics(testbed.links, datadog):
+        deployment = Deployment(testbed.zookeeper.connect, datadog.url, testbed.directory, options(testbed, plan))
         name = f"autothrottle-{plan.topic}"
         own = {"api-listen": "127.0.0.1:0", "grpc-listen": "127.0.0.1:0", "zk-config-prefix": name}
         with deployment.process("run", name, own) as process:
 
             def ready() -> bool:
-                said = process.log.read_text()
-                return "Leading in term" in said and bool(_GRPC.search(said))
+                log = process.log.read_text()
+                return "Leading in term" in log and bool(_GRPC.search(log))
 
             process.wait_until(ready, 120.0)
             yield _GRPC.findall(process.log.read_text())[-1]
-            _wait_until_clean(stage, process)
+            _wait_until_clean(testbed, process)
 
 
-def options(stage: Stage, plan: Plan) -> dict[str, str]:
-    """The options of the services."""
+def options(testbed: Testbed, plan: RunPlan) -> dict[str, str]:
+    """Return the command-line options of the services."""
     return {
         "policy": plan.policy,
         "static-rate": f"{static_rate(plan) / MEGABYTE:g}",
@@ -116,13 +117,13 @@ def options(stage: Stage, plan: Plan) -> dict[str, str]:
         "metrics-window": str(plan.window),
         "broker-cap-map": json.dumps({str(b): rate / MEGABYTE for b, rate in LINKS.items()}),
         "kafka-backend": "admin",
-        "bootstrap-servers": stage.cluster.bootstrap_servers,
-        "kafka-bootstrap-controllers": stage.cluster.bootstrap_controllers,
+        "bootstrap-servers": testbed.cluster.bootstrap_servers,
+        "kafka-bootstrap-controllers": testbed.cluster.bootstrap_controllers,
     }
 
 
 @contextmanager
-def _fed(links: ShapedLinks, datadog: DatadogEmulator) -> Iterator[None]:
+def _report_metrics(links: ShapedLinks, datadog: DatadogEmulator) -> Iterator[None]:
     for broker_id in LINKS:
         datadog.add_host(f"host-{broker_id}", broker_id, "lab")
     ending = threading.Event()
@@ -141,21 +142,21 @@ def _fed(links: ShapedLinks, datadog: DatadogEmulator) -> Iterator[None]:
         thread.join()
 
 
-def _wait_until_clean(stage: Stage, process: Process) -> None:
+def _wait_until_clean(testbed: Testbed, process: Process) -> None:
     def clean() -> bool:
         assert process.running, process.log_end()
-        return not any(config.keys() & THROTTLE_KEYS for config in stage.cluster.stored_configs().values())
+        return not any(config.keys() & THROTTLE_KEYS for config in testbed.cluster.stored_configs().values())
 
-    wait_until(clean, 120.0, "no throttle stands any more")
+    wait_until(clean, 120.0, "all throttles are removed")
 
 
-def submit(stage: Stage, plan: Plan, admin: str | None) -> None:
-    """Ask for the move: of the product, or of Kafka itself."""
-    moved = plan.after_the_move()
+def submit(testbed: Testbed, plan: RunPlan, admin: str | None) -> None:
+    """Submit the reassignment to the product at `admin`, or to Kafka if `admin` is None."""
+    reassigned = plan.replicas_after()
     if admin is None:
-        stage.cluster.reassign_through_bootstrap({(plan.topic, p): replicas for p, replicas in moved.items()})
+        testbed.cluster.reassign_through_bootstrap({(plan.topic, p): replicas for p, replicas in reassigned.items()})
         return
-    targets = [types_pb2.PartitionTarget(topic=plan.topic, partition=p, replicas=r) for p, r in moved.items()]
+    targets = [types_pb2.PartitionTarget(topic=plan.topic, partition=p, replicas=r) for p, r in reassigned.items()]
     with grpc.insecure_channel(admin) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
         stub.SubmitReassignment(admin_pb2.SubmitReassignmentRequest(partitions=targets), timeout=60)

@@ -1,4 +1,4 @@
-"""What a move over shaped links is judged by: pure functions of what was sampled, and the table."""
+"""Evaluation of a reassignment over shaped links: pure functions of the samples, and the table."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autothrottle.lab.links import Count
+from autothrottle_lab.servers.links import Count
 
-Port = tuple[int, str]
-"""Broker id, and "rx" (what it receives) or "tx" (what it sends)."""
+LinkDirection = tuple[int, str]
+"""(broker id, "rx" for inbound or "tx" for outbound)."""
 
-ALL, DESTINATIONS, MOVING = "all", "destination's", "moving"
-"""Groups of partitions that are produced to: all steady ones, those of them with a replica on the destination; and
-those that move."""
+ALL, ON_FOLLOWER, REASSIGNED = "all", "destination's", "moving"
+"""Groups of partitions with producers: all steady ones, the steady ones with a replica on the follower, and the
+reassigned ones. The values are keys in results/links.json."""
 
 SATURATED = 0.98
-"""Share of its rate from which on a link counts as full: nine tenths of what clients at half of it leave and their own
-half are 0.95, however evenly they flow."""
+"""A link counts as full from this share of its rate. Clients at half of the link and replication at nine tenths of the
+rest are together a steady 0.95."""
 
 _FIRST_SECONDS = 3
 
 FINISH_SECONDS = (1.0, 4.0)
-"""Before and after a partition has joined the ISR: what was due then belongs to the finish."""
+"""Seconds before and after a partition joins the ISR. Records due in this time belong to the finish."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The links at one moment."""
+    """Counters of the links and bytes copied at one time."""
 
     at: float
     """`time.monotonic()`."""
-    carried: Mapping[Port, Count]
-    """What has passed; each port's count has a moment of its own."""
-    landed: int
-    """Bytes of the moving partitions in the destination's logs."""
+    carried: Mapping[LinkDirection, Count]
+    """Bytes transferred so far. Each count has its own time."""
+    copied: int
+    """Bytes of the reassigned partitions in the logs of the follower."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long records took to be acknowledged by all, from when they were due, seconds."""
+    """Seconds from the due time of a record to its acknowledgement by all replicas."""
 
     count: int
     p50: float
@@ -51,52 +51,52 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One move, judged."""
+    """The evaluation of one run."""
 
     policy: str
     ratio: float
     number: int
-    """1 is the first of its kind."""
+    """Number of the run among those of the same kind, from 1."""
     second: str
-    """How a second destination was; "none": there was none, and what follows is of the only one."""
+    """State of the second follower (`SECOND_KINDS`). All other fields refer to the first follower."""
     makespan: float
-    """From the call that submits the move until the last replica is in sync, seconds."""
+    """Seconds from the submit call until the last replica is in sync."""
     bound: float
-    """The least that the links allow with that ratio, `core.bound`, seconds."""
+    """Shortest duration that the links permit at this ratio (`core.scoring.bound`), seconds."""
     simulated: float
-    """How long the simulator takes for it, seconds."""
+    """Duration of the same reassignment in the simulator, seconds."""
     quiet: Mapping[str, Waits]
-    """Group of partitions -> waits before the move."""
+    """Group of partitions -> waits before the reassignment."""
     moving: Mapping[str, Waits]
-    """The same during the move, and until a little after its end."""
+    """Group of partitions -> waits during the reassignment and shortly after it."""
     at_finishes: float
-    """The longest wait around the moments in which replicas joined the ISR, seconds."""
+    """Longest wait around the times at which replicas joined the ISR, seconds."""
     saturated: float
-    """Share of the move's seconds in which the destination's link was full."""
+    """Share of seconds in which the inbound link of the follower was full."""
     saturated_any: float
-    """The same of any link in either direction."""
+    """Share of seconds in which any link was full in either direction."""
     worst_second: float
-    """Most that was copied in a second / what the ratio leaves for it."""
+    """Largest copy rate of a second / rate that the ratio permits."""
     lost: int
-    """Records that were not acknowledged at all."""
+    """Number of records without acknowledgement."""
     load: float
-    """Runnable processes of the machine, the mean of the minute before the end."""
+    """Load average of the machine over the last minute."""
     throttles: Sequence[tuple[float, int | None]]
-    """(seconds since the begin, bytes/s that stood on the destination's follower side), at each change."""
+    """(seconds since the start, inbound throttle of the follower in bytes/s or None), at each change."""
     received: Sequence[int]
-    """What landed on the destination in each second, bytes/s."""
+    """Copy rate of the follower in each second, bytes/s."""
     carried: Sequence[int]
-    """What the destination's link carried to it in each second, bytes/s."""
+    """Traffic of the inbound link of the follower in each second, bytes/s."""
     slowest: Sequence[float]
-    """The longest wait of what was due in each second, of partitions with a replica on the destination, seconds."""
+    """Longest wait of records due in each second, of steady partitions with a replica on the follower, seconds."""
 
     def times(self, group: str) -> float:
-        """The 99th percentile of a group's waits by that of the quiet time."""
+        """Ratio of the 99th percentile of the waits to that of the quiet time, for one group."""
         return self.moving[group].p99 / self.quiet[group].p99
 
 
 def waits(seconds: Iterable[float]) -> Waits:
-    """Sum up waits.
+    """Summarise waits in seconds.
 
     >>> waits([0.4, 0.1, 0.2, 0.3])
     Waits(count=4, p50=0.2, p99=0.4, most=0.4)
@@ -108,12 +108,12 @@ def waits(seconds: Iterable[float]) -> Waits:
 
 
 def _rank(ordered: Sequence[float], percent: int) -> float:
-    """The least of them that so many percent do not exceed."""
+    """Smallest value that at least `percent` percent of the values do not exceed."""
     return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
 
 
 def seconds(samples: Sequence[Sample], at_least: float = 0.9) -> list[tuple[Sample, Sample]]:
-    """Pair samples that are a second apart, one pair after the other; a late sample makes its second longer."""
+    """Return consecutive pairs of samples at least `at_least` seconds apart. A late sample makes its pair longer."""
     found, first = [], samples[0]
     for sample in samples[1:]:
         if sample.at - first.at >= at_least:
@@ -122,37 +122,40 @@ def seconds(samples: Sequence[Sample], at_least: float = 0.9) -> list[tuple[Samp
     return found
 
 
-def full_share(samples: Sequence[Sample], rates: Mapping[Port, float]) -> float:
-    """Return the share of seconds in which at least one of these ports carried `SATURATED` of its rate, in 0..1.
+def full_share(samples: Sequence[Sample], rates: Mapping[LinkDirection, float]) -> float:
+    """Return the share of seconds with at least one full link direction, in [0, 1].
 
     Args:
-        samples: of the whole move, at least once a second.
-        rates: of the ports that are looked at, bytes/s.
+        samples: samples of the whole reassignment, at least one per second.
+        rates: link direction -> its rate in bytes/s, for all directions to check.
     """
     pairs = seconds(samples)
     full = [
-        any(after.carried[port].rate_since(before.carried[port]) >= SATURATED * rate for port, rate in rates.items())
+        any(
+            after.carried[direction].rate_since(before.carried[direction]) >= SATURATED * rate
+            for direction, rate in rates.items()
+        )
         for before, after in pairs
     ]
     return sum(full) / len(full) if full else 0.0
 
 
-def landing_rates(samples: Sequence[Sample]) -> list[float]:
-    """Return what landed in each second, bytes/s."""
-    return [(after.landed - before.landed) / (after.at - before.at) for before, after in seconds(samples)]
+def copy_rates(samples: Sequence[Sample]) -> list[float]:
+    """Return the bytes copied in each second, bytes/s."""
+    return [(after.copied - before.copied) / (after.at - before.at) for before, after in seconds(samples)]
 
 
-def carried_rates(samples: Sequence[Sample], port: Port) -> list[float]:
-    """Return what a port carried in each second, bytes/s."""
-    return [after.carried[port].rate_since(before.carried[port]) for before, after in seconds(samples)]
+def carried_rates(samples: Sequence[Sample], direction: LinkDirection) -> list[float]:
+    """Return the traffic of a link direction in each second, bytes/s."""
+    return [after.carried[direction].rate_since(before.carried[direction]) for before, after in seconds(samples)]
 
 
 def slowest_by_second(waited: Iterable[tuple[float, float]], length: float) -> list[float]:
-    """Return the longest wait of each second, seconds; 0 where nothing was due.
+    """Return the longest wait of each second, seconds; 0 without due records.
 
     Args:
-        waited: (when it was due, seconds from the begin; seconds until it was acknowledged).
-        length: seconds; a last one that is not whole counts.
+        waited: (due time in seconds from the start, seconds until the acknowledgement) of each record.
+        length: duration in seconds; an incomplete last second counts.
 
     >>> slowest_by_second([(0.2, 0.1), (0.9, 0.3), (2.5, 0.2)], 2.6)
     [0.3, 0.0, 0.2]
@@ -165,11 +168,11 @@ def slowest_by_second(waited: Iterable[tuple[float, float]], length: float) -> l
 
 
 def at_finishes(waited: Iterable[tuple[float, float]], finishes: Sequence[float]) -> float:
-    """Return the longest wait of records that were due around a finish, seconds; 0 if none was.
+    """Return the longest wait of records due around a finish, seconds; 0 without such records.
 
     Args:
-        waited: (when it was due, seconds until it was acknowledged).
-        finishes: when replicas joined the ISR, on the same clock.
+        waited: (due time, seconds until the acknowledgement) of each record.
+        finishes: times at which replicas joined the ISR, on the same clock.
     """
     before, after = FINISH_SECONDS
     near = (waited_for for at, waited_for in waited if any(f - before <= at <= f + after for f in finishes))
@@ -189,10 +192,10 @@ COLUMNS = (
     "p99 ms",
     "x quiet",
     "max s",
-    "destination's: p99 ms",
+    "follower's: p99 ms",
     "x quiet",
     "max s",
-    "moving: max s",
+    "reassigned: max s",
     "at finishes s",
     "full s",
     "any link",
@@ -203,8 +206,8 @@ COLUMNS = (
 
 
 def cells(run: Run) -> list[str]:
-    """The cells of a run's line; full and any link are shares of the seconds, worst is by what the ratio leaves."""
-    every, near, moved = (run.moving[group] for group in (ALL, DESTINATIONS, MOVING))
+    """Return the cells of a run. full, any link: shares of seconds; worst: multiple of the permitted rate."""
+    every, near, reassigned = (run.moving[group] for group in (ALL, ON_FOLLOWER, REASSIGNED))
     return [
         run.policy,
         f"{run.ratio:g}",
@@ -219,9 +222,9 @@ def cells(run: Run) -> list[str]:
         f"{run.times(ALL):.1f}",
         f"{every.most:.2f}",
         f"{1000 * near.p99:.0f}",
-        f"{run.times(DESTINATIONS):.1f}",
+        f"{run.times(ON_FOLLOWER):.1f}",
         f"{near.most:.2f}",
-        f"{moved.most:.2f}",
+        f"{reassigned.most:.2f}",
         f"{run.at_finishes:.2f}",
         f"{run.saturated:.2f}",
         f"{run.saturated_any:.2f}",
@@ -232,48 +235,48 @@ def cells(run: Run) -> list[str]:
 
 
 def lines(runs: Iterable[Run]) -> list[str]:
-    """The table as text."""
+    """Return the table as lines of text."""
     rows = [COLUMNS, *map(cells, runs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def claims(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """What the adaptive policy was to show at a ratio of 0.9, run by run; [] without such runs."""
+    """Compare the runs of the adaptive policy at ratio 0.9 with the goals; [] without such runs."""
     chosen = [run for run in runs if (run.policy, run.ratio, run.second) == ("adaptive", 0.9, "none")]
     if not chosen:
         return []
     wanted = (
         ("makespan / the links' bound", 1.15, [run.makespan / run.bound for run in chosen]),
         ("p99 / quiet, all steady partitions", 6.0, [run.times(ALL) for run in chosen]),
-        ("p99 / quiet, those with a replica on the destination", 10.0, [run.times(DESTINATIONS) for run in chosen]),
+        ("p99 / quiet, partitions with a replica on the follower", 10.0, [run.times(ON_FOLLOWER) for run in chosen]),
         ("longest wait of a record, s", 1.0, [max(w.most for w in run.moving.values()) for run in chosen]),
-        ("share of seconds in which the destination's link was full", 0.1, [run.saturated for run in chosen]),
+        ("share of seconds in which the link of the follower was full", 0.1, [run.saturated for run in chosen]),
     )
     return [
         {
-            "claim": what,
+            "claim": name,
             "wanted": most,
             "median": round(statistics.median(reached), 3),
             "runs": [round(one, 3) for one in reached],
             "met": max(reached) <= most,
         }
-        for what, most, reached in wanted
+        for name, most, reached in wanted
     ]
 
 
-def beside_a_full_one(runs: Sequence[Run]) -> dict[tuple[str, float], float]:
-    """Return (policy, ratio) -> what lands in a second while clients fill a second destination, by what does else.
+def rate_next_to_full_follower(runs: Sequence[Run]) -> dict[tuple[str, float], float]:
+    """Return (policy, ratio) -> copy rate next to a second follower with a full link / with an open link.
 
-    The first seconds, in which the rates are found, do not count.
+    The first seconds do not count, since the policy is still finding the rates.
     """
     found: dict[tuple[str, float], dict[str, list[Run]]] = {}
     for run in runs:
         found.setdefault((run.policy, run.ratio), {}).setdefault(run.second, []).append(run)
     both = {key: kinds for key, kinds in found.items() if {"open", "full"} <= kinds.keys()}
-    return {key: _landed(kinds["full"]) / _landed(kinds["open"]) for key, kinds in both.items()}
+    return {key: _mean_copy_rate(kinds["full"]) / _mean_copy_rate(kinds["open"]) for key, kinds in both.items()}
 
 
-def _landed(runs: Sequence[Run]) -> float:
-    """Mean bytes/s from the fourth second to the last but one."""
+def _mean_copy_rate(runs: Sequence[Run]) -> float:
+    """Mean copy rate from the fourth second to the second to last, bytes/s."""
     return statistics.mean(statistics.mean(run.received[_FIRST_SECONDS:-1]) for run in runs)

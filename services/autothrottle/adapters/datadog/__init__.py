@@ -1,20 +1,20 @@
 """Datadog as the source of loads and the sink of events, through its official client.
 
-What is asked, and how an answer is read:
+How loads are read:
 
-- Two queries per reading, `<query>.rollup(avg, <window seconds>)` from now - window to now, at the same time.
-  Values are bytes/s. A series belongs to the host in its scope.
-- `newest_point` says which point of a series counts and which interval it covers.
-- A host's tags give its broker id, instance type and capacity: one list call for all hosts, then one call for
-  each host that the list lacks. What has a broker id is remembered for `tag_ttl`; what has none is asked again.
-- Data of one broker that cannot be used is that broker's problem; the others are returned.
+- Two concurrent queries per read: `<query>.rollup(avg, <window seconds>)` from now - window to now. Values are bytes
+  per second. A series belongs to the host in its scope.
+- `newest_point` selects one point of a series and the interval that it covers.
+- A host's tags give its broker id, instance type and capacity. One call lists all hosts, then one call reads each host
+  that the list lacks. Hosts with a broker id are cached for `tag_ttl`; hosts without one are read again each time.
+- Unusable data of one broker is a problem of that broker; the loads of the others are returned.
 
-No call outlives its deadline, not even one to a server that sends a byte now and then: each exchange runs in
-a thread of a pool, and its socket is shut when its time is over. Nothing is retried, no redirect is followed.
-Keys travel in headers only, and no text that leaves this package holds one.
+No call outlives its deadline, even if a server sends single bytes: each exchange runs in a thread of a pool, and its
+socket is shut down at the deadline. Nothing is retried and no redirect is followed. Keys travel only in headers, and no
+text that leaves this package contains one.
 
-The type to know is `DatadogMetrics`. It asks (`metrics`) through calls that keep their deadline (`calls`, `client`);
-what comes back is read (`series`, `points`, `tags`) and put together broker by broker (`reading`).
+The type to know is `DatadogMetrics` (`metrics`). `bounded_calls` and `client` make calls that end at their deadline.
+`series`, `points` and `tags` parse the responses, and `load_reading` combines them by broker.
 """
 
 from autothrottle.adapters.datadog.metrics import DatadogMetrics

@@ -1,4 +1,4 @@
-"""The official client, made to keep deadlines."""
+"""The official client, with deadlines."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, Retry
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.response import HTTPResponse
 
-from autothrottle.adapters.datadog.calls import Exchange
+from autothrottle.adapters.datadog.bounded_calls import Exchange
 from autothrottle.adapters.datadog.settings import DatadogSettings
 
 CONCURRENT_READS = 24
-"""So many that 1,000 hosts at 45 ms a request take 2 s."""
+"""1,000 hosts at 45 ms a request take 2 s."""
 CONCURRENT_POSTS = 2
 
 
-class Client(ApiClient):
-    """The official client, whose calls end when their exchange ends.
-
-    Every call is made by an `Exchange`.
-    """
+class DatadogApiClient(ApiClient):
+    """The official client, whose calls end when their exchange ends; every call must run in an `Exchange`."""
 
     def __init__(self, settings: DatadogSettings) -> None:
         super().__init__(_configuration(settings))
@@ -33,12 +30,12 @@ class Client(ApiClient):
         return _Rest(self.configuration, maxsize=CONCURRENT_READS + CONCURRENT_POSTS)
 
     def drop_idle_connections(self) -> None:
-        """Close connections that wait for a next call; until then a firewall would have forgotten them."""
+        """Close idle connections; a firewall would drop them before the next call."""
         pools = self.rest_client.pool_manager.pools
-        waiting = [pool.pool for pool in map(pools.get, pools.keys()) if pool]
+        idle = [pool.pool for pool in map(pools.get, pools.keys()) if pool]
         self.rest_client.pool_manager.clear()
-        # A call that failed holds its pool until the next garbage collection, and so the connections of all others.
-        for connections in waiting:
+        # A failed call keeps its pool, with all idle connections, alive until the next garbage collection.
+        for connections in idle:
             _close_all(connections)
 
 
@@ -50,7 +47,7 @@ def _close_all(connections: queue.LifoQueue[Any]) -> None:
 
 
 class _Rest(RESTClientObject):
-    """The client's own HTTP, with the time-out of each call instead of one for all."""
+    """The client's HTTP layer, with a timeout for each call instead of one for all."""
 
     def __init__(self, configuration: Configuration, maxsize: int) -> None:
         super().__init__(configuration, maxsize=maxsize)  # type: ignore[no-untyped-call]
@@ -84,10 +81,10 @@ class _HttpsPool(HTTPSConnectionPool):
 def _configuration(settings: DatadogSettings) -> Configuration:
     configuration = Configuration(
         host=None if settings.url is None else settings.url.rstrip("/"),
-        preload_content=False,  # we read answers ourselves, so that one odd series does not spoil the others
-        retry_policy=Retry(total=False),  # no retry and no redirect, which would carry the keys elsewhere
+        preload_content=False,  # we parse responses, so that one odd series does not break the others
+        retry_policy=Retry(total=False),  # no retry, and no redirect, which would send the keys elsewhere
     )
-    # Set here, since the client fills what is empty from DD_API_KEY, DD_APP_KEY and DD_SITE.
+    # Set explicitly: the client fills empty values from DD_API_KEY, DD_APP_KEY and DD_SITE.
     configuration.api_key = {"apiKeyAuth": settings.api_key, "appKeyAuth": settings.app_key}
     configuration.server_variables = {}
     return configuration

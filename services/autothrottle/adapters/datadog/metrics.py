@@ -1,4 +1,4 @@
-"""Datadog as the source of loads and the sink of events: what is asked, and when."""
+"""Datadog as the source of loads and the sink of events."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from datadog_api_client.v1.api.metrics_api import MetricsApi
 from datadog_api_client.v1.api.tags_api import TagsApi
 from datadog_api_client.v1.model.event_create_request import EventCreateRequest
 
-from autothrottle.adapters.datadog.calls import Call, Exchanges, Failure, Late
-from autothrottle.adapters.datadog.client import CONCURRENT_POSTS, CONCURRENT_READS, Client
-from autothrottle.adapters.datadog.reading import Reading
-from autothrottle.adapters.datadog.series import Series, Window
+from autothrottle.adapters.datadog.bounded_calls import Call, Exchanges, Failure, TimedOut
+from autothrottle.adapters.datadog.client import CONCURRENT_POSTS, CONCURRENT_READS, DatadogApiClient
+from autothrottle.adapters.datadog.load_reading import LoadReading
+from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
 from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.adapters.datadog.tags import TagCache, tags_by_host
-from autothrottle.core.capacity import CapacityLimits
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.loads import Loads
-from autothrottle.ports.metrics import Event
+from autothrottle.core.traffic.capacity import CapacityLimits
+from autothrottle.core.traffic.loads import Loads
+from autothrottle.ports.telemetry import Event
 
 EVENT_TITLE_PREFIX = "[kafka-autothrottle] "
 EVENT_TAGS = ("name:kafka-autothrottle", "name:autothrottle")
 MAX_EVENT_TEXT = 4_000
-"""Datadog refuses a longer text, in characters."""
+"""Datadog's limit on the text of an event, in characters."""
 
 _TIME_FOR_CALLS = 0.95
-"""Share of a time-out that calls may use; the rest is for reading what they brought."""
+"""Share of a timeout for the calls; the rest is for parsing the responses."""
+
 _MAX_REASON = 200
 
 
 class DatadogMetrics:
-    """Datadog, as LoadSource and EventSink; a context manager that ends its threads."""
+    """Datadog (a `LoadSource` and an `EventSink`); a context manager that ends its threads."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class DatadogMetrics:
         self._settings = settings
         self._limits = capacity_limits
         self._clock = clock
-        self._client = Client(settings)
+        self._client = DatadogApiClient(settings)
         self._reads = Exchanges(CONCURRENT_READS, "datadog-read")
         self._posts = Exchanges(CONCURRENT_POSTS, "datadog-post")
         self._tags = TagCache(settings)
@@ -56,7 +57,7 @@ class DatadogMetrics:
         self.close()
 
     def close(self) -> None:
-        """End every call in hand and every thread."""
+        """End all running calls and threads."""
         self._reads.close()
         self._posts.close()
         self._client.close()
@@ -64,15 +65,15 @@ class DatadogMetrics:
     def fetch_loads(self, timeout: timedelta) -> Loads:
         deadline = _deadline(timeout)
         end = int(self._clock()) - self._settings.delay_seconds
-        window = Window(end - self._settings.window_seconds, end)
+        window = MetricWindow(end - self._settings.window_seconds, end)
         try:
-            tx, rx = self._fetch_series(window, deadline)
-            hosts = {*tx.by_host, *rx.by_host}
+            outbound, inbound = self._fetch_series(window, deadline)
+            hosts = {*outbound.by_host, *inbound.by_host}
             unreadable = self._fetch_missing_tags(hosts, deadline)
         finally:
             self._client.drop_idle_connections()
         tags = {host: self._tags.of(host) for host in hosts}
-        return Reading(self._settings, self._limits, window, tx, rx, tags, unreadable).loads()
+        return LoadReading(self._settings, self._limits, window, outbound, inbound, tags, unreadable).loads()
 
     def post_event(self, event: Event, timeout: timedelta) -> None:
         tags = list(dict.fromkeys([*EVENT_TAGS, *self._settings.event_tags, *event.tags]))
@@ -85,8 +86,8 @@ class DatadogMetrics:
             self._client.drop_idle_connections()
         self._raise_failure([call], answers)
 
-    def _fetch_series(self, window: Window, deadline: float) -> tuple[Series, Series]:
-        """Fetch both queries, and the tags of all hosts when they are due, at the same time."""
+    def _fetch_series(self, window: MetricWindow, deadline: float) -> tuple[MetricSeries, MetricSeries]:
+        """Fetch both queries and, if due, the tags of all hosts, concurrently."""
         queries = {"net-tx-query": self._settings.net_tx_query, "net-rx-query": self._settings.net_rx_query}
         calls = [self._query(name, query, window) for name, query in queries.items()]
         if self._tags.is_due():
@@ -96,20 +97,22 @@ class DatadogMetrics:
         try:
             if len(answers) > len(queries):
                 self._tags.replace(tags_by_host(answers[2]))
-            tx, rx = (Series.of(name, answer) for name, answer in zip(queries, answers[:2], strict=True))
+            outbound, inbound = (
+                MetricSeries.of(name, answer) for name, answer in zip(queries, answers[:2], strict=True)
+            )
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-            # The kind only: the text could quote whatever was sent.
+            # Only the type: the text could quote the response.
             kind = type(error).__name__
-            raise Unavailable(f"Datadog answers in a form that is not its own ({kind})") from None
-        return tx, rx
+            raise Unavailable(f"Datadog answers in an unexpected format ({kind})") from None
+        return outbound, inbound
 
-    def _query(self, name: str, query: str, window: Window) -> Call:
+    def _query(self, name: str, query: str, window: MetricWindow) -> Call:
         rolled_up = f"{query}.rollup(avg, {self._settings.window_seconds})"
         metrics = MetricsApi(self._client)
         return Call(name, lambda: metrics.query_metrics(_from=window.start, to=window.end, query=rolled_up))
 
     def _fetch_missing_tags(self, hosts: set[str], deadline: float) -> dict[str, str]:
-        """Look up the hosts whose broker id is unknown; return host -> why it could not be read."""
+        """Look up the hosts of unknown broker id; return host -> why its tags could not be read."""
         missing = sorted(host for host in hosts if not self._tags.of(host).broker_ids)
         calls = [self._host_tags(host) for host in missing]
         unreadable: dict[str, str] = {}
@@ -122,7 +125,7 @@ class DatadogMetrics:
             if isinstance(found, list):
                 self._tags.put(host, [str(tag) for tag in found])
             else:
-                unreadable[host] = "it answers in a form that is not its own"
+                unreadable[host] = "answers in an unexpected format"
         return unreadable
 
     def _host_tags(self, host: str) -> Call:
@@ -131,8 +134,8 @@ class DatadogMetrics:
     def _raise_failure(self, calls: Sequence[Call], answers: Sequence[object]) -> None:
         failures = [(call, a) for call, a in zip(calls, answers, strict=True) if isinstance(a, Failure)]
         if failures:
-            # One that failed by itself is the cause; the others were cut because of it.
-            raise self._error(*min(failures, key=lambda failed: isinstance(failed[1], Late)))
+            # Prefer the first real failure: it caused the others to be cut.
+            raise self._error(*min(failures, key=lambda failed: isinstance(failed[1], TimedOut)))
 
     def _error(self, call: Call, failure: Failure) -> Unavailable:
         reason = self._without_keys(failure.reason)
@@ -141,7 +144,7 @@ class DatadogMetrics:
         return Unavailable(f"Datadog ({call.name}) {reason}")
 
     def _without_keys(self, text: str) -> str:
-        # A server may quote the headers it got.
+        # A server may quote our headers.
         for key in (self._settings.api_key, self._settings.app_key):
             text = text.replace(key, "***") if key else text
         return text[:_MAX_REASON]

@@ -1,4 +1,4 @@
-"""Where Datadog is and what to ask it."""
+"""Datadog's address, keys and queries."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from autothrottle.core.errors import Invalid
 
 @dataclass(frozen=True, slots=True)
 class DatadogSettings:
-    """Where Datadog is and what to ask it; its text form never shows a key."""
+    """Datadog's address, keys and queries; `repr` hides the keys."""
 
     api_key: str = field(repr=False)
     app_key: str = field(repr=False)
     url: str | None = None
-    """Another server, `https://host[:port][/path]`; None: Datadog's own."""
+    """URL of another server, `https://host[:port][/path]`; None: Datadog's own."""
     net_tx_query: str = "avg:system.net.bytes_sent{service:kafka} by {host}"
-    """Bytes/s sent, by host."""
+    """Query for the bytes per second sent, by host."""
     net_rx_query: str = "avg:system.net.bytes_rcvd{service:kafka} by {host}"
-    """Bytes/s received, by host."""
+    """Query for the bytes per second received, by host."""
     broker_id_tag: str = "broker_id"
     instance_type_tag: str = "instance-type"
     capacity_tag: str | None = None
-    """Host tag that holds MB/s; None: no such tag."""
+    """Host tag with the capacity in MB/s; None: no such tag."""
     metrics_window: timedelta = timedelta(seconds=120)
-    """Span of a query, and its rollup: whole seconds, >= 1."""
+    """Length of a query and its rollup: whole seconds, >= 1."""
     metrics_delay: timedelta = timedelta(0)
-    """How long ago a query ends: whole seconds, >= 0; so late are the newest points."""
+    """How long ago a query ends, which is the delay of the newest points: whole seconds, >= 0."""
     event_tags: tuple[str, ...] = ()
-    """Go with every event, beside `metrics.EVENT_TAGS`."""
+    """Tags of every event, in addition to `metrics.EVENT_TAGS`."""
     tag_ttl: timedelta = timedelta(hours=1)
-    """How long a host's tags are remembered, > 0."""
+    """How long a host's tags are cached, > 0."""
 
     def __post_init__(self) -> None:
         problems = [*_key_problems(self), *_query_problems(self), *_url_problems(self.url)]
@@ -50,20 +50,18 @@ class DatadogSettings:
 
     @property
     def window_seconds(self) -> int:
-        """The span of a query in seconds."""
         return int(self.metrics_window.total_seconds())
 
     @property
     def delay_seconds(self) -> int:
-        """How long ago a query ends, in seconds."""
         return int(self.metrics_delay.total_seconds())
 
 
 def _key_problems(settings: DatadogSettings) -> Iterable[str]:
-    # http.client would name the whole key in its own message.
+    # http.client would include the whole key in its own message.
     for name, key in (("api-key", settings.api_key), ("app-key", settings.app_key)):
         if not all("!" <= character <= "~" for character in key):
-            yield f"{name} holds characters that no header can carry (a line end?); give the key alone"
+            yield f"{name} contains characters that are not allowed in a header (a line end?); give only the key"
 
 
 def _query_problems(settings: DatadogSettings) -> Iterable[str]:
@@ -80,9 +78,9 @@ def _url_problems(url: str | None) -> Iterable[str]:
         is_server = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_server = False
-    # The rest is not shown: what is misplaced in a URL may well be a key.
+    # The rest is not shown: misplaced text in a URL may be a key.
     shown = url.rpartition("@")[2].partition("?")[0].partition("#")[0]
     if not is_server:
         yield f"datadog-url is {shown!r}; give https://host[:port]"
     elif shown != url:
-        yield f"datadog-url of {shown!r} holds more than a server and a path; give https://host[:port]"
+        yield f"datadog-url of {shown!r} contains more than a server and a path; give https://host[:port]"

@@ -1,4 +1,4 @@
-"""What hosts are tagged with, and for how long that is remembered."""
+"""Tags of hosts, and their cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autothrottle.adapters.datadog.settings import DatadogSettings
 
 
 def tags_by_host(answer: Any) -> dict[str, list[str]]:
-    """Return host -> its tags of a list of all hosts, which is by tag."""
+    """Convert Datadog's list of all hosts (tag -> hosts) to host -> its tags."""
     by_host: dict[str, list[str]] = {}
     for tag, hosts in (answer["tags"] or {}).items():
         for host in hosts:
@@ -23,7 +23,7 @@ def tags_by_host(answer: Any) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class HostTags:
-    """The tags of a host that say something to us; sources may disagree, so each has several values."""
+    """The tags of a host that we use; each may have several values, because Datadog merges several sources."""
 
     broker_ids: tuple[str, ...] = ()
     instance_types: tuple[str, ...] = ()
@@ -31,10 +31,10 @@ class HostTags:
 
 
 class TagCache:
-    """What hosts with a broker id are tagged with, none of it older than the time to live.
+    """Tags of hosts with a broker id, none of them older than the time to live. Thread-safe.
 
-    Each list of all hosts replaces everything, what was looked up since the last one as well; hosts without a
-    broker id are not remembered, since the tag may come with the next reading.
+    Each list of all hosts replaces the whole cache, including single lookups since the last list. Hosts without a
+    broker id are not cached, since the tag may appear in the next read.
     """
 
     def __init__(self, settings: DatadogSettings) -> None:

@@ -1,8 +1,10 @@
-"""Kafka through its admin API: the only package beside the lab that knows kafka-python.
+"""Kafka through its admin API. Only this package and the lab import kafka-python.
 
-`KafkaAdmin` (`client`) is what the others of this package, and nobody else, call; each of them is a port's adapter:
-`snapshots` tells what moves and what stands, `config_writer` writes throttles, `reassigner` starts moves, `log_sizes`
-tells how much is left. Behind the client: Kafka's `messages` and what they say (`answers`, `translation`), who is asked
-(`routing`, `controllers`), and how a request travels within its deadline (`connections`). Client properties in Kafka's
-own names become options in `properties`.
+The type to know is `KafkaAdmin` (`client`), through which every adapter of this package reaches Kafka. The adapters:
+`snapshots` (reassignments, throttles and brokers), `config_writer` (throttles), `reassigner` (starts and cancels
+reassignments), `log_sizes` (bytes left to copy) and `registrations` (which brokers run).
+
+Below `KafkaAdmin`: the requests (`messages`), the meaning of their answers (`values`, `errors`), the broker that gets
+each request (`routing`, `controllers`), and connections with deadlines (`connections`). `client_properties`
+translates Kafka's client properties into options of kafka-python.
 """

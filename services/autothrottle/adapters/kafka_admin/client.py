@@ -1,9 +1,8 @@
-"""Kafka's admin API in core's words: what moves, what stands, and the writing of configs and reassignments.
+"""Kafka's admin API as Python values: reassignments, metadata, configs and log sizes.
 
-`KafkaAdmin` is the type to know. Every call ends within its own `timeout`, may come from any thread, and asks many
-brokers at once: a broker that is down costs only itself its deadline. A call raises only if there is no answer at
-all; what single brokers, topics or partitions say against it is a value (`Answers`, or a mapping of failures).
-Requests and responses are in `messages`, what they mean in `answers`; they travel by `routing`.
+The type to know is `KafkaAdmin`. Every call ends within its `timeout`, may come from any thread, and queries brokers in
+parallel, so a broker that is down delays no other. A call raises only if it gets no answer at all. Errors of single
+brokers, topics or partitions are values (`Answers`, or a mapping of failures).
 """
 
 from __future__ import annotations
@@ -15,7 +14,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from autothrottle.adapters.kafka_admin import messages
-from autothrottle.adapters.kafka_admin.answers import (
+from autothrottle.adapters.kafka_admin.client_properties import client_options
+from autothrottle.adapters.kafka_admin.controllers import alter_through_controller
+from autothrottle.adapters.kafka_admin.errors import Unexplained, code_error
+from autothrottle.adapters.kafka_admin.routing import Routing
+from autothrottle.adapters.kafka_admin.values import (
     Answers,
     ConfigEdit,
     ConfigOperation,
@@ -25,13 +28,9 @@ from autothrottle.adapters.kafka_admin.answers import (
     PartitionMetadata,
     PartitionReassignment,
 )
-from autothrottle.adapters.kafka_admin.controllers import alter_through_controller
-from autothrottle.adapters.kafka_admin.properties import client_options
-from autothrottle.adapters.kafka_admin.routing import Routing
-from autothrottle.adapters.kafka_admin.translation import Unexplained, code_error
-from autothrottle.core.configs import RATE_KEYS, REPLICAS_KEYS, parse_rate
+from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, parse_rate
+from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
-from autothrottle.core.topology import TopicPartition
 
 __all__ = [
     "Answers",
@@ -48,19 +47,19 @@ __all__ = [
 T = TypeVar("T")
 
 _TOPICS_AT_ONCE = 1_000
-"""Topics in one request that only reads."""
+"""Limit of topics in one read request."""
 
 
 class KafkaAdmin:
-    """Kafka's admin API; thread-safe. It connects at the first call, and again after whatever went wrong.
+    """Kafka's admin API; thread-safe. It connects at the first call, and reconnects after any error.
 
-    All calls: `timeout` > 0, `request_timeout` of the settings when None. They raise:
+    In all calls `timeout` > 0; None means the settings' `request_timeout`. All calls raise:
         Unavailable: no answer in time; the message names the address and the fix.
-        Invalid: Kafka refuses the request itself, or who we are (authentication, authorization).
+        Invalid: Kafka refuses the request itself or our credentials (authentication, authorization).
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
-        """Prepare; nothing is sent.
+        """Prepare; this sends nothing.
 
         Raises:
             Invalid: a client property is unknown, unsupported or wrong.
@@ -70,7 +69,7 @@ class KafkaAdmin:
         self._routing = Routing(settings.bootstrap_servers, self._options, settings.request_timeout)
 
     def close(self) -> None:
-        """Close all connections; calls under way fail. Idempotent."""
+        """Close all connections; running calls fail. Idempotent."""
         self._routing.close()
 
     # Reading
@@ -81,19 +80,19 @@ class KafkaAdmin:
         return frozenset(broker.node_id for broker in metadata.brokers)
 
     def reassignments(self, *, timeout: timedelta | None = None) -> Mapping[str, Mapping[int, PartitionReassignment]]:
-        """Return topic -> partition -> reassignment, of all that are under way."""
+        """Return topic -> partition -> reassignment, for all reassignments in progress."""
         deadline = self._deadline(timeout)
         build = _bounded(messages.list_reassignments, deadline)
         response = self._routing.ask_controller(build, messages.top_code, deadline)
-        _check(response, "the reassignments under way")
+        _check(response, "the list of reassignments")
         return messages.reassignments(response)
 
     def partitions(
         self, topics: Collection[str] | None, *, timeout: timedelta | None = None
     ) -> Answers[str, Mapping[int, PartitionMetadata]]:
-        """Return topic -> partition -> where it is; None: of all topics.
+        """Return topic -> partition -> leader, replicas and ISR; `topics` None: all topics.
 
-        Of the failures Missing says that there is no such topic.
+        A failure of type Missing means that the topic does not exist.
         """
         deadline = self._deadline(timeout)
         chunks: Iterable[Sequence[str] | None] = [None] if topics is None else _chunks(topics)
@@ -106,9 +105,9 @@ class KafkaAdmin:
         *,
         timeout: timedelta | None = None,
     ) -> Answers[str, Mapping[str, ConfigValue]]:
-        """Return topic -> key -> value of these keys; None: of all topics, all keys.
+        """Return topic -> key -> value; `topics` None: all topics, `keys` None: all keys.
 
-        A key that nobody has set may be absent.
+        Keys without an explicit value may be absent.
         """
         deadline = self._deadline(timeout)
         if topics is None:
@@ -122,10 +121,10 @@ class KafkaAdmin:
         *,
         timeout: timedelta | None = None,
     ) -> Answers[int, Mapping[str, ConfigValue]]:
-        """Return broker id -> key -> value, as each broker itself reports it, all asked at once; None: all keys.
+        """Return broker id -> key -> value. Each broker reports its own values; `keys` None: all keys.
 
-        A broker that does not answer in time is a failure and costs the others nothing. A key that nobody has set
-        may be absent.
+        All brokers are queried in parallel. One that does not answer in time is a failure and does not delay the
+        others. Keys without an explicit value may be absent.
         """
         builds = {b: partial(messages.describe_configs, messages.BROKER, [str(b)], keys) for b in broker_ids}
         answers = self._each(builds, timeout)
@@ -135,7 +134,7 @@ class KafkaAdmin:
     def default_broker_configs(
         self, keys: Collection[str] | None = RATE_KEYS, *, timeout: timedelta | None = None
     ) -> Mapping[str, str]:
-        """Return key -> value of what `<default>` sets for all brokers; absent: it sets nothing."""
+        """Return key -> value of the cluster-wide default broker config (`<default>`); absent: not set there."""
         deadline = self._deadline(timeout)
         response = self._routing.ask_any(lambda: messages.describe_configs(messages.BROKER, [""], keys), deadline)
         described = messages.configs(response)[""]
@@ -150,18 +149,18 @@ class KafkaAdmin:
         *,
         timeout: timedelta | None = None,
     ) -> Answers[int, Mapping[TopicPartition, int]]:
-        """Return broker id -> partition -> bytes of its log there; None: of all partitions.
+        """Return broker id -> partition -> log size in bytes on that broker; `partitions` None: all partitions.
 
         Args:
-            broker_ids: who is asked, all at once.
-            partitions: topic -> partition numbers; a partition without replica on a broker is absent in its answer.
+            broker_ids: brokers to query, in parallel.
+            partitions: topic -> partition numbers; a partition without a replica on a broker is absent in its answer.
             timeout: > 0.
         """
         answers = self._each(dict.fromkeys(broker_ids, partial(messages.describe_log_dirs, partitions)), timeout)
         return _split({b: messages.log_sizes(b, response) for b, response in answers.values.items()}, answers.failures)
 
-    # Writing. Nothing is sent twice: after Unavailable it is unknown whether the write was carried out. With `until`,
-    # a moment on the monotonic clock, nothing is sent after it, however long this process was stopped before.
+    # Writing. A write is sent at most once; after Unavailable it is unknown whether Kafka carried it out. `until` is a
+    # time on the monotonic clock after which nothing is sent, however long this process was stopped before.
 
     def alter_topic_configs(
         self,
@@ -170,14 +169,14 @@ class KafkaAdmin:
         timeout: timedelta | None = None,
         until: float | None = None,
     ) -> Mapping[str, AutothrottleError]:
-        """Edit configs of topics in one request; return topic -> why it was refused; absent: it is done.
+        """Edit configs of topics in one request; return topic -> why it was refused; absent: it was done.
 
-        Each topic is all or nothing. Values over 32,767 bytes are refused before anything is sent.
+        All edits of a topic succeed or fail together. Values over 32,767 bytes are refused without sending them.
         """
         sound, failures = messages.sendable(edits)
         if sound:
             deadline = self._deadline(timeout, until)
-            response = self._routing.tell_any(lambda: messages.alter_configs(messages.TOPIC, sound), deadline)
+            response = self._routing.send_any(lambda: messages.alter_configs(messages.TOPIC, sound), deadline)
             failures |= messages.refused_configs(response, sound)
         return failures
 
@@ -189,10 +188,10 @@ class KafkaAdmin:
         timeout: timedelta | None = None,
         until: float | None = None,
     ) -> None:
-        """Edit configs of one broker, through that broker, all or nothing.
+        """Edit configs of one broker through that broker; all edits succeed or fail together.
 
         Raises:
-            Unavailable: the broker cannot be reached; whether it was done is unknown.
+            Unavailable: the broker is unreachable; it is unknown whether the edits were made.
             Invalid: Kafka refuses the edits.
         """
         resources = {str(broker_id): edits}
@@ -213,12 +212,12 @@ class KafkaAdmin:
     ) -> None:
         """Edit rates of one broker, which may be down, through the active KRaft controller (KIP-919).
 
-        The controller takes any value, which would then stand on a broker that cannot read it: here none is sent
-        that is not a rate.
+        A controller accepts any value, even one that the broker cannot parse later. So this method refuses values that
+        are not rates.
 
         Raises:
-            Unavailable: no controller can be reached, or `bootstrap_controllers` is empty.
-            Invalid: a value is no rate, or Kafka refuses the edits.
+            Unavailable: no controller is reachable, or `bootstrap_controllers` is empty.
+            Invalid: a value is not a rate, or Kafka refuses the edits.
         """
         for edit in edits:
             if edit.value is not None and parse_rate(edit.value) < 0:
@@ -243,19 +242,19 @@ class KafkaAdmin:
         timeout: timedelta | None = None,
         until: float | None = None,
     ) -> Mapping[TopicPartition, AutothrottleError]:
-        """Start reassignments to these replicas, None cancels; return partition -> why it was refused.
+        """Start reassignments to these replicas (None: cancel); return partition -> why it was refused.
 
-        A partition that has nothing to cancel is refused with Missing.
+        Cancelling a partition without a reassignment is refused with Missing.
         """
         if not replicas:
             return {}
         deadline = self._deadline(timeout, until)
         build = _bounded(lambda left: messages.alter_reassignments(replicas, left), deadline)
-        response = self._routing.tell_controller(build, messages.top_code, deadline)
-        _check(response, "these reassignments")
+        response = self._routing.send_controller(build, messages.top_code, deadline)
+        _check(response, "the request to alter reassignments")
         return messages.refused_reassignments(response)
 
-    # Behind it
+    # Internals
 
     def _deadline(self, timeout: timedelta | None, until: float | None = None) -> float:
         if until is not None:
@@ -275,9 +274,9 @@ class KafkaAdmin:
     def _topic_configs(
         self, topics: Sequence[str], keys: Collection[str] | None, deadline: float
     ) -> Answers[str, Mapping[str, ConfigValue]]:
-        """All topics in one request; halved when the broker fails at it.
+        """Describe topics in one request. If the broker fails at it, split the topics in halves and retry.
 
-        A value of more than 32,767 bytes, which only a write to ZooKeeper can bring about, makes it fail for all.
+        One value over 32,767 bytes makes the whole request fail; only a direct write to ZooKeeper can create one.
         """
         response = self._routing.ask_any(lambda: messages.describe_configs(messages.TOPIC, topics, keys), deadline)
         answers = _split(messages.configs(response), {})
@@ -292,7 +291,7 @@ def _all_unexplained(failures: Mapping[str, AutothrottleError]) -> bool:
 
 
 def _bounded(build: Callable[[int], Any], deadline: float) -> Callable[[], Any]:
-    """A request that tells Kafka how many milliseconds are left."""
+    """Make a request that carries the remaining milliseconds as its timeout."""
     return lambda: build(max(int((deadline - time.monotonic()) * 1000), 1))
 
 
@@ -317,8 +316,8 @@ def _together(answers: Iterable[Answers[str, T]]) -> Answers[str, T]:
 
 
 def _split(answered: Mapping[Any, T | AutothrottleError], failures: Mapping[Any, AutothrottleError]) -> Answers[Any, T]:
-    """Tell values from failures."""
+    """Separate values from failures."""
     return Answers(
-        {who: answer for who, answer in answered.items() if not isinstance(answer, AutothrottleError)},
-        {who: answer for who, answer in answered.items() if isinstance(answer, AutothrottleError)} | dict(failures),
+        {key: answer for key, answer in answered.items() if not isinstance(answer, AutothrottleError)},
+        {key: answer for key, answer in answered.items() if isinstance(answer, AutothrottleError)} | dict(failures),
     )

@@ -1,7 +1,7 @@
-"""A config edit as operations of Kafka's admin API, chosen so that nobody else's entry is lost on the way.
+"""Translates a config edit into operations of Kafka's admin API without losing concurrent edits by others.
 
-A replica list is changed by its difference: what another operator adds to it at the same moment stays. Kafka takes one
-operation for each key in a request, so that an edit may take two requests.
+A replica list is edited by its difference, so entries that another operator adds at the same time stay. Kafka accepts
+one operation per key in a request, so an edit may take two requests.
 
 Source: KIP-339 (incremental alter).
 """
@@ -9,26 +9,27 @@ Source: KIP-339 (incremental alter).
 from __future__ import annotations
 
 from autothrottle.adapters.kafka_admin.client import ConfigEdit, ConfigOperation
-from autothrottle.core.changes import Edit
-from autothrottle.core.configs import MAX_VALUE_BYTES, REPLICAS_KEYS, WILDCARD, format_replicas, parse_replicas
+from autothrottle.core.cluster.configs import MAX_VALUE_BYTES, REPLICAS_KEYS, WILDCARD, format_replicas, parse_replicas
+from autothrottle.core.control.changes import Edit
 from autothrottle.core.errors import Invalid
 
 
 def operations(edit: Edit, restores: bool) -> tuple[tuple[ConfigEdit, ...], str | None]:
-    """Return the operations of an edit, one for each request, and the value that stands after them.
+    """Return the operations of an edit, one per request, and the value after them.
 
     Args:
-        edit: not without effect; `expected` is what stands.
-        restores: whether the value is somebody else's, to be put back byte for byte; else the order of a list is free.
+        edit: an edit with an effect; `expected` is the current value.
+        restores: True if the value belongs to another party and is restored byte for byte. Otherwise the order of a
+            list does not matter.
 
     Raises:
-        Invalid: when the value is longer than Kafka takes: it would close the connection instead of refusing it.
+        Invalid: the value is longer than Kafka accepts. Kafka would close the connection instead of refusing it.
     """
     if edit.value is None:
         return (ConfigEdit(edit.key, ConfigOperation.DELETE),), None
     if len(edit.value.encode()) > MAX_VALUE_BYTES:
         size = len(edit.value.encode())
-        raise Invalid(f"{edit.key} has {size} bytes and Kafka takes {MAX_VALUE_BYTES}; throttle fewer partitions")
+        raise Invalid(f"{edit.key} has {size} bytes and Kafka accepts {MAX_VALUE_BYTES}; throttle fewer partitions")
     if edit.key in REPLICAS_KEYS:
         steps, value = _difference(edit.key, edit.expected or "", edit.value)
         if steps and (value == edit.value or not restores):
@@ -36,14 +37,14 @@ def operations(edit: Edit, restores: bool) -> tuple[tuple[ConfigEdit, ...], str 
     return (ConfigEdit(edit.key, ConfigOperation.SET, edit.value),), edit.value
 
 
-def _difference(key: str, standing: str, value: str) -> tuple[tuple[ConfigEdit, ...], str]:
-    """The operations that lead from one list to another, and the text that they make; none: there is no such way."""
-    parts = [part for part in standing.split(",") if part]
+def _difference(key: str, current: str, value: str) -> tuple[tuple[ConfigEdit, ...], str]:
+    """The operations that turn one list into another, and the resulting text; no operations: it is impossible."""
+    parts = [part for part in current.split(",") if part]
     try:
-        old, new = parse_replicas(standing), parse_replicas(value)
+        old, new = parse_replicas(current), parse_replicas(value)
     except Invalid:
         return (), ""
-    # Kafka compares entries as text: one with a space, or one that is there twice, it would not find.
+    # Kafka compares entries as text, so it would not find an entry with a space or a duplicate.
     if WILDCARD in old | new or sorted(parts) != sorted(old):
         return (), ""
     steps = []

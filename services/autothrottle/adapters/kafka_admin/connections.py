@@ -1,19 +1,19 @@
-"""Requests to brokers, all at once, each bounded by its deadline: an event loop of kafka-python and its connections.
+"""Sends requests to brokers in parallel, each bounded by a deadline, over kafka-python's event loop and connections.
 
-What kafka-python 3.0.12 leaves to its user is done here, where its source is known:
+This module handles what kafka-python 3.0.12 leaves to its user:
 
-- It waits without limit for a TLS handshake: `exchange` does not wait for it, but for an event, and what hangs is given
-  up in the end.
-- It asks name servers in the thread that drives all connections: here each name has a thread of its own (`_Names`).
-- A request that was buffered while its connection was being made outlives its own time-out: a connection is awaited
-  first, which also tells what was certainly never sent.
-- Its bootstrap hides why a connection failed (a wrong password, for one), and its refresh of metadata bootstraps
-  again without limit: neither is used; metadata is asked for like anything else.
-- A socket whose connection failed is left to the garbage collector (see `_CollectedSocket`), and what a broker said
-  right before it closed is lost (see `_LastWords`).
-- At the level DEBUG it logs passwords: it is heard from CRITICAL upwards; its errors reach the caller as values.
+- It waits for a TLS handshake without limit. `exchange` waits for an event instead, and hanging connections are
+  eventually abandoned.
+- It resolves host names in the thread that drives all connections. Here each name gets its own thread (`_BrokerNames`).
+- A request that was buffered while its connection was being set up outlives its timeout. Here the connection is awaited
+  first, so it is also known which requests were certainly never sent.
+- Its bootstrap hides why a connection failed (a wrong password, for example), and its metadata refresh repeats the
+  bootstrap without limit. Neither is used; metadata is requested like anything else.
+- It leaves the socket of a failed connection to the garbage collector (see `_CollectedSocket`), and loses what a broker
+  sent right before it closed the connection (see `_DelayedEnd`).
+- At level DEBUG it logs passwords. Its loggers are limited to CRITICAL; its errors reach the caller as values.
 
-`Connections` is the type to know. Nothing is decided here: who is asked is in `routing`.
+The type to know is `Connections`. Which broker gets a request is decided in `routing`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from datetime import timedelta
 from typing import Any
 
 with warnings.catch_warnings():
-    # It reads its schemas through a function of importlib.resources that is deprecated.
+    # kafka-python reads its schemas with a deprecated function of importlib.resources.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.errors
     import kafka.future
@@ -42,63 +42,63 @@ with warnings.catch_warnings():
     import kafka.protocol.admin
     import kafka.protocol.metadata
 
-__all__ = ["CLIENT", "CollectedTlsSocket", "Connections", "Node", "Silence", "kafka"]
+__all__ = ["CLIENT", "CollectedTlsSocket", "Connections", "NoResponse", "Node", "kafka"]
 
 Node = int | str
-"""A broker id, or `bootstrap-N` for the Nth configured server, of which no more is known than its address."""
+"""A broker id, or `bootstrap-N` for the Nth configured server, of which only the address is known."""
 Request = Any
 Response = Any
-"""kafka-python's own classes; it has no type information."""
+"""Classes of kafka-python, which has no type information."""
 
 CLIENT: Mapping[str, Any] = {"proxy_url": "direct://"}
-"""Options for every client of kafka-python; `direct` names `_DirectConnection`."""
+"""Options for every kafka-python client; `direct` selects `_DirectConnection`."""
 
 _RETRY_MILLISECONDS = 50
 _MAX_RETRY_MILLISECONDS = 500
-"""So long at most a broker that could not be reached is left alone before the next attempt."""
+"""Maximum delay before another attempt to connect to an unreachable broker."""
 _MAX_ABANDONED = 20
-"""After so many connections that neither came about nor failed in time they are given up, all together."""
+"""Number of connections without success or failure at their deadline, after which all connections are replaced."""
 _CLOSE_SECONDS = 3.0
 _NAME_SECONDS = 10.0
-"""So long the answer of a name server is taken for true."""
-_EARLIER = 0.95
-"""Of the time that is left: what kafka-python gets, so that a connection that stands ends its request itself."""
+"""How long the answer of a name server is cached."""
+_TIMEOUT_SHARE = 0.95
+"""Share of the time left that kafka-python gets, so that an established connection times out its request itself."""
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 
-class _LastWords:
-    """A socket's own mixin: what a broker says right before it closes is heard.
+class _DelayedEnd:
+    """Socket mixin that delivers what a broker sends right before it closes the connection.
 
-    kafka-python drops what it has received when it finds the end in the same breath, as it does when a broker refuses a
-    password: the reason was lost. So the end is not told together with data, but the next time.
+    kafka-python drops received data if it finds the end of the stream at once after it. This happens when a broker
+    refuses a password, so the reason was lost. Therefore the end is reported one read after the data.
     """
 
-    _heard = False
+    _got_data = False
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """Return what has arrived, b"" at the end.
+        """Return the received data; b"" at the end of the stream.
 
         Raises:
-            BlockingIOError: there is nothing, or only the end, right after data.
+            BlockingIOError: no data has arrived, or only the end of the stream directly after data.
         """
         data: bytes = super().recv(buflen, flags)  # type: ignore[misc]
-        if not data and self._heard:
-            self._heard = False
+        if not data and self._got_data:
+            self._got_data = False
             raise BlockingIOError
-        self._heard = bool(data)
+        self._got_data = bool(data)
         return data
 
 
-class _CollectedSocket(_LastWords, socket.socket):
-    """A socket that may be left to the garbage collector."""
+class _CollectedSocket(_DelayedEnd, socket.socket):
+    """A socket that closes itself when it is garbage-collected."""
 
     def __del__(self) -> None:
         self.close()
 
 
-class CollectedTlsSocket(_LastWords, ssl.SSLSocket):
-    """The same with TLS: for `SSLContext.sslsocket_class`."""
+class CollectedTlsSocket(_DelayedEnd, ssl.SSLSocket):
+    """The same with TLS, for `SSLContext.sslsocket_class`."""
 
     def __del__(self) -> None:
         self.close()
@@ -108,45 +108,44 @@ class _DirectConnection(kafka.net.inet.KafkaNetSocket):  # type: ignore[misc]
     """A connection without a proxy; kafka-python finds this class by its scheme.
 
     kafka-python 3.0.12 leaves sockets to the garbage collector when a connection is refused, and when a client is
-    closed with something unsent. Python warns of each at some later moment, which is an error in somebody's test.
+    closed with unsent data. Python later warns of each, and warnings fail tests.
     """
 
     SCHEMES = ("direct",)
 
     def dns_lookup(self, host: str, port: int, raise_error: bool = False) -> Any:
-        """Return what `_Names` has found, and ask only if it was not asked."""
-        return _found(host, port) or super().dns_lookup(host, port, raise_error)
+        """Return the addresses found by `_BrokerNames`; look the name up only without them."""
+        return _cached_addresses(host, port) or super().dns_lookup(host, port, raise_error)
 
     def socket(self, family: int, sock_type: int, proto: int) -> socket.socket:
-        """Return a new socket."""
         return _CollectedSocket(family, sock_type, proto)
 
 
 _names: dict[tuple[str, int], tuple[float, Any]] = {}
-"""Host and port -> until when it is true, and what a name server said."""
+"""(host, port) -> (time at which the entry expires, addresses)."""
 
 
-def _found(host: str, port: int) -> Any:
+def _cached_addresses(host: str, port: int) -> Any:
     until, addresses = _names.get((host, port), (0.0, None))
     return addresses if time.monotonic() < until else None
 
 
-class _Names:
-    """Name servers, asked in threads of their own; all calls come from the loop's thread."""
+class _BrokerNames:
+    """Resolves names in separate threads; all calls must come from the event loop's thread."""
 
     def __init__(self, net: Any) -> None:
         self._net = net
-        self._asked: dict[tuple[str, int], Any] = {}
+        self._pending: dict[tuple[str, int], Any] = {}
 
-    async def ask(self, host: str, port: int) -> None:
-        """Wait until the name is known, or known to be unknown."""
-        if _is_address(host) or _found(host, port):
+    async def resolve(self, host: str, port: int) -> None:
+        """Wait until the name is resolved, or fails to resolve."""
+        if _is_address(host) or _cached_addresses(host, port):
             return
         name = (host, port)
-        if name not in self._asked:
-            self._asked[name] = kafka.future.Future()
+        if name not in self._pending:
+            self._pending[name] = kafka.future.Future()
             threading.Thread(target=self._look_up, args=name, name="kafka-name", daemon=True).start()
-        await self._asked[name]
+        await self._pending[name]
 
     def _look_up(self, host: str, port: int) -> None:
         try:
@@ -155,11 +154,11 @@ class _Names:
             outcome: OSError | None = None
         except (OSError, UnicodeError) as error:
             outcome = OSError(f"the name {host} cannot be resolved: {error}")
-        with suppress(Exception):  # the loop has ended meanwhile
-            self._net.call_soon_threadsafe(lambda: self._tell((host, port), outcome))
+        with suppress(Exception):  # the loop has ended
+            self._net.call_soon_threadsafe(lambda: self._settle((host, port), outcome))
 
-    def _tell(self, name: tuple[str, int], error: OSError | None) -> None:
-        future = self._asked.pop(name)
+    def _settle(self, name: tuple[str, int], error: OSError | None) -> None:
+        future = self._pending.pop(name)
         if error:
             future.failure(error)
         else:
@@ -175,24 +174,24 @@ def _is_address(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
-    """Why there is no response."""
+class NoResponse:
+    """Why a request got no response."""
 
     error: BaseException
     sent: bool
-    """Whether the request may have reached the broker all the same."""
+    """Whether the broker may still have received the request."""
 
 
 class Connections:
     """Connections to the brokers of one cluster, driven by one thread; thread-safe."""
 
     def __init__(self, servers: Sequence[str], options: Mapping[str, Any], setup_timeout: timedelta) -> None:
-        """Start the thread; nothing is connected yet.
+        """Start the thread; this opens no connection yet.
 
         Args:
             servers: `host:port` each; their nodes are `bootstrap_nodes`.
-            options: kafka-python's: security_protocol, sasl_*, ssl_*, client_id.
-            setup_timeout: how long a connection may be in the making.
+            options: of kafka-python: security_protocol, sasl_*, ssl_*, client_id.
+            setup_timeout: limit for setting up a connection.
         """
         milliseconds = int(setup_timeout.total_seconds() * 1000)
         self._net = kafka.net.selector.NetworkSelector(client_id=options.get("client_id", "autothrottle"))
@@ -207,28 +206,28 @@ class Connections:
             max_in_flight_requests_per_connection=1_000,
             receive_message_max_bytes=100_000_000,
         )
-        self._names = _Names(self._net)
+        self._names = _BrokerNames(self._net)
         self._open: dict[Node, Any] = {}
         self._abandoned = 0
         self._net.start()
 
     @property
-    def worn(self) -> bool:
-        """Whether so much hangs in it that it should be replaced."""
+    def should_be_replaced(self) -> bool:
+        """Whether so many connections hang that this object should be replaced."""
         return self._abandoned >= _MAX_ABANDONED
 
     @property
     def bootstrap_nodes(self) -> Sequence[Node]:
-        """The configured servers."""
+        """Nodes of the configured servers."""
         return [node.node_id for node in self._manager.cluster.bootstrap_brokers()]
 
     @property
     def addresses(self) -> Mapping[Node, str]:
-        """The brokers that the last metadata named, each with its `host:port`."""
+        """Broker -> `host:port`, according to the last metadata."""
         return {node.node_id: f"{node.host}:{node.port}" for node in self._manager.cluster.brokers()}
 
     def name(self, node: Node) -> str:
-        """Return what to call a node in a message, with its address."""
+        """Return a node's name for messages, with its address."""
         known = self._manager.cluster.broker_metadata(node)
         address = f"{known.host}:{known.port}" if known else ""
         if isinstance(node, str):
@@ -237,34 +236,36 @@ class Connections:
 
     def exchange(
         self, requests: Mapping[Node, Request], deadline: float, *, first: bool = False
-    ) -> Mapping[Node, Response | Silence]:
-        """Send each request to its node, all at once, and return what came back by the deadline.
+    ) -> Mapping[Node, Response | NoResponse]:
+        """Send each request to its node in parallel, and return the responses that arrive by the deadline.
 
         Args:
-            requests: a request belongs to one node: its version is that of the node's.
+            requests: node -> its own request object, because it has the protocol version of the node.
             deadline: on the monotonic clock, in seconds.
-            first: return at the first response; who has not answered by then is Silence.
+            first: return after the first response; nodes without a response then have a `NoResponse`.
         """
         enough = threading.Event()
         left = len(requests)
         lock = threading.Lock()
 
-        def arrived(answer: Response | Silence) -> None:
+        def arrived(answer: Response | NoResponse) -> None:
             nonlocal left
             with lock:
                 left -= 1
-            if left == 0 or (first and not isinstance(answer, Silence)):
+            if left == 0 or (first and not isinstance(answer, NoResponse)):
                 enough.set()
 
-        futures = {node: self._scheduled(node, request, deadline, arrived) for node, request in requests.items()}
+        futures = {
+            node: self._schedule_exchange(node, request, deadline, arrived) for node, request in requests.items()
+        }
         if requests:
             enough.wait(max(deadline - time.monotonic(), 0.0))
         return {node: self._answer(node, future, hurried=enough.is_set()) for node, future in futures.items()}
 
     def close(self, wait: bool = True) -> None:
-        """Close all connections and end the thread; exchanges under way fail.
+        """Close all connections and end the thread; running exchanges fail.
 
-        Returns after a few seconds at most; a thread that waits for a name server ends when that has answered.
+        Returns after a few seconds at most. A thread that waits for a name server ends when that answers.
         """
         closing = threading.Thread(target=self._close, name="kafka-close", daemon=True)
         closing.start()
@@ -272,60 +273,60 @@ class Connections:
             closing.join(_CLOSE_SECONDS)
 
     def _close(self) -> None:
-        self._scheduling(self._manager.close)
+        self._schedule(self._manager.close)
         self._net.stop()
         self._net.close()
 
-    def _scheduled(self, node: Node, request: Request, deadline: float, arrived: Callable[[Any], None]) -> Any:
-        async def exchanged() -> Response | Silence:
-            return await self._exchanged(node, request, deadline)
+    def _schedule_exchange(self, node: Node, request: Request, deadline: float, arrived: Callable[[Any], None]) -> Any:
+        async def exchanged() -> Response | NoResponse:
+            return await self._exchange_one(node, request, deadline)
 
-        future = self._scheduling(exchanged)
+        future = self._schedule(exchanged)
         future.add_callback(arrived)
-        future.add_errback(lambda error: arrived(Silence(error, sent=True)))
+        future.add_errback(lambda error: arrived(NoResponse(error, sent=True)))
         return future
 
-    def _scheduling(self, act: Callable[[], Any]) -> Any:
+    def _schedule(self, act: Callable[[], Any]) -> Any:
         try:
             return self._manager.call_soon(act)
-        except Exception as error:  # what ended the loop, or that it is closed
+        except Exception as error:  # the loop has failed or is closed
             self._abandoned = _MAX_ABANDONED
             return _failed(error)
 
-    def _answer(self, node: Node, future: Any, hurried: bool) -> Response | Silence:
+    def _answer(self, node: Node, future: Any, hurried: bool) -> Response | NoResponse:
         if future.is_done:
-            return Silence(future.exception, sent=True) if future.exception is not None else future.value
+            return NoResponse(future.exception, sent=True) if future.exception is not None else future.value
         if not hurried:
-            # Whoever comes next starts anew, instead of queueing behind what may never end.
+            # The next call opens a new connection, instead of queueing behind one that may hang forever.
             self._abandoned += 1
-            self._scheduling(lambda: self._manager.close(node_id=node))
-        return Silence(kafka.errors.KafkaTimeoutError("no answer in time"), sent=True)
+            self._schedule(lambda: self._manager.close(node_id=node))
+        return NoResponse(kafka.errors.KafkaTimeoutError("no answer in time"), sent=True)
 
-    async def _exchanged(self, node: Node, request: Request, deadline: float) -> Response | Silence:
-        """Runs in the loop's thread, as all below."""
+    async def _exchange_one(self, node: Node, request: Request, deadline: float) -> Response | NoResponse:
+        """Exchange one request. This and everything below runs in the loop's thread."""
         try:
             if (delay := self._manager.connection_delay(node)) > 0:
                 await self._net.sleep(delay)
             connection = await self._connection(node)
         except Exception as error:
-            return Silence(error, sent=False)
-        milliseconds = (deadline - time.monotonic()) * 1000 * _EARLIER
-        if milliseconds <= 0:  # a process that was stopped, and wakes when another one leads
-            return Silence(kafka.errors.KafkaTimeoutError("it was too late to ask"), sent=False)
+            return NoResponse(error, sent=False)
+        milliseconds = (deadline - time.monotonic()) * 1000 * _TIMEOUT_SHARE
+        if milliseconds <= 0:  # this process may have been stopped, and another planner may lead now
+            return NoResponse(kafka.errors.KafkaTimeoutError("it was too late to send the request"), sent=False)
         try:
             response = await connection.send_request(request, request_timeout_ms=milliseconds)
         except (kafka.errors.NodeNotReadyError, kafka.errors.IncompatibleBrokerVersion) as error:
-            return Silence(error, sent=False)
+            return NoResponse(error, sent=False)
         except Exception as error:
-            return Silence(error, sent=True)
+            return NoResponse(error, sent=True)
         if isinstance(response, kafka.protocol.metadata.MetadataResponse) and not response.topics:
             self._manager.cluster.update_metadata(response)
         return response
 
     async def _connection(self, node: Node) -> Any:
-        known, standing = self._manager.cluster.broker_metadata(node), self._open.get(node)
-        if known and (standing is None or standing.closed):
-            await self._names.ask(known.host, known.port)
+        known, current = self._manager.cluster.broker_metadata(node), self._open.get(node)
+        if known and (current is None or current.closed):
+            await self._names.resolve(known.host, known.port)
         self._open[node] = connection = self._manager.get_connection(node, refresh_metadata_on_err=False)
         return await connection
 

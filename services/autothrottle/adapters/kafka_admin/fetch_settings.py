@@ -1,13 +1,13 @@
-"""Settings of brokers and topics by DescribeConfigs: what each has in force, whoever set it."""
+"""Settings of brokers and topics from DescribeConfigs: the values in force, from any source."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 
-from autothrottle.adapters.kafka_admin.answers import ConfigValue
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.core.fetching import DEFAULT_RESPONSE_BYTES, ClusterSettings, FetchSettings
+from autothrottle.adapters.kafka_admin.values import ConfigValue
+from autothrottle.core.cluster.fetch_settings import DEFAULT_RESPONSE_BYTES, ClusterSettings, FetchSettings
 
 _RESPONSE = "replica.fetch.response.max.bytes"
 _SAMPLES = "replication.quota.window.num"
@@ -16,7 +16,7 @@ _MIN_IN_SYNC = "min.insync.replicas"
 
 
 class KafkaFetchSettings:
-    """What the brokers themselves say of their configuration; a `FetchSettingsSource`. Thread-safe."""
+    """A `FetchSettingsSource`: each broker reports its own configuration. Thread-safe."""
 
     def __init__(self, kafka: KafkaAdmin) -> None:
         self._kafka = kafka
@@ -45,7 +45,7 @@ def _settings(values: Mapping[str, ConfigValue]) -> FetchSettings:
 
 
 def _number(values: Mapping[str, ConfigValue], key: str, default: int) -> int:
-    """A number > 0; the default where the broker has none."""
+    """Parse a number > 0; the default if the broker has no such value."""
     value = values.get(key)
     text = value.value if value else None
     return int(text) if text and text.isascii() and text.isdigit() and int(text) > 0 else default

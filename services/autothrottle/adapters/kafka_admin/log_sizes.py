@@ -1,4 +1,4 @@
-"""Log sizes by DescribeLogDirs, each broker asked by a call of its own so that each answer has its own time."""
+"""Log sizes from DescribeLogDirs. Each broker is queried by its own call, so that each answer has its own time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
+from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.progress import BrokerLogSizes, LogSizes
-from autothrottle.core.topology import TopicPartition
 
 _AT_ONCE = 16
-"""Brokers that are asked at once: the others wait for a thread."""
+"""Limit of brokers queried in parallel; the others wait for a thread."""
 
 
 class KafkaLogSizes:
-    """What the brokers themselves say of their logs; a `LogSizeSource` and an `AllLogsSource`. Thread-safe."""
+    """Log sizes from the brokers themselves; a `LogSizeSource` and an `AllLogsSource`. Thread-safe."""
 
     def __init__(self, kafka: KafkaAdmin, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._kafka, self._now = kafka, now
@@ -32,10 +32,10 @@ class KafkaLogSizes:
         return {(topic, number): one.leader for topic, rows in found.items() for number, one in rows.items()}
 
     def _ask_all(self, wanted: Mapping[int, Mapping[str, Collection[int]] | None], timeout: timedelta) -> LogSizes:
-        """Ask each broker for these logs, None: for all."""
+        """Query each broker for the sizes of these logs; None: of all logs."""
         with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(wanted))), thread_name_prefix="log-sizes") as pool:
-            asked = {b: pool.submit(self._ask, b, partitions, timeout) for b, partitions in wanted.items()}
-            answers = {b: answer.result() for b, answer in asked.items()}
+            pending = {b: pool.submit(self._ask, b, partitions, timeout) for b, partitions in wanted.items()}
+            answers = {b: answer.result() for b, answer in pending.items()}
         return LogSizes(
             brokers={b: answer for b, answer in answers.items() if isinstance(answer, BrokerLogSizes)},
             problems={b: answer for b, answer in answers.items() if isinstance(answer, str)},
@@ -44,7 +44,7 @@ class KafkaLogSizes:
     def _ask(
         self, broker_id: int, partitions: Mapping[str, Collection[int]] | None, timeout: timedelta
     ) -> BrokerLogSizes | str:
-        """The sizes on one broker, or why there are none."""
+        """Return the log sizes of one broker, or why they are unknown."""
         try:
             answers = self._kafka.log_sizes([broker_id], partitions, timeout=timeout)
         except AutothrottleError as error:
@@ -52,4 +52,4 @@ class KafkaLogSizes:
         if (sizes := answers.values.get(broker_id)) is not None:
             return BrokerLogSizes(self._now(), sizes)
         failure = answers.failures.get(broker_id)
-        return str(failure) if failure else f"broker {broker_id} is not known to the others"
+        return str(failure) if failure else f"broker {broker_id} is unknown to the other brokers"

@@ -1,4 +1,4 @@
-"""Kafka's requests, and its responses as values; no IO. Field names are those of Kafka's protocol (kafka.protocol)."""
+"""Builds Kafka's requests and converts its responses to values; no IO. Field names are those of Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
-from autothrottle.adapters.kafka_admin.answers import (
+from autothrottle.adapters.kafka_admin.connections import kafka
+from autothrottle.adapters.kafka_admin.errors import code_error
+from autothrottle.adapters.kafka_admin.values import (
     Answers,
     ConfigEdit,
     ConfigSource,
@@ -14,11 +16,9 @@ from autothrottle.adapters.kafka_admin.answers import (
     PartitionMetadata,
     PartitionReassignment,
 )
-from autothrottle.adapters.kafka_admin.connections import kafka
-from autothrottle.adapters.kafka_admin.translation import code_error
-from autothrottle.core.configs import MAX_VALUE_BYTES
+from autothrottle.core.cluster.configs import MAX_VALUE_BYTES
+from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.core.topology import TopicPartition
 
 K = TypeVar("K")
 
@@ -34,10 +34,10 @@ _SOURCES = {source.value: source for source in ConfigSource}
 
 
 def describe_topics(topics: Collection[str] | None) -> Any:
-    """Ask for partitions; None: of all topics."""
-    asked = kafka.protocol.metadata.MetadataRequest
-    return asked(
-        topics=None if topics is None else [asked.MetadataRequestTopic(name=topic) for topic in topics],
+    """Build a request for topics' metadata; None: all topics."""
+    request_type = kafka.protocol.metadata.MetadataRequest
+    return request_type(
+        topics=None if topics is None else [request_type.MetadataRequestTopic(name=topic) for topic in topics],
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
@@ -45,14 +45,14 @@ def describe_topics(topics: Collection[str] | None) -> Any:
 
 
 def partitions(response: Any) -> Answers[str, Mapping[int, PartitionMetadata]]:
-    """Return topic -> partition -> where it is."""
+    """Return topic -> partition -> leader, replicas and ISR."""
     values: dict[str, Mapping[int, PartitionMetadata]] = {}
     failures: dict[str, AutothrottleError] = {}
     for topic in response.topics:
         if topic.error_code:
             failures[topic.name] = code_error(topic.error_code, None, f"topic {topic.name}")
             continue
-        # The error of a partition only says that its leader or a replica is down, which its columns say as well.
+        # A partition's error only says that its leader or a replica is down, which its fields show too.
         values[topic.name] = {
             p.partition_index: PartitionMetadata(p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
             for p in topic.partitions
@@ -64,12 +64,12 @@ def partitions(response: Any) -> Answers[str, Mapping[int, PartitionMetadata]]:
 
 
 def describe_configs(kind: int, names: Collection[str], keys: Collection[str] | None) -> Any:
-    """Ask for these keys, None: all, with the levels at which they are set."""
-    asked = kafka.protocol.admin.DescribeConfigsRequest
+    """Build a request for these keys (None: all keys) with all levels at which they are set."""
+    request_type = kafka.protocol.admin.DescribeConfigsRequest
     wanted = None if keys is None else list(keys)
-    return asked(
+    return request_type(
         resources=[
-            asked.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=wanted)
+            request_type.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=wanted)
             for name in names
         ],
         include_synonyms=True,
@@ -79,7 +79,7 @@ def describe_configs(kind: int, names: Collection[str], keys: Collection[str] | 
 
 
 def configs(response: Any) -> Mapping[str, Mapping[str, ConfigValue] | AutothrottleError]:
-    """Return resource name -> key -> value, or what is wrong with the resource."""
+    """Return resource name -> key -> value, or the resource's error."""
     return {result.resource_name: _described(result) for result in response.results}
 
 
@@ -90,7 +90,7 @@ def _described(result: Any) -> Mapping[str, ConfigValue] | AutothrottleError:
 
 
 def _config_value(config: Any) -> ConfigValue:
-    # Of several names for one thing (log.retention.ms, log.retention.hours) only its own counts.
+    # A key may have synonyms (log.retention.ms, log.retention.hours); only entries with its own name count.
     levels = {
         _source(synonym.source): synonym.value
         for synonym in reversed(config.synonyms or ())
@@ -104,12 +104,12 @@ def _source(number: int) -> ConfigSource:
 
 
 def alter_configs(kind: int, resources: Mapping[str, Sequence[ConfigEdit]]) -> Any:
-    """Ask for edits, of which those of one resource are all or nothing."""
-    asked = kafka.protocol.admin.IncrementalAlterConfigsRequest
-    config = asked.AlterConfigsResource.AlterableConfig
-    return asked(
+    """Build a request for edits; those of one resource succeed or fail together."""
+    request_type = kafka.protocol.admin.IncrementalAlterConfigsRequest
+    config = request_type.AlterConfigsResource.AlterableConfig
+    return request_type(
         resources=[
-            asked.AlterConfigsResource(
+            request_type.AlterConfigsResource(
                 resource_type=kind,
                 resource_name=name,
                 configs=[config(name=e.key, config_operation=e.operation.value, value=e.value) for e in edits],
@@ -123,24 +123,24 @@ def alter_configs(kind: int, resources: Mapping[str, Sequence[ConfigEdit]]) -> A
 def sendable(
     edits: Mapping[K, Sequence[ConfigEdit]],
 ) -> tuple[Mapping[K, Sequence[ConfigEdit]], dict[K, AutothrottleError]]:
-    """Tell apart what can be sent, and what Kafka would answer by closing the connection."""
+    """Separate edits that can be sent from those at which Kafka would close the connection."""
     refused: dict[K, AutothrottleError] = {}
     for name, of_one in edits.items():
         for edit in of_one:
             size = len((edit.value or "").encode())
             if size > MAX_VALUE_BYTES:
                 refused[name] = Invalid(
-                    f"{edit.key} of {name} has {size} bytes; Kafka takes at most {MAX_VALUE_BYTES}. Fix: use * instead"
+                    f"{edit.key} of {name} has {size} bytes; Kafka accepts {MAX_VALUE_BYTES}. Fix: use * instead"
                 )
     return {name: of_one for name, of_one in edits.items() if name not in refused}, refused
 
 
-def refused_configs(response: Any, asked: Collection[K]) -> dict[K, AutothrottleError]:
+def refused_configs(response: Any, names: Collection[K]) -> dict[K, AutothrottleError]:
     """Return resource name -> why Kafka refused its edits."""
     wrong = {r.resource_name: r for r in response.responses if r.error_code}
     return {
         name: code_error(wrong[str(name)].error_code, wrong[str(name)].error_message, _resource(wrong[str(name)]))
-        for name in asked
+        for name in names
         if str(name) in wrong
     }
 
@@ -153,13 +153,13 @@ def _resource(result: Any) -> str:
 
 
 def top_code(response: Any) -> int:
-    """Return the error code of a whole response."""
+    """Return the error code of the whole response."""
     code: int = response.error_code
     return code
 
 
 def list_reassignments(timeout_milliseconds: int) -> Any:
-    """Ask for all reassignments."""
+    """Build a request for all reassignments."""
     return kafka.protocol.admin.ListPartitionReassignmentsRequest(timeout_ms=timeout_milliseconds, topics=None)
 
 
@@ -177,10 +177,10 @@ def reassignments(response: Any) -> Mapping[str, Mapping[int, PartitionReassignm
 
 
 def alter_reassignments(replicas: Mapping[TopicPartition, Sequence[int] | None], timeout_milliseconds: int) -> Any:
-    """Ask for reassignments; None cancels."""
-    asked = kafka.protocol.admin.AlterPartitionReassignmentsRequest
-    topic, partition = asked.ReassignableTopic, asked.ReassignableTopic.ReassignablePartition
-    return asked(
+    """Build a request to start reassignments; None: cancel."""
+    request_type = kafka.protocol.admin.AlterPartitionReassignmentsRequest
+    topic, partition = request_type.ReassignableTopic, request_type.ReassignableTopic.ReassignablePartition
+    return request_type(
         timeout_ms=timeout_milliseconds,
         topics=[
             topic(
@@ -210,27 +210,27 @@ def refused_reassignments(response: Any) -> Mapping[TopicPartition, Autothrottle
 # Logs
 
 
-def describe_log_dirs(asked_for: Mapping[str, Collection[int]] | None) -> Any:
-    """Ask for the sizes of logs; None: of all."""
-    asked = kafka.protocol.admin.DescribeLogDirsRequest
-    if asked_for is None:
-        return asked(topics=None)
-    topic = asked.DescribableLogDirTopic
-    return asked(topics=[topic(topic=name, partitions=sorted(numbers)) for name, numbers in asked_for.items()])
+def describe_log_dirs(wanted: Mapping[str, Collection[int]] | None) -> Any:
+    """Build a request for log sizes; None: of all logs."""
+    request_type = kafka.protocol.admin.DescribeLogDirsRequest
+    if wanted is None:
+        return request_type(topics=None)
+    topic = request_type.DescribableLogDirTopic
+    return request_type(topics=[topic(topic=name, partitions=sorted(numbers)) for name, numbers in wanted.items()])
 
 
 def log_sizes(broker_id: int, response: Any) -> Mapping[TopicPartition, int] | AutothrottleError:
-    """Return partition -> bytes of its log on this broker."""
+    """Return partition -> log size in bytes on this broker."""
     codes = [getattr(response, "error_code", 0) or 0, *(directory.error_code for directory in response.results)]
     found = {
         (topic.name, p.partition_index): p.partition_size
         for directory in response.results
         for topic in directory.topics
         for p in topic.partitions
-        if not p.is_future_key  # a copy on its way to another directory of the same broker
+        if not p.is_future_key  # a copy on its way to another log directory of the same broker
     }
     wrong = next((code for code in codes if code), 0)
-    # A directory that is offline takes nothing away from what the others hold.
+    # The logs in other directories are valid even if one directory is offline.
     if wrong and not found:
         return code_error(wrong, None, f"the log directories of broker {broker_id}")
     return found

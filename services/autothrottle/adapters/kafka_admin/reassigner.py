@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.fence import Fence
-from autothrottle.adapters.zookeeper.ledger import Ledger
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.core.topology import TopicPartition
+from autothrottle.adapters.zookeeper_state.ledger import Ledger
+from autothrottle.core.cluster.snapshot import TopicPartition
 
-_TOO_LATE = "the check of the term took all of the time: nothing was submitted; try again"
+_TOO_LATE = "checking the term took all the time: nothing was submitted; try again"
 
 
 class AdminReassigner:
     """A `Reassigner` on Kafka's admin API; the term is in our own ZooKeeper. Thread-safe."""
 
     def __init__(self, kafka: KafkaAdmin, client: KazooClient, own: OwnPaths, session_timeout: timedelta) -> None:
-        """Prepare; nothing is read or written.
+        """Prepare; this reads and writes nothing.
 
         Args:
-            kafka: who moves partitions.
+            kafka: executes the reassignments.
             client: the session that holds the term.
-            own: where the term is.
+            own: path of the term.
             session_timeout: of that session, > 0.
         """
         self._kafka, self._fence = kafka, Fence(Ledger(client, own), session_timeout)
 
-    def alter_reassignments(
+    def submit_reassignments(
+        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
+    ) -> Mapping[TopicPartition, str]:
+        return self._alter(fence, targets, timeout)
+
+    def cancel_reassignments(
+        self, fence: int, partitions: Collection[TopicPartition], timeout: timedelta
+    ) -> Mapping[TopicPartition, str]:
+        return self._alter(fence, dict.fromkeys(partitions), timeout)
+
+    def _alter(
         self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...] | None], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
-        """Let Kafka move partitions; return those that it refused."""
-        until = self._fence.passed(fence, time.monotonic() + timeout.total_seconds(), _TOO_LATE)
+        until = self._fence.admit(fence, time.monotonic() + timeout.total_seconds(), _TOO_LATE)
         refused = self._kafka.alter_reassignments(targets, until=until)
         return {row: str(error) for row, error in refused.items()}

@@ -1,4 +1,4 @@
-"""Which brokers run, as Kafka's controller says it."""
+"""Which brokers run, according to Kafka's controller."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 
 
 class KafkaRegistrations:
-    """A `BrokerRegistry`: one request for metadata without topics."""
+    """A `BrokerRegistry`: one metadata request without topics."""
 
     def __init__(self, kafka: KafkaAdmin) -> None:
         self._kafka = kafka

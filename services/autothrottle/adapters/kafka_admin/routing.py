@@ -1,8 +1,8 @@
-"""Who is asked, and who else when there is no answer.
+"""Chooses the broker for each request, and another one if that does not answer.
 
-Four kinds of requests: what any broker knows, what the controller does, what each of some brokers says of itself, and
-what the KRaft controllers do themselves (KIP-919). What only reads is asked again elsewhere within its deadline; what
-writes is sent once, and only over a connection that stands. The type to know is `Routing`.
+There are four kinds of requests: to any broker, to the controller, to specific brokers about themselves, and to the
+KRaft controllers themselves (KIP-919). A read is repeated at other brokers within its deadline. A write is sent once,
+and only over an established connection. The type to know is `Routing`.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from autothrottle.adapters.kafka_admin.connections import Connections, Node, Silence, kafka
-from autothrottle.adapters.kafka_admin.translation import NOT_CONTROLLER, silence_error
+from autothrottle.adapters.kafka_admin.connections import Connections, Node, NoResponse, kafka
+from autothrottle.adapters.kafka_admin.errors import NOT_CONTROLLER, no_response_error
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 
 Build = Callable[[], Any]
-"""Makes a request; each node gets one of its own, since a request takes the version that its node speaks."""
+"""Builds a request. Each node gets its own request object, because kafka-python sets the node's version on it."""
 Codes = Callable[[Any], int]
 """Response -> its error code."""
 
 _FIRST_SHARE, _FIRST_SECONDS = 0.4, 3.0
-"""Of the time left, and at most: what the first broker gets before others are asked, too. A frozen one takes it all."""
+"""The first broker's time until others are queried too: this share of the time left, and at most these seconds.
+
+Without it, a frozen broker would use up all the time.
+"""
 _FANOUT = 5
-"""So many brokers are asked at once when the usual one does not answer."""
-_PAUSE_SECONDS = 0.2
-"""Between two questions of who the controller is."""
+"""Number of brokers to ask at once when the preferred one does not answer."""
+_RETRY_SECONDS = 0.2
+"""Delay between two attempts to find the controller."""
 
 
 class Routing:
-    """The brokers of one cluster and the way to them; thread-safe.
+    """Finds brokers of one cluster and sends them requests; thread-safe.
 
-    One `Connections` at a time; it is given up, without harm to the calls that use it, when too much hangs in it or
-    when Kafka refuses who we are. The next call starts with a new one.
+    It uses one `Connections` at a time, and replaces it when too many connections hang or when Kafka refuses our
+    credentials. Running calls finish on the old one; the next call starts with a new one.
     """
 
     def __init__(self, servers: Sequence[str], options: Mapping[str, Any], setup_timeout: timedelta) -> None:
@@ -45,11 +48,11 @@ class Routing:
         self._current: Connections | None = None
         self._users: dict[Connections, int] = {}
         self._closed = False
-        self._usual: Node | None = None
+        self._preferred: Node | None = None
         self._controller: Node | None = None
 
     def close(self) -> None:
-        """Close the connections; calls under way fail. Idempotent."""
+        """Close the connections; running calls fail. Idempotent."""
         with self._lock:
             self._closed = True
             opened, self._current = list(self._users), None
@@ -58,69 +61,69 @@ class Routing:
             connections.close()
 
     def ask_any(self, build: Build, deadline: float) -> Any:
-        """Return the response of a broker that answers.
+        """Return the response of any broker.
 
         Raises:
-            Unavailable: none answers in time.
-            Invalid: Kafka refuses who we are.
+            Unavailable: no broker answers in time.
+            Invalid: Kafka refuses our credentials.
         """
         with self._connections() as connections:
-            if (told := self._of_usual(connections, build, deadline)) is not None:
-                return told[1]
+            if (answered := self._ask_preferred(connections, build, deadline)) is not None:
+                return answered[1]
             node = self._metadata(connections, deadline)[0]
             return self._answered(connections, node, connections.exchange({node: build()}, deadline)[node])
 
-    def tell_any(self, build: Build, deadline: float) -> Any:
-        """Return the response to a request that is sent once, to a broker that has just answered another one."""
+    def send_any(self, build: Build, deadline: float) -> Any:
+        """Send a request once, to a broker that has just answered another request; return its response."""
         with self._connections() as connections:
             node = self._metadata(connections, deadline)[0]
             return self._answered(connections, node, connections.exchange({node: build()}, deadline)[node])
 
     def metadata(self, deadline: float) -> Any:
-        """Return metadata without topics: the brokers that are up, as one of them knows them."""
+        """Return metadata without topics: the live brokers, according to one of them."""
         with self._connections() as connections:
             return self._metadata(connections, deadline)[1]
 
     def ask_controller(self, build: Build, code: Codes, deadline: float) -> Any:
-        """Return the controller's response, whoever that is by now."""
+        """Return the response of the current controller."""
         with self._connections() as connections:
             if (controller := self._controller) is not None:
-                answer = connections.exchange({controller: build()}, _part(deadline))[controller]
-                if not isinstance(answer, Silence) and code(answer) != NOT_CONTROLLER:
+                answer = connections.exchange({controller: build()}, _first_deadline(deadline))[controller]
+                if not isinstance(answer, NoResponse) and code(answer) != NOT_CONTROLLER:
                     return answer
-            return self._by_controller(connections, build, code, deadline, again=True)
+            return self._send_to_controller(connections, build, code, deadline, again=True)
 
-    def tell_controller(self, build: Build, code: Codes, deadline: float) -> Any:
-        """Return the controller's response to a request that is carried out once."""
+    def send_controller(self, build: Build, code: Codes, deadline: float) -> Any:
+        """Return the controller's response to a request that is carried out at most once."""
         with self._connections() as connections:
-            return self._by_controller(connections, build, code, deadline, again=False)
+            return self._send_to_controller(connections, build, code, deadline, again=False)
 
     def each(
         self, builds: Mapping[int, Build], deadline: float, *, again: bool = True
     ) -> Mapping[int, Any | AutothrottleError]:
-        """Return each broker's own response, or why there is none.
+        """Return each broker's own response, or why it gave none.
 
         Args:
             builds: broker id -> its request.
             deadline: on the monotonic clock.
-            again: whether a request that a broker did not answer may be repeated.
+            again: whether to repeat a request that a broker may have received but did not answer.
         """
         with self._connections() as connections:
             if not connections.addresses:
                 self._metadata(connections, deadline)
             answers = dict(connections.exchange({node: build() for node, build in builds.items()}, deadline))
-            moved = self._moved(connections, answers, deadline, again)
-            answers |= connections.exchange({node: builds[node]() for node in moved}, deadline)
+            relocated = self._relocated(connections, answers, deadline, again)
+            answers |= connections.exchange({node: builds[node]() for node in relocated}, deadline)
             return {node: self._value(connections, node, answer) for node, answer in answers.items()}  # type: ignore[misc]
 
-    # Behind it
+    # Internals
 
-    def _moved(
+    def _relocated(
         self, connections: Connections, answers: Mapping[Node, Any], deadline: float, again: bool
     ) -> Iterable[int]:
-        """Brokers without an answer that are to be found elsewhere than where we looked."""
+        """Brokers without an answer whose address has changed since we connected."""
         silent = [
-            node for node, answer in answers.items() if isinstance(answer, Silence) and (again or not answer.sent)
+            node for node, answer in answers.items() if isinstance(answer, NoResponse) and (again or not answer.sent)
         ]
         if not silent or time.monotonic() >= deadline:
             return []
@@ -132,57 +135,61 @@ class Routing:
         after = connections.addresses
         return [node for node in silent if isinstance(node, int) and after.get(node) not in (None, before.get(node))]
 
-    def _by_controller(self, connections: Connections, build: Build, code: Codes, deadline: float, again: bool) -> Any:
-        problem: AutothrottleError = Unavailable("no controller answers in time. Fix: look at the controllers' logs")
+    def _send_to_controller(
+        self, connections: Connections, build: Build, code: Codes, deadline: float, again: bool
+    ) -> Any:
+        problem: AutothrottleError = Unavailable("no controller answers in time. Fix: check the controllers' logs")
         while True:
             node, metadata = self._metadata(connections, deadline)
-            # A KRaft broker passes the request on, and names any other as controller, one that is frozen, too. In
-            # ZooKeeper mode one that is not the controller says so at once, and the one that it names is.
+            # A KRaft broker forwards the request. The controller_id in its metadata is an arbitrary broker, perhaps a
+            # frozen one. In ZooKeeper mode, a broker refuses at once if it is not the controller, and names it.
             for candidate in dict.fromkeys([node, metadata.controller_id]):
                 if candidate == -1:
                     continue
-                until = _part(deadline) if again else deadline
+                until = _first_deadline(deadline) if again else deadline
                 answer = connections.exchange({candidate: build()}, until)[candidate]
-                if not isinstance(answer, Silence):
+                if not isinstance(answer, NoResponse):
                     if code(answer) != NOT_CONTROLLER:
                         self._controller = candidate
                         return answer
                     continue
-                problem = silence_error(answer, connections.name(candidate))
+                problem = no_response_error(answer, connections.name(candidate))
                 if isinstance(problem, Invalid) or (answer.sent and not again):
                     raise problem
-            if time.monotonic() + _PAUSE_SECONDS >= deadline:
+            if time.monotonic() + _RETRY_SECONDS >= deadline:
                 raise problem
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(_RETRY_SECONDS)
 
     def _metadata(self, connections: Connections, deadline: float) -> tuple[Node, Any]:
-        """A broker that has just answered, and the brokers as it knows them."""
-        if (told := self._of_usual(connections, _no_topics, deadline)) is not None and told[1].brokers:
-            return told
+        """Return a broker that has just answered, and its metadata."""
+        if (answered := self._ask_preferred(connections, _brokers_request, deadline)) is not None and answered[
+            1
+        ].brokers:
+            return answered
         known = list(connections.addresses)
         some = random.sample(known, min(len(known), _FANOUT))
-        asked = dict.fromkeys([*some, *connections.bootstrap_nodes])
-        answers = connections.exchange({node: _no_topics() for node in asked}, deadline, first=True)
+        candidates = dict.fromkeys([*some, *connections.bootstrap_nodes])
+        answers = connections.exchange({node: _brokers_request() for node in candidates}, deadline, first=True)
         for node, answer in answers.items():
-            if not isinstance(answer, Silence) and answer.brokers:
-                self._usual = node
+            if not isinstance(answer, NoResponse) and answer.brokers:
+                self._preferred = node
                 return node, answer
-        raise self._nobody(connections, answers)
+        raise self._no_answer_error(connections, answers)
 
-    def _of_usual(self, connections: Connections, build: Build, deadline: float) -> tuple[Node, Any] | None:
-        """The broker that answered last, and its response; None when it has nothing to say any more."""
-        usual = self._usual
-        if usual is None:
+    def _ask_preferred(self, connections: Connections, build: Build, deadline: float) -> tuple[Node, Any] | None:
+        """Return the broker that answered last and its response; None: no such broker, or no response."""
+        preferred = self._preferred
+        if preferred is None:
             return None
-        answer = connections.exchange({usual: build()}, _part(deadline))[usual]
-        if isinstance(answer, Silence):
-            self._usual = None
+        answer = connections.exchange({preferred: build()}, _first_deadline(deadline))[preferred]
+        if isinstance(answer, NoResponse):
+            self._preferred = None
             return None
-        return usual, answer
+        return preferred, answer
 
-    def _nobody(self, connections: Connections, answers: Mapping[Node, Any]) -> AutothrottleError:
-        """Why no broker has answered: what somebody can act on comes before what may pass."""
-        silent = {node: answer for node, answer in answers.items() if isinstance(answer, Silence)}
+    def _no_answer_error(self, connections: Connections, answers: Mapping[Node, Any]) -> AutothrottleError:
+        """Why no broker answered. A problem that the operator must solve takes precedence over a temporary one."""
+        silent = {node: answer for node, answer in answers.items() if isinstance(answer, NoResponse)}
         problems = [self._problem(connections, node, answer) for node, answer in silent.items()]
         for problem in problems:
             if isinstance(problem, Invalid):
@@ -191,7 +198,7 @@ class Routing:
         return (
             problems[0]
             if len(problems) == 1
-            else Unavailable(f"no broker of {servers} answers: {problems[0] if problems else 'none knows of a broker'}")
+            else Unavailable(f"no broker of {servers} answers: {problems[0] if problems else 'none knows a broker'}")
         )
 
     def _answered(self, connections: Connections, node: Node, answer: Any) -> Any:
@@ -201,41 +208,41 @@ class Routing:
         return value
 
     def _value(self, connections: Connections, node: Node, answer: Any) -> Any:
-        return self._problem(connections, node, answer) if isinstance(answer, Silence) else answer
+        return self._problem(connections, node, answer) if isinstance(answer, NoResponse) else answer
 
-    def _problem(self, connections: Connections, node: Node, silence: Silence) -> AutothrottleError:
-        problem = silence_error(silence, connections.name(node))
+    def _problem(self, connections: Connections, node: Node, no_response: NoResponse) -> AutothrottleError:
+        problem = no_response_error(no_response, connections.name(node))
         if isinstance(problem, Invalid):
-            self._give_up(connections)
+            self._retire(connections)
         return problem
 
     @contextmanager
     def _connections(self) -> Iterator[Connections]:
-        connections = self._taken()
+        connections = self._acquire()
         try:
             yield connections
         finally:
-            self._returned(connections)
+            self._release(connections)
 
-    def _taken(self) -> Connections:
+    def _acquire(self) -> Connections:
         with self._lock:
             if self._closed:
-                raise Unavailable("the connections to Kafka are closed. Fix: make a new client")
+                raise Unavailable("the connections to Kafka are closed. Fix: create a new client")
             if self._current is None:
                 self._current = Connections(self._servers, self._options, self._setup_timeout)
                 self._users[self._current] = 0
-                self._usual = self._controller = None
+                self._preferred = self._controller = None
             self._users[self._current] += 1
             return self._current
 
-    def _give_up(self, connections: Connections) -> None:
+    def _retire(self, connections: Connections) -> None:
         with self._lock:
             if self._current is connections:
                 self._current = None
 
-    def _returned(self, connections: Connections) -> None:
-        if connections.worn:
-            self._give_up(connections)
+    def _release(self, connections: Connections) -> None:
+        if connections.should_be_replaced:
+            self._retire(connections)
         with self._lock:
             if connections not in self._users:  # closed
                 return
@@ -246,12 +253,12 @@ class Routing:
         connections.close(wait=False)
 
 
-def _part(deadline: float) -> float:
+def _first_deadline(deadline: float) -> float:
     now = time.monotonic()
     return now + min((deadline - now) * _FIRST_SHARE, _FIRST_SECONDS)
 
 
-def _no_topics() -> Any:
+def _brokers_request() -> Any:
     return kafka.protocol.metadata.MetadataRequest(
         topics=[],
         allow_auto_topic_creation=False,

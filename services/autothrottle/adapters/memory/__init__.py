@@ -1,7 +1,7 @@
-"""The in-memory twin of every port, shipped so that nobody needs a mock: same contract, no outside.
+"""In-memory fakes of every port, with the same contract as the real adapters. Use them in tests instead of mocks.
 
-What a controller, a user or a fault would do to the real thing is a method here. Callbacks run in the thread
-of whoever made the change, after it is made. The types to know are `MemoryCluster` and `MemoryElectorate`.
+Actions of the controller, of users and of faults are methods. Callbacks run after a change, in the thread that made it.
+The types to know are `MemoryCluster` and `MemoryElectorate`.
 """
 
 from autothrottle.adapters.memory.audit import MemoryAudit

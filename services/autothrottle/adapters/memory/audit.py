@@ -1,4 +1,4 @@
-"""The record of who changed what, in memory."""
+"""Audit records in memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from autothrottle.core.audit import MAX_AUDIT_RECORDS, AuditRecord
+from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditRecord
 
 NO_TIME = datetime.fromtimestamp(0, UTC)
-"""Of a change that is not recorded yet: the record gives it its own."""
+"""Placeholder time of a record; `MemoryAudit.add` replaces it."""
 
 
 class MemoryAudit:
-    """The record of changes that the overrides and the pause share."""
+    """The audit records that overrides and the pause share."""
 
     def __init__(self) -> None:
         self._records: deque[AuditRecord] = deque(maxlen=MAX_AUDIT_RECORDS)
@@ -22,12 +22,12 @@ class MemoryAudit:
         self._lock = threading.Lock()
 
     def add(self, record: AuditRecord) -> None:
-        """Keep a record under the next number and the present time."""
+        """Store a record with the next number and the current time."""
         with self._lock:
             self._number += 1
             self._records.append(replace(record, number=self._number, time=datetime.now(UTC)))
 
     def newest(self, limit: int) -> tuple[AuditRecord, ...]:
-        """Return the newest records, the newest first."""
+        """Return at most `limit` records, newest first."""
         with self._lock:
             return tuple(reversed(self._records))[:limit]

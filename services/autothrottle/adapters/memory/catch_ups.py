@@ -1,25 +1,25 @@
-"""Brokers that catch up, in memory."""
+"""Catch-ups in memory."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
 
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.election import MemoryElectorate
-from autothrottle.adapters.subscriptions import Subscriptions
-from autothrottle.core.catch_up import CatchUp
+from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.errors import Unavailable
-from autothrottle.ports.cluster import Watch
+from autothrottle.ports.kafka import Watch
 
 
 class MemoryCatchUps:
-    """The catch-ups in memory (a `CatchUpStore`)."""
+    """Catch-ups in memory (a `CatchUpStore`)."""
 
     def __init__(self, electorate: MemoryElectorate | None = None) -> None:
-        """Make an empty store.
+        """Create an empty store.
 
         Args:
-            electorate: whose terms fence the purging; None: one of its own.
+            electorate: its terms fence `purge_catch_up`; None: a new one.
         """
         self._electorate = electorate or MemoryElectorate()
         self._catch_ups: dict[int, CatchUp] = {}
@@ -28,21 +28,21 @@ class MemoryCatchUps:
         self._down = False
 
     def unavailable(self, down: bool) -> None:
-        """Whether the store answers nobody."""
+        """Set whether all calls raise Unavailable."""
         self._down = down
 
     def read_catch_ups(self) -> Mapping[int, CatchUp]:
-        self._answer()
+        self._raise_if_down()
         return dict(self._catch_ups)
 
     def start_catch_up(self, wanted: CatchUp) -> None:
-        self._answer()
+        self._raise_if_down()
         with self._lock:
             self._catch_ups[wanted.broker_id] = wanted
         self._watches.publish(None)
 
     def remove_catch_up(self, broker_id: int) -> bool:
-        self._answer()
+        self._raise_if_down()
         with self._lock:
             found = self._catch_ups.pop(broker_id, None)
         if found is not None:
@@ -56,6 +56,6 @@ class MemoryCatchUps:
     def watch_catch_ups(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())
 
-    def _answer(self) -> None:
+    def _raise_if_down(self) -> None:
         if self._down:
             raise Unavailable("the catch-ups cannot be read or written; try again")

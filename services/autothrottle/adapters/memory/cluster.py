@@ -1,4 +1,4 @@
-"""A Kafka cluster in memory: what moves, what stands, and what a controller or a fault does to it."""
+"""A Kafka cluster in memory: its partitions and configs, and the actions of the controller, users and faults."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.election import MemoryElectorate
-from autothrottle.adapters.subscriptions import Subscriptions
-from autothrottle.core.catch_up import Lagging, lagging, moves_with_lagging
-from autothrottle.core.changes import Change, Edit, Outcome, OutcomeStatus
-from autothrottle.core.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource
-from autothrottle.core.errors import Conflict, Incomplete, Unavailable
-from autothrottle.core.fetching import ClusterSettings
-from autothrottle.core.flows import Progress
-from autothrottle.core.growth_history import Copying, GrowthHistory
-from autothrottle.core.ledger import LedgerEntry
-from autothrottle.core.progress import BrokerLogSizes, LogSizes, ProgressHistory
-from autothrottle.core.topology import (
+from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource
+from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.flows import Progress
+from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
+from autothrottle.core.cluster.snapshot import (
     NO_LEADER,
     Assignment,
     Problem,
@@ -26,15 +22,20 @@ from autothrottle.core.topology import (
     TopicPartition,
     TopicReassignment,
 )
-from autothrottle.ports.cluster import SnapshotEvent, Watch
+from autothrottle.core.control.catch_up import Lagging, lagging, reassignments_with_lagging
+from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus
+from autothrottle.core.errors import Conflict, Incomplete, Unavailable
+from autothrottle.core.forecast.progress import ProgressHistory
+from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
+from autothrottle.ports.kafka import SnapshotEvent, Watch
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPartition:
-    """One partition as the controller has it."""
+    """One partition, as the controller stores it."""
 
     replicas: tuple[int, ...]
-    """Broker ids; while it is being reassigned those to be removed are last."""
+    """Broker ids; during a reassignment, removing replicas are last."""
     leader: int
     isr: tuple[int, ...]
     adding: tuple[int, ...] = ()
@@ -47,46 +48,46 @@ class MemoryPartition:
 
 
 class MemoryCluster:
-    """A Kafka cluster with its controller and its other users.
+    """A Kafka cluster with its controller.
 
-    It is a `SnapshotSource`, a `LogSizeSource`, an `AllLogsSource`, a `FetchSettingsSource`, a `ConfigWriter` and a
-    `Reassigner`.
+    It is a `BrokerRegistry`, a `SnapshotSource`, a `LogSizeSource`, an `AllLogsSource`, a `FetchSettingsSource`, a
+    `ConfigWriter` and a `Reassigner`.
     """
 
     def __init__(self, electorate: MemoryElectorate | None = None, brokers: Iterable[int] = ()) -> None:
-        """Make a cluster without topics.
+        """Create a cluster without topics.
 
         Args:
-            electorate: whose terms fence the writes; None: one of its own, see `begin_term`.
+            electorate: its terms fence the writes; None: a new one, see `begin_term`.
             brokers: ids of the registered brokers.
         """
         self.electorate = electorate or MemoryElectorate()
         self.brokers = set(brokers)
         self.topics: dict[str, dict[int, MemoryPartition]] = {}
         self.configs: dict[ConfigResource, dict[str, str]] = {}
-        """Resource -> its dynamic configs, those included that are no throttles."""
+        """Resource -> its dynamic configs, including other keys than throttles."""
         self.default_configs: dict[str, str] = {}
         """The brokers' `<default>` level: config key -> value."""
         self.ledger: dict[ConfigResource, LedgerEntry] = {}
         self.unreadable_configs: dict[ConfigResource, Problem] = {}
         self.problems: list[Problem] = []
         self.notifications: list[str] = []
-        """The entity paths that brokers were told to read again, in order."""
+        """The entity paths of change notifications to brokers, in order."""
         self.writes: list[Change] = []
         """The changes that were applied, in order."""
         self.submissions: list[Mapping[TopicPartition, tuple[int, ...] | None]] = []
-        """The reassignments that were submitted through the port, in order; None: cancelled."""
+        """The reassignments submitted through the port, in order: partition -> replicas; None: cancel."""
         self.log_bytes: dict[int, dict[TopicPartition, int]] = {}
-        """Broker id -> (topic, partition) -> bytes of the log there; a broker that is absent answers nobody."""
+        """Broker id -> (topic, partition) -> size of its log in bytes; an absent broker does not answer."""
         self.settings = ClusterSettings()
-        """What brokers and topics are configured to; of those that are absent nothing is told."""
+        """Settings of brokers and topics; those of absent ones cannot be read."""
         self.version = 1
         self._catching_up: frozenset[int] = frozenset()
-        self._were_down: frozenset[int] = frozenset()
+        self._previously_down: frozenset[int] = frozenset()
         self._history: ProgressHistory | None = None
         self._growth: GrowthHistory | None = None
         self._now: Callable[[], datetime] = lambda: datetime.now(UTC)
-        self._taken = 0
+        self._processed = 0
         self._conflict = ""
         self._slow_controller = False
         self._lock = threading.RLock()
@@ -99,7 +100,7 @@ class MemoryCluster:
 
     def is_registered(self, broker_id: int, timeout: timedelta) -> bool:
         with self._lock:
-            self._answer()
+            self._raise_if_down()
             return broker_id in self.brokers
 
     def fetch_snapshot(
@@ -113,7 +114,7 @@ class MemoryCluster:
         may_presume: bool = False,
     ) -> Snapshot:
         with self._lock:
-            self._answer()
+            self._raise_if_down()
             self._catching_up = frozenset(catching_up) or self._catching_up
             if self._incomplete:
                 raise Incomplete(self._incomplete)
@@ -138,7 +139,7 @@ class MemoryCluster:
 
     def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
         with self._lock:
-            self._answer()
+            self._raise_if_down()
             return LogSizes(
                 brokers={
                     b: BrokerLogSizes(self._now(), self._logs(b, wanted[b]))
@@ -149,7 +150,7 @@ class MemoryCluster:
 
     def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
         with self._lock:
-            self._answer()
+            self._raise_if_down()
             return LogSizes(
                 brokers={
                     b: BrokerLogSizes(self._now(), dict(self.log_bytes[b])) for b in broker_ids if b in self.log_bytes
@@ -159,14 +160,14 @@ class MemoryCluster:
 
     def fetch_leaders(self, topics: Collection[str], timeout: timedelta) -> Mapping[TopicPartition, int]:
         with self._lock:
-            self._answer()
+            self._raise_if_down()
             return {(t, n): p.leader for t in topics for n, p in self.topics.get(t, {}).items()}
 
     def fetch_settings(
         self, broker_ids: Collection[int], topics: Collection[str], timeout: timedelta
     ) -> ClusterSettings:
         with self._lock:
-            self._answer()
+            self._raise_if_down()
             return ClusterSettings(
                 {b: one for b, one in self.settings.brokers.items() if b in broker_ids},
                 {t: count for t, count in self.settings.min_in_sync_replicas.items() if t in topics},
@@ -176,45 +177,55 @@ class MemoryCluster:
         outcomes = []
         for change in changes:
             with self._lock:
-                self._answer()
+                self._raise_if_down()
                 self.electorate.check(fence)
                 outcomes.append(self._apply(change))
         return tuple(outcomes)
 
-    def alter_reassignments(
-        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...] | None], timeout: timedelta
+    def submit_reassignments(
+        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
+    ) -> Mapping[TopicPartition, str]:
+        return self._alter_reassignments(fence, targets)
+
+    def cancel_reassignments(
+        self, fence: int, partitions: Collection[TopicPartition], timeout: timedelta
+    ) -> Mapping[TopicPartition, str]:
+        return self._alter_reassignments(fence, dict.fromkeys(partitions))
+
+    def _alter_reassignments(
+        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> Mapping[TopicPartition, str]:
         with self._lock:
-            self._answer()
+            self._raise_if_down()
             self.electorate.check(fence)
             if self._conflict:
                 raise Conflict(self._conflict)
             refused = {row: reason for row, to in targets.items() if (reason := self._refusal(row, to))}
             self.submissions.append({row: to for row, to in targets.items() if row not in refused})
         if not self._slow_controller:
-            self.take_up()
+            self.process_submissions()
         return refused
 
-    # What the controller and the brokers do.
+    # Actions of the controller and the brokers.
 
     def tell_progress(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """Let every snapshot from now on read log sizes and have a progress; without this it is unknown."""
+        """Let all later snapshots include progress, from log sizes; without this call, progress is unknown."""
         self._history, self._now = ProgressHistory(), now
 
     def tell_growth(self) -> None:
-        """Let the progress of every snapshot from now on have the growth of all logs of the brokers that take part."""
+        """Let all later progress include the log growth of the brokers that take part."""
         self._growth = GrowthHistory()
 
     def grow(self, broker_id: int, topic: str, partition: int, size: int) -> None:
-        """Let a log become larger, smaller if < 0; its broker answers from now on."""
+        """Grow a log by `size` bytes (shrink it if < 0); its broker answers from now on."""
         with self._lock:
             logs = self.log_bytes.setdefault(broker_id, {})
             logs[topic, partition] = logs.get((topic, partition), 0) + size
 
-    def take_up(self) -> None:
-        """Let the controller act on all that was submitted and that it has not seen yet."""
-        taken, self._taken = self.submissions[self._taken :], len(self.submissions)
-        for targets in taken:
+    def process_submissions(self) -> None:
+        """Let the controller process the submissions that it has not processed yet."""
+        pending, self._processed = self.submissions[self._processed :], len(self.submissions)
+        for targets in pending:
             started: dict[str, dict[int, tuple[int, ...]]] = {}
             for (topic, partition), replicas in targets.items():
                 if replicas is None:
@@ -222,17 +233,17 @@ class MemoryCluster:
                 else:
                     started.setdefault(topic, {})[partition] = replicas
             for topic, target in started.items():
-                self.start_reassignment(topic, target)
+                self.submit_reassignment(topic, target)
 
     def add_topic(self, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
-        """Create a topic from partition -> replicas; the first leads, all are in sync."""
+        """Create a topic from partition -> replicas; the first replica leads, all are in sync."""
         partitions = {p: MemoryPartition(tuple(r), r[0], tuple(r)) for p, r in assignment.items()}
         with self._lock:
             self.topics[topic] = dict(sorted(partitions.items()))
             self.version += 1
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic and its config, also while it moves."""
+        """Delete a topic and its config, even during its reassignment."""
         with self._lock:
             gone = self.topics.pop(topic)
             self.configs.pop(ConfigResource.topic(topic), None)
@@ -240,90 +251,90 @@ class MemoryCluster:
         if any(p.moves for p in gone.values()):
             self._publish(f"the reassignment of [{topic}] ended")
 
-    def start_reassignment(self, topic: str, target: Mapping[int, Sequence[int]]) -> None:
-        """Begin to move partitions to the replicas given for each, as KIP-455 does."""
+    def submit_reassignment(self, topic: str, target: Mapping[int, Sequence[int]]) -> None:
+        """Start the reassignment of partitions (partition -> replicas), as in KIP-455."""
         for partition, replicas in target.items():
             old = self.topics[topic][partition]
-            standing = tuple(b for b in old.replicas if b not in old.adding)
-            adding = tuple(b for b in replicas if b not in standing)
-            removing = tuple(b for b in standing if b not in replicas)
-            everyone = (*replicas, *removing)
-            isr = tuple(b for b in old.isr if b in everyone)
-            self._change(topic, partition, replicas=everyone, adding=adding, removing=removing, isr=isr)
+            current = tuple(b for b in old.replicas if b not in old.adding)
+            adding = tuple(b for b in replicas if b not in current)
+            removing = tuple(b for b in current if b not in replicas)
+            all_replicas = (*replicas, *removing)
+            isr = tuple(b for b in old.isr if b in all_replicas)
+            self._change(topic, partition, replicas=all_replicas, adding=adding, removing=removing, isr=isr)
         self._publish(f"a reassignment of [{topic}] started", urgent=True)
 
     def join_isr(self, topic: str, partition: int, broker_id: int) -> None:
-        """Let a replica have caught up."""
+        """Add a replica to the ISR, as if it had caught up."""
         isr = self.topics[topic][partition].isr
         self._change(topic, partition, isr=(*(b for b in isr if b != broker_id), broker_id))
         self._publish(f"broker {broker_id} joined the ISR of {topic}-{partition}")
 
     def leave_isr(self, topic: str, partition: int, broker_id: int) -> None:
-        """Let a replica have fallen behind."""
+        """Remove a replica from the ISR, as if it had fallen behind."""
         isr = self.topics[topic][partition].isr
         self._change(topic, partition, isr=tuple(b for b in isr if b != broker_id))
 
     def move_leader(self, topic: str, partition: int, broker_id: int) -> None:
-        """Let another replica lead; -1: none."""
+        """Change the leader; -1: no leader."""
         self._change(topic, partition, leader=broker_id)
         self._publish(f"the leader of {topic}-{partition} changed", urgent=True)
 
     def finish(self, topic: str, *partitions: int) -> None:
-        """Complete the reassignment of partitions, of all that move if none is given."""
-        for partition in partitions or self._moving(topic):
+        """Complete the reassignment of these partitions; none given: of all partitions in reassignment."""
+        for partition in partitions or self._partitions_in_reassignment(topic):
             old = self.topics[topic][partition]
             left = tuple(b for b in old.replicas if b not in old.removing)
             isr = tuple(b for b in left if b in old.isr or b in old.adding)
-            self._settle(topic, partition, left, isr)
+            self._end_reassignment(topic, partition, left, isr)
         self._publish(f"the reassignment of [{topic}] ended")
 
     def cancel(self, topic: str, *partitions: int) -> None:
-        """Take the reassignment of partitions back, of all that move if none is given."""
-        for partition in partitions or self._moving(topic):
+        """Cancel the reassignment of these partitions; none given: of all partitions in reassignment."""
+        for partition in partitions or self._partitions_in_reassignment(topic):
             old = self.topics[topic][partition]
             left = tuple(b for b in old.replicas if b not in old.adding)
-            self._settle(topic, partition, left, tuple(b for b in old.isr if b in left))
+            self._end_reassignment(topic, partition, left, tuple(b for b in old.isr if b in left))
         self._publish(f"the reassignment of [{topic}] ended")
 
     def begin_term(self, address: str = "") -> int:
-        """Begin a term and return its fence; writes of earlier terms are refused from now on."""
+        """Begin a term and return its fence; writes of earlier terms are refused afterwards."""
         return self.electorate.begin_term(address)
 
-    # What other users do, and faults.
+    # Actions of other users, and faults.
 
     def set_config_as_user(self, resource: ConfigResource, key: str, value: str | None) -> None:
-        """Set one config, past the ledger; None deletes it."""
+        """Set one config without the ledger, as another user; None deletes it."""
         with self._lock:
             _put(self.configs.setdefault(resource, {}), key, value)
             self.version += 1
 
     def set_default_as_user(self, key: str, value: str | None) -> None:
-        """Set one config of all brokers that have no value of their own; None deletes it."""
+        """Set one config at the brokers' `<default>` level, as another user; None deletes it."""
         with self._lock:
             _put(self.default_configs, key, value)
             self.version += 1
 
     def refuse(self, resource: ConfigResource, reason: str) -> None:
-        """Refuse all changes of one resource from now on; "" accepts them again."""
+        """Refuse all changes of one resource; "" accepts them again."""
         self._refused[resource] = reason
 
     def refuse_reassignments(self, reason: str) -> None:
-        """Let every reassignment that is submitted be in conflict with another one; "" takes them again."""
+        """Let every submission raise Conflict with this reason; "" accepts them again."""
         self._conflict = reason
 
     def slow_controller(self, slow: bool) -> None:
-        """Whether what is submitted waits for `take_up`; until then no snapshot shows it."""
+        """Set whether submissions wait for `process_submissions`; until then no snapshot shows them."""
         self._slow_controller = slow
 
     def unavailable(self, down: bool) -> None:
-        """Whether the cluster answers nobody."""
+        """Set whether all calls raise Unavailable."""
         self._down = down
 
     def incomplete(self, reason: str) -> None:
-        """Let what moves be unreadable for this reason; "" lets it be read again."""
+        """Let snapshots raise Incomplete with this reason; "" makes them readable again."""
         self._incomplete = reason
 
-    def _answer(self) -> None:
+    def _raise_if_down(self) -> None:
         if self._down:
             raise Unavailable("the cluster does not answer; try again")
 
@@ -352,49 +363,49 @@ class MemoryCluster:
             )
             self.version += 1
 
-    def _settle(self, topic: str, partition: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> None:
+    def _end_reassignment(self, topic: str, partition: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> None:
         leader = self.topics[topic][partition].leader
         if leader not in replicas:
             leader = isr[0] if isr else NO_LEADER
         self._change(topic, partition, replicas=replicas, leader=leader, isr=isr, adding=(), removing=())
 
-    def _moving(self, topic: str) -> tuple[int, ...]:
+    def _partitions_in_reassignment(self, topic: str) -> tuple[int, ...]:
         return tuple(number for number, p in self.topics[topic].items() if p.moves)
 
     def _reassignments(self) -> Iterable[TopicReassignment]:
         for topic in sorted(self.topics):
-            moving = {n: p for n, p in self.topics[topic].items() if p.moves}
-            if moving:
+            current = {n: p for n, p in self.topics[topic].items() if p.moves}
+            if current:
                 yield TopicReassignment(
                     topic=topic,
-                    partitions=tuple(moving),
-                    leaders=tuple(p.leader for p in moving.values()),
-                    isr=tuple(p.isr for p in moving.values()),
-                    adding_replicas=tuple(p.adding for p in moving.values()),
-                    removing_replicas=tuple(p.removing for p in moving.values()),
+                    partitions=tuple(current),
+                    leaders=tuple(p.leader for p in current.values()),
+                    isr=tuple(p.isr for p in current.values()),
+                    adding_replicas=tuple(p.adding for p in current.values()),
+                    removing_replicas=tuple(p.removing for p in current.values()),
                 )
 
     def _progress(self) -> Progress | None:
         if self._history is None:
             return None
-        moving, lags = self._copied()
-        sizes = self.fetch_log_sizes(self._history.wanted(moving), timedelta(seconds=1))
-        self._history = self._history.observe(moving, sizes, self._now(), None, lags, self._were_down)
-        self._were_down = self._catching_up - self.brokers
+        reassignments, lags = self._with_lagging()
+        sizes = self.fetch_log_sizes(self._history.wanted(reassignments), timedelta(seconds=1))
+        self._history = self._history.observe(reassignments, sizes, self._now(), None, lags, self._previously_down)
+        self._previously_down = self._catching_up - self.brokers
         if self._growth is None:
             return self._history.progress
-        self._growth = self._observed_growth(self._growth, moving)
-        return replace(self._history.progress, growth=self._growth.told)
+        self._growth = self._observed_growth(self._growth, reassignments)
+        return replace(self._history.progress, growth=self._growth.reported)
 
-    def _copied(self) -> tuple[tuple[TopicReassignment, ...], Lagging]:
-        """What moves, with what brokers lack that catch up; and these alone."""
+    def _with_lagging(self) -> tuple[tuple[TopicReassignment, ...], Lagging]:
+        """Return all reassignments including lagging replicas of brokers that catch up, and the lagging ones alone."""
         rows = [(topic, n) for b in self._catching_up for topic, held in self._replicas_of(b).items() for n in held]
         assignments = {row: found for row in rows if (found := self._assignment(row))}
         lags = lagging(assignments, self._catching_up & self.brokers)
-        return moves_with_lagging(tuple(self._reassignments()), lags, assignments), lags
+        return reassignments_with_lagging(tuple(self._reassignments()), lags, assignments), lags
 
-    def _observed_growth(self, history: GrowthHistory, moving: Iterable[TopicReassignment]) -> GrowthHistory:
-        copying, timeout = Copying.of(moving), timedelta(seconds=1)
+    def _observed_growth(self, history: GrowthHistory, reassignments: Iterable[TopicReassignment]) -> GrowthHistory:
+        copying, timeout = CopyingReplicas.of(reassignments), timedelta(seconds=1)
         sizes, leaders = self.fetch_all_log_sizes(copying.brokers, timeout), self.fetch_leaders(self.topics, timeout)
         return history.observe(sizes, copying.copied, leaders)
 
@@ -410,13 +421,13 @@ class MemoryCluster:
         return Assignment(found.replicas, found.leader, found.isr, found.adding, found.removing)
 
     def _refusal(self, row: TopicPartition, replicas: tuple[int, ...] | None) -> str:
-        """Why the controller does not take one partition; "": it does."""
-        standing = self._assignment(row)
-        if standing is None:
+        """Why the controller refuses one partition; "": it does not."""
+        current = self._assignment(row)
+        if current is None:
             return f"{row[0]}-{row[1]} does not exist; name a partition that does"
         if replicas is None:
-            return "" if standing.moves else f"{row[0]}-{row[1]} is not being reassigned; there is nothing to cancel"
-        absent = set(replicas) - self.brokers - set(standing.replicas)
+            return "" if current.moves else f"{row[0]}-{row[1]} is not being reassigned; there is nothing to cancel"
+        absent = set(replicas) - self.brokers - set(current.replicas)
         return f"brokers {sorted(absent)} are not registered; name others" if absent else ""
 
     def _throttles(self) -> dict[ConfigResource, dict[str, str]]:
@@ -460,11 +471,11 @@ class MemoryCluster:
 
 
 def _conflict(config: Mapping[str, str], edits: Iterable[Edit]) -> str:
-    """Why the edits cannot be made on what stands; what stands already as wanted is no conflict."""
+    """Why the edits do not apply to the current values; a value that is already as wanted does not conflict."""
     for edit in edits:
-        standing = config.get(edit.key)
-        if standing not in (edit.expected, edit.value):
-            return f"{edit.key} is {standing!r} instead of {edit.expected!r}; somebody changed it meanwhile"
+        current = config.get(edit.key)
+        if current not in (edit.expected, edit.value):
+            return f"{edit.key} is {current!r} instead of {edit.expected!r}; another party changed it"
     return ""
 
 

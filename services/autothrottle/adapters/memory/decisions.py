@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autothrottle.core.decisions import DecisionRecord, ReassignmentRecord
+from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
 
 
 class MemoryDecisions:
-    """A decision log that holds what it is given (a `DecisionSink`)."""
+    """A decision log that keeps all records (a `DecisionSink`)."""
 
     def __init__(self) -> None:
         self.decisions: list[DecisionRecord] = []

@@ -1,4 +1,4 @@
-"""Who leads, in memory: the twin of the election, and the fence that all writes are checked against."""
+"""The election in memory, with the fence that all writes are checked against."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from autothrottle.core.errors import NotLeader, Unavailable
-from autothrottle.ports.leadership import Leader, Term
+from autothrottle.ports.state_store import Leader, Term
 
 
 class MemoryElectorate:
-    """What all candidates share: who stands, who leads, and the fence that every write is checked against."""
+    """The state that all candidates share: who leads, and the fence that every write is checked against."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -21,42 +21,42 @@ class MemoryElectorate:
 
     @property
     def fence(self) -> int:
-        """The newest term; 0 before the first."""
+        """The fence of the newest term; 0 before the first term."""
         return self._leader.fence if self._leader else 0
 
     def check(self, fence: int) -> None:
-        """Return while a term is the newest one.
+        """Check that a term is the newest one.
 
         Raises:
-            NotLeader: when it is over.
+            NotLeader: the term is over.
         """
         if fence != self.fence:
             address = self._leader.address if self._leader else ""
             raise NotLeader(f"term {fence} is over, the newest is {self.fence}; do not write any more", address)
 
     def begin_term(self, address: str = "") -> int:
-        """Let a term begin that no candidate holds, as if another planner led; returns its fence."""
+        """Begin a term that no candidate holds, as if another planner led; return its fence."""
         with self._lock:
             losers = [c for c in self._candidates if c.term]
             self._leader = Leader(self.fence + 1, address, datetime.now(UTC))
             for loser in losers:
                 loser.term = None
-        _tell(losers)
+        _notify(losers)
         return self.fence
 
     def depose(self) -> None:
-        """End the leader's session: it stands again behind all others, and the next one leads."""
+        """End the leader's session: it becomes the last candidate, and the next one leads."""
         with self._lock:
             leaders = [c for c in self._candidates if c.term]
             for leader in leaders:
                 leader.term = None
                 self._candidates.remove(leader)
                 self._candidates.append(leader)
-        _tell(leaders)
+        _notify(leaders)
         self._elect()
 
     def unavailable(self, down: bool) -> None:
-        """Whether the election answers nobody; terms go on meanwhile."""
+        """Set whether `leader` raises Unavailable; terms continue."""
         self._down = down
 
     def _read(self) -> Leader | None:
@@ -71,7 +71,7 @@ class MemoryElectorate:
             winner = self._candidates[0]
             self._leader = Leader(self.fence + 1, winner.address, datetime.now(UTC))
             winner.term = Term(self.fence)
-        _tell([winner])
+        _notify([winner])
 
     def _add(self, candidate: MemoryElection) -> None:
         with self._lock:
@@ -85,17 +85,17 @@ class MemoryElectorate:
                 self._candidates.remove(candidate)
             led, candidate.term = candidate.term is not None, None
         if led:
-            _tell([candidate])
+            _notify([candidate])
         self._elect()
 
 
-def _tell(candidates: Iterable[MemoryElection]) -> None:
+def _notify(candidates: Iterable[MemoryElection]) -> None:
     for candidate in candidates:
         candidate.on_change()
 
 
 class MemoryElection:
-    """One candidate's part in an electorate (an `Election`); the first that joined leads."""
+    """One candidate of an electorate (an `Election`); the first to join leads."""
 
     def __init__(self, electorate: MemoryElectorate) -> None:
         self._electorate = electorate

@@ -1,4 +1,4 @@
-"""Who is there, in memory."""
+"""The list of running processes in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MemoryMembers:
         self._down = False
 
     def unavailable(self, down: bool) -> None:
-        """Whether the list answers nobody; who joins or leaves meanwhile does so all the same."""
+        """Set whether reading raises Unavailable; joining and leaving still work."""
         self._down = down
 
     def _read(self) -> tuple[Member, ...]:
@@ -37,20 +37,20 @@ class MemoryMembers:
 
 
 class MemoryMembership:
-    """One process's part in the list (a `Membership`); it has no session that could be lost."""
+    """One process's view of the list (a `Membership`), without a session that could expire."""
 
-    def __init__(self, everybody: MemoryMembers) -> None:
-        self._everybody = everybody
+    def __init__(self, shared: MemoryMembers) -> None:
+        self._shared = shared
         self._member: Member | None = None
 
     def join(self, member: Member) -> None:
         self._member = member
-        self._everybody._add(member)
+        self._shared._add(member)
 
     def leave(self) -> None:
         left, self._member = self._member, None
         if left is not None:
-            self._everybody._remove(left)
+            self._shared._remove(left)
 
     def members(self, timeout: timedelta) -> tuple[Member, ...]:
-        return self._everybody._read()
+        return self._shared._read()

@@ -7,29 +7,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
 from autothrottle.adapters.memory.election import MemoryElectorate
-from autothrottle.adapters.subscriptions import Subscriptions
-from autothrottle.core.audit import AuditAction, AuditRecord
+from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.overrides import Override, Overrides, check_version, validate_broker_id, validate_rate
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.loads import BytesPerSecond
-from autothrottle.core.overrides import Override, Overrides, demand_version, validate_broker_id, validate_rate
-from autothrottle.ports.cluster import Watch
+from autothrottle.core.units import BytesPerSecond
+from autothrottle.ports.kafka import Watch
 
 
 class MemoryOverrides:
     """Overrides in memory (an `OverrideStore`)."""
 
     def __init__(self, electorate: MemoryElectorate | None = None, audit: MemoryAudit | None = None) -> None:
-        """Make an empty store.
+        """Create an empty store.
 
         Args:
-            electorate: whose terms fence `purge_override`; None: one of its own.
-            audit: where changes are recorded; None: in a record of its own.
+            electorate: its terms fence `purge_override`; None: a new one.
+            audit: stores the audit records; None: a new one.
         """
         self.electorate = electorate or MemoryElectorate()
         self.unreadable: dict[int | None, str] = {}
-        """Broker id (None: the cluster) -> why its override cannot be read, for as long as it stands here."""
+        """Settable: broker id (None: the cluster) -> why its override cannot be read."""
         self._overrides: dict[int | None, Override] = {}
         self.audit = audit or MemoryAudit()
         self._version = 0
@@ -38,15 +38,15 @@ class MemoryOverrides:
         self._down = False
 
     def unavailable(self, down: bool) -> None:
-        """Whether the store answers nobody."""
+        """Set whether all calls raise Unavailable."""
         self._down = down
 
     def mark_for_removal(self, broker_id: int | None) -> None:
-        """Set the rate 0, as the original marks an override that is to be removed."""
+        """Set the rate 0, as the original program marks an override for removal."""
         self._set(broker_id, Override(0), "the original")
 
     def read_overrides(self) -> Overrides:
-        self._answer()
+        self._raise_if_down()
         with self._lock:
             readable = {b: o for b, o in self._overrides.items() if b not in self.unreadable}
             cluster = readable.pop(None, None)
@@ -68,40 +68,40 @@ class MemoryOverrides:
         return self._set(broker_id, Override(validate_rate(rate), autoremove, version, expire_time), who)
 
     def remove_override(self, broker_id: int | None, *, version: int = 0, who: str = "") -> bool:
-        self._answer()
+        self._raise_if_down()
         with self._lock:
-            standing = self._overrides.get(broker_id)
-            if standing is None:
+            current = self._overrides.get(broker_id)
+            if current is None:
                 return False
-            demand_version(broker_id, version, standing.version)
+            check_version(broker_id, version, current.version)
             self._replace(broker_id, None, who, AuditAction.REMOVE)
         self._watches.publish(None)
         return True
 
     def purge_override(self, fence: int, broker_id: int | None, version: int, reason: str = "") -> bool:
-        self._answer()
+        self._raise_if_down()
         with self._lock:
             self.electorate.check(fence)
-            standing = self._overrides.get(broker_id)
-            if standing is None or standing.version != version:
+            current = self._overrides.get(broker_id)
+            if current is None or current.version != version:
                 return False
             self._replace(broker_id, None, f"planner, term {fence}", AuditAction.PURGE, reason)
         self._watches.publish(None)
         return True
 
     def read_audit_records(self, limit: int) -> tuple[AuditRecord, ...]:
-        self._answer()
+        self._raise_if_down()
         return self.audit.newest(limit)
 
     def watch_overrides(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())
 
     def _set(self, broker_id: int | None, wanted: Override, who: str) -> Override:
-        """Set an override in place of the version that it names, if it names one."""
-        self._answer()
+        """Set an override; `wanted.version` is the version to replace, 0: any."""
+        self._raise_if_down()
         with self._lock:
-            standing = self._overrides.get(broker_id)
-            demand_version(broker_id, wanted.version, standing.version if standing else 0)
+            current = self._overrides.get(broker_id)
+            check_version(broker_id, wanted.version, current.version if current else 0)
             override = replace(wanted, version=self._version + 1)
             self._replace(broker_id, override, who, AuditAction.SET)
         self._watches.publish(None)
@@ -118,6 +118,6 @@ class MemoryOverrides:
             self._overrides[broker_id] = after
         self.audit.add(AuditRecord(0, NO_TIME, who, action, broker_id, before, after, reason))
 
-    def _answer(self) -> None:
+    def _raise_if_down(self) -> None:
         if self._down:
             raise Unavailable("the overrides cannot be read or written; try again")

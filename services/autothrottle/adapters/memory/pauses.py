@@ -6,19 +6,19 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
-from autothrottle.adapters.subscriptions import Subscriptions
-from autothrottle.core.audit import AuditAction, AuditRecord
+from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.pause import Pause
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.pause import Pause
-from autothrottle.ports.cluster import Watch
+from autothrottle.ports.kafka import Watch
 
 
 class MemoryPauses:
     """The pause in memory (a `PauseStore`)."""
 
     def __init__(self, audit: MemoryAudit | None = None) -> None:
-        """Make a store that is not paused; changes are recorded in `audit`, or in a record of its own."""
+        """Create a store that is not paused; `audit` stores its audit records, None: a new one."""
         self.audit = audit or MemoryAudit()
         self._pause: Pause | None = None
         self._lock = threading.Lock()
@@ -26,11 +26,11 @@ class MemoryPauses:
         self._down = False
 
     def unavailable(self, down: bool) -> None:
-        """Whether the store answers nobody."""
+        """Set whether all calls raise Unavailable."""
         self._down = down
 
     def read_pause(self) -> Pause | None:
-        self._answer()
+        self._raise_if_down()
         return self._pause
 
     def set_pause(self, pause: Pause) -> None:
@@ -43,7 +43,7 @@ class MemoryPauses:
         return self._watches.add(lambda _: notify())
 
     def _swap(self, pause: Pause | None, record: AuditRecord) -> Pause | None:
-        self._answer()
+        self._raise_if_down()
         with self._lock:
             before, self._pause = self._pause, pause
             if pause or before:
@@ -52,6 +52,6 @@ class MemoryPauses:
             self._watches.publish(None)
         return before
 
-    def _answer(self) -> None:
+    def _raise_if_down(self) -> None:
         if self._down:
             raise Unavailable("the pause cannot be read or written; try again")

@@ -7,22 +7,22 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from autothrottle.ports.tracing import Attribute, Origin
+from autothrottle.ports.telemetry import Attribute, Origin
 
 
 @dataclass(eq=False, slots=True)
 class MemorySpan:
-    """A span that is kept."""
+    """A recorded span (a `Span`)."""
 
     name: str
     parent: MemorySpan | None
-    """None: a trace of its own."""
+    """None: the root of a trace."""
     attributes: dict[str, Attribute] = field(default_factory=dict)
     failure: str = ""
     events: list[tuple[str, Mapping[str, Attribute]]] = field(default_factory=list)
     ended: bool = False
-    parts: list[MemorySpan] = field(default_factory=list)
-    """Its children, in the order in which they began."""
+    children: list[MemorySpan] = field(default_factory=list)
+    """Child spans, by start."""
     origins: Sequence[Origin] = ()
 
     @property
@@ -42,24 +42,24 @@ class MemorySpan:
     def event(self, name: str, attributes: Mapping[str, Attribute]) -> None:
         self.events.append((name, attributes))
 
-    def part(self, name: str, attributes: Mapping[str, Attribute]) -> None:
-        self.parts.append(MemorySpan(name, self, dict(attributes), ended=True))
+    def child(self, name: str, attributes: Mapping[str, Attribute]) -> None:
+        self.children.append(MemorySpan(name, self, dict(attributes), ended=True))
 
 
 class MemoryTracer:
-    """Keeps all traces."""
+    """Keeps all traces (a `Tracer`)."""
 
     def __init__(self) -> None:
         self.traces: list[MemorySpan] = []
-        """The root of each, in the order in which they began."""
-        self._around: ContextVar[MemorySpan | None] = ContextVar("around", default=None)
+        """The root span of each trace, by start."""
+        self._current: ContextVar[MemorySpan | None] = ContextVar("current_span", default=None)
 
     @contextmanager
     def span(self, name: str, origins: Sequence[Origin] = ()) -> Iterator[MemorySpan]:
-        parent = self._around.get()
+        parent = self._current.get()
         span = MemorySpan(name, parent, origins=origins)
-        before = self._around.set(span)
-        (parent.parts if parent else self.traces).append(span)
+        before = self._current.set(span)
+        (parent.children if parent else self.traces).append(span)
         try:
             yield span
         except Exception as error:
@@ -67,7 +67,7 @@ class MemoryTracer:
             raise
         finally:
             span.ended = True
-            self._around.reset(before)
+            self._current.reset(before)
 
     def origin(self) -> Origin | None:
-        return self._around.get()
+        return self._current.get()

@@ -1,1 +1,5 @@
-"""Kafka in ZooKeeper mode, and autothrottle's own state: everything that talks to ZooKeeper, through kazoo."""
+"""Access to ZooKeeper through kazoo, shared by the Kafka backend for ZooKeeper mode and by our own state.
+
+The type to know is `ZnodeMirror` (`mirror`), which keeps copies of znodes fresh with watches. `session` connects,
+`bulk` reads many znodes per request, `codec` converts their contents, and `paths` names them.
+"""

@@ -1,9 +1,9 @@
-"""Many reads in one request, and many watches in one: the two requests of ZooKeeper's protocol that kazoo lacks.
+"""Bulk reads and bulk watches: the two requests of ZooKeeper's protocol that kazoo lacks.
 
-kazoo takes 130 µs for each node that it reads, which is 13 s for the states of 100,000 partitions; here a node takes a
-few. What is sent goes through kazoo's own connection, in order with everything else.
+kazoo takes 130 µs per node, which is 13 s for the states of 100,000 partitions; a bulk read takes a few µs per node.
+The requests use kazoo's own connection, in order with all its other requests.
 
-Source: MultiOperationRecord, MultiResponse and SetWatches of ZooKeeper 3.9; servers read many at once from 3.6 on.
+Source: MultiOperationRecord, MultiResponse and SetWatches of ZooKeeper 3.9. Servers support bulk reads from 3.6 on.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from typing import Any, ClassVar
 from kazoo.client import KazooClient
 from kazoo.exceptions import EXCEPTIONS, NoNodeError, UnimplementedError
 
-from autothrottle.adapters.deadlines import seconds_left
+from autothrottle.adapters.concurrency.deadlines import seconds_left
 
 BATCH_NODES = 1_000
-"""In one request: their paths are far below the 1 MB that a server takes, and it is busy for some milliseconds."""
+"""Limit of nodes per request. Their paths are far below the server's 1 MB limit, and it is busy for milliseconds."""
 
 _GET_DATA = 4
 _END = struct.pack("!iBi", -1, 1, -1)
 _READ_HEADER = struct.pack("!iBi", _GET_DATA, 0, -1)
 _LENGTH = struct.Struct("!i")
 _RESULT = struct.Struct("!iBii")
-"""(kind, done, error) and the length of the data, or once more the error."""
+"""(operation type, done flag, error code), then the length of the data, or the error code again."""
 _STAT = struct.Struct("!8xq16xi32x")
-"""The transaction that wrote the data last, and the data's version."""
+"""(zxid of the last write of the data, version of the data)."""
 
 
 Node = tuple[bytes | None, int, int]
-"""What a node holds, the transaction that wrote it last, and its version. A plain tuple: the garbage collector forgets
-those, and 100,000 objects that it does not forget double the time of a reading."""
+"""(data, zxid of the last write, version). A plain tuple, because the garbage collector stops tracking those; 100,000
+tracked objects double the time of a read."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _MultiRead:
-    """The data of many nodes; the answer has None for each that is not there, and any other refusal is an error."""
+    """Reads the data of many nodes. The answer has None for each missing node; any other failure is an error."""
 
     type: ClassVar[int] = 22
     paths: Sequence[str]
@@ -65,7 +65,7 @@ class _MultiRead:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _SetWatches:
-    """Watches of the data of many nodes; for what was written after `zxid`, or is gone, the event comes at once."""
+    """Watches the data of many nodes. For a node written after `zxid`, or missing, the event comes at once."""
 
     type: ClassVar[int] = 101
     zxid: int
@@ -73,11 +73,11 @@ class _SetWatches:
 
     def serialize(self) -> bytes:
         data = b"".join(map(_text, self.paths))
-        # No watches for the creation of nodes, none for children.
+        # No watches for the creation of nodes, and none for children.
         return struct.pack("!qi", self.zxid, len(self.paths)) + data + struct.pack("!ii", 0, 0)
 
     def deserialize(self, buffer: bytes, offset: int) -> None:
-        """Take the answer: it says nothing."""
+        """The answer has no content."""
 
 
 def _text(text: str) -> bytes:
@@ -86,28 +86,28 @@ def _text(text: str) -> bytes:
 
 
 def get_many_async(client: KazooClient, paths: Sequence[str]) -> Any:
-    """Ask for the data of at most `BATCH_NODES` nodes; the answer is a list of `Node`, None where none is there.
+    """Request the data of at most `BATCH_NODES` nodes; the answer is a list of `Node`, with None for a missing node.
 
-    The answer is an error, `UnimplementedError`, when the server is older than 3.6.
+    The answer raises `UnimplementedError` if the server is older than 3.6.
     """
     return _sent(client, _MultiRead(paths))
 
 
 def read_nodes(client: KazooClient, paths: Sequence[str], deadline: float) -> list[Node | None]:
-    """Return what stands at each of the paths, as many at a time as the server takes; None: no node is there.
+    """Read any number of nodes in batches; None: the node does not exist.
 
     Args:
         client: connected.
-        paths: any number.
-        deadline: of `time.monotonic`.
+        paths: of the nodes.
+        deadline: on the monotonic clock.
     """
     batches = [paths[start : start + BATCH_NODES] for start in range(0, len(paths), BATCH_NODES)]
-    asked = [(batch, get_many_async(client, batch)) for batch in batches]
-    return [node for batch, answer in asked for node in nodes_of(client, batch, answer, deadline)]
+    pending = [(batch, get_many_async(client, batch)) for batch in batches]
+    return [node for batch, answer in pending for node in nodes_of(client, batch, answer, deadline)]
 
 
 def nodes_of(client: KazooClient, paths: Sequence[str], answer: Any, deadline: float) -> Sequence[Node | None]:
-    """Wait for the answer of `get_many_async`; a server older than 3.6 has none, and is asked for each node then."""
+    """Wait for the answer of `get_many_async`. If the server is older than 3.6, read each node separately."""
     try:
         nodes: Sequence[Node | None] = answer.get(timeout=seconds_left(deadline))
         return nodes
@@ -116,8 +116,8 @@ def nodes_of(client: KazooClient, paths: Sequence[str], answer: Any, deadline: f
 
 
 def _read_singly(client: KazooClient, paths: Sequence[str], deadline: float) -> list[Node | None]:
-    asked = [client.get_async(path) for path in paths]
-    return [_node(answer, deadline) for answer in asked]
+    pending = [client.get_async(path) for path in paths]
+    return [_node(answer, deadline) for answer in pending]
 
 
 def _node(answer: Any, deadline: float) -> Node | None:
@@ -131,19 +131,19 @@ def _node(answer: Any, deadline: float) -> Node | None:
 def watch_many_async(
     client: KazooClient, paths: Sequence[str], watch: Callable[[Any], None], zxid: int, is_alone: bool = False
 ) -> Any:
-    """Watch the data of at most `BATCH_NODES` nodes that were read when the server had seen `zxid`, or later.
+    """Watch the data of at most `BATCH_NODES` nodes that were read at `zxid` or later.
 
-    Nothing is missed in between: for a node that was written after `zxid`, or is gone, the watch fires at once.
+    No change is missed: for a node that was written after `zxid`, or that is missing, the watch fires at once.
 
     Args:
         client: connected.
         paths: of the nodes.
         watch: called with each event.
-        zxid: the transaction that the server had seen.
-        is_alone: whether nothing else than `watch` ever watches these paths with this client: 100,000 sets of one
-            are 20 MB.
+        zxid: the server's last transaction before the read.
+        is_alone: True if no other watch of this client ever covers these paths. They then share one set in memory;
+            100,000 separate sets take 20 MB.
     """
-    # As kazoo registers its own; before the request, since the first events come before its answer.
+    # Register as kazoo does, and before the request, because the first events arrive before its answer.
     if is_alone:
         shared = {watch}
         client._data_watchers.update({path: shared for path in paths})

@@ -1,6 +1,6 @@
-"""The text in znodes <-> values; each parser says what is wrong with a text that it refuses.
+"""Converts the texts in znodes to values and back. Each parser's error says what is wrong with the text.
 
-Kafka's formats are those of 0.10 to 3.9; the overrides' format is shared with the original program.
+Kafka's formats are those of 0.10 to 3.9. The overrides' format is shared with the original program.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from autothrottle.core.audit import MAX_WHO, AuditAction, AuditRecord
-from autothrottle.core.configs import REPLICAS_KEYS, ConfigResource, ResourceType, parse_replicas
+from autothrottle.core.cluster.configs import REPLICAS_KEYS, ConfigResource, ResourceType, parse_replicas
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.snapshot import MAX_BROKER_ID, TOPIC_NAME
+from autothrottle.core.control.audit import MAX_WHO, AuditAction, AuditRecord
+from autothrottle.core.control.overrides import MAX_RATE, Override
+from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.errors import Invalid
-from autothrottle.core.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.loads import MEGABYTE
-from autothrottle.core.overrides import MAX_RATE, Override
-from autothrottle.core.pause import Pause, PauseMode
-from autothrottle.core.topology import MAX_BROKER_ID, TOPIC_NAME
+from autothrottle.core.units import MEGABYTE
 
 _BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
-"""As Kafka writes it; other digits and leading zeros name no broker."""
+"""As Kafka writes it: ASCII digits without leading zeros."""
 
 _TOPIC = re.compile(TOPIC_NAME)
 
 
 def broker_id_of(name: str) -> int | None:
-    """Return the broker id that a node's name is; None: it is no broker id."""
+    """Parse a node's name as a broker id; None: it is not one."""
     return int(name) if _BROKER_ID.fullmatch(name) and int(name) <= MAX_BROKER_ID else None
 
 
 def resource_of(kind: ResourceType, name: str) -> ConfigResource | None:
-    """Return the config resource that a node's name is; None for a broker's node whose name is no broker id."""
+    """Parse a node's name as a config resource; None: a broker's node whose name is not a broker id."""
     if kind is ResourceType.BROKER:
         broker_id = broker_id_of(name)
         return None if broker_id is None else ConfigResource.broker(broker_id)
@@ -54,7 +54,7 @@ class TopicNode:
 
 
 class StateNode(NamedTuple):
-    """A partition's leader and ISR; a tuple, since 100,000 are made when a large reassignment starts."""
+    """A partition's leader and ISR. A tuple, because a large reassignment creates 100,000 of them at once."""
 
     leader: int
     isr: tuple[int, ...]
@@ -65,7 +65,7 @@ _LISTS = frozenset({list})
 
 
 def _json(data: bytes) -> Any:
-    """What a JSON text says; `json.loads` takes five times as long, and reads what is not quite JSON too."""
+    """Parse JSON. `json.loads` is five times slower, but also accepts NaN and other extensions of JSON."""
     try:
         return orjson.loads(data)
     except ValueError:
@@ -76,9 +76,9 @@ def _json_object(data: bytes, what: str) -> dict[str, Any]:
     try:
         value = _json(data)
     except (ValueError, RecursionError) as error:
-        raise Invalid(f"{what} is no JSON: {_excerpt(data)}; repair or remove the node") from error
+        raise Invalid(f"{what} is not valid JSON: {_excerpt(data)}; repair or remove the node") from error
     if not isinstance(value, dict):
-        raise Invalid(f"{what} is no JSON object: {_excerpt(data)}; repair or remove the node")
+        raise Invalid(f"{what} is not a JSON object: {_excerpt(data)}; repair or remove the node")
     return value
 
 
@@ -88,13 +88,13 @@ def _excerpt(data: bytes) -> str:
 
 def _integer(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is no integer")
+        raise TypeError(f"{value!r} is not an integer")
     return value
 
 
 def _broker_ids(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list of broker ids")
+        raise TypeError(f"{value!r} is not a list of broker ids")
     if _INTEGERS.issuperset(map(type, value)):
         return tuple(value)
     return tuple(_integer(b) for b in value)
@@ -111,10 +111,10 @@ def _replica_map(value: Any, data: bytes) -> dict[int, tuple[int, ...]]:
 
 
 def parse_topic(data: bytes) -> TopicNode:
-    """Return a topic's assignment.
+    """Parse a topic's assignment.
 
     Raises:
-        Invalid: when the text is not what a controller writes.
+        Invalid: a Kafka controller does not write such text.
     """
     value = _json_object(data, "the topic's assignment")
     return TopicNode(
@@ -125,10 +125,10 @@ def parse_topic(data: bytes) -> TopicNode:
 
 
 def parse_state(data: bytes) -> StateNode:
-    """Return a partition's leader and ISR.
+    """Parse a partition's leader and ISR.
 
     Raises:
-        Invalid: when the text is not what a controller writes.
+        Invalid: a Kafka controller does not write such text.
     """
     try:
         value = orjson.loads(data)
@@ -136,7 +136,7 @@ def parse_state(data: bytes) -> StateNode:
         if type(leader) is int and type(isr) is list and _INTEGERS.issuperset(map(type, isr)):
             return StateNode(leader, tuple(isr))
     except (ValueError, LookupError, TypeError):
-        pass  # what is wrong is found out by the long way
+        pass  # the slow path below finds out what is wrong
     value = _json_object(data, "the partition's state")
     try:
         return StateNode(_integer(value["leader"]), _broker_ids(value["isr"]))
@@ -146,17 +146,17 @@ def parse_state(data: bytes) -> StateNode:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a string")
     return value
 
 
 def parse_reassignments(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Return (topic, partition) -> target replicas.
+    """Parse the list of reassignments: (topic, partition) -> target replicas.
 
-    What no topic can be called is left out: Kafka passes over it too, as over any topic that is not there.
+    Entries with an impossible topic name are omitted. Kafka ignores them too, as it ignores any missing topic.
 
     Raises:
-        Invalid: when the text is not what Kafka's tools write.
+        Invalid: Kafka's tools do not write such text.
     """
     value = _json_object(data, "the list of reassignments")
     try:
@@ -164,8 +164,8 @@ def parse_reassignments(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
             (_text(entry["topic"]), _integer(entry["partition"])): _broker_ids(entry["replicas"])
             for entry in value["partitions"]
         }
-        _demand_int32(partition for _, partition in found)
-        _demand_int32(chain.from_iterable(found.values()))
+        _require_int32(partition for _, partition in found)
+        _require_int32(chain.from_iterable(found.values()))
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"the list of reassignments is malformed: {_excerpt(data)}; repair the node") from error
     if impossible := {topic for topic, _ in found if not _TOPIC.fullmatch(topic)}:
@@ -173,40 +173,40 @@ def parse_reassignments(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
     return found
 
 
-def _demand_int32(numbers: Iterable[int]) -> None:
-    """Refuse numbers that Kafka cannot read: they would not fit into a snapshot's message either."""
+def _require_int32(numbers: Iterable[int]) -> None:
+    """Refuse numbers that Kafka cannot read; they would not fit into a snapshot message either."""
     for number in numbers:
         if not 0 <= number <= MAX_BROKER_ID:
-            raise ValueError(f"{number} is outside of 0..{MAX_BROKER_ID}")
+            raise ValueError(f"{number} is not in 0..{MAX_BROKER_ID}")
 
 
 def parse_config(data: bytes) -> dict[str, str]:
-    """Return a resource's dynamic config, every key of it.
+    """Parse a resource's dynamic config, with all its keys.
 
     Raises:
-        Invalid: when the text is not what Kafka writes; it must not be written over then.
+        Invalid: Kafka does not write such text. The config must not be overwritten then.
     """
     value = _json_object(data, "the config").get("config")
     if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-        raise Invalid(f"the config holds no map of texts: {_excerpt(data)}; repair or remove the node")
+        raise Invalid(f"the config is not a map of strings: {_excerpt(data)}; repair or remove the node")
     return value
 
 
 def format_config(config: Mapping[str, str]) -> bytes:
-    """Return the text of a resource's dynamic config."""
+    """Format a resource's dynamic config."""
     return json.dumps({"version": 1, "config": dict(config)}, separators=(",", ":")).encode()
 
 
 def format_change_notification(entity_path: str) -> bytes:
-    """Return the text that makes every broker read a config again."""
+    """Format a notification, which makes every broker read the config at this path again."""
     return json.dumps({"version": 2, "entity_path": entity_path}, separators=(",", ":")).encode()
 
 
 def parse_ledger_entry(data: bytes) -> LedgerEntry:
-    """Return a ledger entry.
+    """Parse a ledger entry.
 
     Raises:
-        Invalid: when the text is not what we write.
+        Invalid: autothrottle does not write such text.
     """
     value = _json_object(data, "the ledger entry")
     try:
@@ -214,7 +214,7 @@ def parse_ledger_entry(data: bytes) -> LedgerEntry:
             key: LedgerKey(
                 None if known["before"] is None else _text(known["before"]),
                 None if known["written"] is None and "intent" in known else _text(known["written"]),
-                _part(key, known),
+                _owned_entries(key, known),
                 _text(known["intent"]) if "intent" in known else None,
                 _text(known["target"]) if "target" in known else None,
             )
@@ -225,8 +225,8 @@ def parse_ledger_entry(data: bytes) -> LedgerEntry:
         raise Invalid(f"the ledger entry is malformed: {_excerpt(data)}; repair or remove the node") from error
 
 
-def _part(key: str, known: Mapping[str, Any]) -> frozenset[str] | None:
-    """The entries of a list that are ours; None: all, and then it must be a list."""
+def _owned_entries(key: str, known: Mapping[str, Any]) -> frozenset[str] | None:
+    """The entries of a list that we own. None: all of them; the values of a list key must then parse as lists."""
     if "owned" in known:
         return parse_replicas(known["owned"])
     if key in REPLICAS_KEYS:
@@ -236,7 +236,7 @@ def _part(key: str, known: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def format_ledger_entry(entry: LedgerEntry) -> bytes:
-    """Return the text of a ledger entry."""
+    """Format a ledger entry."""
     keys = {
         name: {
             "before": known.before,
@@ -252,19 +252,19 @@ def format_ledger_entry(entry: LedgerEntry) -> bytes:
 
 
 def parse_override(data: bytes, version: int) -> Override | None:
-    """Return an override; None for the empty node that stands while none is set.
+    """Parse an override; None: the node is empty because no override is set.
 
-    The rate stands twice: `rate` in whole MB/s, which the original program reads, and `rate_bytes_per_second`.
-    When the original wrote last, only the first stands.
+    The node has the rate twice: as `rate` in whole MB/s, which the original program reads, and as
+    `rate_bytes_per_second`. If the original program wrote it, only `rate` exists.
 
     Raises:
-        Invalid: when the text is neither the format of an override nor the plain number of old versions.
+        Invalid: the text is neither an override nor a plain number, the format of old versions.
     """
     if not data.strip():
         return None
     text = data.strip()
     if text.isdigit():
-        # A number of thousands of digits is more than int() takes; 20 are out of range already.
+        # int() refuses thousands of digits, and 20 digits are already out of range.
         return Override(_rate_in_range(int(text.lstrip(b"0")[:20] or b"0") * MEGABYTE, data), False, version)
     value = _json_object(data, "the override")
     exact, rate = value.get("rate_bytes_per_second"), value.get("rate")
@@ -280,7 +280,7 @@ def parse_override(data: bytes, version: int) -> Override | None:
 
 
 def _expire_time(value: Mapping[str, Any], data: bytes) -> datetime | None:
-    """When an override ends; one that says it in a way that we cannot read must not stand for ever unseen."""
+    """When an override expires. An unreadable time is an error, so that no override stays forever by mistake."""
     if value.get("expire_time") is None:
         return None
     try:
@@ -303,7 +303,7 @@ def _rate_in_range(rate: int, data: bytes) -> int:
 
 
 def format_override(override: Override) -> bytes:
-    """Return the text of an override; readable for the original program, rounded up to its whole MB/s."""
+    """Format an override. For the original program, its rate is also given rounded up to whole MB/s."""
     return _compact(_override_fields(override))
 
 
@@ -322,14 +322,15 @@ def _compact(value: Mapping[str, Any]) -> bytes:
 
 
 def parse_pause(data: bytes, path: str) -> Pause:
-    """Return the pause that a node holds.
+    """Parse a pause.
 
-    Whoever made a node that cannot be parsed meant to pause: it counts as one that keeps what stands, and says so.
+    A node that cannot be parsed still counts as a pause, since its author meant to pause. It keeps the current
+    throttles, and its reason names the problem.
     """
     try:
         return _pause(json.loads(data))
     except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
-        return Pause(PauseMode.KEEP, reason=f"{path} cannot be read; pause again, or resume")
+        return Pause(PauseMode.KEEP, reason=f"{path} cannot be parsed; pause again, or resume")
 
 
 def _pause(value: Mapping[str, Any]) -> Pause:
@@ -338,7 +339,7 @@ def _pause(value: Mapping[str, Any]) -> Pause:
 
 
 def format_pause(pause: Pause) -> bytes:
-    """Return the text of a pause."""
+    """Format a pause."""
     return _compact({"version": 1, **_pause_fields(pause)})
 
 
@@ -348,16 +349,16 @@ def _pause_fields(pause: Pause) -> dict[str, Any]:
 
 
 def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -> AuditRecord:
-    """Return an audit record.
+    """Parse an audit record.
 
     Args:
         data: the node's content.
-        number: the node's, by its name.
-        time: when the node was made.
-        version: the transaction that made it, and what it tells of.
+        number: sequence number in the node's name.
+        time: creation time of the node.
+        version: zxid of the transaction that created the node and made the recorded change.
 
     Raises:
-        Invalid: when the text is not what we write.
+        Invalid: autothrottle does not write such text.
     """
     value = _json_object(data, "the audit record")
     try:
@@ -378,7 +379,7 @@ def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -
 
 
 def format_audit_record(record: AuditRecord) -> bytes:
-    """Return the text of an audit record; its number, its time and the new version are the node's own."""
+    """Format an audit record. Its number, time and new version are not included: they come from the node itself."""
     before, after, pause = record.before, record.after, record.pause
     return _compact(
         {

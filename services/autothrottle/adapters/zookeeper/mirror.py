@@ -1,7 +1,7 @@
-"""Copies of znodes that watches keep fresh.
+"""Copies of znodes, kept fresh by watches.
 
-Reading a whole cluster anew for every cycle takes many seconds (about 7,000 nodes/s); a mirror reads a node again only
-after its watch fired. A raw watch dies with the connection, so after every loss everything is read again.
+Reading a whole cluster for every cycle takes many seconds (about 7,000 nodes/s). A mirror reads a node again only after
+its watch fired. Watches are lost with the connection, so after every reconnection everything is read again.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from kazoo.exceptions import NoNodeError, UnimplementedError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import Callback, KazooState
 
-from autothrottle.adapters.deadlines import seconds_left
+from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, Node, get_many_async, watch_many_async
 from autothrottle.core.errors import Unavailable
 
 _MANY = 200
-"""From so many nodes on their data are read in bulk, where the server can do that."""
+"""From this many nodes on, data is read in bulk if the server supports it."""
 
 _IN_FLIGHT = 2_000
-"""Requests on the way at once: enough to hide the round trip, small enough for the server's queue."""
+"""Limit of requests sent but not yet answered: enough to hide the round trip, small enough for the server's queue."""
 
 
 class Part(StrEnum):
-    """What of a node is mirrored; a text, since Python is quicker to find those than other enums in a mapping."""
+    """The mirrored part of a node. A `StrEnum`, because Python hashes strings faster than other enums."""
 
     DATA = "data"
     CHILDREN = "children"
@@ -40,7 +40,7 @@ Key = tuple[Part, str]
 
 
 class ZnodeMirror:
-    """Copies of the tracked nodes: `catch_up`, then `read_changed` until nothing is left to read.
+    """Copies of the tracked nodes: call `sync`, then `read_changed` until it returns nothing.
 
     One thread at a time may call its methods; watches arrive from kazoo's threads.
     """
@@ -54,7 +54,7 @@ class ZnodeMirror:
         self._lock = threading.Lock()
         self._reads_in_bulk = True
         self.reconnections = 0
-        """How often the connection was made anew: what happened before that was not seen when it happened."""
+        """Number of times the client has connected. Changes during a lost connection are noticed only after it."""
         client.add_listener(self._state_changed)
 
     def close(self) -> None:
@@ -62,10 +62,10 @@ class ZnodeMirror:
         self._client.remove_listener(self._state_changed)
 
     def track(self, keys: Iterable[Key]) -> None:
-        """Mirror these from the next reading on; those that were not there are looked for again.
+        """Mirror these nodes, starting with the next read. Nodes that were missing are read again.
 
-        A node whose parent's list of children is mirrored has no watch while it is not there, or the watches of all
-        nodes that ever were would pile up: track it again whenever the list names it.
+        A missing node gets no watch if its parent's children are mirrored, because the watches of all nodes that ever
+        existed would accumulate. Track it again whenever the list of children names it.
         """
         with self._lock:
             for key in keys:
@@ -73,49 +73,49 @@ class ZnodeMirror:
                     self._dirty.add(key)
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Mirror these no more; a watch that still stands is ignored when it fires."""
+        """Stop mirroring these nodes; watches that are still set are ignored when they fire."""
         with self._lock:
             for key in keys:
                 self._values.pop(key, None)
                 self._dirty.discard(key)
 
     def data(self, path: str) -> bytes | None:
-        """The data of a node; None: there is no such node, or it holds nothing, not even an empty text."""
+        """The data of a node; None: the node does not exist or has null data (not the same as empty data)."""
         node: Node | None = self._values.get((Part.DATA, path))
         return node[0] if node else None
 
     def written_by(self, path: str) -> int:
-        """The transaction that wrote a node's data last; 0: there is no such node."""
+        """The zxid of the last write of a node's data; 0: the node does not exist."""
         node: Node | None = self._values.get((Part.DATA, path))
         return node[1] if node else 0
 
     def children(self, path: str) -> tuple[str, ...]:
-        """The children of a node, by name; empty when there is no such node."""
+        """Names of a node's children; empty if the node does not exist."""
         return self._values.get((Part.CHILDREN, path)) or ()
 
     def is_there(self, path: str) -> bool:
-        """Whether there is a node whose children are mirrored, be it without any."""
+        """Whether a node with mirrored children exists; it may have no children."""
         return self._values.get((Part.CHILDREN, path)) is not None
 
     def is_stale(self, root: str) -> bool:
-        """Return whether there is something to read at a path or below it."""
+        """Return whether there are unread changes at a path or below it."""
         with self._lock:
             return any(path.startswith(root) for _, path in self._dirty)
 
-    def catch_up(self, timeout_seconds: float, min_zxid: int = 0) -> int:
-        """Wait for the word of every change so far; return the transaction that the copies can show then.
+    def sync(self, timeout_seconds: float, min_zxid: int = 0) -> int:
+        """Wait until every change so far is noticed; return the zxid that the copies reach with the next reads.
 
-        The server sends the event of a change before any later answer, so a sync brings all of them; kazoo hands
-        events to a thread of its own, so the queue of that thread has to run empty too.
+        The server sends the event of a change before any later answer, so one sync request flushes all events. kazoo
+        passes events to its own thread, so that thread's queue must drain too.
 
         Raises:
-            Unavailable: when it takes longer than the timeout, or the server has not seen `min_zxid`.
+            Unavailable: the timeout passed, or the server has not reached `min_zxid`.
         """
         deadline = time.monotonic() + timeout_seconds
         try:
             self._client.sync_async("/").get(timeout=seconds_left(deadline))
             zxid = int(self._client.last_zxid)
-            # kazoo counts from 0 again in a new session.
+            # In a new session, kazoo counts from 0 again.
             if zxid == 0 or zxid < min_zxid:
                 raise Unavailable(f"ZooKeeper's server is at transaction {zxid:#x}, older than {min_zxid:#x}")
             delivered = threading.Event()
@@ -127,19 +127,19 @@ class ZnodeMirror:
         return zxid
 
     def read_changed(self, timeout_seconds: float) -> set[Key]:
-        """Read what changed and return it; empty: the copies are fresh.
+        """Read the changed nodes and return their keys; empty: every copy is fresh.
 
-        Lists of children come alone and first: a node that is gone can be forgotten then instead of read.
+        Lists of children are read first and alone, so that removed nodes can be forgotten instead of read.
 
         Raises:
-            Unavailable: when it takes longer than the timeout; what was not read is read next time.
+            Unavailable: the read exceeded the timeout; the next read fetches the rest.
         """
         stale = self._take_dirty()
         try:
             self._read(stale, time.monotonic() + timeout_seconds)
         except BaseException as error:
             with self._lock:
-                # An answer that was not waited for may have been "no such node", which leaves no watch.
+                # An unanswered read may have found no node, which leaves no watch.
                 self._watched -= stale
                 self._dirty |= {key for key in stale if key in self._values}
             if isinstance(error, KazooTimeoutError):
@@ -165,15 +165,15 @@ class ZnodeMirror:
             self._collect(*waiting.popleft(), deadline)
 
     def _read_in_bulk(self, keys: set[Key], deadline: float) -> set[Key]:
-        """Read the data of many nodes; return what has to be read singly, since it may be not there."""
-        # Not younger than any of the answers: what is written from now on makes the watch fire.
+        """Read the data of many nodes; return the keys to read singly, such as those of missing nodes."""
+        # Not newer than any of the answers, so every later write fires the watch.
         zxid = int(self._client.last_zxid)
         data = [key for key in keys if key[0] is Part.DATA]
         batches = [data[start : start + BATCH_NODES] for start in range(0, len(data), BATCH_NODES)]
-        asked = [get_many_async(self._client, [path for _, path in batch]) for batch in batches]
+        pending = [get_many_async(self._client, [path for _, path in batch]) for batch in batches]
         missing: set[Key] = set()
         watching = []
-        for batch, answer in zip(batches, asked, strict=True):
+        for batch, answer in zip(batches, pending, strict=True):
             try:
                 nodes = answer.get(timeout=seconds_left(deadline))
             except UnimplementedError:
@@ -187,7 +187,7 @@ class ZnodeMirror:
         return missing
 
     def _take(self, keys: Sequence[Key], nodes: Sequence[Node | None]) -> list[str]:
-        """Take over what was read; return the nodes that are there and lack a watch, which they are to get now."""
+        """Store what was read; return the paths of existing nodes that still need a watch."""
         with self._lock:
             found = [(key, node) for key, node in zip(keys, nodes, strict=True) if node is not None]
             self._values.update((key, node) for key, node in found if key in self._values)
@@ -196,7 +196,7 @@ class ZnodeMirror:
         return [path for _, path in unwatched]
 
     def _data_changed(self, event: Any) -> None:
-        """React as the watch of a single node does; without a path the session ended, and all will be read anew."""
+        """Handle an event of a bulk watch. Without a path, the session ended and everything is read again."""
         if event.path is not None:
             self._fired((Part.DATA, event.path))
 
@@ -213,7 +213,7 @@ class ZnodeMirror:
         except NoNodeError:
             value = None
             with self._lock:
-                self._watched.discard(key)  # a failed read leaves no watch behind
+                self._watched.discard(key)  # a failed read sets no watch
                 listed = (Part.CHILDREN, key[1].rpartition("/")[0]) in self._values
             if not listed:
                 self._await_creation(key, deadline)
@@ -227,10 +227,10 @@ class ZnodeMirror:
             with self._lock:
                 self._dirty.add(key)
                 if key[0] is Part.CHILDREN:
-                    self._watched.discard(key)  # it was made just now, and the watch is one of its data
+                    self._watched.discard(key)  # it was just created, and this watch covers only its data
 
     def _watch(self, key: Key) -> Callable[[Any], None] | None:
-        """A watch for a key, unless one stands already: every read would pile up another."""
+        """Return a watch for a key, or None if it has one: otherwise every read would add another."""
         with self._lock:
             if key in self._watched:
                 return None

@@ -1,14 +1,14 @@
-"""Where things are in ZooKeeper: Kafka's tree and our own."""
+"""The paths of Kafka's znodes and of autothrottle's own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 
-from autothrottle.core.configs import ConfigResource
+from autothrottle.core.cluster.configs import ConfigResource
 
 
-@cache  # of a few constants, asked for with each of 100,000 partitions
+@cache  # few arguments, but called for each of 100,000 partitions
 def _prefixed(prefix: str, path: str) -> str:
     parts = [part for part in prefix.split("/") if part]
     return "".join(f"/{part}" for part in parts) + path
@@ -18,25 +18,25 @@ def _prefixed(prefix: str, path: str) -> str:
 class KafkaPaths:
     """Kafka's nodes under its chroot.
 
-    The client connects without a chroot and the prefix is put in front here: a transaction on Kafka's nodes must be
-    able to check our term, which lives outside of the prefix.
+    The client connects without a chroot, and these paths include the prefix. This way, a transaction on Kafka's nodes
+    can also check our term, which is outside the prefix.
     """
 
     prefix: str = ""
 
     @property
     def reassign_partitions(self) -> str:
-        """The reassignments that were started through ZooKeeper."""
+        """The list of reassignments that were started through ZooKeeper."""
         return _prefixed(self.prefix, "/admin/reassign_partitions")
 
     @property
     def broker_ids(self) -> str:
-        """The parent of one ephemeral node for each registered broker."""
+        """Parent of one ephemeral node per registered broker."""
         return _prefixed(self.prefix, "/brokers/ids")
 
     @property
     def topics(self) -> str:
-        """The parent of one node for each topic."""
+        """Parent of one node per topic."""
         return _prefixed(self.prefix, "/brokers/topics")
 
     def topic(self, name: str) -> str:
@@ -49,7 +49,7 @@ class KafkaPaths:
 
     @property
     def configs(self) -> str:
-        """The parent of all dynamic configs."""
+        """Parent of all dynamic configs."""
         return _prefixed(self.prefix, "/config")
 
     def config(self, resource: ConfigResource) -> str:
@@ -58,12 +58,12 @@ class KafkaPaths:
 
     @property
     def default_broker_config(self) -> str:
-        """The dynamic config of all brokers without values of their own."""
+        """The dynamic config that applies to brokers without values of their own."""
         return f"{self.configs}/brokers/<default>"
 
     @property
     def change_notification(self) -> str:
-        """The prefix of the sequential nodes that tell brokers of a changed config."""
+        """Prefix of the sequential nodes that notify brokers of a changed config."""
         return _prefixed(self.prefix, "/config/changes/config_change_")
 
 
@@ -75,7 +75,7 @@ class OwnPaths:
 
     @property
     def root(self) -> str:
-        """The parent of everything of ours."""
+        """Parent of all nodes of autothrottle."""
         return _prefixed(self.prefix, "")
 
     @property
@@ -85,48 +85,48 @@ class OwnPaths:
 
     @property
     def election(self) -> str:
-        """The parent of the candidates' ephemeral nodes."""
+        """Parent of the candidates' ephemeral nodes."""
         return f"{self.root}/election"
 
     @property
     def members(self) -> str:
-        """The parent of one ephemeral node for each process of ours."""
+        """Parent of one ephemeral node per autothrottle process."""
         return f"{self.root}/members"
 
     @property
     def pause(self) -> str:
-        """There while it is paused, with who, when and why. Persistent: it outlives every leader."""
+        """Exists while autothrottle is paused, with author, time and reason. Persistent: it outlives every leader."""
         return f"{self.root}/pause"
 
     @property
     def catch_ups(self) -> str:
-        """The brokers that catch up under throttle, with who asked for it and when. Persistent, like the pause."""
+        """The brokers that catch up under a throttle, with author and time. Persistent: it outlives every leader."""
         return f"{self.root}/catch_ups"
 
     @property
     def ledger(self) -> str:
-        """The parent of the ledger."""
+        """Parent of the ledger."""
         return f"{self.root}/ledger"
 
     def ledger_entry(self, resource: ConfigResource) -> str:
-        """What we wrote to one resource."""
+        """The record of what we wrote to one resource."""
         return f"{self.ledger}/{resource.path}"
 
     @property
     def overrides(self) -> str:
-        """The cluster's override; its children are the brokers'. Shared with the original program."""
+        """The cluster override; its children are the broker overrides. Shared with the original program."""
         return f"{self.root}/override_rate"
 
     def override(self, broker_id: int | None) -> str:
-        """One override; None: the cluster's."""
+        """The node of one override; None: the cluster override."""
         return self.overrides if broker_id is None else f"{self.overrides}/{broker_id}"
 
     @property
     def audit(self) -> str:
-        """The parent of the audit records; its version counts our changes of overrides and of the pause."""
+        """Parent of the audit records. Its version counts changes of the overrides and of the pause."""
         return f"{self.root}/audit"
 
     @property
     def audit_record(self) -> str:
-        """The prefix of the sequential nodes that say who changed which override, or the pause."""
+        """Prefix of the sequential nodes that record who changed an override or the pause."""
         return f"{self.audit}/change-"

@@ -1,4 +1,4 @@
-"""One session with ZooKeeper, and its errors in our words."""
+"""Opens and closes sessions with ZooKeeper, and translates kazoo's errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def connect(hosts: str, session_timeout: timedelta, connect_timeout: timedelta) 
 
 
 def connect_in_background(hosts: str, session_timeout: timedelta) -> KazooClient:
-    """Return a client that connects when it can, for what a service can do without; it says nothing meanwhile."""
+    """Return a client that connects in the background, without log lines, for optional uses of ZooKeeper."""
     client = _client(hosts, session_timeout, _quiet())
     client.start_async()
     return client
@@ -53,20 +53,20 @@ def _client(hosts: str, session_timeout: timedelta, logger: logging.Logger | Non
 
 
 def _quiet() -> logging.Logger:
-    """A logger without kazoo's warning at every attempt: whoever uses the client tells of it once."""
+    """A logger without kazoo's warning at every attempt; the client's user logs the problem once."""
     logger = logging.getLogger(f"{__name__}.background")
     logger.setLevel(logging.ERROR)
     return logger
 
 
 def disconnect(client: KazooClient) -> None:
-    """End the session; its ephemeral nodes go at once. Idempotent."""
+    """End the session, which removes its ephemeral nodes at once. Idempotent."""
     client.stop()
     client.close()
 
 
 def disconnect_soon(client: KazooClient) -> None:
-    """End the session, but wait for a few seconds only: a connection that nobody answers holds kazoo up for longer."""
+    """End the session, but wait at most a few seconds: kazoo waits longer for a connection without answers."""
     ending = threading.Thread(target=_disconnect_quietly, args=(client,), name="zookeeper-end", daemon=True)
     ending.start()
     ending.join(_END_SECONDS)
@@ -79,7 +79,7 @@ def _disconnect_quietly(client: KazooClient) -> None:
 
 @contextmanager
 def translated_errors(doing: str) -> Iterator[None]:
-    """Turn kazoo's errors into `Unavailable` with what was being done."""
+    """Turn kazoo's errors into `Unavailable`, with a description of the failed operation."""
     try:
         yield
     except (KazooException, KazooTimeoutError) as error:

@@ -1,6 +1,6 @@
-"""Policies: ways to say how much of each link replication may take.
+"""Policies: how much of each link replication may take. The type to know is `interface.Policy`.
 
-`interface` has what every policy sees and answers, `headroom` the original's formula, `static` one rate for all,
-`adaptive` the one that measures, forecasts and learns; what it learns from is in `experience`, `margin` and `series`.
-What comes before and after a policy (fail-safe, overrides, change threshold, lists) is in `core.plan`.
+`interface` defines the input and output of a policy. `headroom` is the original's formula, `static` one rate for every
+link side, and `adaptive` measures, forecasts and learns; its measurements are in `measurements`, `margin` and `series`.
+`core.control.plan` does the rest: fail-safe, overrides, change threshold and replica lists.
 """

@@ -1,23 +1,24 @@
-"""The policy that measures replication, brings the clients' load to now, and learns how wrong it may be.
+"""The policy that measures replication, projects the client load to the present, and learns its forecast error.
 
-For each port, in bytes/s:
+For each link side, in bytes/s:
 
-1. `m = max(utilization - replication, 0)`, both over exactly the metric's interval: replication is counted from the
-   sizes of logs, whatever the throttle was.
-2. `c = m` brought to now by how much faster logs grow than in that interval, where somebody reads them all.
-3. `h = max(floor, min(ratio * (C - c), C - c - 1.5 * sigma * c))`, sigma being how far forecasts were off lately; of a
-   link that is always as full the margin takes at most 15 % of the ratio's share. The ports that the whole move waits
-   for keep half of it: there it costs time.
-4. `rate = max(floor, min(h, 1.5 * need))`, the need being what the move asks of the port to end as soon as its
-   narrowest place allows, and what the flows of that place need where they share a port with others. A rate of 1.25 to
-   2 times the need, and within h, stays, and so does one of a port that is done within half a minute. Where a broker
-   catches up it is h: it waits for no move.
-5. A leader gets what its in-sync followers read of the partitions that move on top: its meter counts them.
+1. `m = max(utilization - replication, 0)`, both over exactly the metric's interval. Replication is counted from log
+   sizes, independently of the throttle.
+2. `c` is `m` projected to the present: it adds the change in log growth since that interval, if all logs are read.
+3. `h = max(floor, min(ratio * (C - c), C - c - 1.5 * sigma * c))`. `sigma` is the recent error of the forecasts. On a
+   link that is as full as usual, the margin takes at most 15 % of the ratio's share. Link sides that are the bottleneck
+   of the reassignment keep half of the margin (0.75 sigma), because there it costs time.
+4. `rate = max(floor, min(h, 1.5 * need))`. The need is the rate at which the reassignment ends as soon as its
+   bottleneck allows; it includes what the bottleneck's flows need on link sides that they share with other flows. The
+   previous rate stays if it is 1.25 to 2 times the need and within `h`, or if the link side finishes within 30 s. For a
+   broker that catches up the rate is `h`, since it does not depend on any reassignment.
+5. A leader also gets the rate at which its in-sync followers fetch the partitions in reassignment, because the leader's
+   quota counts those fetches.
 
-Where something of that cannot be seen it does without, port by port (`interface.Basis`): without the growth of all logs
-`c = m`; while replication of the metric's interval was not counted the original's formula stands in for 1 to 3, and a
-planner that has just begun raises nothing; without the bytes that are left 4 is left out. What a rate achieved never
-lowers it: unmodelled limits would run away.
+If an input is missing, each link side falls back on its own (`interface.Basis`). Without the growth of all logs,
+`c = m`. While replication in the metric's interval is not counted, the original's formula replaces 1 to 3, and a
+planner that has just started raises no rate. Without the bytes left, step 4 is skipped. The replication achieved at a
+rate never lowers the rate, because limits that are not modelled would then drive it down without end.
 """
 
 from __future__ import annotations
@@ -26,150 +27,159 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from autothrottle.core.configs import ReplicaRole
-from autothrottle.core.flows import ports_of
-from autothrottle.core.limits import Limits
-from autothrottle.core.loads import Port
-from autothrottle.core.policy.experience import ClientLoad, Experience
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import LinkSide, link_sides_of
+from autothrottle.core.cluster.snapshot import Snapshot, flows
 from autothrottle.core.policy.headroom import headroom_rate
-from autothrottle.core.policy.interface import Basis, Observation, PortSight, Proposal, Sight
-from autothrottle.core.policy.pace import Work, narrowest, needs
-from autothrottle.core.topology import Snapshot, flows
+from autothrottle.core.policy.interface import Basis, LinkSideInput, PolicyInput, PolicyObservation, RateProposal
+from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.measurements import ClientLoad, Experience
+from autothrottle.core.policy.required_rates import Work, bottlenecks, needs
 
 OLD_SECONDS = 300.0
-"""A metric that ended longer ago is the less sure the older it is."""
+"""Beyond this age of a metric, the margin grows in proportion to its age."""
 
 _ENDS_SOON_SECONDS = 30.0
-"""What is done within them keeps its rate: lowered, it would stand still until the meter's window has drained."""
+"""Link sides that finish within this time keep their rate. Lowered, they would stall until the quota window drains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Numbers that a benchmark has chosen; not for operators."""
+    """Parameters chosen by a benchmark; not for operators."""
 
     slack: float = 0.5
-    """What a port gets beyond its need, as a share of it, >= 0."""
+    """Rate above the need, as a share of the need, >= 0."""
     slacks: tuple[float, float] = (0.25, 1.0)
-    """Between which a rate that stands is left alone, as shares of the need: one that changes is no reason to write."""
+    """(lowest, highest) slack at which the previous rate stays: a changed need alone does not cause a write."""
     least: float = 0.5
-    """Share of what is usual headroom in this move below which the others wait the less for a port, >= 0."""
+    """Share of the median headroom below which a link side counts less as a bottleneck, >= 0."""
     margin: float = 1.5
-    """How many spreads of the forecasts' errors stay free, >= 0."""
+    """Margin that stays free, in standard deviations of the forecast error, >= 0."""
     margin_waited_for: float = 0.75
-    """The same of the ports that the whole move waits for: elsewhere what stays free costs no time."""
+    """The same for bottleneck link sides; elsewhere the margin costs no time."""
     kept: float = 0.85
-    """Share of what the ratio gives that a margin leaves at least where the link is as full as usual, in [0, 1]."""
+    """Smallest share of `ratio * free` that the margin leaves while the link is as full as usual, in [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
-    """What one port may carry."""
+class _Headroom:
+    """The rate that one link side may carry."""
 
     now: float
-    """Bytes/s, the floor included."""
+    """Bytes/s, at least the floor."""
     long_view: float
-    """Bytes/s that the whole move may count on."""
+    """Bytes/s expected over the rest of the reassignment."""
     load: ClientLoad | None
-    """None: not known; the original's formula stands in."""
+    """None: unknown; the original's formula gave the rates."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptivePolicy:
-    """Learns from every cycle; a value."""
+    """Learns from every cycle; immutable, `observe` returns a new policy."""
 
     experience: Experience = field(default_factory=Experience)
     tuning: Tuning = field(default_factory=Tuning)
 
     @property
     def name(self) -> str:
-        """As `--policy` has it."""
         return "adaptive"
 
-    def observe(self, seen: Observation) -> AdaptivePolicy:
-        """Return the policy with one more cycle."""
-        return replace(self, experience=self.experience.observe(seen))
+    def observe(self, observation: PolicyObservation) -> AdaptivePolicy:
+        return replace(self, experience=self.experience.observe(observation))
 
-    def propose(self, sight: Sight) -> Mapping[Port, Proposal]:
-        """The rate of each port."""
-        rooms = {port: self._room(one, sight, self.tuning.margin) for port, one in sight.ports.items()}
-        works = self._works(sight, rooms)
-        for port in narrowest(works):
-            rooms[port] = self._room(sight.ports[port], sight, self.tuning.margin_waited_for)
-        needed = self._needs(sight, works)
-        in_sync = _in_sync_followers(sight.snapshot)
+    def propose(self, policy_input: PolicyInput) -> Mapping[LinkSide, RateProposal]:
+        headrooms = {
+            side: self._headroom(side_input, policy_input, self.tuning.margin)
+            for side, side_input in policy_input.sides.items()
+        }
+        works = self._works(policy_input, headrooms)
+        for side in bottlenecks(works):
+            headrooms[side] = self._headroom(policy_input.sides[side], policy_input, self.tuning.margin_waited_for)
+        needed_rates = self._needs(policy_input, works)
+        in_sync = _in_sync_followers(policy_input.snapshot)
         return {
-            port: self._proposal(sight.ports[port], room, needed.get(port), in_sync.get(port[0], 0.0), sight.limits)
-            for port, room in rooms.items()
+            side: self._proposal(
+                policy_input.sides[side],
+                headroom,
+                needed_rates.get(side),
+                in_sync.get(side[0], 0.0),
+                policy_input.limits,
+            )
+            for side, headroom in headrooms.items()
         }
 
-    def _room(self, one: PortSight, sight: Sight, margin: float) -> _Room:
-        load = self.experience.load(one.port)
+    def _headroom(self, side_input: LinkSideInput, policy_input: PolicyInput, margin: float) -> _Headroom:
+        load = self.experience.load(side_input.side)
         if load is None:
-            guess = float(headroom_rate(one, sight.limits, sight.history, None))
-            if self.experience.is_counted_soon(one.port) and one.previous is not None:
-                # It is being counted, and soon known: until then nothing is raised on a guess.
-                guess = min(guess, float(max(one.previous, sight.limits.floor)))
-            return _Room(guess, guess, None)
-        ratio, floor = sight.limits.max_ratio(one.role), float(sight.limits.floor)
+            guess = float(headroom_rate(side_input, policy_input.limits, policy_input.history, None))
+            if self.experience.is_counted_soon(side_input.side) and side_input.previous is not None:
+                # Its counts will soon cover the metric's interval. Until then do not raise the rate on a guess.
+                guess = min(guess, float(max(side_input.previous, policy_input.limits.floor)))
+            return _Headroom(guess, guess, None)
+        ratio, floor = policy_input.limits.max_ratio(side_input.role), float(policy_input.limits.floor)
         spread = margin * self.experience.spread.sigma * max(load.age / OLD_SECONDS, 1.0)
-        free = one.capacity - load.rate
-        # Of a link that clients nearly fill all the time the margin would take most: the move would hardly get on
-        # there. Where it is full for once it can wait.
-        usual = one.capacity - load.long_view
+        free = side_input.capacity - load.rate
+        # On a link that clients nearly fill all the time, the margin would take most of the headroom and the
+        # reassignment would hardly progress. On a link that is full only temporarily, the reassignment can wait.
+        usual = side_input.capacity - load.long_view
         kept = self.tuning.kept * (min(free / usual, 1.0) if usual > 0 else 1.0)
-        room = max(floor, min(ratio * free, max(free - spread * load.rate, kept * ratio * free)))
-        return _Room(room, max(room, ratio * (one.capacity - load.long_view)), load)
+        headroom = max(floor, min(ratio * free, max(free - spread * load.rate, kept * ratio * free)))
+        return _Headroom(headroom, max(headroom, ratio * (side_input.capacity - load.long_view)), load)
 
-    def _works(self, sight: Sight, rooms: Mapping[Port, _Room]) -> Mapping[Port, Work]:
-        """What moves through each port but where brokers catch up; nothing where nobody knows what is left."""
-        if sight.snapshot.progress is None:
+    def _works(self, policy_input: PolicyInput, headrooms: Mapping[LinkSide, _Headroom]) -> Mapping[LinkSide, Work]:
+        """Return the work of each link side, except of brokers that catch up; empty if the bytes left are unknown."""
+        if policy_input.snapshot.progress is None:
             return {}
-        usual = [room.long_view / sight.ports[port].capacity for port, room in rooms.items()]
+        usual = [headroom.long_view / policy_input.sides[side].capacity for side, headroom in headrooms.items()]
         least = self.tuning.least * statistics.median(usual) if usual else 0.0
         return {
-            port: Work(
-                left=float(self.experience.counts.left.get(port, 0)),
-                headroom=room.long_view,
-                grown=self.experience.grown(port),
-                least=least * sight.ports[port].capacity,
+            side: Work(
+                left=float(self.experience.counts.left.get(side, 0)),
+                headroom=headroom.long_view,
+                produced=self.experience.produced(side),
+                least=least * policy_input.sides[side].capacity,
             )
-            for port, room in rooms.items()
-            if port not in sight.snapshot.catching_up
+            for side, headroom in headrooms.items()
+            if side not in policy_input.snapshot.catching_up
         }
 
     @staticmethod
-    def _needs(sight: Sight, works: Mapping[Port, Work]) -> Mapping[Port, float]:
-        """What each port needs; one with a flow of which nobody knows what is left is not here."""
-        progress = sight.snapshot.progress
+    def _needs(policy_input: PolicyInput, works: Mapping[LinkSide, Work]) -> Mapping[LinkSide, float]:
+        """Return link side -> the rate that it needs, bytes/s; absent: one of its flows has no counts."""
+        progress = policy_input.snapshot.progress
         if progress is None:
             return {}
-        unknown = ports_of(flows(sight.snapshot).keys() - progress.flows.keys())
+        unknown = link_sides_of(flows(policy_input.snapshot).keys() - progress.flows.keys())
         left = [(flow, float(count.bytes_left)) for flow, count in progress.flows.items()]
-        return {port: need for port, need in needs(left, works).items() if port not in unknown}
+        return {side: need for side, need in needs(left, works).items() if side not in unknown}
 
-    def _proposal(self, one: PortSight, room: _Room, need: float | None, in_sync: float, limits: Limits) -> Proposal:
-        on_top = in_sync * self.experience.grown(one.port) if one.role is ReplicaRole.LEADER else 0.0
-        rate = room.now if need is None else min(room.now, self._eased(one, need, on_top))
+    def _proposal(
+        self, side_input: LinkSideInput, headroom: _Headroom, need: float | None, in_sync: float, limits: Limits
+    ) -> RateProposal:
+        on_top = in_sync * self.experience.produced(side_input.side) if side_input.role is ReplicaRole.LEADER else 0.0
+        rate = headroom.now if need is None else min(headroom.now, self._need_with_slack(side_input, need, on_top))
         rate = max(rate, float(limits.floor)) + on_top
-        if room.load is None:
-            return Proposal(round(rate), basis=Basis.GUESSED)
-        return Proposal(round(rate), round(room.load.rate), max(round(room.load.age), 0), room.load.basis)
+        if headroom.load is None:
+            return RateProposal(round(rate), basis=Basis.GUESSED)
+        return RateProposal(
+            round(rate), round(headroom.load.rate), max(round(headroom.load.age), 0), headroom.load.basis
+        )
 
-    def _eased(self, one: PortSight, need: float, on_top: float) -> float:
-        """What a port gets beyond its need, where clients leave room for it: what it has, while that is about right."""
-        eased = (1 + self.tuning.slack) * need
-        if one.previous is None:
-            return eased
+    def _need_with_slack(self, side_input: LinkSideInput, need: float, on_top: float) -> float:
+        """Return the need plus slack, bytes/s; the previous rate if it is near enough or the link side ends soon."""
+        with_slack = (1 + self.tuning.slack) * need
+        if side_input.previous is None:
+            return with_slack
         least, most = self.tuning.slacks
-        kept = one.previous - on_top
+        kept = side_input.previous - on_top
         if (1 + least) * need <= kept <= (1 + most) * need:
             return kept
-        ends_soon = self.experience.counts.left.get(one.port, 0) <= kept * _ENDS_SOON_SECONDS
-        return max(eased, kept) if ends_soon else eased
+        ends_soon = self.experience.counts.left.get(side_input.side, 0) <= kept * _ENDS_SOON_SECONDS
+        return max(with_slack, kept) if ends_soon else with_slack
 
 
 def _in_sync_followers(snapshot: Snapshot) -> dict[int, float]:
-    """Leader -> in-sync followers of its moving partitions for each replica that they are copied to."""
+    """Return leader -> in-sync followers of its partitions in reassignment, per replica to copy."""
     followers: dict[int, int] = {}
     copies: dict[int, int] = {}
     for reassignment in snapshot.reassignments:

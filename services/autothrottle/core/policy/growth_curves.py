@@ -1,6 +1,7 @@
-"""How fast the logs of a broker grow now, and how fast they did while a metric was measured.
+"""The growth rate of a broker's logs now and during a metric's interval.
 
-Where that is known the clients' load of a metric, minutes old, is brought to now. The type to know is `GrowthCurves`.
+Both together project the client load of a metric, which is minutes old, to the present. The type to know is
+`GrowthCurves`.
 """
 
 from __future__ import annotations
@@ -8,27 +9,35 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from autothrottle.core.configs import ReplicaRole
-from autothrottle.core.growth import BEFORE_RISE, LEAST_RISE, RISE, RISE_READINGS, GrowthMark, LogGrowth, rises
-from autothrottle.core.policy.series import LATE_SECONDS, Series
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.log_growth import (
+    BEFORE_RISE,
+    LEAST_RISE,
+    RISE,
+    RISE_SAMPLES,
+    GrowthMark,
+    LogGrowth,
+    shows_rise,
+)
+from autothrottle.core.policy.series import LATE_SECONDS, CumulativeSeries
 
 _LATEST_SECONDS = 30.0
-"""What counts as now: a few seconds of growth are noise."""
+"""The interval that counts as now; the growth of a few seconds is noise."""
 
 _STEP = 0.15
-"""What the last reading differs by from the mean of that time, relative, when it is no noise."""
+"""Smallest relative deviation of the last sample from the mean of that interval that is not noise."""
 
 _RARELY_SECONDS = 8.0
-"""Between two readings of logs, when one of them is long enough to be no noise."""
+"""Smallest interval between two samples in which one sample alone is not noise."""
 
 _RISING_SECONDS = (4.0, 8.0, 15.0)
-"""Over which a rise of the clients' load is looked for, where logs are read often enough: clients do not wait."""
+"""Intervals in which a rise of the client load is searched for, if logs are sampled often enough."""
 
 _HELD_UP_SECONDS = 10.0
-"""Before a rise: what clients could not bring then they bring now."""
+"""Interval before a rise in which a stall may have held clients up; they then send the delayed data in the rise."""
 
 _NOT_MADE_UP = 0.1
-"""The share of a rise by which the mean of both together is above the usual, at least: after a stall it is not."""
+"""Smallest share of a rise by which the mean of both intervals exceeds the usual rate. After a stall it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +45,16 @@ class GrowthCurves:
     """The growth of one broker's logs over time."""
 
     newest: LogGrowth
-    led: Series
-    received: Series
+    led: CumulativeSeries
+    received: CumulativeSeries
 
     @staticmethod
     def extended(old: GrowthCurves | None, new: LogGrowth) -> GrowthCurves:
-        """Return the growth with one more reading.
+        """Return the growth with one more sample.
 
-        Whoever counts anew begins new curves, with what was counted before.
+        If counting restarted (another `since`), new curves begin, with the marks that the sample contains.
         """
-        led = received = Series()
+        led = received = CumulativeSeries()
         known = new.curve[0]
         if old is not None and old.newest.since == new.since:
             led, received = old.led, old.received
@@ -57,15 +66,16 @@ class GrowthCurves:
                 known = mark
         return GrowthCurves(new, led, received)
 
-    def of(self, role: ReplicaRole) -> Series:
-        """Return what tells of one side of the link: all that came in for clients, or what was produced to it."""
+    def of(self, role: ReplicaRole) -> CumulativeSeries:
+        """Return the series for one role: all inbound client traffic (follower), or the produce traffic (leader)."""
         return self.received if role is ReplicaRole.FOLLOWER else self.led
 
 
-def now_and_then(series: Series, start: float, end: float, now: float) -> tuple[float, float] | None:
-    """Return the growth per second up to now, and that of a metric's interval; None: not known.
+def now_and_then(series: CumulativeSeries, start: float, end: float, now: float) -> tuple[float, float] | None:
+    """Return (current growth per second, growth per second in a metric's interval); None: unknown.
 
-    After a step the last interval does not reach back into the metric's: what that has seen would be halved again.
+    After a step, the current interval does not overlap the metric's interval. The metric already contains that part, so
+    the projected step would be too small.
     """
     if len(series.times) < 2 or not series.covers(start, end, LATE_SECONDS):
         return None
@@ -76,12 +86,12 @@ def now_and_then(series: Series, start: float, end: float, now: float) -> tuple[
     return _latest(series, begin, start, end), series.mean(start, end)
 
 
-def _latest(series: Series, begin: float, start: float, end: float) -> float:
-    """The growth per second up to now: the mean since `begin`, or what it is after a step.
+def _latest(series: CumulativeSeries, begin: float, start: float, end: float) -> float:
+    """Return the current growth per second: the mean since `begin`, or the rate after a step.
 
-    Where logs are read rarely, the newest reading tells a step since the metric's `end`, up or down. Where they are
-    read often a rise counts as soon as it lasts for some readings, and only if it does not make up for what was held
-    up just before; what falls waits until it is the mean. What was before the metric's `start` is no part of the mean.
+    If logs are sampled rarely, the newest sample reveals a step up or down since the metric's `end`. If they are
+    sampled often, a rise counts once it lasts for some samples, unless it only makes up for a stall just before. A
+    fall counts only through the mean. The mean does not include time before the metric's `start`.
     """
     last = series.times[-1]
     usual = series.rate(begin, last)
@@ -91,7 +101,7 @@ def _latest(series: Series, begin: float, start: float, end: float) -> float:
     lately = series.rate(max(begin, min(start, series.times[-2])), last)
     found = _risen(series, max(begin, last - BEFORE_RISE.total_seconds())) or lately
     for seconds in _RISING_SECONDS:
-        if last - seconds - _HELD_UP_SECONDS < begin or series.readings(last - seconds) < RISE_READINGS:
+        if last - seconds - _HELD_UP_SECONDS < begin or series.samples(last - seconds) < RISE_SAMPLES:
             continue
         risen, whole = series.rate(last - seconds, last), series.rate(last - seconds - _HELD_UP_SECONDS, last)
         if risen > usual + max(RISE * usual, LEAST_RISE) and whole - usual > _NOT_MADE_UP * (risen - usual):
@@ -99,9 +109,9 @@ def _latest(series: Series, begin: float, start: float, end: float) -> float:
     return found
 
 
-def _risen(series: Series, begin: float) -> float | None:
-    """What the last readings since `begin` rose to, per second; None: they did not."""
+def _risen(series: CumulativeSeries, begin: float) -> float | None:
+    """Return the growth per second after a rise in the last samples since `begin`; None: no rise."""
     first = bisect_left(series.times, begin)
-    if not rises(series.times[first:], series.counts[first:]):
+    if not shows_rise(series.times[first:], series.counts[first:]):
         return None
-    return series.rate(series.times[-1 - RISE_READINGS], series.times[-1])
+    return series.rate(series.times[-1 - RISE_SAMPLES], series.times[-1])

@@ -1,101 +1,107 @@
-"""The original's formula, with every measurement in its own time (the formula itself: `core.headroom`)."""
+"""The original's policy, with each measurement compared in its own interval (formula: `headroom_formula`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autothrottle.core.configs import ReplicaRole
-from autothrottle.core.headroom import headroom
-from autothrottle.core.history import ThrottleHistory
-from autothrottle.core.limits import Limits
-from autothrottle.core.loads import BytesPerSecond, Port, Utilization
-from autothrottle.core.policy.interface import Observation, PortSight, Proposal, Sight
-from autothrottle.core.replication import Replication
-from autothrottle.core.topology import Snapshot, running_flows
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.cluster.snapshot import Snapshot, running_flows
+from autothrottle.core.policy.headroom_formula import headroom
+from autothrottle.core.policy.interface import LinkSideInput, PolicyInput, PolicyObservation, RateProposal
+from autothrottle.core.policy.limits import Limits
+from autothrottle.core.traffic.loads import Utilization
+from autothrottle.core.traffic.replication import Replication
+from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.units import BytesPerSecond
 
 
 @dataclass(frozen=True, slots=True)
 class HeadroomPolicy:
-    """A share of what clients leave free, where clients are the utilization without the replication of its interval."""
+    """A share of the free capacity; the client load is utilization minus replication in the same interval."""
 
     @property
     def name(self) -> str:
-        """As `--policy` has it."""
         return "headroom"
 
-    def observe(self, seen: Observation) -> HeadroomPolicy:
-        """It learns nothing."""
+    def observe(self, observation: PolicyObservation) -> HeadroomPolicy:
+        """Return the policy unchanged: it does not learn."""
         return self
 
-    def propose(self, sight: Sight) -> Mapping[Port, Proposal]:
-        """The formula, for each port."""
-        replication = _replication(sight.snapshot)
+    def propose(self, policy_input: PolicyInput) -> Mapping[LinkSide, RateProposal]:
+        replication = _replication(policy_input.snapshot)
         return {
-            port: Proposal(headroom_rate(one, sight.limits, sight.history, replication))
-            for port, one in sight.ports.items()
+            side: RateProposal(headroom_rate(side_input, policy_input.limits, policy_input.history, replication))
+            for side, side_input in policy_input.sides.items()
         }
 
 
 def headroom_rate(
-    one: PortSight, limits: Limits, history: ThrottleHistory, replication: Replication | None
+    side_input: LinkSideInput, limits: Limits, history: ThrottleHistory, replication: Replication | None
 ) -> BytesPerSecond:
-    """Return the rate by the original's formula, bytes/s.
+    """Return the rate from the original's formula, bytes/s.
 
     Args:
-        one: the port.
-        limits: what the operator allows.
-        history: what stood when.
-        replication: what landed lately; None: nobody reads log sizes.
+        side_input: the link side.
+        limits: the operator's limits.
+        history: the throttles over time.
+        replication: recently copied bytes; None: log sizes are not read.
     """
-    ratio, previous = limits.max_ratio(one.role), one.previous
-    known = _known(history, replication, one.broker_id, one.role, one.used, one.standing)
-    measured = headroom(known.utilization, known.likely, one.capacity, ratio, limits.floor)
+    ratio, previous = limits.max_ratio(side_input.role), side_input.previous
+    estimate = _estimate(
+        history, replication, side_input.broker_id, side_input.role, side_input.used, side_input.current
+    )
+    measured = headroom(estimate.utilization, estimate.likely, side_input.capacity, ratio, limits.floor)
     if previous is not None and measured > previous:
-        # A raise counts on what is certain: one that takes slow replication for absent clients is a burst, and
-        # what the burst does to the next measurement sets the rates swinging.
-        sure = headroom(known.utilization, known.certain, one.capacity, ratio, limits.floor)
-        measured = max(previous, sure)
-    if previous is not None and known.says_nothing:
+        # A raise relies only on certain replication. Mistaking slow replication for a low client load would cause a
+        # burst, and the burst's effect on the next measurement would make the rates oscillate.
+        cautious = headroom(estimate.utilization, estimate.certain, side_input.capacity, ratio, limits.floor)
+        measured = max(previous, cautious)
+    if previous is not None and estimate.is_upper_bound:
         measured = max(previous, measured)
     return measured
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What of a port's traffic is replication, in bytes/s."""
+class _ReplicationEstimate:
+    """The traffic of a link side and the replication in it, bytes/s."""
 
     utilization: BytesPerSecond
     likely: BytesPerSecond
-    """Its mean over the interval that was measured."""
+    """Mean replication over the measured interval."""
     certain: BytesPerSecond
-    """What it was at least."""
-    says_nothing: bool = False
-    """Whether any part of the traffic may have been replication: so clients may be fewer, and not more."""
+    """Lower bound of that mean."""
+    is_upper_bound: bool = False
+    """Whether an unknown part of the traffic was replication, so that the client load is only an upper bound."""
 
 
-def _known(
+def _estimate(
     history: ThrottleHistory,
     replication: Replication | None,
     broker_id: int,
     role: ReplicaRole,
     used: Utilization,
-    standing: BytesPerSecond | None,
-) -> _Known:
-    """Tell replication from clients: by what landed, else by the throttle that stood, else by what was before."""
-    landed = replication and replication.landed(broker_id, role, used.start, used.end)
-    if landed and not history.was_unthrottled(broker_id, role, landed.until, used.end):
-        mean = landed.mean(used.start, used.end)
+    current: BytesPerSecond | None,
+) -> _ReplicationEstimate:
+    """Estimate replication from the bytes copied, or the idle load if it was unthrottled, or the throttle."""
+    copied = replication and replication.copied(broker_id, role, used.start, used.end)
+    if copied and not history.was_unthrottled(broker_id, role, copied.until, used.end):
+        mean = copied.mean(used.start, used.end)
         if mean is not None:
-            return _Known(used.rate, mean, mean)
+            return _ReplicationEstimate(used.rate, mean, mean)
     if history.was_unthrottled(broker_id, role, used.start, used.end):
-        # At link speed for a second: in the metrics that looks like clients.
+        # For some seconds replication ran at link speed, which looks like client load in the metrics.
         idle = history.idle_loads.get((broker_id, role))
-        return _Known(min(idle, used.rate), 0, 0) if idle is not None else _Known(used.rate, 0, 0, True)
-    throttle = history.mean(broker_id, role, used.start, used.end, standing)
-    return _Known(used.rate, throttle, throttle - history.doubt(broker_id, role, used.start, used.end))
+        return (
+            _ReplicationEstimate(min(idle, used.rate), 0, 0)
+            if idle is not None
+            else _ReplicationEstimate(used.rate, 0, 0, True)
+        )
+    throttle = history.mean(broker_id, role, used.start, used.end, current)
+    return _ReplicationEstimate(used.rate, throttle, throttle - history.doubt(broker_id, role, used.start, used.end))
 
 
 def _replication(snapshot: Snapshot) -> Replication | None:
-    """What landed lately; None: nobody reads log sizes."""
+    """Return the recently copied bytes; None: log sizes are not read."""
     return None if snapshot.progress is None else Replication(snapshot.progress, running_flows(snapshot))

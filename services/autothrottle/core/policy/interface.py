@@ -1,4 +1,4 @@
-"""What a policy sees and what it answers. The type to know is `Policy`."""
+"""The interface of a policy: its input and output. The type to know is `Policy`."""
 
 from __future__ import annotations
 
@@ -8,96 +8,97 @@ from datetime import datetime
 from enum import Enum
 from typing import Protocol
 
-from autothrottle.core.configs import ReplicaRole
-from autothrottle.core.growth import LogGrowth
-from autothrottle.core.history import ThrottleHistory
-from autothrottle.core.limits import Limits
-from autothrottle.core.loads import BytesPerSecond, Loads, Port, Utilization
-from autothrottle.core.topology import Snapshot
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.cluster.log_growth import LogGrowth
+from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.policy.limits import Limits
+from autothrottle.core.traffic.loads import Loads, Utilization
+from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.units import BytesPerSecond
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """What is known at the begin of a cycle, for a policy to learn from."""
+class PolicyObservation:
+    """What a policy learns from at the start of a cycle."""
 
     now: datetime
-    """UTC; not before that of the last observation."""
+    """UTC; not before the `now` of the last observation."""
     snapshot: Snapshot
     loads: Loads
     growth: Mapping[int, LogGrowth] = field(default_factory=dict)
-    """Broker id -> growth of its logs; absent: nobody reads it."""
+    """Broker id -> growth of its logs; absent: not read."""
 
 
 @dataclass(frozen=True, slots=True)
-class PortSight:
-    """One port that a rate is wanted for."""
+class LinkSideInput:
+    """One link side that needs a rate."""
 
     broker_id: int
     role: ReplicaRole
     used: Utilization
     capacity: BytesPerSecond
-    """> 0."""
-    standing: BytesPerSecond | None
-    """What stands on the broker; None: nothing that limits."""
+    """Bytes/s, > 0."""
+    current: BytesPerSecond | None
+    """The current throttle on the broker, bytes/s; None: not throttled."""
     previous: BytesPerSecond | None
-    """What a new rate is compared with; None: there is none."""
+    """The rate that a new rate is compared with, bytes/s; None: no such rate."""
 
     @property
-    def port(self) -> Port:
-        """Its key."""
+    def side(self) -> LinkSide:
         return self.broker_id, self.role
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class PolicyInput:
     """What a policy decides on."""
 
     snapshot: Snapshot
-    ports: Mapping[Port, PortSight]
-    """The ports that take part in a move and have a load; those that an operator overrides are not among them."""
+    sides: Mapping[LinkSide, LinkSideInput]
+    """The link sides that take part in a reassignment and have a load, without those under an override."""
     limits: Limits
     history: ThrottleHistory
 
 
 class Basis(Enum):
-    """What a rate was worked out from, where the formula does not say it."""
+    """The measurement on which a rate is based, for policies other than the original's formula."""
 
     GROWTH = "growth"
-    """The clients' load now, by the growth of logs."""
+    """The present client load, projected with the growth of logs."""
     COUNTED = "counted"
-    """The clients' load of the metric's interval, replication counted."""
+    """The client load in the metric's interval, with replication counted."""
     GUESSED = "guessed"
-    """The clients' load of the metric's interval, replication taken for the throttle."""
+    """The client load in the metric's interval, with replication estimated from the throttle."""
     STATIC = "static"
-    """The rate that the operator gave, whatever clients do."""
+    """The operator's fixed rate, independent of the client load."""
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
-    """The rate that a policy would give a port, before the change threshold."""
+class RateProposal:
+    """The rate that a policy proposes for a link side, before the change threshold."""
 
     rate: BytesPerSecond
-    """>= 0."""
+    """Bytes/s, >= 0."""
     client: BytesPerSecond | None = None
-    """The load of clients that it counts on; None: see the formula."""
+    """The assumed client load, bytes/s; None: the formula's."""
     client_age: int | None = None
-    """Seconds since the end of the metric's interval that it was measured in, >= 0; None where `client` is."""
+    """Seconds since the end of the metric's interval that `client` is based on, >= 0; None if `client` is None."""
     basis: Basis | None = None
-    """What it was worked out from; None: see the formula."""
+    """The measurement on which the rate is based; None: the formula's."""
 
 
 class Policy(Protocol):
-    """A way to say how much of each link replication may take; a value, with all that it has learned."""
+    """Decides how much of each link replication may take; immutable, contains everything that it has learned."""
 
     @property
     def name(self) -> str:
-        """As `--policy` has it."""
+        """The value of `--policy`."""
         ...
 
-    def observe(self, seen: Observation) -> Policy:
-        """Return the policy with what a cycle saw; called once a cycle, before `propose`."""
+    def observe(self, observation: PolicyObservation) -> Policy:
+        """Return the policy after learning from a cycle; called once a cycle, before `propose`."""
         ...
 
-    def propose(self, sight: Sight) -> Mapping[Port, Proposal]:
-        """Return the rate of each port of `sight.ports`; pure."""
+    def propose(self, policy_input: PolicyInput) -> Mapping[LinkSide, RateProposal]:
+        """Return the rate of each link side in `policy_input.sides`; pure."""
         ...

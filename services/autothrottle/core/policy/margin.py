@@ -1,4 +1,4 @@
-"""How far forecasts of the clients' load were off: the margin that a link keeps free for what nobody foresaw."""
+"""The error of client load forecasts, from which the policy derives the margin that it leaves free on a link."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _BUCKET = 0.005
 _BUCKETS = 81
 _MIDDLE = _BUCKETS // 2
 _DECAY = 0.95
-"""What a metric's interval leaves of the weight of older ones: about 20 intervals count, 40 minutes by default."""
+"""Factor on older weights for each metric interval: about 20 intervals count, by default 40 minutes."""
 _PRIOR_SPREAD, _PRIOR_WEIGHT = 0.04, 5.0
-"""What is believed before anything was learned, and how many intervals it is worth."""
+"""The prior spread (relative error), and its weight in intervals."""
 _QUANTILE = 0.84
-"""Of a normal error: one standard deviation. A quantile, since the square mean of few wild errors blows up."""
+"""One standard deviation of a normal error. It is a quantile, because few outliers would dominate a mean square."""
 LEAST, MOST = 0.01, 0.15
 """Bounds of the spread."""
 
@@ -31,12 +31,12 @@ _PRIOR = _prior()
 
 @dataclass(frozen=True, slots=True)
 class ErrorSpread:
-    """The distribution of relative errors, recent ones first; a value."""
+    """The distribution of relative errors, in which recent ones weigh most; immutable."""
 
     weights: tuple[float, ...] = (0.0,) * _BUCKETS
 
     def observe(self, errors: Collection[float]) -> ErrorSpread:
-        """Return the spread with the errors of one more interval: (measured - forecast) / forecast each."""
+        """Return the spread with the errors of one more interval; each is `(measured - forecast) / forecast`."""
         if not errors:
             return self
         weights = [weight * _DECAY for weight in self.weights]
@@ -47,7 +47,7 @@ class ErrorSpread:
 
     @property
     def sigma(self) -> float:
-        """How far the clients' load may lie above its forecast, relative, in [LEAST, MOST].
+        """One standard deviation of the client load above its forecast, relative, in [LEAST, MOST].
 
         >>> 0.035 <= ErrorSpread().sigma <= 0.045
         True

@@ -1,30 +1,29 @@
-"""One rate for every port, whatever clients do: what an operator would set by hand."""
+"""One fixed rate for every link side, as an operator would set it by hand, independent of the client load."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autothrottle.core.loads import BytesPerSecond, Port
-from autothrottle.core.policy.interface import Basis, Observation, Proposal, Sight
+from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.policy.interface import Basis, PolicyInput, PolicyObservation, RateProposal
+from autothrottle.core.units import BytesPerSecond
 
 
 @dataclass(frozen=True, slots=True)
 class StaticPolicy:
-    """The same rate for all."""
+    """The same rate for every link side."""
 
     rate: BytesPerSecond
-    """> 0."""
+    """Bytes/s, > 0."""
 
     @property
     def name(self) -> str:
-        """As `--policy` has it."""
         return "static"
 
-    def observe(self, seen: Observation) -> StaticPolicy:
-        """It learns nothing."""
+    def observe(self, observation: PolicyObservation) -> StaticPolicy:
+        """Return the policy unchanged: it does not learn."""
         return self
 
-    def propose(self, sight: Sight) -> Mapping[Port, Proposal]:
-        """The rate, for each port."""
-        return dict.fromkeys(sight.ports, Proposal(self.rate, basis=Basis.STATIC))
+    def propose(self, policy_input: PolicyInput) -> Mapping[LinkSide, RateProposal]:
+        return dict.fromkeys(policy_input.sides, RateProposal(self.rate, basis=Basis.STATIC))

@@ -1,0 +1,105 @@
+"""Progress and ETA of a reassignment. Pure: the caller queries and waits."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from autothrottle_client.rates import format_size
+from autothrottle_client.reassignments import Reassignments, Targets
+
+_WINDOW = timedelta(minutes=5)
+"""Time window of the completion rate."""
+
+_BAR_WIDTH = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a reassignment."""
+
+    partitions: int
+    """All requested partitions."""
+    done: int
+    """Partitions whose reassignment is complete."""
+    bytes_left: int | None = None
+    """Bytes left in its topics that are still reassigned; None: unknown."""
+    bytes_copied: int | None = None
+    """Bytes copied in its topics that are still reassigned; None: unknown."""
+    eta: datetime | None = None
+    """Expected end, UTC; None: unknown."""
+
+
+class ProgressTracker:
+    """Computes the progress of a reassignment from successive samples of the ongoing reassignments."""
+
+    def __init__(self, wanted: Targets) -> None:
+        self._wanted = frozenset(wanted)
+        self._topics = frozenset(topic for topic, _ in wanted)
+        self._paces: deque[tuple[datetime, int]] = deque()
+
+    def progress(self, now: datetime, found: Reassignments) -> Progress:
+        """Return the progress, from the reassignments that are ongoing now."""
+        moving = len(self._wanted & found.partitions())
+        done = len(self._wanted) - moving
+        self._paces.append((now, done))
+        while now - self._paces[0][0] > _WINDOW:
+            self._paces.popleft()
+        eta = (self._service_eta(found) or self._eta_by_rate(now, moving)) if moving else None
+        left = self._sum([one.bytes_left for one in found.topics if one.topic in self._topics])
+        copied = self._sum([one.bytes_copied for one in found.topics if one.topic in self._topics])
+        return Progress(len(self._wanted), done, left, copied, eta)
+
+    def _service_eta(self, found: Reassignments) -> datetime | None:
+        """The service's ETA of these partitions. The overall ETA may include other reassignments."""
+        own = [one for one in found.topics if any((one.topic, p) in self._wanted for p in one.partitions)]
+        if len(own) == len(found.topics):
+            return found.eta
+        etas = [one.eta for one in own if one.eta is not None]
+        return max(etas) if etas and len(etas) == len(own) else None
+
+    def _eta_by_rate(self, now: datetime, moving: int) -> datetime | None:
+        """When the last partition is done if the completion rate of the window continues."""
+        begin, done_then = self._paces[0]
+        done = self._paces[-1][1] - done_then
+        return now + (now - begin) * moving / done if done > 0 else None
+
+    @staticmethod
+    def _sum(values: list[int | None]) -> int | None:
+        known = [value for value in values if value is not None]
+        return sum(known) if known and len(known) == len(values) else None
+
+
+def progress_line(progress: Progress, now: datetime) -> str:
+    """Return progress as one line: a bar, partitions, bytes, remaining time.
+
+    >>> from datetime import UTC
+    >>> noon = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
+    >>> progress_line(Progress(8, 2, 1_500_000_000, 500_000_000, noon + timedelta(seconds=90)), noon)
+    '[######..................] 2/8 partitions, 1.50 GB left, ETA 1 min 30 s'
+    """
+    share = progress.done / progress.partitions
+    filled = int(_BAR_WIDTH * share)
+    parts = [f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {progress.done}/{progress.partitions} partitions"]
+    if progress.bytes_left is not None:
+        parts.append(f"{format_size(progress.bytes_left)} left")
+    if progress.done < progress.partitions:
+        parts.append(f"ETA {'unknown' if progress.eta is None else duration(progress.eta - now)}")
+    return ", ".join(parts)
+
+
+def duration(left: timedelta) -> str:
+    """Return a duration in its two largest units; "now" if it is not positive.
+
+    >>> duration(timedelta(seconds=59)), duration(timedelta(hours=26, minutes=10))
+    ('59 s', '1 d 2 h')
+    """
+    seconds = max(0, round(left.total_seconds()))
+    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+    parts = []
+    for name, length in units:
+        count, seconds = divmod(seconds, length)
+        parts.append(f"{count} {name}" if count else "")
+    first = next((n for n, part in enumerate(parts) if part), None)
+    return "now" if first is None else " ".join(part for part in parts[first : first + 2] if part)

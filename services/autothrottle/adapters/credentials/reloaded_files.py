@@ -1,0 +1,69 @@
+"""Contents of files that may change while the process runs: certificates, tokens."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from autothrottle.core.errors import Invalid
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class ReloadedFiles(Generic[T]):
+    """The parsed contents of some files, read again when one of them has changed. Thread-safe.
+
+    If the changed files are invalid, the previous contents stay in use. This also covers a renewal in progress, when
+    only one of two matching files is new.
+    """
+
+    def __init__(self, paths: Sequence[str], read: Callable[[], T]) -> None:
+        """Read the files.
+
+        Args:
+            paths: the files to check for changes.
+            read: returns their parsed contents; raises Invalid if they are invalid.
+
+        Raises:
+            Invalid: the files are invalid now.
+        """
+        self._paths, self._read = tuple(paths), read
+        self._lock = threading.Lock()
+        self._stamps = self._current_stamps()
+        self._value, self._generation = read(), 1
+
+    def current(self) -> tuple[T, int]:
+        """Return the contents and their generation: 1, plus 1 for each change."""
+        with self._lock:
+            stamps = self._current_stamps()
+            if stamps != self._stamps:
+                self._stamps = stamps
+                self._reload()
+            return self._value, self._generation
+
+    def _reload(self) -> None:
+        try:
+            found = self._read()
+        except Invalid as error:
+            log.warning("%s. The previous contents stay in use", error)
+            return
+        if found != self._value:
+            self._value, self._generation = found, self._generation + 1
+            log.info("Reloaded: %s", ", ".join(self._paths))
+
+    def _current_stamps(self) -> list[tuple[int, int, int] | None]:
+        return [_stamp(path) for path in self._paths]
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    """(mtime, size, inode), which changes when the file does; None: the file does not exist now."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,163 @@
+"""Calls that end at their deadline: each runs in a thread, and another thread can shut down its socket."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import cast
+
+import urllib3
+from datadog_api_client.exceptions import ApiException, OpenApiException
+from urllib3 import BaseHTTPResponse
+from urllib3.exceptions import HTTPError
+
+from autothrottle.core.errors import Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to Datadog."""
+
+    name: str
+    """Name of the request in messages."""
+    send: Callable[[], object]
+    """Calls the client, which returns an unread response (`preload_content` is off)."""
+
+
+class Failure(Exception):
+    """A call failed."""
+
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        """Continues the sentence "Datadog ..."."""
+        self.status = status
+        """HTTP status; None: no response."""
+
+
+class TimedOut(Failure):
+    """A call had no response at its deadline."""
+
+    def __init__(self) -> None:
+        super().__init__("does not answer in time")
+
+
+class Exchange:
+    """One call in progress; `cut` shuts down its socket, which ends any wait for the server."""
+
+    _of_thread = threading.local()
+
+    def __init__(self, call: Call, deadline: float) -> None:
+        self._call = call
+        self._deadline = deadline
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._is_cut = False
+
+    @classmethod
+    def current(cls) -> Exchange:
+        return cast(Exchange, cls._of_thread.exchange)
+
+    def seconds_left(self) -> float:
+        return max(self._deadline - time.monotonic(), 0.001)
+
+    def run(self) -> object:
+        if self._is_cut or time.monotonic() >= self._deadline:
+            raise TimedOut
+        self._of_thread.exchange = self
+        try:
+            response = cast(BaseHTTPResponse, self._call.send())
+            return json.loads(response.data)
+        except (OpenApiException, HTTPError, OSError, ValueError, RecursionError) as error:
+            raise _failure_of(error) from None
+        finally:
+            self.hold(None)
+
+    def hold(self, connection: socket.socket | None) -> None:
+        with self._lock:
+            self._socket = connection
+            if self._is_cut:
+                self._shut()
+
+    def cut(self) -> None:
+        with self._lock:
+            self._is_cut = True
+            self._shut()
+
+    def _shut(self) -> None:
+        if self._socket is not None:
+            # `socket.socket.shutdown`, not the TLS socket's: that would discard the TLS state under the reading thread.
+            # The socket may already be closed.
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+def _failure_of(error: Exception) -> Failure:
+    if isinstance(error, ApiException) and error.status:
+        return Failure(f"answers {error.status}{_server_message(error.body)}", error.status)
+    if isinstance(error, ApiException):
+        return Failure(f"cannot be trusted: {str(error.reason).splitlines()[-1]}")
+    if isinstance(error, OpenApiException):
+        return Failure(f"cannot be called: {error}; set api-key and app-key")
+    if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):
+        return TimedOut()  # the socket's timeout came just before ours
+    if isinstance(error, HTTPError | OSError):
+        return Failure(f"does not answer ({type(error).__name__})")
+    return Failure("answers with invalid JSON")
+
+
+def _server_message(body: object) -> str:
+    errors = body.get("errors") if isinstance(body, dict) else None
+    return f": {errors[0]}" if isinstance(errors, list) and errors else ""
+
+
+class Exchanges:
+    """Runs calls concurrently in threads, each until a deadline."""
+
+    def __init__(self, width: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(width, thread_name_prefix=name)
+        self._lock = threading.Lock()
+        self._running: set[Exchange] = set()
+        self._is_closed = False
+
+    def run(self, calls: Sequence[Call], deadline: float, *, stop_at_failure: bool) -> list[object | Failure]:
+        """Return the result of each call, in order; `stop_at_failure` cuts the others at the first failure."""
+        exchanges = [Exchange(call, deadline) for call in calls]
+        futures = self._start(exchanges)
+        until = FIRST_EXCEPTION if stop_at_failure else ALL_COMPLETED
+        try:
+            wait(futures, max(deadline - time.monotonic(), 0), until)
+            return [_answer(future) for future in futures]
+        finally:
+            for exchange in exchanges:
+                exchange.cut()
+            with self._lock:
+                self._running.difference_update(exchanges)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            running = list(self._running)
+        for exchange in running:
+            exchange.cut()
+        self._threads.shutdown(wait=True)
+
+    def _start(self, exchanges: Sequence[Exchange]) -> list[Future[object]]:
+        with self._lock:
+            if self._is_closed:
+                raise Unavailable("this client of Datadog is closed; create a new one")
+            self._running.update(exchanges)
+            return [self._threads.submit(exchange.run) for exchange in exchanges]
+
+
+def _answer(future: Future[object]) -> object | Failure:
+    if not future.done():
+        return TimedOut()
+    error = future.exception()
+    return error if isinstance(error, Failure) else future.result()

@@ -1,0 +1,101 @@
+"""The load of each broker, combined from the responses of one read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
+from autothrottle.adapters.datadog.settings import DatadogSettings
+from autothrottle.adapters.datadog.tags import HostTags
+from autothrottle.core.cluster.snapshot import parse_broker_id
+from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of, parse_capacity
+from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReading:
+    """All responses of one read."""
+
+    settings: DatadogSettings
+    limits: CapacityLimits
+    window: MetricWindow
+    outbound: MetricSeries
+    inbound: MetricSeries
+    tags: Mapping[str, HostTags]
+    """Host -> its tags, for every host of `outbound` and `inbound`."""
+    unreadable: Mapping[str, str]
+    """Host -> why its tags could not be read."""
+
+    def loads(self) -> Loads:
+        hosts, warnings = self._hosts_by_broker()
+        brokers: dict[int, BrokerLoad] = {}
+        problems: dict[int, str] = {}
+        for broker_id, broker_hosts in sorted(hosts.items()):
+            try:
+                brokers[broker_id] = self._load(broker_id, broker_hosts)
+            except (Invalid, Missing) as error:
+                problems[broker_id] = str(error)
+        return Loads(brokers, problems, tuple(warnings))
+
+    def _hosts_by_broker(self) -> tuple[dict[int, list[str]], list[str]]:
+        hosts: dict[int, list[str]] = {}
+        warnings = [
+            f"a series of --{series.query_name} has no host in its scope {scope!r}: group the query by {{host}}"
+            for series in (self.outbound, self.inbound)
+            for scope in series.without_host
+        ]
+        for host in sorted(self.tags):
+            broker_ids = self.tags[host].broker_ids
+            if not broker_ids:
+                warnings.append(self._no_broker_id(host))
+            for text in broker_ids:
+                try:
+                    hosts.setdefault(parse_broker_id(text), []).append(host)
+                except Invalid:
+                    warnings.append(
+                        f"host {host} has the tag {self.settings.broker_id_tag}:{text}; a broker id is an integer >= 0"
+                    )
+        return hosts, warnings
+
+    def _no_broker_id(self, host: str) -> str:
+        reason = self.unreadable.get(host)
+        if reason is not None:
+            return f"the tags of host {host} cannot be read: Datadog {reason}"
+        return (
+            f"host {host} has no tag {self.settings.broker_id_tag}: "
+            "add it, or leave the host out of --net-tx-query and --net-rx-query"
+        )
+
+    def _load(self, broker_id: int, hosts: Sequence[str]) -> BrokerLoad:
+        tag = self.settings.broker_id_tag
+        if len(hosts) > 1:
+            raise Invalid(f"hosts {', '.join(hosts)} all have the tag {tag}:{broker_id}: keep it on one host")
+        (host,) = hosts
+        tags = self.tags[host]
+        _only(tags.broker_ids, broker_id, host, tag)
+        outbound = self.outbound.utilization(broker_id, host, self.window)
+        inbound = self.inbound.utilization(broker_id, host, self.window)
+        # Only for the decision log; where the capacity depends on it, `_capacity` requires exactly one.
+        instance_type = tags.instance_types[0] if len(tags.instance_types) == 1 else ""
+        return BrokerLoad(broker_id, self._capacity(broker_id, host, tags), outbound, inbound, instance_type)
+
+    def _capacity(self, broker_id: int, host: str, tags: HostTags) -> Capacity:
+        own = self.limits.by_broker.get(broker_id)
+        if own is not None:  # then wrong tags do not matter
+            return own
+        name = self.settings.capacity_tag or ""
+        tagged = _only(tags.capacities, broker_id, host, name)
+        if tagged is not None:
+            return parse_capacity(tagged, f"broker {broker_id}: the tag {name} of host {host}")
+        instance_type = _only(tags.instance_types, broker_id, host, self.settings.instance_type_tag)
+        return capacity_of(broker_id, instance_type, None, self.limits)
+
+
+def _only(values: Sequence[str], broker_id: int, host: str, tag: str) -> str | None:
+    """Return the only value of a tag; None: no value. Raises Invalid if there are several."""
+    if len(values) > 1:
+        shown = ", ".join(values)
+        raise Invalid(f"broker {broker_id}: host {host} has {len(values)} tags {tag} ({shown}): keep one")
+    return values[0] if values else None

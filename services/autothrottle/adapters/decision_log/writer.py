@@ -1,0 +1,368 @@
+"""Writes the decision log: Arrow spools that are rolled into Parquet files.
+
+A cycle hands over its records through a bounded queue. A background thread appends them to a spool, one Arrow record
+batch for each cycle, and syncs it before it takes the next cycle. A spool is rolled into a Parquet file when it is old
+or long enough, when its date ends, or when another term begins. The file is written completely, synced and renamed.
+
+Spools of a killed process are rolled by any other process that starts or runs; a truncated spool keeps all its whole
+batches. A file is named after its spool, so that rolling a spool twice does not duplicate it.
+
+    <URI>/decisions/cluster=<name>/date=<YYYY-MM-DD>/<name>-<term>-<sequence>.parquet
+    <URI>/reassignments/cluster=<name>/date=<YYYY-MM-DD>/<name>-<term>-<sequence>.parquet
+
+The type to know is `DecisionLog`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import queue
+import re
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from autothrottle.adapters.decision_log.schema import DECISIONS, REASSIGNMENTS, file_system
+from autothrottle.core.errors import Invalid
+from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
+
+log = logging.getLogger(__name__)
+
+_SCHEMAS = {"decisions": DECISIONS, "reassignments": REASSIGNMENTS}
+
+_QUEUED_CYCLES = 256
+"""At one cycle a second, the disk may hang for more than four minutes."""
+
+_RETRY = timedelta(seconds=30)
+"""Time until the next attempt after a file could not be written; the spool is kept."""
+
+_SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss")
+"""URI schemes that pyarrow supports."""
+
+_SPOOL_NAME = re.compile(r"(\w+)~(.+)~(\d{4}-\d\d-\d\d)~(\d+)~(\d+)\.arrows")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """When spools are rolled into files, and when files are removed."""
+
+    rows: int = 200_000
+    """Number of rows at which a spool is rolled."""
+    age: timedelta = timedelta(minutes=15)
+    """Age at which a spool is rolled."""
+    retention: timedelta | None = None
+    """Age of a date at which its files are removed; None: never."""
+    patience: timedelta = timedelta(seconds=15)
+    """How long `close` waits for the last files; the next start writes the others."""
+
+
+class DecisionLog:
+    """Appends records of cycles to the log in a background thread, until `close` (a `DecisionSink`)."""
+
+    def __init__(
+        self, uri: str, spool: Path | None = None, limits: LogLimits | None = None, waiting: int = _QUEUED_CYCLES
+    ) -> None:
+        """Start the background thread, which first rolls the spools that other processes left.
+
+        Args:
+            uri: a local path, or the URI of an object store in pyarrow's format (`s3://bucket/path`).
+            spool: a local directory; by default a subdirectory of `uri`, which must then be local.
+            limits: when spools are rolled and files are removed.
+            waiting: maximum number of queued cycles, > 0.
+
+        Raises:
+            Invalid: the URI is not supported, or the directory is not writable.
+        """
+        self._uri = _validate_uri(uri)
+        local = Path(self._uri.removeprefix("file://")).absolute() if self._is_local else None
+        self._directory = _spool_directory(spool, local)
+        self._limits = limits or LogLimits()
+        self._waiting: queue.Queue[tuple[Sequence[DecisionRecord], Sequence[ReassignmentRecord]] | None]
+        self._waiting = queue.Queue(waiting)
+        self._files: fs.FileSystem | None = None
+        self._root = ""
+        self._spools: dict[str, _Spool] = {}
+        self._stale: list[Path] = []
+        self._retry_at = self._next_scan = 0.0
+        self._swept_on = ""
+        self._sequence = 0
+        self.dropped = 0
+        """Number of cycles not written, because the queue was full or the disk failed."""
+        self.written = 0
+        """Number of cycles on disk, in a spool or a file."""
+        self._thread = threading.Thread(target=self._run, name="decision-log", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> DecisionLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def append(self, decisions: Sequence[DecisionRecord], reassignments: Sequence[ReassignmentRecord]) -> None:
+        if not decisions and not reassignments:
+            return
+        try:
+            self._waiting.put_nowait((decisions, reassignments))
+        except queue.Full:
+            self._drop("the disk is too slow and the queue is full")
+
+    def close(self) -> None:
+        """Roll all spools, then stop; the next start rolls those that are left."""
+        patience = self._limits.patience.total_seconds()
+        try:
+            self._waiting.put(None, timeout=patience)
+        except queue.Full:
+            return
+        self._thread.join(patience)
+
+    def _drop(self, why: str) -> None:
+        self.dropped += 1
+        if self.dropped == 1 or self.dropped % 1000 == 0:
+            log.warning("The decision log dropped %d cycles so far: %s", self.dropped, why)
+
+    def _run(self) -> None:
+        while True:
+            self._roll_due_spools()
+            try:
+                item = self._waiting.get(timeout=min(self._limits.age.total_seconds(), 5.0))
+            except queue.Empty:
+                continue
+            if item is None:
+                break
+            try:
+                self._append("decisions", item[0])
+                self._append("reassignments", item[1])
+                self.written += 1
+            except (OSError, pa.ArrowException) as error:
+                self._drop(f"the spool in {self._directory} cannot be written: {error}")
+                self._end_all_spools()
+        for kind in list(self._spools):
+            self._end(kind)
+        self._retry_at = self._next_scan = 0.0
+        self._roll_due_spools()
+
+    def _append(self, kind: str, records: Sequence[DecisionRecord] | Sequence[ReassignmentRecord]) -> None:
+        if not records:
+            return
+        first = records[0]
+        at = first.time if isinstance(first, DecisionRecord) else first.finish or first.start
+        key = (first.cluster, f"{at.astimezone(UTC):%Y-%m-%d}", first.term)
+        if kind in self._spools and self._spools[kind].key != key:
+            self._end(kind)
+        if kind not in self._spools:
+            # Unique even if terms restart at 1: no file ever overwrites another.
+            self._sequence = max(self._sequence + 1, time.time_ns() // 1_000_000)
+            name = f"{kind}~{key[0]}~{key[1]}~{key[2]:010d}~{self._sequence}.arrows"
+            self._spools[kind] = _Spool(self._directory / name, _SCHEMAS[kind], key)
+        self._spools[kind].append(records)
+
+    def _roll_due_spools(self) -> None:
+        today = f"{datetime.now(UTC):%Y-%m-%d}"
+        for kind, spool in list(self._spools.items()):
+            is_old = time.monotonic() - spool.opened >= self._limits.age.total_seconds()
+            if is_old or spool.rows >= self._limits.rows:
+                self._end(kind)
+        # Also the spools of other planners that were killed.
+        if time.monotonic() >= self._next_scan:
+            self._next_scan = time.monotonic() + self._limits.age.total_seconds()
+            self._stale += [path for path in _abandoned(self._directory) if path not in self._stale]
+        self._roll_stale()
+        if self._limits.retention is not None and self._swept_on != today:
+            self._swept_on = today
+            self._sweep(self._limits.retention)
+
+    def _end_all_spools(self) -> None:
+        """Start new spools: batches after a partial batch would be unreadable."""
+        for kind in list(self._spools):
+            self._end(kind)
+
+    def _end(self, kind: str) -> None:
+        spool = self._spools.pop(kind)
+        self._stale.append(spool.path)
+        with suppress(OSError, pa.ArrowException):  # whole batches are readable without an end marker
+            spool.close()
+
+    def _roll_stale(self) -> None:
+        if not self._stale or time.monotonic() < self._retry_at:
+            return
+        stale, self._stale = self._stale, []
+        for index, path in enumerate(stale):
+            try:
+                self._roll(path)
+            except (OSError, pa.ArrowException) as error:
+                log.warning("The decision log cannot be written to %s: %s. Retrying in 30 s", self._uri, error)
+                self._stale = stale[index:]
+                self._retry_at = time.monotonic() + _RETRY.total_seconds()
+                return
+
+    def _roll(self, path: Path) -> None:
+        """Write a spool as a Parquet file, and remove the spool."""
+        found = _SPOOL_NAME.fullmatch(path.name)
+        if found is None or found[1] not in _SCHEMAS:
+            return
+        kind, cluster, date, term, sequence = found.groups()
+        self._open()
+        if not path.exists():
+            return
+        table = read_spool(path, _SCHEMAS[kind])
+        if table.num_rows:
+            folder = f"{self._root}/{kind}/cluster={cluster}/date={date}"
+            self._write(table, folder, f"{cluster}-{term}-{sequence}.parquet")
+        path.unlink(missing_ok=True)
+
+    @property
+    def _is_local(self) -> bool:
+        return "://" not in self._uri or self._uri.startswith("file://")
+
+    def _open(self) -> fs.FileSystem:
+        """Open the file system in the background thread, since an object store is on the network."""
+        if self._files is None:
+            self._files, self._root = file_system(self._uri)
+        return self._files
+
+    def _write(self, table: pa.Table, folder: str, name: str) -> None:
+        if not self._is_local:
+            # An object is created when its stream is closed.
+            with self._open().open_output_stream(f"{folder}/{name}") as stream:
+                pq.write_table(table, stream, compression="zstd")
+            return
+        directory = Path(folder)
+        directory.mkdir(parents=True, exist_ok=True)
+        hidden = directory / f".{name}.{os.getpid()}.tmp"
+        with hidden.open("wb") as file:
+            pq.write_table(table, file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(directory / name)
+        _sync(directory)
+
+    def _sweep(self, retention: timedelta) -> None:
+        """Remove the dates older than the retention."""
+        oldest = f"{datetime.now(UTC) - retention:%Y-%m-%d}"
+        for kind in _SCHEMAS:
+            try:
+                files = self._open()
+                selector = fs.FileSelector(f"{self._root}/{kind}", allow_not_found=True, recursive=True)
+                folders = [f.path for f in files.get_file_info(selector) if f.type is fs.FileType.Directory]
+                for folder in folders:
+                    date = re.search(r"/date=(\d{4}-\d\d-\d\d)$", folder)
+                    if date and date[1] < oldest:
+                        files.delete_dir(folder)
+            except (OSError, pa.ArrowException) as error:
+                log.warning("Old dates of the decision log cannot be removed: %s. Retrying tomorrow", error)
+
+
+class _Spool:
+    """One open spool; its process holds a lock on it."""
+
+    def __init__(self, path: Path, schema: pa.Schema, key: tuple[str, str, int]) -> None:
+        self.path, self.key, self.rows, self.opened = path, key, 0, time.monotonic()
+        self._schema = schema
+        # Renamed after it is locked: a spool with its final name and without a lock is abandoned.
+        unnamed = path.with_suffix(".new")
+        self._file: BinaryIO = unnamed.open("wb")
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        unnamed.rename(path)
+        self._writer = pa.ipc.new_stream(self._file, schema)
+
+    def append(self, records: Sequence[DecisionRecord] | Sequence[ReassignmentRecord]) -> None:
+        self._writer.write_batch(batch_of(records, self._schema))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.rows += len(records)
+
+    def close(self) -> None:
+        with self._file:
+            self._writer.close()
+
+
+def batch_of(records: Sequence[DecisionRecord] | Sequence[ReassignmentRecord], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array([_arrow_value(getattr(record, field.name)) for record in records], field.type) for field in schema],
+        schema=schema,
+    )
+
+
+def _arrow_value(value: Any) -> Any:
+    return [asdict(path) for path in value] if isinstance(value, list) and value and is_dataclass(value[0]) else value
+
+
+def read_spool(path: Path, schema: pa.Schema) -> pa.Table:
+    """Return all whole batches of a spool, which may be truncated; `schema` applies if there are none.
+
+    Raises:
+        OSError: the spool cannot be read now, so its content is unknown.
+    """
+    batches: list[pa.RecordBatch] = []
+    with path.open("rb") as file:
+        try:
+            with pa.ipc.open_stream(file) as reader:
+                schema = reader.schema  # of the version that wrote the spool
+                for batch in reader:
+                    batches.append(batch)
+        except (pa.ArrowException, EOFError, OSError) as error:
+            if (
+                isinstance(error, OSError) and error.errno
+            ):  # an OS error; Arrow's own error about a truncated file has no number
+                raise
+            log.info("A truncated spool has %d whole cycles: %s", len(batches), error)
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def _abandoned(directory: Path) -> list[Path]:
+    """The spools without a running process."""
+    found = []
+    for path in sorted(directory.glob("*.arrows")):
+        # Skip errors: a locked spool has a running process, a missing one was rolled by another process, and an
+        # unreadable one belongs to another user.
+        with suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            found.append(path)
+    return found
+
+
+def _validate_uri(uri: str) -> str:
+    scheme = uri.partition("://")[0] if "://" in uri else "file"
+    if scheme not in _SCHEMES:
+        raise Invalid(
+            f"decisions: {uri!r} is neither a path nor the URI of an object store; a URI must begin with one of "
+            f"{', '.join(f'{known}://' for known in _SCHEMES)}; give /var/lib/autothrottle/decisions, for example"
+        )
+    return uri.rstrip("/")
+
+
+def _spool_directory(spool: Path | None, root: Path | None) -> Path:
+    directory = spool or (root / "_spool" if root else None)
+    if directory is None:
+        raise Invalid("decisions-spool is not set; an object store needs a local directory for spools: set one")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise Invalid(f"decisions: {directory} cannot be written ({error}); give another directory") from None
+    return directory
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

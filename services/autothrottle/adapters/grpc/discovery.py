@@ -1,0 +1,200 @@
+"""Client of discovery: snapshots, log sizes, settings and cluster events."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import timedelta
+
+import grpc
+
+from autothrottle.adapters.credentials.tls import Tls
+from autothrottle.adapters.grpc.client import ServiceClient
+from autothrottle.adapters.grpc.endpoints import Endpoints, Interceptor, Replica, Resolve, resolved
+from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.log_sizes import LogSizes
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
+from autothrottle.core.errors import Unavailable
+from autothrottle.ports.kafka import SnapshotEvent
+from autothrottle.v1 import discovery_pb2
+from autothrottle.v1.discovery_pb2_grpc import DiscoveryServiceStub
+from autothrottle.wire.common import (
+    partitions_to_topics,
+)
+from autothrottle.wire.discovery import (
+    NO_SNAPSHOT,
+    NamedSnapshot,
+    log_sizes_from_messages,
+    log_sizes_request_to_message,
+    named_snapshot_from_chunks,
+    settings_from_message,
+)
+
+_OPEN_TIMEOUT = timedelta(seconds=5)
+"""How long `watch_snapshots` waits for the watch to open; earlier events are not delivered."""
+
+_FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
+"""Seconds between attempts to reopen a lost watch; doubled each time."""
+
+
+class DiscoveryClient(ServiceClient):
+    """Snapshots from the discovery service (a `SnapshotSource`, a `LogSizeSource` and a `FetchSettingsSource`)."""
+
+    service = "discovery"
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        interceptors: Sequence[Interceptor] = (),
+        resolve: Resolve = resolved,
+        tls: Tls | None = None,
+    ) -> None:
+        super().__init__(addresses, interceptors, resolve, tls)
+        self._watches: list[SnapshotWatch] = []
+        self._known = NO_SNAPSHOT
+
+    def fetch_snapshot(
+        self,
+        *,
+        min_version: int = 0,
+        replicas_of: Collection[int] = (),
+        partitions: Collection[TopicPartition] = (),
+        catching_up: Collection[int] = (),
+        timeout: timedelta,
+        may_presume: bool = False,
+    ) -> Snapshot:
+        """Return the current state; a replica that still has our last snapshot sends only the difference."""
+        # Dropped first: after an error the next call requests the whole snapshot.
+        known, self._known = self._known, NO_SNAPSHOT
+        request = discovery_pb2.GetSnapshotRequest(
+            min_version=min_version,
+            replicas_of=sorted(replicas_of),
+            partitions=partitions_to_topics(partitions),
+            catching_up=sorted(catching_up),
+            known_name=known.name,
+            takes_early=True,
+            may_presume=may_presume,
+        )
+
+        def fetch(channel: grpc.Channel, seconds: float) -> NamedSnapshot:
+            chunks = DiscoveryServiceStub(channel).GetSnapshot(request, timeout=seconds)
+            try:
+                return named_snapshot_from_chunks(chunks, known)
+            finally:
+                chunks.cancel()  # No effect on a finished stream.
+
+        self._known = found = self._endpoints.call(fetch, timeout)
+        return found.snapshot
+
+    def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
+        request = log_sizes_request_to_message(wanted)
+
+        def fetch(channel: grpc.Channel, seconds: float) -> LogSizes:
+            return log_sizes_from_messages(DiscoveryServiceStub(channel).GetLogSizes(request, timeout=seconds))
+
+        return self._endpoints.call(fetch, timeout)
+
+    def fetch_settings(
+        self, broker_ids: Collection[int], topics: Collection[str], timeout: timedelta
+    ) -> ClusterSettings:
+        request = discovery_pb2.GetFetchSettingsRequest(broker_ids=sorted(broker_ids), topics=sorted(topics))
+        response = self._endpoints.call(
+            lambda channel, seconds: DiscoveryServiceStub(channel).GetFetchSettings(request, timeout=seconds), timeout
+        )
+        return settings_from_message(response)
+
+    def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> SnapshotWatch:
+        """Return when the watch is open, or after 5 s; a thread keeps opening it in the background."""
+        watch = SnapshotWatch(self._endpoints, notify)
+        self._watches = [w for w in self._watches if not w.closed] + [watch]
+        return watch
+
+    def close(self) -> None:
+        """Close the watches and the connections. Idempotent."""
+        for watch in self._watches:
+            watch.close()
+        super().close()
+
+
+class SnapshotWatch:
+    """A subscription that a background thread reopens until it is closed.
+
+    Events are lost while it is not open, so it calls `notify` once after it has reopened.
+    """
+
+    def __init__(self, endpoints: Endpoints, notify: Callable[[SnapshotEvent], None]) -> None:
+        self._endpoints = endpoints
+        self._notify = notify
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._first_attempt_done = threading.Event()
+        self._missed = False
+        self._cancel: Callable[[], object] = bool
+        self._thread = threading.Thread(target=self._run, name="snapshot-watch", daemon=True)
+        self._thread.start()
+        if not self._first_attempt_done.wait(_OPEN_TIMEOUT.total_seconds()):
+            self._missed = True
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed.set()
+            self._cancel()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._closed.is_set():
+            if self._read_any_stream():
+                pause = _FIRST_PAUSE
+            self._missed = True
+            self._first_attempt_done.set()
+            self._closed.wait(pause)
+            pause = min(2 * pause, _LAST_PAUSE)
+
+    def _read_any_stream(self) -> bool:
+        """Read the stream of the first replica that opens one, until it ends; return whether any did."""
+        deadline = time.monotonic() + _OPEN_TIMEOUT.total_seconds()
+        try:
+            with closing(self._endpoints.candidates(deadline)) as candidates:
+                return any(map(self._read_stream, candidates))
+        except Unavailable:
+            return False
+
+    def _read_stream(self, replica: Replica) -> bool:
+        """Deliver the events of one stream until it ends; return whether it opened."""
+        opened = False
+        try:
+            for message in self._open(replica.channel):
+                if self._closed.is_set():
+                    return True
+                if not opened:
+                    self._endpoints.note_answer(replica)
+                self._deliver(message, first=not opened)
+                opened = True
+        except grpc.RpcError:
+            pass
+        if not self._closed.is_set():
+            self._endpoints.note_failure(replica)
+        return opened
+
+    def _open(self, channel: grpc.Channel) -> Iterator[discovery_pb2.WatchSnapshotsResponse]:
+        with self._lock:
+            if self._closed.is_set():
+                return iter(())
+            call = DiscoveryServiceStub(channel).WatchSnapshots(discovery_pb2.WatchSnapshotsRequest())
+            self._cancel = call.cancel
+            return call
+
+    def _deliver(self, message: discovery_pb2.WatchSnapshotsResponse, *, first: bool) -> None:
+        if not first:
+            self._notify(SnapshotEvent(message.version, message.reason, message.urgent))
+        elif self._missed:
+            self._notify(SnapshotEvent(message.version, "discovery reconnected", urgent=True))
+        self._first_attempt_done.set()

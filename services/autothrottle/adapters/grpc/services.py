@@ -1,0 +1,112 @@
+"""Clients of metrics, applier and admin; their calls rotate over the replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+
+import grpc
+from google.protobuf.message import Message
+
+from autothrottle.adapters.grpc.client import ServiceClient
+from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.control.changes import Change, Outcome
+from autothrottle.core.errors import Incomplete
+from autothrottle.core.traffic.loads import Loads
+from autothrottle.ports.telemetry import Event
+from autothrottle.v1 import admin_pb2, applier_pb2, metrics_pb2
+from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
+from autothrottle.v1.applier_pb2_grpc import ApplierServiceStub
+from autothrottle.v1.metrics_pb2_grpc import MetricsServiceStub
+from autothrottle.wire.applier import change_to_message, outcome_from_message
+from autothrottle.wire.common import (
+    partitions_to_messages,
+    refusals_from_messages,
+    targets_to_messages,
+)
+from autothrottle.wire.metrics import event_to_message, loads_from_message
+
+_NOT_REPEATABLE = (admin_pb2.RemoveOverrideRequest, admin_pb2.StopCatchUpRequest, admin_pb2.CancelReassignmentRequest)
+"""A repeated request fails with Missing."""
+
+
+class MetricsClient(ServiceClient):
+    """Client of metrics (a `LoadSource` and an `EventSink`)."""
+
+    service = "metrics"
+    rotates = True
+
+    def fetch_loads(self, timeout: timedelta) -> Loads:
+        request = metrics_pb2.GetLoadsRequest()
+        response = self._endpoints.call(
+            lambda channel, seconds: MetricsServiceStub(channel).GetLoads(request, timeout=seconds), timeout
+        )
+        return loads_from_message(response)
+
+    def post_event(self, event: Event, timeout: timedelta) -> None:
+        request = event_to_message(event)
+        self._endpoints.call(
+            lambda channel, seconds: MetricsServiceStub(channel).PostEvent(request, timeout=seconds), timeout
+        )
+
+
+class ApplierClient(ServiceClient):
+    """Client of the applier (a `ConfigWriter` and a `Reassigner`)."""
+
+    service = "applier"
+    rotates = True
+
+    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+        request = applier_pb2.ApplyRequest(fence=fence, changes=map(change_to_message, changes))
+        response = self._endpoints.call(
+            lambda channel, seconds: ApplierServiceStub(channel).Apply(request, timeout=seconds), timeout
+        )
+        if len(response.outcomes) != len(changes):
+            raise Incomplete(
+                f"applier sent {len(response.outcomes)} outcomes for {len(changes)} changes; read the values back"
+            )
+        return tuple(map(outcome_from_message, response.outcomes))
+
+    def submit_reassignments(
+        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
+    ) -> Mapping[TopicPartition, str]:
+        request = applier_pb2.SubmitReassignmentsRequest(fence=fence, partitions=targets_to_messages(targets))
+        response = self._endpoints.call(
+            lambda channel, seconds: ApplierServiceStub(channel).SubmitReassignments(request, timeout=seconds), timeout
+        )
+        return refusals_from_messages(response.refused)
+
+    def cancel_reassignments(
+        self, fence: int, partitions: Collection[TopicPartition], timeout: timedelta
+    ) -> Mapping[TopicPartition, str]:
+        request = applier_pb2.CancelReassignmentsRequest(fence=fence, partitions=partitions_to_messages(partitions))
+        response = self._endpoints.call(
+            lambda channel, seconds: ApplierServiceStub(channel).CancelReassignments(request, timeout=seconds),
+            timeout,
+            once=True,  # a repeated cancellation would find no reassignment
+        )
+        return refusals_from_messages(response.refused)
+
+
+class AdminClient(ServiceClient):
+    """Client of admin; it passes messages through unchanged, because the gateway works with their descriptors."""
+
+    service = "admin"
+    rotates = True
+
+    def call(
+        self, method: str, request: Message, timeout: timedelta, metadata: Sequence[tuple[str, str]] = ()
+    ) -> Message:
+        def run(channel: grpc.Channel, seconds: float) -> Message:
+            rpc = getattr(AdminServiceStub(channel), method)
+            response: Message = rpc(request, timeout=seconds, metadata=tuple(metadata))
+            return response
+
+        return self._endpoints.call(run, timeout, once=not _is_repeatable(request))
+
+
+def _is_repeatable(request: Message) -> bool:
+    """Whether a repeated request gets the same response as the first."""
+    if isinstance(request, admin_pb2.SetOverrideRequest):
+        return not request.override.etag
+    return not isinstance(request, _NOT_REPEATABLE)

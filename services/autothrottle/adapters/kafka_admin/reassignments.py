@@ -1,0 +1,123 @@
+"""Reassignments, assembled from the controller's list and a broker's metadata."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from autothrottle.adapters.concurrency.deadlines import time_left
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.adapters.kafka_admin.values import PartitionMetadata, PartitionReassignment
+from autothrottle.core.cluster.snapshot import (
+    NO_LEADER,
+    Assignment,
+    Problem,
+    TopicPartition,
+    TopicReassignment,
+    replicas_on,
+)
+from autothrottle.core.errors import AutothrottleError, Missing
+
+_OFFLINE = PartitionMetadata(NO_LEADER, (), ())
+_NOT_REASSIGNED = PartitionReassignment((), (), ())
+
+Metadata = Mapping[str, Mapping[int, PartitionMetadata]]
+"""Topic -> partition -> leader, replicas and ISR."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentReading:
+    """The reassignments at one moment, and the metadata that was read with them."""
+
+    reassignments: Mapping[str, TopicReassignment] = field(default_factory=dict)
+    """Topic -> its reassignment, ordered by topic."""
+    metadata: Metadata = field(default_factory=dict)
+    listed: Mapping[str, Mapping[int, PartitionReassignment]] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    """Reassigned topics whose metadata cannot be read."""
+
+    def assignments(self, requested: Collection[TopicPartition]) -> dict[TopicPartition, Assignment]:
+        """Return partition -> its assignment; partitions that do not exist are absent."""
+        found = {}
+        for topic, number in requested:
+            partition = self.metadata.get(topic, {}).get(number)
+            if partition is not None:
+                reassignment = self.listed.get(topic, {}).get(number, _NOT_REASSIGNED)
+                found[topic, number] = Assignment(
+                    replicas=reassignment.replicas or partition.replicas,
+                    leader=partition.leader,
+                    isr=partition.isr,
+                    adding_replicas=reassignment.adding_replicas,
+                    removing_replicas=reassignment.removing_replicas,
+                )
+        return found
+
+    def replicas_on(self, broker_ids: frozenset[int]) -> dict[int, dict[str, tuple[int, ...]]]:
+        """Return broker -> topic -> its partitions on that broker, for the topics in `metadata`."""
+        topics = (
+            (topic, ((number, partition.replicas) for number, partition in partitions.items()))
+            for topic, partitions in sorted(self.metadata.items())
+        )
+        return replicas_on(broker_ids, topics)
+
+
+def read_reassignments(
+    kafka: KafkaAdmin, timeout: timedelta, known: Mapping[str, TopicReassignment], topics: Collection[str] | None = ()
+) -> ReassignmentReading:
+    """Read the reassignments; takes one request if there are none and no topics are given.
+
+    Args:
+        kafka: to query.
+        timeout: of all requests together, > 0.
+        known: the previous result. A topic whose metadata is unreadable keeps its reassignment from here.
+        topics: additional topics whose metadata to read; None: all topics.
+
+    Raises:
+        Unavailable, Invalid: the reassignments cannot be read.
+    """
+    deadline = time.monotonic() + timeout.total_seconds()
+    listed = kafka.reassignments(timeout=time_left(deadline))
+    wanted = None if topics is None else listed.keys() | set(topics)
+    if wanted is not None and not wanted:
+        return ReassignmentReading()
+    found = kafka.partitions(wanted, timeout=time_left(deadline))
+    unread = listed.keys() - found.values.keys()
+    if any(isinstance(found.failures.get(topic, Missing()), Missing) for topic in unread):
+        # Deleted since the list was read, or so new that the queried broker does not know the topic yet.
+        still = kafka.reassignments(timeout=time_left(deadline))
+        listed = {
+            topic: reassignment for topic, reassignment in listed.items() if topic not in unread or topic in still
+        }
+    problems = {t: e for t, e in found.failures.items() if t in listed and not isinstance(e, Missing)}
+    return ReassignmentReading(
+        reassignments={
+            topic: known[topic]
+            if topic in problems and topic in known
+            else _reassignment(topic, partitions, found.values.get(topic, {}))
+            for topic, partitions in sorted(listed.items())
+        },
+        metadata=found.values,
+        listed=listed,
+        problems=tuple(_problem(topic, error) for topic, error in sorted(problems.items())),
+    )
+
+
+def _problem(topic: str, error: AutothrottleError) -> Problem:
+    return Problem(f"topics/{topic}", f"leaders and ISR of a topic under reassignment cannot be read: {error}")
+
+
+def _reassignment(
+    topic: str, listed: Mapping[int, PartitionReassignment], metadata: Mapping[int, PartitionMetadata]
+) -> TopicReassignment:
+    rows = sorted(listed.items())
+    states = [metadata.get(number, _OFFLINE) for number, _ in rows]
+    return TopicReassignment(
+        topic=topic,
+        partitions=tuple(number for number, _ in rows),
+        leaders=tuple(state.leader for state in states),
+        isr=tuple(state.isr for state in states),
+        adding_replicas=tuple(reassignment.adding_replicas for _, reassignment in rows),
+        removing_replicas=tuple(reassignment.removing_replicas for _, reassignment in rows),
+    )

@@ -1,0 +1,116 @@
+"""Parameters and results of Kafka's admin API as Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from typing import Generic, TypeVar
+
+from autothrottle.core.errors import AutothrottleError
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """How to access Kafka's admin API."""
+
+    bootstrap_servers: tuple[str, ...]
+    """Brokers, `host:port` each, at least one."""
+    bootstrap_controllers: tuple[str, ...] = ()
+    """KRaft controllers, `host:port` each. Empty: the throttle of a broker that is down stays until it returns."""
+    client_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Kafka's own names (`security.protocol`, `sasl.jaas.config`, ...) -> values; holds secrets."""
+    request_timeout: timedelta = timedelta(seconds=15)
+    """Deadline of calls without a timeout of their own, > 0."""
+
+
+class ConfigSource(Enum):
+    """The source of a config value, with Kafka's own names and numbers."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    """Set for one broker."""
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    """Set for `<default>`: applies to all brokers without a value of their own."""
+    STATIC_BROKER_CONFIG = 4
+    """Set in the broker's properties file."""
+    DEFAULT_CONFIG = 5
+    """Kafka's built-in default."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigValue:
+    """One config key of a broker or topic, at all levels where it is set."""
+
+    value: str | None
+    """The value in force; None: Kafka hides it (a password)."""
+    source: ConfigSource
+    """Source of the value in force."""
+    levels: Mapping[ConfigSource, str] = field(default_factory=dict)
+    """Source -> its value, including values that are not in force."""
+
+    @property
+    def current(self) -> str | None:
+        """The value set on this broker or topic itself; None: not set."""
+        return self.levels.get(ConfigSource.DYNAMIC_BROKER_CONFIG, self.levels.get(ConfigSource.DYNAMIC_TOPIC_CONFIG))
+
+    @property
+    def default(self) -> str | None:
+        """The value of `<default>` for brokers; None: not set."""
+        return self.levels.get(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+
+
+class ConfigOperation(Enum):
+    """The operation of IncrementalAlterConfigs on a value, with Kafka's own names and numbers."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    """Add entries to a list; existing entries are not duplicated."""
+    SUBTRACT = 3
+    """Remove entries from a list; removing the last one leaves "", not an absent key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEdit:
+    """One operation on one config key."""
+
+    key: str
+    operation: ConfigOperation
+    value: str | None = None
+    """None for DELETE only."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReassignment:
+    """A partition under reassignment, as ListPartitionReassignments reports it."""
+
+    replicas: tuple[int, ...]
+    """All replicas, including adding and removing ones."""
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """Leader, replicas and ISR of a partition."""
+
+    leader: int
+    """Broker id; -1: the partition has no leader."""
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers(Generic[K, T]):
+    """The results of a query to many brokers or topics: values and failures."""
+
+    values: Mapping[K, T]
+    """Broker or topic -> its value."""
+    failures: Mapping[K, AutothrottleError]
+    """Broker or topic -> why it has no value: Unavailable, Missing or Invalid."""

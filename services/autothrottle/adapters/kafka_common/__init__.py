@@ -1,0 +1,1 @@
+"""Code that both Kafka backends share: reading log sizes and comparing snapshots."""

@@ -1,0 +1,87 @@
+"""Compares two views of the cluster, and reports what a cycle should see at once, worded the same for both backends."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from autothrottle.core.cluster.snapshot import TopicReassignment
+
+Difference = tuple[str, bool]
+"""(what happened, in one sentence; whether bytes move unthrottled until a cycle has handled it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """One view of the cluster."""
+
+    brokers: frozenset[int] = frozenset()
+    """Ids of the registered brokers."""
+    reassignments: Mapping[str, TopicReassignment] = field(default_factory=dict)
+    """Topic -> its reassignment."""
+
+
+class SnapshotDifferences:
+    """Compares each view of the cluster with the previous ones; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: list[ClusterView] = []
+
+    def since_last_view(self, view: ClusterView, announced: Collection[str] = ()) -> list[Difference]:
+        """Return what changed since the last call, except the start of `announced` topics."""
+        known, self._known = self._known, [view]
+        if not known:
+            # A watcher that subscribed before the first view was complete would otherwise never hear of these.
+            return (
+                [(f"reassignment found: [{' '.join(sorted(view.reassignments))}]", True)] if view.reassignments else []
+            )
+        return list(dict.fromkeys(item for old in known for item in _view_differences(old, view, announced)))
+
+    def note_handed_out(self, view: ClusterView) -> None:
+        """Record a view that was handed out since the last call; the next call reports differences from it too."""
+        if self._known and view != self._known[0]:
+            self._known.append(view)
+
+
+def started_line(topics: Iterable[str]) -> str:
+    """Format the event for topics whose reassignment started."""
+    return f"reassignment started: [{' '.join(topics)}]"
+
+
+def _view_differences(old: ClusterView, new: ClusterView, announced: Collection[str]) -> Iterator[Difference]:
+    if started := sorted(new.reassignments.keys() - old.reassignments.keys() - set(announced)):
+        yield started_line(started), True
+    if ended := sorted(old.reassignments.keys() - new.reassignments.keys()):
+        yield f"reassignment ended: [{' '.join(ended)}]", False
+    for topic in sorted(new.reassignments.keys() & old.reassignments.keys()):
+        before, after = old.reassignments[topic], new.reassignments[topic]
+        if after is not before and after != before:
+            yield from _reassignment_differences(before, after)
+    if appeared := sorted(new.brokers - old.brokers):
+        yield f"brokers registered: {appeared}", False
+
+
+def _reassignment_differences(old: TopicReassignment, new: TopicReassignment) -> Iterator[Difference]:
+    """What changed in a topic's reassignment: one sentence per kind of change."""
+    before, after = _by_partition(old), _by_partition(new)
+    both = before.keys() & after.keys()
+    if after.keys() - before.keys() or any(before[p].adding != after[p].adding for p in both):
+        yield f"reassignment of {new.topic} grew", True
+    if before.keys() - after.keys():
+        yield f"partitions of {new.topic} are done", False
+    if any(before[p].leader != after[p].leader for p in both):
+        yield f"leader of {new.topic} changed", True
+    if any(before[p].isr != after[p].isr for p in both):
+        yield f"ISR of {new.topic} changed", False
+
+
+class _Partition(NamedTuple):
+    leader: int
+    isr: frozenset[int]
+    adding: tuple[int, ...]
+
+
+def _by_partition(reassignment: TopicReassignment) -> dict[int, _Partition]:
+    columns = (reassignment.leaders, map(frozenset, reassignment.isr), reassignment.adding_replicas)
+    return dict(zip(reassignment.partitions, map(_Partition, *columns), strict=True))

@@ -1,0 +1,302 @@
+"""Writes throttle configs into ZooKeeper as Kafka's own tools do, in fenced transactions.
+
+Every transaction first checks the term. A config, its change notification and our ledger entry are written together or
+not at all. A transaction stays far below ZooKeeper's limit: the server drops the connection at about 1 MB.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+
+from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
+from autothrottle.adapters.zookeeper.codec import (
+    format_change_notification,
+    format_config,
+    format_ledger_entry,
+    parse_config,
+)
+from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus
+from autothrottle.core.errors import Invalid, NotLeader, Unavailable
+
+MAX_BATCH_BYTES = 512_000
+"""Half of ZooKeeper's limit for one request."""
+
+_OPERATION_BYTES = 64
+"""Overhead of one operation on the wire, in addition to its path and data."""
+
+_ANSWER_LOST = (KazooException, KazooTimeoutError)
+"""Errors of the commit call itself. After one, it is unknown whether the transaction was carried out."""
+
+_MAX_BATCHES_IN_FLIGHT = 8
+"""Limit of batches sent but not yet answered: 4 MB in the server's queue."""
+
+_RETRY_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedWrite:
+    """A change and the operations that carry it out, at the node versions that were read."""
+
+    change: Change
+    operations: tuple[tuple[str, tuple[Any, ...]], ...]
+    """(transaction method, arguments)."""
+
+    @property
+    def size(self) -> int:
+        return sum(
+            _OPERATION_BYTES + sum(len(argument) for argument in arguments if isinstance(argument, str | bytes))
+            for _, arguments in self.operations
+        )
+
+
+class ZooKeeperConfigWriter:
+    """A `ConfigWriter` on Kafka's configs in ZooKeeper. Thread-safe."""
+
+    def __init__(self, client: KazooClient, kafka: KafkaPaths, own: OwnPaths) -> None:
+        self._client, self._kafka, self._own = client, kafka, own
+
+    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+        """Apply the changes; return one outcome per change, in the same order."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        outcomes: dict[str, Outcome] = {}
+        with translated_errors("writing throttles"):
+            self._ensure_parents(fence, changes, deadline)
+            prepared = self._prepare(changes, outcomes, deadline)
+        self._write(fence, prepared, outcomes, deadline)
+        if outcomes and all(o.reason == _NOT_TRIED for o in outcomes.values()):
+            raise Unavailable("ZooKeeper did not answer in time; no throttle was written")
+        return [outcomes[change.resource.path] for change in changes]
+
+    def _ensure_parents(self, fence: int, changes: Sequence[Change], deadline: float) -> None:
+        """Create the ledger's parent nodes, fenced by the term. Without them, a create in a transaction fails."""
+        kinds = {change.resource.type for change in changes if change.ledger is not None}
+        parents = [self._own.ledger, *(f"{self._own.ledger}/{kind.value}" for kind in kinds)]
+        for path in parents if kinds else ():
+            if self._client.exists_async(path).get(timeout=seconds_left(deadline)) is None:
+                transaction = self._client.transaction()
+                transaction.check(self._own.term, fence)
+                transaction.create(path)
+                term_check, _ = transaction.commit_async().get(timeout=seconds_left(deadline))
+                _require_term(fence, term_check)
+
+    # Reading the current values.
+
+    def _prepare(
+        self, changes: Sequence[Change], outcomes: dict[str, Outcome], deadline: float
+    ) -> list[_PreparedWrite]:
+        prepared = []
+        for change, config, ledger in self._read(changes, deadline):
+            try:
+                operations = self._operations(change, config, ledger)
+            except Invalid as error:
+                outcomes[change.resource.path] = _refused(change, str(error))
+                continue
+            if operations:
+                prepared.append(_PreparedWrite(change, tuple(operations)))
+            else:
+                outcomes[change.resource.path] = Outcome(change.resource, OutcomeStatus.UNCHANGED)
+        return prepared
+
+    def _read(self, changes: Sequence[Change], deadline: float) -> Iterator[tuple[Change, Node | None, Node | None]]:
+        """Read the config and the ledger entry of every change: (change, config node, ledger node)."""
+        paths = [
+            path
+            for change in changes
+            for path in (self._kafka.config(change.resource), self._own.ledger_entry(change.resource))
+        ]
+        nodes = iter(read_nodes(self._client, paths, deadline))
+        return zip(changes, nodes, nodes, strict=True)
+
+    def _operations(
+        self, change: Change, config: Node | None, ledger: Node | None
+    ) -> list[tuple[str, tuple[Any, ...]]]:
+        written, recorded = list(self._config_operations(change, config)), list(self._ledger_operations(change, ledger))
+        if recorded and not written and change.edits and config:
+            # We take ownership of the value as it is, so the transaction checks that it did not change.
+            written = [("check", (self._kafka.config(change.resource), config[2]))]
+        return written + recorded
+
+    def _config_operations(self, change: Change, node: Node | None) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        path = self._kafka.config(change.resource)
+        try:
+            current = parse_config(node[0] or b"") if node else {}
+        except Invalid as error:
+            raise Invalid(f"{path}: {error}") from error
+        wanted = _edited(path, current, change.edits)
+        if wanted == current:
+            return
+        if node:
+            yield "set_data", (path, format_config(wanted), node[2])
+        else:
+            yield "create", (path, format_config(wanted))
+        notification = format_change_notification(change.resource.path)
+        yield "create", (self._kafka.change_notification, notification, None, False, True)
+
+    def _ledger_operations(self, change: Change, node: Node | None) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        path = self._own.ledger_entry(change.resource)
+        wanted = format_ledger_entry(change.ledger) if change.ledger else None
+        if wanted is None and node:
+            yield "delete", (path, node[2])
+        elif wanted is not None and node is None:
+            yield "create", (path, wanted)
+        elif wanted is not None and node and node[0] != wanted:
+            yield "set_data", (path, wanted, node[2])
+
+    # Writing.
+
+    def _write(
+        self, fence: int, prepared: Sequence[_PreparedWrite], outcomes: dict[str, Outcome], deadline: float
+    ) -> None:
+        """Write in batches, several at once, because the server then syncs its disk once for all of them."""
+        in_flight: deque[tuple[list[_PreparedWrite], Any]] = deque()
+        for batch in _batches(prepared):
+            if len(in_flight) >= _MAX_BATCHES_IN_FLIGHT:
+                self._settle(fence, *in_flight.popleft(), outcomes, deadline)
+            if time.monotonic() < deadline:
+                in_flight.append((batch, self._commit(fence, batch)))
+            else:
+                outcomes.update((p.change.resource.path, _refused(p.change, _NOT_TRIED)) for p in batch)
+        while in_flight:
+            self._settle(fence, *in_flight.popleft(), outcomes, deadline)
+
+    def _settle(
+        self, fence: int, rest: list[_PreparedWrite], answer: Any, outcomes: dict[str, Outcome], deadline: float
+    ) -> None:
+        """Wait for a batch. Refuse a resource that fails, and retry the rest without it."""
+        while rest:
+            try:
+                failed, reason = self._first_failure(fence, rest, answer, deadline)
+            except _ANSWER_LOST:
+                self._read_back(rest, outcomes, deadline)
+                return
+            if failed is None:
+                for prepared in rest:
+                    resource = prepared.change.resource
+                    outcomes[resource.path] = Outcome(resource, OutcomeStatus.APPLIED)
+                return
+            outcomes[failed.change.resource.path] = _refused(failed.change, reason)
+            rest.remove(failed)
+            if time.monotonic() >= deadline:
+                outcomes.update((p.change.resource.path, _refused(p.change, _NOT_TRIED)) for p in rest)
+                return
+            answer = self._commit(fence, rest)
+
+    def _commit(self, fence: int, batch: Sequence[_PreparedWrite]) -> Any:
+        """Send one transaction; return its pending answer."""
+        transaction: TransactionRequest = self._client.transaction()
+        transaction.check(self._own.term, fence)
+        for prepared in batch:
+            for method, arguments in prepared.operations:
+                getattr(transaction, method)(*arguments)
+        return transaction.commit_async()
+
+    def _first_failure(
+        self, fence: int, batch: Sequence[_PreparedWrite], answer: Any, deadline: float
+    ) -> tuple[_PreparedWrite | None, str]:
+        """Wait for a transaction; return the change that made it fail and the reason. None: everything was written."""
+        term_check, *results = answer.get(timeout=seconds_left(deadline))
+        _require_term(fence, term_check)
+        owners = [prepared for prepared in batch for _ in prepared.operations]
+        for owner, result in zip(owners, results, strict=True):
+            if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
+                return owner, _conflict(owner.change, result)
+        return None, ""
+
+    def _read_back(self, batch: Sequence[_PreparedWrite], outcomes: dict[str, Outcome], deadline: float) -> None:
+        """After a lost answer, find out whether a batch was written, as soon as ZooKeeper answers again."""
+        outcomes.update((p.change.resource.path, _refused(p.change, _UNKNOWN)) for p in batch)
+        while time.monotonic() < deadline:
+            try:
+                outcomes.update((o.resource.path, o) for o in self._read_written(batch, deadline))
+                return
+            except _ANSWER_LOST:
+                time.sleep(_RETRY_SECONDS)
+
+    def _read_written(self, batch: Sequence[_PreparedWrite], deadline: float) -> list[Outcome]:
+        # ZooKeeper carries out a request that was under way before this sync, or never.
+        self._client.sync_async("/").get(timeout=seconds_left(deadline))
+        return [
+            Outcome(change.resource, OutcomeStatus.APPLIED)
+            if self._is_written(change, config, ledger)
+            else _refused(change, _NOT_WRITTEN)
+            for change, config, ledger in self._read([prepared.change for prepared in batch], deadline)
+        ]
+
+    def _is_written(self, change: Change, config: Node | None, ledger: Node | None) -> bool:
+        """Whether a change was carried out. The ledger is compared too: some changes edit only the ledger."""
+        try:
+            current = parse_config(config[0] or b"") if config else {}
+        except Invalid:
+            return False
+        wanted = format_ledger_entry(change.ledger) if change.ledger else None
+        found = ledger[0] if ledger else None
+        return wanted == found and all(current.get(edit.key) == edit.value for edit in change.edits)
+
+
+_NOT_TRIED = "no time was left to write it; the next cycle retries it"
+_UNKNOWN = "ZooKeeper did not answer, so it is unknown whether it was written; the next cycle reads it back"
+_NOT_WRITTEN = "the connection was lost before it was written; the next cycle retries it"
+
+
+def _require_term(fence: int, term_check: object) -> None:
+    """Raise when the transaction's check of the term failed; the whole transaction was then rolled back."""
+    if isinstance(term_check, BadVersionError | NoNodeError):
+        raise NotLeader(f"term {fence} is over; nothing more was written")
+    if isinstance(term_check, KazooException) and not isinstance(term_check, RolledBackError):
+        raise term_check
+
+
+def _edited(path: str, current: dict[str, str], edits: Sequence[Edit]) -> dict[str, str]:
+    """The config after the edits. Other keys keep their values."""
+    wanted = dict(current)
+    for edit in edits:
+        found = current.get(edit.key)
+        if found not in (edit.expected, edit.value):
+            raise Invalid(f"{path}: {edit.key} is {found!r}, but was {edit.expected!r} when the change was decided")
+        if edit.value is None:
+            wanted.pop(edit.key, None)
+        else:
+            wanted[edit.key] = edit.value
+    return wanted
+
+
+def _batches(prepared: Sequence[_PreparedWrite]) -> Iterator[list[_PreparedWrite]]:
+    batch: list[_PreparedWrite] = []
+    size = 0
+    for item in prepared:
+        if batch and size + item.size > MAX_BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += item.size
+    if batch:
+        yield batch
+
+
+def _refused(change: Change, reason: str) -> Outcome:
+    return Outcome(change.resource, OutcomeStatus.REFUSED, reason)
+
+
+def _conflict(change: Change, error: Exception) -> str:
+    if isinstance(error, BadVersionError | NodeExistsError):
+        return f"another client wrote {change.resource} at the same time; the next cycle decides again"
+    return f"ZooKeeper refused {change.resource}: {type(error).__name__} {error}".rstrip()

@@ -1,0 +1,111 @@
+"""Starts reassignments through ZooKeeper, as Kafka's old tools do, in a transaction that checks the term.
+
+Kafka accepts one list at a time in `/admin/reassign_partitions` and offers no way to cancel it there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.errors import Conflict, Invalid, NotLeader, Unavailable
+
+MAX_LIST_BYTES = 1_000_000
+"""ZooKeeper's limit for one request, less the overhead around the list."""
+
+_ANSWER_LOST = (KazooException, KazooTimeoutError)
+
+_RETRY_SECONDS = 0.05
+
+
+class ZooKeeperReassigner:
+    """A `Reassigner` on `/admin/reassign_partitions`. Thread-safe."""
+
+    def __init__(self, client: KazooClient, kafka: KafkaPaths, own: OwnPaths) -> None:
+        self._client, self._path, self._term = client, kafka.reassign_partitions, own.term
+
+    def submit_reassignments(
+        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
+    ) -> Mapping[TopicPartition, str]:
+        """Submit reassignments. Kafka refuses none here, so the result is always empty."""
+        self._create(fence, _formatted(targets), time.monotonic() + timeout.total_seconds())
+        return {}
+
+    def cancel_reassignments(
+        self, fence: int, partitions: Collection[TopicPartition], timeout: timedelta
+    ) -> Mapping[TopicPartition, str]:
+        raise Invalid(
+            "a reassignment cannot be cancelled through ZooKeeper, only through the admin API. Fix: "
+            "kafka-reassign-partitions.sh --bootstrap-server ... --cancel, or --kafka-backend admin"
+        )
+
+    def _create(self, fence: int, data: bytes, deadline: float) -> None:
+        transaction = self._client.transaction()
+        transaction.check(self._term, fence)
+        transaction.create(self._path, data)
+        try:
+            term_check, created = transaction.commit_async().get(timeout=seconds_left(deadline))
+        except _ANSWER_LOST as error:
+            self._read_back(data, deadline, error)
+            return
+        if isinstance(term_check, BadVersionError | NoNodeError):
+            raise NotLeader(f"term {fence} is over; nothing was submitted")
+        if isinstance(created, NodeExistsError):
+            self._require_same_list(data, deadline)
+        elif isinstance(created, Exception):
+            raise Unavailable(
+                f"ZooKeeper refuses to create {self._path}: {created!r}; check that zk-prefix is Kafka's chroot"
+            )
+
+    def _require_same_list(self, data: bytes, deadline: float) -> None:
+        """Accept an existing list that equals ours: a first attempt succeeded, but its answer was lost."""
+        try:
+            current = self._current(deadline)
+        except _ANSWER_LOST:
+            current = None
+        if current != data:
+            raise Conflict(
+                f"a reassignment that was started through ZooKeeper is in progress ({self._path}), and Kafka accepts "
+                "only one at a time there; wait until it is complete"
+            )
+
+    def _read_back(self, data: bytes, deadline: float, error: Exception) -> None:
+        """After a lost answer, find out whether the list was written, as soon as ZooKeeper answers again."""
+        while time.monotonic() < deadline:
+            try:
+                if self._current(deadline) == data:
+                    return
+                break  # it was never written, or Kafka has already processed it
+            except _ANSWER_LOST:
+                time.sleep(_RETRY_SECONDS)
+        raise Unavailable("lost the connection to ZooKeeper: it is unknown whether it was submitted") from error
+
+    def _current(self, deadline: float) -> bytes | None:
+        # ZooKeeper carries out a request that was under way before this sync, or never.
+        self._client.sync_async("/").get(timeout=seconds_left(deadline))
+        try:
+            data: bytes = self._client.get_async(self._path).get(timeout=seconds_left(deadline))[0]
+        except NoNodeError:
+            return None
+        return data
+
+
+def _formatted(targets: Mapping[TopicPartition, tuple[int, ...]]) -> bytes:
+    rows = [{"topic": t, "partition": p, "replicas": list(to)} for (t, p), to in targets.items()]
+    data = json.dumps({"version": 1, "partitions": rows}, separators=(",", ":")).encode()
+    if len(data) > MAX_LIST_BYTES:
+        fitting = len(rows) * MAX_LIST_BYTES // len(data)
+        raise Invalid(
+            f"{len(rows)} partitions are {len(data)} bytes, more than ZooKeeper accepts at once "
+            f"({MAX_LIST_BYTES}); submit at most about {fitting} partitions at a time"
+        )
+    return data

@@ -1,0 +1,366 @@
+"""Snapshots of a Kafka cluster in ZooKeeper mode, kept fresh by watches.
+
+A thread follows the cluster; callers share its copies and wait for its reads. `reassignments` interprets the nodes of
+topics and partitions, `throttle_configs` those of configs and the ledger. A node that cannot be parsed keeps its last
+known value and is reported as a problem.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from kazoo.client import KazooClient
+
+from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions
+from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
+from autothrottle.adapters.kafka_common.snapshot_differences import ClusterView, SnapshotDifferences, started_line
+from autothrottle.adapters.kafka_zookeeper.partial_snapshot import Offer
+from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
+from autothrottle.adapters.kafka_zookeeper.reassignments import OFFLINE, ReassignmentNodes
+from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
+from autothrottle.adapters.zookeeper.bulk import read_nodes
+from autothrottle.adapters.zookeeper.codec import StateNode, broker_id_of, parse_state
+from autothrottle.adapters.zookeeper.mirror import Key, Part, ZnodeMirror
+from autothrottle.adapters.zookeeper.parsed_nodes import ParsedNodes
+from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Unavailable
+from autothrottle.ports.kafka import SnapshotEvent, Watch
+
+log = logging.getLogger(__name__)
+
+_FOLLOW_TIMEOUT_SECONDS = 60.0
+"""Enough to read 100,000 partitions again after a lost connection."""
+
+_MANY_STATES = 10_000
+"""From this many unread states on, reading takes long enough to start a cycle early, with what is already read."""
+
+_POLL_SECONDS = 0.02
+"""Poll interval while a long read is in progress."""
+
+_RETRY_SECONDS = 0.5
+
+
+class ZooKeeperSnapshots:
+    """The cluster as ZooKeeper shows it; a `SnapshotSource`. Thread-safe."""
+
+    def __init__(
+        self,
+        client: KazooClient,
+        kafka: KafkaPaths,
+        own: OwnPaths,
+        progress: ProgressReader | None = None,
+        many_states: int = _MANY_STATES,
+        offer: Offer | None = None,
+    ) -> None:
+        """Start to follow the cluster.
+
+        Args:
+            client: connected.
+            kafka: Kafka's paths.
+            own: autothrottle's own paths.
+            progress: reads log sizes; its creator closes it. None: snapshots have no progress, because ZooKeeper does
+                not know log sizes.
+            many_states: from this many unread states on, new reassignments are announced before they are read, > 0.
+            offer: hands out snapshots with presumed states; None: one with the default waiting times.
+        """
+        self._client, self._kafka, self._own, self._progress = client, kafka, own, progress
+        self._dirty = threading.Event()
+        self._mirror = ZnodeMirror(client, self._dirty.set)
+        self._states = PartitionStates(client, kafka, self._dirty.set, self._topic_states_read)
+        self._nodes = ParsedNodes(self._mirror)
+        self._reassignments = ReassignmentNodes(kafka, self._nodes, self._states)
+        self._throttle_configs = ThrottleConfigs(kafka, own, self._mirror, self._nodes)
+        self._many_states, self._offer = many_states, offer or Offer()
+        self._no_long_read = threading.Event()
+        self._no_long_read.set()
+        self._lock = threading.RLock()
+        self._watchers = Subscriptions[SnapshotEvent]()
+        self._closed = False
+        self._assembled: set[str] = set()
+        self._watched_since: int | None = None
+        self._differences = SnapshotDifferences()
+        self._mirror.track(
+            (Part.CHILDREN, path) for path in (kafka.broker_ids, kafka.topics, *self._throttle_configs.parents)
+        )
+        self._mirror.track([(Part.DATA, kafka.reassign_partitions)])
+        self._tracked_children: dict[str, frozenset[str]] = {}
+        self._dirty.set()
+        self._growth_watch = progress.watch_growth(self._logs_grew) if progress else None
+        self._thread = threading.Thread(target=self._follow, name="zookeeper-snapshots", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following the cluster."""
+        if self._growth_watch:
+            self._growth_watch.close()
+        self._closed = True
+        self._dirty.set()
+        self._thread.join()
+        self._mirror.close()
+        self._states.close()
+
+    # The port's methods.
+
+    def fetch_snapshot(
+        self,
+        *,
+        min_version: int = 0,
+        replicas_of: Collection[int] = (),
+        partitions: Collection[TopicPartition] = (),
+        catching_up: Collection[int] = (),
+        timeout: timedelta,
+        may_presume: bool = False,
+    ) -> Snapshot:
+        deadline = time.monotonic() + timeout.total_seconds()
+        on_brokers = frozenset(replicas_of)
+        if may_presume and not partitions and (offered := self._take_offer(min_version, deadline)) is not None:
+            return replace(offered, replicas=self._reassignments.replicas_on(on_brokers))
+        with self._locked(deadline, timeout):
+            version = self._refresh(deadline, min_version)
+            self._require_kafka()
+            snapshot = self._snapshot(version, self._reassignments.reassignments)
+            found = replace(
+                snapshot,
+                replicas=self._reassignments.replicas_on(on_brokers),
+                assignments=self._assignments(partitions, deadline),
+            )
+        if self._progress and catching_up:
+            self._progress.follow_catch_ups(catching_up, found.assignments)
+        return found
+
+    def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
+        return self._watchers.add(notify)
+
+    def reassignments_so_far(
+        self, timeout: timedelta, may_presume: bool = False
+    ) -> Iterator[Collection[TopicReassignment]]:
+        """Yield the reassignments known so far, repeatedly, while a long read is in progress; otherwise nothing."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        with nullcontext() if may_presume else self._offer.awaiting_complete():
+            while not self._no_long_read.wait(_POLL_SECONDS) and time.monotonic() < deadline:
+                if may_presume and self._offer.is_open():
+                    return
+                presumed = list(self._reassignments.presumed.values()) if may_presume else []
+                yield list(self._reassignments.current.values()) + presumed
+
+    def _take_offer(self, min_version: int, deadline: float) -> Snapshot | None:
+        """A snapshot on offer, if need be after waiting for the read in progress; None: no offer, or too old."""
+        while not self._offer.is_open() and time.monotonic() < deadline:
+            if self._lock.acquire(blocking=False):
+                self._lock.release()
+                return None
+            self._offer.wait(_POLL_SECONDS)
+        return self._offer.take(min_version)
+
+    @contextmanager
+    def _locked(self, deadline: float, timeout: timedelta) -> Iterator[None]:
+        with self._offer.awaiting_complete():
+            if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                raise Unavailable(f"discovery is still reading the cluster after {timeout.total_seconds():g} s")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    # Following the cluster.
+
+    def _follow(self) -> None:
+        while not self._closed:
+            self._dirty.wait()
+            self._dirty.clear()
+            woken, connection = datetime.now(UTC), self._mirror.reconnections
+            announced: set[str] = set()
+            if self._closed:
+                return
+            try:
+                with self._lock:
+                    version = self._refresh(time.monotonic() + _FOLLOW_TIMEOUT_SECONDS, 0, announced)
+                    differences = self._differences.since_last_view(
+                        ClusterView(self._brokers(), dict(self._reassignments.current)), announced
+                    )
+                    if self._progress:
+                        # After watch events this time is exact. Changes before the first read, or during a lost
+                        # connection, may be hours old.
+                        unchanged_until = woken if self._watched_since == connection else None
+                        self._progress.follow(self._reassignments.reassignments, self._brokers(), unchanged_until)
+                    self._watched_since = connection
+            except AutothrottleError as error:
+                log.warning("the cluster cannot be read: %s", error)
+                self._retry_later()
+                continue
+            except Exception:  # a bug must not end this thread: nothing else detects new reassignments
+                log.exception("following the cluster failed unexpectedly")
+                self._retry_later()
+                continue
+            for reason, urgent in differences:
+                self._watchers.publish(SnapshotEvent(version, reason, urgent))
+
+    def _retry_later(self) -> None:
+        time.sleep(_RETRY_SECONDS)
+        self._dirty.set()
+
+    def _logs_grew(self, reason: str) -> None:
+        # Version 0: any snapshot shows it, because log growth is not read from ZooKeeper.
+        self._watchers.publish(SnapshotEvent(0, reason))
+
+    # Reading.
+
+    def _refresh(self, deadline: float, min_version: int, announced: set[str] | None = None) -> int:
+        """Read what changed; return the version. Adds to `announced` the topics whose start it announces early."""
+        with translated_errors("reading the cluster"):
+            version = self._mirror.sync(seconds_left(deadline), min_version)
+            try:
+                while self._read_changed(deadline, announced):
+                    pass
+            finally:
+                self._offer.withdraw()
+                self._no_long_read.set()
+            self._reassignments.assemble()
+            return version
+
+    def _read_changed(self, deadline: float, announced: set[str] | None) -> bool:
+        """Read what changed, partition states last, because the rest determines which are needed.
+
+        Returns whether there may be more to read.
+        """
+        read = self._mirror.read_changed(seconds_left(deadline))
+        self._absorb(read)
+        if self._states.unread >= self._many_states:
+            self._no_long_read.clear()
+            if announced is not None:
+                self._announce_early(announced)
+                if not read and self._offer_presumed(deadline):
+                    return True
+        if read:
+            return True
+        self._assembled.clear()
+        topics = self._states.read_changed(seconds_left(deadline))
+        self._reassignments.touch(topics - self._assembled)
+        return bool(topics)
+
+    def _announce_early(self, announced: set[str]) -> None:
+        """Announce new reassignments before all of them are read, so that a cycle starts with the first ones."""
+        # After a time without watches, a reassignment may have started hours ago, so nothing can be presumed.
+        if self._watched_since == self._mirror.reconnections:
+            self._reassignments.presume()
+        if started := sorted(self._reassignments.unassembled - announced):
+            announced.update(started)
+            # A snapshot of this version includes them, because the nodes of these topics have been read.
+            self._watchers.publish(SnapshotEvent(int(self._client.last_zxid), started_line(started), urgent=True))
+
+    def _offer_presumed(self, deadline: float) -> bool:
+        """Offer a snapshot while many states are unread. True: reassignments changed, so read those first."""
+        if self._offer.is_complete_awaited():
+            return False
+        version = self._mirror.sync(seconds_left(deadline))
+        if self._reassignments_are_stale():
+            return True
+        if (presumed := self._reassignments.as_presumed()) is not None:
+            reassignments, topics = presumed
+            offered = replace(self._snapshot(version, reassignments), presumed=topics)
+            self._offer.make(offered, lambda: self._closed or self._reassignments_are_stale())
+        # A controller may start reassignments for minutes; a caller that needs the complete snapshot must not wait.
+        return self._reassignments_are_stale() and not self._offer.is_complete_awaited()
+
+    def _reassignments_are_stale(self) -> bool:
+        """Whether the reassignments have changed; changed throttles alone do not count."""
+        return self._mirror.is_stale(self._kafka.topics) or self._mirror.is_stale(self._kafka.reassign_partitions)
+
+    def _topic_states_read(self, topic: str) -> None:
+        self._assembled.add(topic)
+        self._reassignments.assemble_topic(topic)
+
+    def _absorb(self, read: Collection[Key]) -> None:
+        """Pass each changed node to the object that interprets it."""
+        changed: set[str] = set()
+        for part, path in read:
+            if part is Part.CHILDREN:
+                changed |= self._absorb_children(path)
+            elif path == self._kafka.reassign_partitions or path.startswith(self._kafka.topics + "/"):
+                changed.add(path)
+            else:
+                self._throttle_configs.absorb(path)
+        self._reassignments.absorb(changed)
+
+    def _absorb_children(self, parent: str) -> set[str]:
+        """Mirror the children of a node; return removed nodes whose topics may have been reassigned."""
+        if parent == self._kafka.broker_ids:
+            return set()
+        names = frozenset(self._mirror.children(parent))
+        gone = {f"{parent}/{name}" for name in self._tracked_children.get(parent, frozenset()) - names}
+        self._tracked_children[parent] = names
+        self._mirror.track((Part.DATA, f"{parent}/{name}") for name in names)
+        self._mirror.forget((Part.DATA, path) for path in gone)
+        if parent == self._kafka.topics:
+            return gone
+        for path in gone:
+            self._throttle_configs.absorb(path)
+        return set()
+
+    # Building the snapshot.
+
+    def _require_kafka(self) -> None:
+        """Check that Kafka's nodes exist: with a wrong chroot, the cluster would look as if it had lost everything.
+
+        Raises:
+            Incomplete: they do not exist.
+        """
+        # A broker creates this node when it first starts, and it is never removed.
+        if not self._mirror.is_there(self._kafka.broker_ids):
+            raise Incomplete(
+                f"{self._kafka.broker_ids} does not exist in ZooKeeper, so Kafka is not there, or has not started yet. "
+                "Fix: check zk-prefix, Kafka's chroot, and zk-addr; Kafka without ZooKeeper needs kafka-backend admin"
+            )
+
+    def _brokers(self) -> frozenset[int]:
+        ids = (broker_id_of(name) for name in self._mirror.children(self._kafka.broker_ids))
+        return frozenset(b for b in ids if b is not None)
+
+    def _snapshot(self, version: int, reassignments: tuple[TopicReassignment, ...]) -> Snapshot:
+        unreadable = dict(self._throttle_configs.unreadable())
+        own = {problem.path for problem in unreadable.values()}
+        problems = {**self._nodes.problems, **self._states.problems}
+        return Snapshot(
+            version=version,
+            brokers=self._brokers(),
+            reassignments=reassignments,
+            throttles=dict(self._throttle_configs.throttles),
+            default_throttles=self._throttle_configs.default_throttles,
+            ledger=dict(self._throttle_configs.ledger),
+            unreadable_configs=unreadable,
+            problems=tuple(p for path, p in sorted(problems.items()) if path not in own),
+            progress=self._progress.progress if self._progress else None,
+        )
+
+    def _assignments(self, partitions: Collection[TopicPartition], deadline: float) -> dict[TopicPartition, Assignment]:
+        """Partition -> its assignment. States of partitions without reassignment are not mirrored, but read now."""
+        states = {row: self._states.of(row[0]).get(row[1]) for row in partitions if self._reassignments.has(row)}
+        paths = {row: self._kafka.state(*row) for row, state in states.items() if state is None}
+        with translated_errors("reading where partitions are"):
+            nodes = read_nodes(self._client, list(paths.values()), deadline)
+        read = {row: _state(paths[row], node[0] if node else None) for row, node in zip(paths, nodes, strict=True)}
+        return {
+            row: self._reassignments.assignment(row, read[row] if state is None else state)
+            for row, state in states.items()
+        }
+
+
+def _state(path: str, data: bytes | None) -> StateNode:
+    """Parse the leader and ISR of a state node; None: the partition is offline.
+
+    Raises:
+        Incomplete: the node cannot be parsed. A guess could leave a partition unthrottled.
+    """
+    try:
+        return parse_state(data) if data is not None else OFFLINE
+    except Invalid as error:
+        raise Incomplete(f"{path}: {error}") from error

@@ -1,0 +1,1 @@
+"""Tracing through OpenTelemetry. The type to know is `opentelemetry.OpenTelemetryTracer`."""

@@ -1,0 +1,300 @@
+"""Tracing through OpenTelemetry: the tracer, its exporter, and trace context in gRPC metadata.
+
+The import takes 0.1 s, so only `runtime.tracing` imports it, and only when tracing is on. A server creates a span only
+for a call with a trace context. Health checks, watches and operators' calls have none. The type to know is
+`OpenTelemetryTracer`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import grpc
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.environment_variables import OTEL_SPAN_EVENT_COUNT_LIMIT
+from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from autothrottle import __version__
+from autothrottle.ports.telemetry import Attribute, Origin, Span
+
+logger = logging.getLogger(__name__)
+
+SHUTDOWN_PATIENCE = timedelta(seconds=1.5)
+"""Time to export the remaining spans when the process ends; the rest is dropped."""
+
+_ABORT_PATIENCE = timedelta(seconds=0.3)
+
+_MAX_EVENTS = 10_000
+"""Events of one span; the SDK's limit of 128 would drop most changes of a large cluster."""
+
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+_LIBRARY = "opentelemetry"
+
+_T = TypeVar("_T")
+
+
+class OpenTelemetryTracer:
+    """Exports spans in batches, in a background thread (a `Tracer`).
+
+    An export failure is one warning for each outage and never an error. No caller waits for the collector.
+    """
+
+    def __init__(self, service_name: str) -> None:
+        """Read the OTEL_* environment variables; the first export connects.
+
+        Args:
+            service_name: the service name, unless the variables set one.
+
+        Raises:
+            ValueError: a variable has no usable value.
+        """
+        self._exporter = OTLPSpanExporter()
+        attributes = dict(OTELResourceDetector().detect().attributes)
+        self._provider = TracerProvider(
+            resource=Resource.create({SERVICE_NAME: service_name, **attributes}),
+            shutdown_on_exit=False,
+            span_limits=SpanLimits(max_events=None if OTEL_SPAN_EVENT_COUNT_LIMIT in os.environ else _MAX_EVENTS),
+        )
+        self._provider.add_span_processor(BatchSpanProcessor(_OutageLogger(self._exporter)))
+        self._tracer = self._provider.get_tracer("autothrottle", __version__)
+        self._unmute = _muted(logging.getLogger(_LIBRARY))
+        self.client_interceptors = (TraceSender(),)
+        self.server_interceptors = (TraceReceiver(self._tracer),)
+
+    @contextmanager
+    def span(self, name: str, origins: Sequence[Origin] = ()) -> Iterator[Span]:
+        links = [trace.Link(origin) for origin in origins if isinstance(origin, trace.SpanContext)]
+        with self._tracer.start_as_current_span(name, links=links, record_exception=False) as span:
+            yield _Span(span, self._tracer)
+
+    def origin(self) -> Origin | None:
+        context = trace.get_current_span().get_span_context()
+        return context if context.is_valid else None
+
+    def close(self) -> None:
+        """Export the remaining spans, within two seconds even if the collector hangs."""
+        flushing = threading.Thread(target=self._provider.shutdown, name="traces-shutdown", daemon=True)
+        flushing.start()
+        flushing.join(SHUTDOWN_PATIENCE.total_seconds())
+        if flushing.is_alive():
+            self._exporter.shutdown()  # Aborts the running export and all later ones.
+            flushing.join(_ABORT_PATIENCE.total_seconds())
+        if not flushing.is_alive():
+            self._unmute()
+
+
+def current_trace_id() -> str | None:
+    """Return the trace id of this thread as 32 hexadecimal digits; None: no current span."""
+    context = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else None
+
+
+class _Span:
+    """An OpenTelemetry span as a `Span`."""
+
+    def __init__(self, span: trace.Span, tracer: trace.Tracer) -> None:
+        self._span, self._tracer = span, tracer
+
+    @property
+    def recording(self) -> bool:
+        return self._span.is_recording()
+
+    @property
+    def trace_id(self) -> str:
+        return trace.format_trace_id(self._span.get_span_context().trace_id)
+
+    def describe(self, attributes: Mapping[str, Attribute]) -> None:
+        self._span.set_attributes(attributes)
+
+    def fail(self, reason: str) -> None:
+        self._span.set_status(trace.StatusCode.ERROR, reason)
+
+    def event(self, name: str, attributes: Mapping[str, Attribute]) -> None:
+        self._span.add_event(name, attributes)
+
+    def child(self, name: str, attributes: Mapping[str, Attribute]) -> None:
+        start = self._span.start_time if isinstance(self._span, ReadableSpan) else None
+        context = trace.set_span_in_context(self._span)
+        self._tracer.start_span(name, context, attributes=attributes, start_time=start).end()
+
+
+class _OutageLogger(SpanExporter):
+    """Logs when exports start to fail and when they succeed again; the library would log every attempt."""
+
+    def __init__(self, exporter: OTLPSpanExporter) -> None:
+        self._exporter = exporter
+        self._failing = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        try:
+            result, why = self._exporter.export(spans), "the collector does not answer or refuses them"
+        except Exception as error:  # A faulty collector must cost nothing but traces.
+            result, why = SpanExportResult.FAILURE, f"{type(error).__name__}: {error}"
+        failed = result is not SpanExportResult.SUCCESS
+        if failed and not self._failing:
+            logger.warning(
+                "Traces cannot be exported and spans are lost (%s). "
+                "Fix: check OTEL_EXPORTER_OTLP_ENDPOINT and the collector, or set OTEL_TRACES_EXPORTER=none.",
+                why,
+            )
+        elif self._failing and not failed:
+            logger.info("Traces are exported again")
+        self._failing = failed
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
+
+
+def _muted(library: logging.Logger) -> Callable[[], None]:
+    """Silence a library's log; return a function that restores it."""
+    propagate, silence = library.propagate, logging.NullHandler()
+    library.propagate = False
+    library.addHandler(silence)
+
+    def unmute() -> None:
+        library.propagate = propagate
+        library.removeHandler(silence)
+
+    return unmute
+
+
+# Trace context in gRPC metadata.
+
+
+@dataclass(frozen=True, slots=True)
+class _CallDetails(grpc.ClientCallDetails):
+    """Call details with additional metadata."""
+
+    method: str
+    timeout: float | None
+    metadata: tuple[tuple[str, str | bytes], ...] | None
+    credentials: grpc.CallCredentials | None
+    wait_for_ready: bool | None
+    compression: grpc.Compression | None
+
+
+class TraceSender(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+    """Adds the trace context of the calling thread to calls (W3C `traceparent`); without one, calls are unchanged."""
+
+    def intercept_unary_unary(
+        self, continuation: Callable[..., _T], client_call_details: grpc.ClientCallDetails, request: Any
+    ) -> _T:
+        return continuation(_with_trace(client_call_details), request)
+
+    def intercept_unary_stream(
+        self, continuation: Callable[..., _T], client_call_details: grpc.ClientCallDetails, request: Any
+    ) -> _T:
+        return continuation(_with_trace(client_call_details), request)
+
+
+def _with_trace(details: grpc.ClientCallDetails) -> grpc.ClientCallDetails:
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier)
+    if not carrier:
+        return details
+    return _CallDetails(
+        method=details.method,
+        timeout=details.timeout,
+        metadata=(*(details.metadata or ()), *carrier.items()),
+        credentials=details.credentials,
+        wait_for_ready=details.wait_for_ready,
+        compression=details.compression,
+    )
+
+
+class TraceReceiver(grpc.ServerInterceptor):
+    """Runs each call with a trace context inside a span of that trace, in the thread that answers."""
+
+    def __init__(self, tracer: trace.Tracer) -> None:
+        self._tracer = tracer
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        found = continuation(handler_call_details)
+        metadata = handler_call_details.invocation_metadata
+        caller = _PROPAGATOR.extract({key: value for key, value in metadata if isinstance(value, str)}, Context())
+        if found is None or not trace.get_current_span(caller).get_span_context().is_valid:
+            return found
+        return _TracedCall(self._tracer, caller, handler_call_details.method).wrapped(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _TracedCall:
+    """One call and its trace context."""
+
+    tracer: trace.Tracer
+    caller: Context
+    method: str
+    """For example `/autothrottle.v1.DiscoveryService/GetSnapshot`."""
+
+    def wrapped(self, found: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
+        """Wrap the method's function in a span; our services have no client streaming."""
+        codecs = (found.request_deserializer, found.response_serializer)
+        if found.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(self._unary(found.unary_unary), *codecs)
+        if found.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(self._stream(found.unary_stream), *codecs)
+        return found
+
+    def _unary(self, behavior: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(request: Any, context: grpc.ServicerContext) -> Any:
+            with self._span(context) as span, _current(span):
+                return behavior(request, context)
+
+        return answer
+
+    def _stream(self, behavior: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+        # The span is current only while this thread computes: another thread may close an abandoned stream.
+        def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            with self._span(context) as span, closing(behavior(request, context)) as answers:
+                while True:
+                    with _current(span):
+                        following = next(answers, None)
+                    if following is None:
+                        return
+                    yield following
+
+        return answer
+
+    @contextmanager
+    def _span(self, context: grpc.ServicerContext) -> Iterator[trace.Span]:
+        _, service, name = self.method.split("/")
+        attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
+        span = self.tracer.start_span(self.method[1:], self.caller, trace.SpanKind.SERVER, attributes)
+        try:
+            yield span
+        except Exception:
+            code = context.code()  # type: ignore[attr-defined]
+            span.set_status(trace.StatusCode.ERROR, _details(context) or getattr(code, "name", None))
+            raise
+        finally:
+            span.end()
+
+
+def _current(span: trace.Span) -> Any:
+    return trace.use_span(span, record_exception=False, set_status_on_exception=False)
+
+
+def _details(context: grpc.ServicerContext) -> str:
+    details = context.details()  # type: ignore[attr-defined]
+    return details.decode(errors="replace") if isinstance(details, bytes) else details or ""

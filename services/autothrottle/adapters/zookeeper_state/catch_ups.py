@@ -1,0 +1,142 @@
+"""Brokers that catch up under a throttle: one node in ZooKeeper for all of them, changed by compare-and-set."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
+from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
+from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.core.control.catch_up import CatchUp
+from autothrottle.core.errors import Invalid, NotLeader, Unavailable
+from autothrottle.ports.kafka import Watch
+
+_ATTEMPTS = 20
+
+
+class ZooKeeperCatchUps:
+    """A `CatchUpStore`. Thread-safe."""
+
+    def __init__(self, client: KazooClient, own: OwnPaths, timeout: timedelta = timedelta(seconds=5)) -> None:
+        self._client, self._own = client, own
+        self._path = own.catch_ups
+        self._timeout = timeout.total_seconds()
+        self._lock = threading.Lock()
+        self._notifier = ChangeNotifier("catch-ups", self._refresh)
+        self._published: tuple[bytes | None, int] = (None, 0)
+        self._mirror = ZnodeMirror(client, self._notifier.fire)
+        self._mirror.track([(Part.DATA, self._path)])
+
+    def close(self) -> None:
+        """Stop following the node."""
+        self._notifier.close()
+        self._mirror.close()
+
+    def read_catch_ups(self) -> Mapping[int, CatchUp]:
+        with self._lock, translated_errors("reading the catch-ups"):
+            self._mirror.sync(self._timeout)
+            self._read_changed()
+            data = self._mirror.data(self._path)
+        return {} if data is None else parse_catch_ups(data, self._path)
+
+    def start_catch_up(self, wanted: CatchUp) -> None:
+        """Add a catch-up, or replace the broker's current one."""
+        self._edit(lambda current: {**current, wanted.broker_id: wanted})
+
+    def remove_catch_up(self, broker_id: int) -> bool:
+        """Remove a broker's catch-up; return whether there was one."""
+        return self._edit(lambda current: {b: one for b, one in current.items() if b != broker_id})
+
+    def purge_catch_up(self, fence: int, ended: CatchUp) -> bool:
+        """Remove this catch-up, fenced by the term. A later catch-up of the same broker stays."""
+        return self._edit(lambda current: {b: one for b, one in current.items() if one != ended}, fence)
+
+    def watch_catch_ups(self, notify: Callable[[], None]) -> Watch:
+        return self._notifier.watch(notify)
+
+    def _edit(self, change: Callable[[Mapping[int, CatchUp]], Mapping[int, CatchUp]], fence: int | None = None) -> bool:
+        """Apply a change to the current value and retry after a concurrent change; return whether anything changed."""
+        with translated_errors("changing the catch-ups"):
+            for _ in range(_ATTEMPTS):
+                current, version = self._current()
+                wanted = change(current)
+                if wanted == current:
+                    return False
+                if self._write(format_catch_ups(wanted), version, fence):
+                    return True
+        raise Unavailable(
+            f"other clients changed the catch-ups during {_ATTEMPTS} attempts; nothing was written, try again"
+        )
+
+    def _current(self) -> tuple[Mapping[int, CatchUp], int | None]:
+        try:
+            data, stat = self._client.get_async(self._path).get(timeout=self._timeout)
+        except NoNodeError:
+            return {}, None
+        return parse_catch_ups(data, self._path), stat.version
+
+    def _write(self, data: bytes, version: int | None, fence: int | None) -> bool:
+        """Write if the node still has this version and the term continues; return whether it was written."""
+        if version is None:
+            self._client.ensure_path(self._own.root)
+        change = self._client.transaction()
+        if fence is not None:
+            change.check(self._own.term, fence)
+        if version is None:
+            change.create(self._path, data)
+        else:
+            change.set_data(self._path, data, version)
+        results = change.commit_async().get(timeout=self._timeout)
+        if fence is not None and isinstance(results[0], BadVersionError | NoNodeError):
+            raise NotLeader(f"term {fence} is over: nothing was written")
+        if isinstance(results[-1], BadVersionError | NoNodeError | NodeExistsError):
+            return False
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return True
+
+    def _refresh(self) -> bool:
+        with self._lock, translated_errors("reading the catch-ups"):
+            self._read_changed()
+            current = self._mirror.data(self._path), self._mirror.written_by(self._path)
+        published, self._published = self._published, current
+        return current != published
+
+    def _read_changed(self) -> None:
+        while self._mirror.read_changed(self._timeout):
+            pass
+
+
+def parse_catch_ups(data: bytes, path: str) -> dict[int, CatchUp]:
+    """Parse the node: broker id -> its catch-up.
+
+    Raises:
+        Invalid: the text cannot be parsed.
+    """
+    try:
+        found = {}
+        for text, value in json.loads(data)["brokers"].items():
+            time = value["time"]
+            found[int(text)] = CatchUp(
+                int(text), str(value["author"]), None if time is None else datetime.fromisoformat(time).astimezone(UTC)
+            )
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
+        raise Invalid(f"{path} cannot be parsed; delete the node, then start the catch-ups again") from None
+    return found
+
+
+def format_catch_ups(catch_ups: Mapping[int, CatchUp]) -> bytes:
+    """Format catch-ups (broker id -> catch-up) as the node's text."""
+    brokers = {
+        str(b): {"author": one.author, "time": None if one.time is None else one.time.isoformat()}
+        for b, one in sorted(catch_ups.items())
+    }
+    return json.dumps({"version": 1, "brokers": brokers}, separators=(",", ":")).encode()

@@ -1,0 +1,173 @@
+"""Registers each running autothrottle process as an ephemeral node, which disappears with its session.
+
+The node's data is JSON: `service`, `roles`, `version`, `address`, `host`, `pid`, `start_time` (RFC 3339, UTC).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import uuid
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.core.errors import Invalid
+from autothrottle.core.members import Member, ordered
+
+log = logging.getLogger(__name__)
+
+_LEAVE_SECONDS = 1.0
+"""How long `leave` waits at most for ZooKeeper to answer."""
+
+
+class ZooKeeperMembership:
+    """Registers one process; a `Membership`.
+
+    The client need not be connected yet. kazoo's listener only wakes our own thread, which checks that our node exists
+    and belongs to the current session. The listener must not call ZooKeeper itself: it would wait for itself.
+    """
+
+    def __init__(self, client: KazooClient, own: OwnPaths, session_timeout: timedelta) -> None:
+        self._client, self._own = client, own
+        self._silence_limit = session_timeout.total_seconds() * 2 / 3
+        self._heartbeat_seconds = session_timeout.total_seconds() / 3
+        self._path, self._data = "", b""
+        self._leaving = threading.Event()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._last_registered = 0.0
+        self._outage_logged = False
+
+    def join(self, member: Member) -> None:
+        """Start to register this process in a background thread."""
+        self._path, self._data = f"{self._own.members}/{member.service}-{uuid.uuid4().hex}", format_member(member)
+        self._last_registered = time.monotonic()
+        self._thread = threading.Thread(target=self._keep_registered, name="membership", daemon=True)
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Delete this process's node once ZooKeeper answers; otherwise the node disappears with the session."""
+        self._leaving.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_LEAVE_SECONDS)
+
+    def members(self, timeout: timedelta) -> tuple[Member, ...]:
+        """Return all registered processes; a node that cannot be parsed is omitted."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        found = []
+        with translated_errors("reading the members"):
+            try:
+                names = self._client.get_children_async(self._own.members).get(timeout=timeout.total_seconds())
+            except NoNodeError:
+                return ()
+            for node in [self._client.get_async(f"{self._own.members}/{name}") for name in names]:
+                with suppress(NoNodeError, Invalid):  # the process left since its name was read
+                    found.append(parse_member(node.get(timeout=max(0.001, deadline - time.monotonic()))[0]))
+        return ordered(found)
+
+    # Keeping the registration.
+
+    def _keep_registered(self) -> None:
+        self._client.add_listener(self._wake_up)
+        while True:
+            self._wake.clear()
+            if self._leaving.is_set():
+                break
+            self._check_registration()
+            self._wake.wait(self._heartbeat_seconds)
+        self._client.remove_listener(self._wake_up)
+        self._withdraw()
+
+    def _wake_up(self, _state: object) -> None:
+        """Wake the thread: the connection or the session changed."""
+        self._wake.set()
+
+    def _check_registration(self) -> None:
+        """Make sure that we are registered; log once when that fails, and once when it works again."""
+        try:
+            listed = self._client.connected and self._register()
+        except (KazooException, KazooTimeoutError):
+            listed = False
+        if listed:
+            self._registered()
+        elif not self._outage_logged and time.monotonic() - self._last_registered > self._silence_limit:
+            self._outage_logged = True
+            servers = ",".join(f"{host}:{port}" for host, port in self._client.hosts)
+            log.warning("ZooKeeper (%s) does not answer: this process is not registered as a member", servers)
+
+    def _registered(self) -> None:
+        self._last_registered = time.monotonic()
+        if self._outage_logged:
+            self._outage_logged = False
+            log.info("this process is registered as a member again")
+
+    def _register(self) -> bool:
+        """Make sure that our node exists and belongs to the current session; return whether it does."""
+        stat = self._answer(self._client.exists_async(self._path))
+        session = self._client.client_id  # (id, password); None between a lost session and the next one
+        if session is None:
+            return False
+        if stat is not None and stat.ephemeralOwner == session[0]:
+            return True
+        if stat is not None:  # it belongs to an earlier session and may disappear at any moment
+            with suppress(NoNodeError):
+                self._answer(self._client.delete_async(self._path))
+        with suppress(NodeExistsError):  # an earlier call created it, but its answer was late
+            self._answer(self._client.create_async(self._path, self._data, ephemeral=True, makepath=True))
+        return True
+
+    def _withdraw(self) -> None:
+        if self._client.connected:
+            with suppress(KazooException, KazooTimeoutError):
+                self._client.delete_async(self._path).get(timeout=_LEAVE_SECONDS)
+
+    def _answer(self, result: Any) -> Any:
+        return result.get(timeout=self._silence_limit)
+
+
+def format_member(member: Member) -> bytes:
+    """Format a member as the node's text."""
+    content = {
+        "service": member.service,
+        "roles": list(member.roles),
+        "version": member.version,
+        "address": member.address,
+        "host": member.host,
+        "pid": member.pid,
+        "start_time": member.started.isoformat(),
+    }
+    return json.dumps(content).encode()
+
+
+def parse_member(data: bytes) -> Member:
+    """Parse a member. Unknown fields are ignored; a later version may have written them.
+
+    Raises:
+        Invalid: the node does not describe a member.
+    """
+    try:
+        content = json.loads(data)
+        started = datetime.fromisoformat(content["start_time"])
+        if started.tzinfo is None:
+            raise ValueError("start_time has no zone")
+        return Member(
+            service=str(content["service"]),
+            roles=tuple(map(str, content["roles"])),
+            version=str(content["version"]),
+            address=str(content["address"]),
+            host=str(content["host"]),
+            pid=int(content["pid"]),
+            started=started.astimezone(UTC),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+        raise Invalid(f"{data[:60]!r} does not describe a member: {type(error).__name__} {error}") from error

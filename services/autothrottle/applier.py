@@ -1,0 +1,51 @@
+"""Applier service: carries out config changes and reassignments for the leading planner. It decides nothing."""
+
+from __future__ import annotations
+
+import logging
+
+import grpc
+
+from autothrottle.core.errors import Invalid
+from autothrottle.ports.kafka import ConfigWriter, Reassigner
+from autothrottle.runtime.server import time_left
+from autothrottle.v1 import applier_pb2, applier_pb2_grpc
+from autothrottle.wire.applier import change_from_message, outcome_to_message
+from autothrottle.wire.common import partitions_from_messages, refusals_to_messages, targets_from_messages
+
+log = logging.getLogger(__name__)
+
+
+class ApplierServicer(applier_pb2_grpc.ApplierServiceServicer):
+    def __init__(self, writer: ConfigWriter, reassigner: Reassigner) -> None:
+        self._writer, self._reassigner = writer, reassigner
+
+    def Apply(self, request: applier_pb2.ApplyRequest, context: grpc.ServicerContext) -> applier_pb2.ApplyResponse:
+        _require_fence(request.fence)
+        changes = [change_from_message(change) for change in request.changes]
+        outcomes = self._writer.apply(request.fence, changes, time_left(context))
+        log.debug("term %d: %d changes", request.fence, len(changes))
+        return applier_pb2.ApplyResponse(outcomes=[outcome_to_message(outcome) for outcome in outcomes])
+
+    def SubmitReassignments(
+        self, request: applier_pb2.SubmitReassignmentsRequest, context: grpc.ServicerContext
+    ) -> applier_pb2.SubmitReassignmentsResponse:
+        _require_fence(request.fence)
+        targets = targets_from_messages(request.partitions)
+        refused = self._reassigner.submit_reassignments(request.fence, targets, time_left(context))
+        log.info("Term %d: reassignments of %d partitions submitted", request.fence, len(targets) - len(refused))
+        return applier_pb2.SubmitReassignmentsResponse(refused=refusals_to_messages(refused))
+
+    def CancelReassignments(
+        self, request: applier_pb2.CancelReassignmentsRequest, context: grpc.ServicerContext
+    ) -> applier_pb2.CancelReassignmentsResponse:
+        _require_fence(request.fence)
+        rows = partitions_from_messages(request.partitions)
+        refused = self._reassigner.cancel_reassignments(request.fence, rows, time_left(context))
+        log.info("Term %d: reassignments of %d partitions cancelled", request.fence, len(rows) - len(refused))
+        return applier_pb2.CancelReassignmentsResponse(refused=refusals_to_messages(refused))
+
+
+def _require_fence(fence: int) -> None:
+    if fence <= 0:
+        raise Invalid(f"fence {fence} is not > 0; pass the fence of the deciding term")

@@ -1,0 +1,163 @@
+"""The dynamic configs of Kafka that hold replication throttles.
+
+This module defines config resources, the four throttle keys and the grammar of replica lists. `plan` decides their
+desired values, and `changes` the edits that lead there. The type to know is `ConfigResource`.
+
+Source: KIP-73.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from autothrottle.core.errors import Invalid
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+
+RATE_KEYS = (LEADER_RATE, FOLLOWER_RATE)
+REPLICAS_KEYS = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+THROTTLE_KEYS = frozenset(RATE_KEYS + REPLICAS_KEYS)
+
+WILDCARD = "*"
+"""The list entry that covers every replica of the topic."""
+
+MAX_VALUE_BYTES = 32_767
+"""The longest config value that Kafka's admin clients can describe or alter."""
+
+
+class ReplicaRole(Enum):
+    """The side of replication that a broker is on."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+    @property
+    def rate_key(self) -> str:
+        """The broker config that limits this role, bytes/s."""
+        return LEADER_RATE if self is ReplicaRole.LEADER else FOLLOWER_RATE
+
+    @property
+    def replicas_key(self) -> str:
+        """The topic config that lists the replicas to which this role's rate applies."""
+        return LEADER_REPLICAS if self is ReplicaRole.LEADER else FOLLOWER_REPLICAS
+
+
+class ResourceType(Enum):
+    """The kinds of config resource that hold throttles."""
+
+    BROKER = "brokers"
+    TOPIC = "topics"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ConfigResource:
+    """The dynamic config of one broker or topic, identified by what Kafka calls the entity path."""
+
+    path: str
+    """`brokers/<id>` or `topics/<name>`, as under `/config` and in change notifications."""
+
+    @staticmethod
+    def broker(broker_id: int) -> ConfigResource:
+        return ConfigResource(f"brokers/{broker_id}")
+
+    @staticmethod
+    def topic(name: str) -> ConfigResource:
+        return ConfigResource(f"topics/{name}")
+
+    @property
+    def type(self) -> ResourceType:
+        return ResourceType(self.path.partition("/")[0])
+
+    @property
+    def name(self) -> str:
+        """The broker id as text, or the topic name."""
+        return self.path.partition("/")[2]
+
+    @property
+    def broker_id(self) -> int:
+        """The broker id; valid only for a broker's config."""
+        return int(self.name)
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """Sort key: brokers by id, then topics by name."""
+        if self.type is ResourceType.BROKER:
+            return 0, self.broker_id, ""
+        return 1, 0, self.name
+
+    def __str__(self) -> str:
+        return self.path
+
+
+ReplicaEntry = tuple[int, int]
+"""One entry of a replica list: (partition, broker id)."""
+
+_ENTRY = re.compile(r"[0-9]+:[0-9]+")
+_ENTRIES = re.compile(r"(?:[0-9]++:[0-9]++,)*+[0-9]++:[0-9]++")
+"""A list as `format_replicas` writes it, in any order. The possessive quantifiers prevent backtracking."""
+_RATE = re.compile(r"[+-]?[0-9]+")
+
+
+def parse_replicas(value: str) -> frozenset[str]:
+    """Return the entries of a replica list; "" is the empty list, and empty entries are ignored.
+
+    >>> sorted(parse_replicas("0:1001, 1:1002,"))
+    ['0:1001', '1:1002']
+
+    Raises:
+        Invalid: an entry is not `partition:broker`, and the list is not `*` alone.
+    """
+    if _ENTRIES.fullmatch(value):
+        return frozenset(value.split(","))
+    entries = frozenset(entry.strip() for entry in value.split(",")) - {""}
+    if entries != {WILDCARD}:
+        for entry in entries:
+            if not _ENTRY.fullmatch(entry):
+                raise Invalid(f"replica list entry {entry!r} is not `partition:broker`; `*` stands alone")
+    return entries
+
+
+def format_replicas(entries: Iterable[str]) -> str:
+    """Return a replica list in Kafka's text form, ordered by partition and broker.
+
+    >>> format_replicas({"10:1001", "2:1001", "2:1000"})
+    '2:1000,2:1001,10:1001'
+    """
+    return ",".join(sorted(entries, key=_entry_order))
+
+
+def _entry_order(entry: str) -> ReplicaEntry:
+    if entry == WILDCARD:
+        return (-1, -1)
+    partition, _, broker_id = entry.partition(":")
+    return int(partition), int(broker_id)
+
+
+def parse_rate(value: str) -> int:
+    """Return a rate in bytes/s.
+
+    Raises:
+        Invalid: the value is not an integer.
+    """
+    if not _RATE.fullmatch(value.strip()):
+        raise Invalid(f"rate {value!r} is not an integer number of bytes/s")
+    return int(value)
+
+
+def limiting_rate(value: str) -> int | None:
+    """Return the limit that a config value sets, bytes/s; None: no limit, since Kafka ignores negative values.
+
+    >>> limiting_rate("5"), limiting_rate("-1"), limiting_rate("")
+    (5, None, None)
+    """
+    try:
+        rate = parse_rate(value)
+    except Invalid:
+        return None
+    return rate if rate >= 0 else None

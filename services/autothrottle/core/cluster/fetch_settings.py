@@ -1,0 +1,76 @@
+"""How much data a follower fetches at once, and whether its throttle can hold.
+
+Source: KIP-73 (question 5), KIP-74; the defaults are Kafka's, 0.10.1 to 4.x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autothrottle.core.units import BytesPerSecond
+
+DEFAULT_RESPONSE_BYTES = 10_485_760
+DEFAULT_WINDOW_SECONDS = 11
+DEFAULT_MIN_IN_SYNC_REPLICAS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """The fetch and quota settings of one broker."""
+
+    response_max_bytes: int = DEFAULT_RESPONSE_BYTES
+    """`replica.fetch.response.max.bytes`, bytes, > 0."""
+    window_seconds: int = DEFAULT_WINDOW_SECONDS
+    """`replication.quota.window.num` x `replication.quota.window.size.seconds`, seconds, > 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """The settings that limit how replicas are fetched, all read at one time."""
+
+    brokers: Mapping[int, FetchSettings] = field(default_factory=dict)
+    """Broker id -> its settings; absent: the broker did not report them."""
+    min_in_sync_replicas: Mapping[str, int] = field(default_factory=dict)
+    """Topic -> its `min.insync.replicas`; absent: unknown."""
+
+    def of(self, broker_id: int) -> FetchSettings:
+        """Return the settings of a broker; Kafka's defaults if the broker did not report them."""
+        return self.brokers.get(broker_id, FetchSettings())
+
+    def least_in_sync(self, topic: str) -> int:
+        """Return the topic's `min.insync.replicas`; Kafka's default if it is unknown."""
+        return self.min_in_sync_replicas.get(topic, DEFAULT_MIN_IN_SYNC_REPLICAS)
+
+
+def fill_seconds(response_max_bytes: int, leaders: int, leader_quota: BytesPerSecond, network: BytesPerSecond) -> float:
+    """Return how long a follower's first fetch responses take, one from each leader, in seconds.
+
+    `#brokers x replica.fetch.response.max.bytes / min(QuotaLeader x #brokers, NetworkSpeed)`. KIP-73 requires this to
+    be shorter than the quota window; otherwise the first responses exceed the quota before it can act.
+
+    Args:
+        response_max_bytes: size of one response, > 0.
+        leaders: number of brokers that send to the follower, > 0.
+        leader_quota: leader throttle of each of them, bytes/s, > 0.
+        network: capacity of the follower's link, bytes/s, > 0.
+
+    KIP-73's example: 500 nodes with a quota of 1 MB/s each and 10 MB responses fill a GbE link for 50 s.
+
+    >>> fill_seconds(10_000_000, leaders=500, leader_quota=1_000_000, network=100_000_000)
+    50.0
+    """
+    return leaders * response_max_bytes / min(leader_quota * leaders, network)
+
+
+def largest_response(leaders: int, leader_quota: BytesPerSecond, network: BytesPerSecond, window_seconds: float) -> int:
+    """Return the largest `replica.fetch.response.max.bytes` with which the quota holds, bytes.
+
+    KIP-73's examples: 5 and 500 nodes on GbE, with a leader quota of 1 MB/s and a window of 10 s.
+
+    >>> largest_response(leaders=5, leader_quota=1_000_000, network=100_000_000, window_seconds=10)
+    10000000
+    >>> largest_response(leaders=500, leader_quota=1_000_000, network=100_000_000, window_seconds=10)
+    2000000
+    """
+    return int(window_seconds * min(leader_quota * leaders, network) / leaders)

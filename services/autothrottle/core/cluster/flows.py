@@ -1,0 +1,130 @@
+"""The replication traffic between two brokers, and its progress.
+
+This module defines only the values; `progress` computes them from log sizes. The types to know are `Flow` and
+`Progress`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.log_growth import LogGrowth
+
+LinkSide = tuple[int, ReplicaRole]
+"""One direction of one broker's link: (broker id, role); a leader sends, a follower receives."""
+
+
+class Flow(NamedTuple):
+    """The replication traffic from one leader to one follower; a tuple, because a cycle looks up 100,000 of them."""
+
+    leader: int
+    follower: int
+
+    @property
+    def sides(self) -> tuple[LinkSide, LinkSide]:
+        """The leader's outbound and the follower's inbound link side."""
+        return (self.leader, ReplicaRole.LEADER), (self.follower, ReplicaRole.FOLLOWER)
+
+
+def link_sides_of(flows: Collection[Flow]) -> frozenset[LinkSide]:
+    """Return the link sides that the flows use.
+
+    It collects broker ids first, because a cycle without progress counts calls it with 100,000 flows.
+    """
+    leaders, followers = {leader for leader, _ in flows}, {follower for _, follower in flows}
+    return frozenset((b, ReplicaRole.LEADER) for b in leaders) | {(b, ReplicaRole.FOLLOWER) for b in followers}
+
+
+class CopiedMark(NamedTuple):
+    """The bytes of a flow copied up to an earlier time."""
+
+    at: datetime
+    """UTC."""
+    bytes_copied: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowProgress:
+    """The progress of one flow: cumulative counts, and the bytes left."""
+
+    bytes_copied: int
+    """Bytes in the follower's logs, including those that were there when counting began.
+
+    Subtract only counts with the same `since`: each discovery process counts on its own, and anew after a restart.
+    """
+    bytes_produced: int
+    """Bytes that the leader's logs of these partitions grew by since counting began; they must be copied, too."""
+    bytes_left: int
+    """Bytes by which the leader's logs exceed the follower's, >= 0."""
+    at: datetime
+    """When the follower reported its log sizes, UTC."""
+    since: datetime
+    """When counting of this flow began, UTC."""
+    recent: tuple[CopiedMark, ...] = ()
+    """The counts of the last minutes, ascending, densest in the last seconds. If the first mark is 0, nothing was
+    copied before it, at any time."""
+
+    @property
+    def copied_per_second(self) -> int | None:
+        """Bytes/s copied over the last minutes; None: there was only one sample."""
+        first = self.recent[0] if self.recent else None
+        return _per_second(self.bytes_copied - first.bytes_copied, self.at - first.at) if first else None
+
+    @property
+    def produced_per_second(self) -> int | None:
+        """Produce rate of its partitions, bytes/s, mean since counting began; None: there was only one sample."""
+        return _per_second(self.bytes_produced, self.at - self.since)
+
+
+def _per_second(count: int, span: timedelta) -> int | None:
+    return round(count / span.total_seconds()) if span > timedelta(0) else None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProgress:
+    """The progress of one topic, summed over all its followers."""
+
+    bytes_copied: int
+    """Bytes copied since the reassignment was first seen, including bytes that were there then; only grows."""
+    bytes_left: int
+    """Bytes still to copy, >= 0."""
+    eta: datetime | None = None
+    """When the last byte is copied at the rate of the last minutes, UTC; None: unknown or stalled."""
+    eta_low: datetime | None = None
+    """Earliest end that the rates of the last minutes allow, UTC; None: unknown."""
+    eta_high: datetime | None = None
+    """Latest end that the rates of the last minutes allow, UTC; None: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of all reassignments, from one sample of log sizes."""
+
+    flows: Mapping[Flow, FlowProgress] = field(default_factory=dict)
+    """Flow -> its progress; absent: unknown. Finished flows stay for some minutes, with nothing left."""
+    topics: Mapping[str, TopicProgress] = field(default_factory=dict)
+    """Topic in reassignment at the time of the sample -> its progress; absent: one of its flows is unknown."""
+    at: datetime | None = None
+    """When the sample was complete, UTC; None: no sample yet."""
+    eta: datetime | None = None
+    """When the last byte is copied at the rate of the last minutes, UTC; None: unknown, or a flow is stalled."""
+    eta_low: datetime | None = None
+    """Earliest end that the rates of the last minutes allow, UTC; None: unknown."""
+    eta_high: datetime | None = None
+    """Latest end that the rates of the last minutes allow, UTC; None: unknown."""
+    growth: Mapping[int, LogGrowth] = field(default_factory=dict)
+    """Broker id -> growth of its logs, for brokers that take part or did recently; absent: not read."""
+
+    @property
+    def bytes_copied(self) -> int:
+        """Sum over all topics in `topics`."""
+        return sum(topic.bytes_copied for topic in self.topics.values())
+
+    @property
+    def bytes_left(self) -> int:
+        """Sum over all flows in `flows`."""
+        return sum(flow.bytes_left for flow in self.flows.values())

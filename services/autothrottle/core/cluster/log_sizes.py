@@ -1,0 +1,36 @@
+"""The sizes of partition logs, as the brokers report them. The type to know is `LogSizes`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from autothrottle.core.cluster.snapshot import TopicPartition
+
+REMEMBERED = timedelta(minutes=8)
+"""How long the earlier counts of a flow are kept: a metric may be 2 minutes late, cover 2, and be used for 2 more."""
+
+SET_BACK = timedelta(seconds=1)
+"""A sample older than the last one by more than this means that the clock was set back. Counts with times in the
+future would block all counting until then, so they are discarded."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLogSizes:
+    """The sizes of the logs on one broker at one time."""
+
+    at: datetime
+    """When the broker reported them, UTC."""
+    sizes: Mapping[TopicPartition, int]
+    """(topic, partition) -> size of the log, bytes; absent: the broker has no replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSizes:
+    """One sample of log sizes."""
+
+    brokers: Mapping[int, BrokerLogSizes] = field(default_factory=dict)
+    """Broker id -> its logs; absent: the broker was not queried, or see `problems`."""
+    problems: Mapping[int, str] = field(default_factory=dict)
+    """Broker id -> why it did not answer, in one sentence."""

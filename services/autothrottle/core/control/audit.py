@@ -1,0 +1,66 @@
+"""The audit trail: every change of an override or of the pause. The type to know is `AuditRecord`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from autothrottle.core.control.overrides import Override
+from autothrottle.core.control.pause import Pause
+from autothrottle.core.errors import Invalid
+
+MAX_AUDIT_RECORDS = 1_000
+"""Number of records kept, the newest ones."""
+
+DEFAULT_AUDIT_RECORDS = 100
+"""Number of records returned if the caller gives no limit."""
+
+MAX_WHO = 1_000
+"""Longest `who`, in characters; a caller names itself, so its name needs a bound."""
+
+
+class AuditAction(StrEnum):
+    """The action on an override or on the pause."""
+
+    SET = "set"
+    REMOVE = "remove"
+    """Removed by an operator."""
+    PURGE = "purge"
+    """Removed by the leading planner."""
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One change of one override or of the pause, written in the same transaction as the change."""
+
+    number: int
+    """Sequence number; a later change has a larger number."""
+    time: datetime
+    """UTC, by the store's clock."""
+    who: str
+    """The caller, if known."""
+    action: AuditAction
+    broker_id: int | None = None
+    """The broker of the override; None: the cluster override, or the pause."""
+    before: Override | None = None
+    """The override before the change; None: there was none, or it could not be read."""
+    after: Override | None = None
+    """The override after the change; None: removed."""
+    reason: str = ""
+    """Why autothrottle made the change by itself; "": an operator requested it."""
+    pause: Pause | None = None
+    """The pause that began or ended; None: the change concerns an override."""
+
+
+def validate_audit_limit(limit: int) -> int:
+    """Return the number of records to show; 100 for 0.
+
+    Raises:
+        Invalid: the limit is not in 0..1,000.
+    """
+    if not 0 <= limit <= MAX_AUDIT_RECORDS:
+        raise Invalid(f"limit {limit} is outside of 1..{MAX_AUDIT_RECORDS}; only that many records are kept")
+    return limit or DEFAULT_AUDIT_RECORDS

@@ -1,0 +1,237 @@
+"""The difference between the desired and the current throttles, as one list of config edits.
+
+There are no special paths for the first write, a removal or a repair. `ownership` decides the value and the owner of a
+single key. The type to know is `Change`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import Enum
+
+from autothrottle.core.cluster.configs import RATE_KEYS, ConfigResource, ReplicaRole, ResourceType
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.control.ownership import (
+    DesiredKey,
+    brokers_throttled_for_reassignment,
+    desired_rate,
+    desired_replicas,
+    foreign_throttles,
+)
+from autothrottle.core.control.plan import DesiredReplicas, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """The new value of one config key."""
+
+    key: str
+    expected: str | None
+    """The value at the time of the decision (None: not set); any other current value is a conflict."""
+    value: str | None
+    """The new value; None: delete the key."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether the edit changes the value; otherwise it only checks the value when the ledger takes it over."""
+        return self.value != self.expected
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The edits of one config resource and its new ledger entry; applied as a whole or not at all."""
+
+    resource: ConfigResource
+    edits: tuple[Edit, ...]
+    """May be empty; then only the ledger changes."""
+    ledger: LedgerEntry | None
+    """The entry after the change; None: we no longer own anything on the resource."""
+
+
+class OutcomeStatus(Enum):
+    """The result of one change."""
+
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of the change of one resource."""
+
+    resource: ConfigResource
+    status: OutcomeStatus
+    reason: str = ""
+    """Why it was refused: one sentence that names the cause and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """All changes of a cycle, and its findings."""
+
+    changes: tuple[Change, ...]
+    """Brokers first, then topics, each sorted: no replica list is written before its rates."""
+    refused: tuple[Outcome, ...]
+    """Resources that cannot be read; nothing is written to them."""
+    findings: tuple[str, ...]
+    """Foreign edits of our keys, and problems with them, one sentence each."""
+
+
+Pace = Callable[[int, ReplicaRole], timedelta]
+"""(Broker id, role) -> time since the last ramp step of its rate; see `ramp.step`."""
+
+
+def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pace | None = None) -> ChangeSet:
+    """Return the edits that apply the plan, and release every key that the plan does not need.
+
+    Args:
+        plan: the desired throttles.
+        snapshot: the current throttles and the ledger.
+        term: the term that writes, for the ledger.
+        cycle: the cycle that writes, for the ledger.
+        pace: time since the last ramp steps; None: raise rates at once.
+    """
+    done: list[Change] = []
+    refused: list[Outcome] = []
+    findings: list[str] = []
+    rates, of_reassignment = plan.rates, brokers_throttled_for_reassignment(snapshot)
+    tool_rates = {ConfigResource.broker(b) for b in of_reassignment}
+    topics = {ConfigResource.topic(t) for t in plan.replicas}
+    touched = rates.keys() | topics | snapshot.ledger.keys() | tool_rates
+    for resource in sorted(touched, key=lambda resource: resource.order):
+        if problem := snapshot.unreadable_configs.get(resource):
+            refused.append(Outcome(resource, OutcomeStatus.REFUSED, f"{problem.path}: {problem.reason}"))
+            continue
+        keys = dict(_keys(plan, rates, of_reassignment, snapshot, resource, pace))
+        found = [(name, text) for name, key in keys.items() for text in (key.finding, key.warning) if text]
+        findings += [f"{resource}, {name}: {text}" for name, text in found]
+        change = _change(snapshot, resource, keys, term, cycle)
+        if change is not None:
+            done.append(change)
+    return ChangeSet(tuple(done), tuple(refused), tuple(findings))
+
+
+def next_steps(plan: Plan, snapshot: Snapshot, term: int, cycle: int, pace: Pace) -> tuple[Change, ...]:
+    """Return the next ramp steps of the rates that are below their targets, and no other change."""
+    rates, found = plan.rates, []
+    for resource in rates:
+        entry = snapshot.ledger.get(resource)
+        if entry is None or all(key.target is None for key in entry.keys.values()):
+            continue
+        keys = dict(_keys(plan, rates, frozenset(), snapshot, resource, pace))
+        change = _change(snapshot, resource, keys, term, cycle)
+        found += [change] if change is not None and change.edits else []
+    return tuple(found)
+
+
+def with_changes(snapshot: Snapshot, done: Iterable[Change]) -> Snapshot:
+    """Return the snapshot after these changes."""
+    throttles, ledger = dict(snapshot.throttles), dict(snapshot.ledger)
+    for change in done:
+        keys = dict(throttles.get(change.resource, {}))
+        for edit in change.edits:
+            keys.pop(edit.key, None)
+            keys |= {} if edit.value is None else {edit.key: edit.value}
+        throttles[change.resource] = keys
+        ledger.pop(change.resource, None)
+        ledger |= {} if change.ledger is None else {change.resource: change.ledger}
+    return replace(snapshot, throttles={r: keys for r, keys in throttles.items() if keys}, ledger=ledger)
+
+
+def removal_of_foreign(snapshot: Snapshot, term: int, cycle: int = 0) -> tuple[Change, ...]:
+    """Return the edits that remove every foreign throttle (`--cleanup-foreign`)."""
+    return tuple(
+        Change(
+            resource,
+            tuple(Edit(key, value, None) for key, value in keys.items()),
+            LedgerEntry(entry.keys, term, cycle) if (entry := snapshot.ledger.get(resource)) else None,
+        )
+        for resource, keys in foreign_throttles(snapshot).items()
+    )
+
+
+def intended(change: Change, ledger: LedgerEntry | None, term: int) -> LedgerEntry | None:
+    """Return the ledger entry to write before a change, if config and ledger cannot be written in one transaction.
+
+    With this entry, `changes` works from the value before the change as well as from the value after it.
+
+    Args:
+        change: the change about to be made.
+        ledger: the current entry; None: no entry.
+        term: the term that writes.
+    """
+    old, new = ledger.keys if ledger else {}, change.ledger.keys if change.ledger else {}
+    keys = dict(new)
+    for edit in change.edits:
+        keys[edit.key] = _intended(edit, old.get(edit.key), new.get(edit.key))
+    if not keys or (ledger and keys == old):
+        return ledger if keys else None
+    return LedgerEntry(keys, term, change.ledger.cycle if change.ledger else 0)
+
+
+def _intended(edit: Edit, old: LedgerKey | None, new: LedgerKey | None) -> LedgerKey:
+    if new is None or edit.value is None:
+        # The key is deleted. Until then the current value is ours, even a tool's rate that we never owned.
+        return old or LedgerKey(edit.value, edit.expected)
+    replaced = edit.expected if old is None or old.is_ours(edit.expected) else old.written
+    if edit.key in RATE_KEYS:
+        return LedgerKey(new.before, replaced, intent=edit.value, target=new.target)
+    return LedgerKey(new.before, replaced, new.owned | (old.owned if old else frozenset()), edit.value)
+
+
+def _keys(
+    plan: Plan,
+    rates: Mapping[ConfigResource, Mapping[str, int]],
+    of_reassignment: frozenset[int],
+    snapshot: Snapshot,
+    resource: ConfigResource,
+    pace: Pace | None,
+) -> Iterator[tuple[str, DesiredKey]]:
+    current = snapshot.throttles.get(resource, {})
+    entry = snapshot.ledger.get(resource)
+    ours = entry.keys if entry else {}
+    if resource.type is ResourceType.BROKER:
+        belongs = resource.broker_id in of_reassignment
+        for role in ReplicaRole:
+            key, desired = role.rate_key, rates.get(resource, {}).get(role.rate_key)
+            elapsed = pace(resource.broker_id, role) if pace else None
+            yield key, desired_rate(desired, current.get(key), ours.get(key), belongs, plan.hold, elapsed)
+    else:
+        lists = plan.replicas.get(resource.name, DesiredReplicas())
+        for role in ReplicaRole:
+            key = role.replicas_key
+            yield (
+                key,
+                desired_replicas(lists, role, current.get(key), ours.get(key), plan.hold),
+            )
+
+
+def _change(
+    snapshot: Snapshot, resource: ConfigResource, keys: Mapping[str, DesiredKey], term: int, cycle: int
+) -> Change | None:
+    current, entry = snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource)
+    known = entry.keys if entry else {}
+    edits = tuple(
+        Edit(name, current.get(name), key.value)
+        for name, key in keys.items()
+        if key.value != current.get(name) or _must_be_unchanged(name, key, known.get(name))
+    )
+    ledger = {name: key.ledger for name, key in keys.items() if key.ledger is not None}
+    if not edits and ledger == known:
+        return None
+    return Change(resource, edits, LedgerEntry(ledger, term, cycle) if ledger else None)
+
+
+def _must_be_unchanged(name: str, key: DesiredKey, ours: LedgerKey | None) -> bool:
+    """Return whether a value that stays must be checked again when the ledger is written.
+
+    That is the case for a rate that we take over unchanged, since otherwise we would later restore a wrong value. It is
+    also the case for a key that we release while one of our writes to it is unconfirmed.
+    """
+    if key.ledger is None:
+        return ours is not None and ours.intent is not None
+    return name in RATE_KEYS and ours is None

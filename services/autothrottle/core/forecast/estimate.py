@@ -1,0 +1,268 @@
+"""The estimated duration of a planned reassignment, and the throttles that it needs.
+
+Replicas are copied in parallel, so the reassignment ends with its slowest link side. Data produced to the partitions
+in the meantime must be copied, too, and counts against the throttle. The type to know is `Estimate`.
+
+Source: KIP-73 (MoveRatio, MoveTime).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.cluster.log_sizes import LogSizes
+from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition, TopicReassignment
+from autothrottle.core.control.plan import Decision
+from autothrottle.core.errors import Invalid
+from autothrottle.core.forecast.move_time import LONGEST, move_ratio, move_time, needed_rate
+from autothrottle.core.units import MEGABYTE, BytesPerSecond
+
+_SHOWN = 10
+"""Number of link sides that the warnings name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The data that one link side has to carry."""
+
+    size: int = 0
+    """Bytes to copy."""
+    growth: BytesPerSecond = 0
+    """Produce traffic to these partitions that counts against the throttle, bytes/s; on the leader's side it includes
+    the fetches of in-sync followers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """The data that a reassignment has to copy."""
+
+    sides: Mapping[LinkSide, Transfer] = field(default_factory=dict)
+    """Link side -> its part, of the known partitions."""
+    size: int = 0
+    """Bytes to copy, summed over all copies."""
+    partitions: int = 0
+    """Number of partitions with replicas to copy."""
+    unknown: int = 0
+    """Number of these partitions without a leader, or whose leader did not report log sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The operator's goal; without either field, the estimate uses the present headroom."""
+
+    max_ratio: float | None = None
+    """Share of every link's capacity that replication may take, in (0, 1]; None: not given."""
+    within: timedelta | None = None
+    """Wanted duration, 1 s to 365 days; None: not given."""
+
+    def __post_init__(self) -> None:
+        if self.max_ratio is not None and self.within is not None:
+            raise Invalid("max_ratio and within are both given; give one: a share of the capacity, or a time")
+        if self.max_ratio is not None and not 0 < self.max_ratio <= 1:
+            raise Invalid(f"max_ratio {self.max_ratio:g} is outside of (0, 1]; give for example 0.3 for 30 %")
+        if self.within is not None and not timedelta(seconds=1) <= self.within <= LONGEST:
+            seconds = self.within.total_seconds()
+            raise Invalid(
+                f"within {seconds:g} s is outside of 1..{LONGEST.total_seconds():.0f} s; give for example 2 h"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSideEstimate:
+    """One link side's part of an estimate."""
+
+    broker_id: int
+    role: ReplicaRole
+    size: int
+    """Bytes to copy."""
+    growth: BytesPerSecond
+    """Produce traffic that counts against the throttle, bytes/s."""
+    rate: BytesPerSecond | None
+    """The assumed throttle, bytes/s; None: unknown, because the capacity is unknown."""
+    headroom: BytesPerSecond | None
+    """The rate that the policy would give now, bytes/s; None: no metrics, or under an override."""
+    capacity: BytesPerSecond | None
+    """Capacity of the link side, bytes/s; None: no metrics."""
+    time: timedelta | None
+    """Duration; None: unknown, or it would never end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The estimate of a reassignment."""
+
+    partitions: int
+    """Number of partitions with replicas to copy."""
+    total_partitions: int
+    """Number of partitions in the cluster."""
+    size: int
+    """Bytes to copy, summed over all copies of the known partitions."""
+    unknown_partitions: int
+    """Number of partitions that `size` does not include."""
+    time: timedelta | None
+    """Duration; None: unknown, or it would never end."""
+    sides: tuple[LinkSideEstimate, ...] = ()
+    """Ordered by broker and role."""
+    warnings: tuple[str, ...] = ()
+    """Problems of the reassignment, one sentence each."""
+
+    @property
+    def move_ratio(self) -> float:
+        """KIP-73's MoveRatio, in [0, 1]."""
+        return move_ratio(self.partitions, self.total_partitions)
+
+
+def restricted_to(
+    reassignments: Iterable[TopicReassignment], chosen: Collection[TopicPartition]
+) -> tuple[TopicReassignment, ...]:
+    """Return the reassignments restricted to the chosen partitions."""
+    found = []
+    for reassignment in reassignments:
+        kept = [n for n, partition in enumerate(reassignment.partitions) if (reassignment.topic, partition) in chosen]
+        if kept:
+            found.append(
+                TopicReassignment(
+                    topic=reassignment.topic,
+                    partitions=tuple(reassignment.partitions[n] for n in kept),
+                    leaders=tuple(reassignment.leaders[n] for n in kept),
+                    isr=tuple(reassignment.isr[n] for n in kept),
+                    adding_replicas=tuple(reassignment.adding_replicas[n] for n in kept),
+                    removing_replicas=tuple(reassignment.removing_replicas[n] for n in kept),
+                )
+            )
+    return tuple(found)
+
+
+def wanted_sizes(reassignments: Iterable[TopicReassignment]) -> Mapping[int, Mapping[str, frozenset[int]]]:
+    """Return broker id -> topic -> partitions whose log sizes an estimate needs: leader and follower of every copy."""
+    found: dict[int, dict[str, set[int]]] = {}
+    for reassignment in reassignments:
+        for partition, leader, _, pending in reassignment.rows():
+            for broker_id in (leader, *pending) if pending else ():
+                found.setdefault(broker_id, {}).setdefault(reassignment.topic, set()).add(partition)
+    found.pop(NO_LEADER, None)
+    return {b: {topic: frozenset(rows) for topic, rows in topics.items()} for b, topics in found.items()}
+
+
+def transfers(reassignments: Iterable[TopicReassignment], sizes: LogSizes, later: LogSizes | None = None) -> Transfers:
+    """Return the data that reassignments have to copy.
+
+    Args:
+        reassignments: the reassignments, in the form that they have once started.
+        sizes: sizes of the logs from `wanted_sizes`. A follower that did not report counts as empty.
+        later: sizes of the same logs some seconds later, to measure the produce rate; None: it counts as 0.
+    """
+    sides: dict[LinkSide, tuple[int, float]] = {}
+    size = partitions = unknown = 0
+
+    def add(side: LinkSide, copied: int, growth: float) -> None:
+        before = sides.get(side, (0, 0.0))
+        sides[side] = before[0] + copied, before[1] + growth
+
+    for reassignment in reassignments:
+        for partition, leader, isr, pending in reassignment.rows():
+            if not pending:
+                continue
+            partitions += 1
+            row = (reassignment.topic, partition)
+            held = _size(sizes, leader, row)
+            unknown += held is None
+            growth = _growth(sizes, later, leader, row)
+            in_sync = sum(b != leader for b in isr)
+            for follower in pending:
+                copied = max(0, (held or 0) - (_size(sizes, follower, row) or 0))
+                size += copied
+                add((follower, ReplicaRole.FOLLOWER), copied, growth)
+                add((leader, ReplicaRole.LEADER), copied, growth)
+            add((leader, ReplicaRole.LEADER), 0, in_sync * growth)
+    known = {side: Transfer(copied, round(growth)) for side, (copied, growth) in sides.items() if side[0] != NO_LEADER}
+    return Transfers(known, size, partitions, unknown)
+
+
+def _size(sizes: LogSizes, broker_id: int, row: TopicPartition) -> int | None:
+    logs = sizes.brokers.get(broker_id)
+    return logs.sizes.get(row) if logs else None
+
+
+def _growth(sizes: LogSizes, later: LogSizes | None, leader: int, row: TopicPartition) -> float:
+    """Return the growth rate of a leader's log, bytes/s; 0: unknown."""
+    before, after = sizes.brokers.get(leader), later.brokers.get(leader) if later else None
+    if before is None or after is None or row not in before.sizes or row not in after.sizes:
+        return 0.0
+    seconds = (after.at - before.at).total_seconds()
+    return max(0, after.sizes[row] - before.sizes[row]) / seconds if seconds > 0 else 0.0
+
+
+def estimate(
+    carried: Transfers, decisions: Sequence[Decision], goal: Goal, total_partitions: int, notes: Sequence[str] = ()
+) -> Estimate:
+    """Return the estimated duration of a reassignment, or the rates that it needs.
+
+    Args:
+        carried: the data to copy.
+        decisions: the decisions that the planner would make for it now.
+        goal: the operator's goal.
+        total_partitions: number of partitions in the cluster.
+        notes: further warnings, one sentence each.
+    """
+    decided = {(d.broker_id, d.role): d for d in decisions}
+    ordered = sorted(carried.sides.items(), key=lambda entry: (entry[0][0], entry[0][1].value))
+    sides = tuple(_link_side_estimate(side, transfer, decided.get(side), goal) for side, transfer in ordered)
+    times = [side.time for side in sides]
+    found = [time for time in times if time is not None]
+    known = not carried.unknown and len(found) == len(times)
+    return Estimate(
+        partitions=carried.partitions,
+        total_partitions=total_partitions,
+        size=carried.size,
+        unknown_partitions=carried.unknown,
+        time=max(found, default=timedelta(0)) if known else None,
+        sides=sides,
+        warnings=(*notes, *_warnings(sides, goal)),
+    )
+
+
+def _link_side_estimate(side: LinkSide, transfer: Transfer, decision: Decision | None, goal: Goal) -> LinkSideEstimate:
+    capacity = decision.capacity if decision else None
+    rate = decision.rate if decision else None
+    if goal.max_ratio is not None:
+        rate = None if capacity is None else round(capacity * goal.max_ratio)
+    if goal.within is not None:
+        rate = needed_rate(transfer.size, transfer.growth, goal.within)
+    return LinkSideEstimate(
+        broker_id=side[0],
+        role=side[1],
+        size=transfer.size,
+        growth=transfer.growth,
+        rate=rate,
+        headroom=decision.headroom if decision else None,
+        capacity=capacity,
+        time=None if rate is None else move_time(transfer.size, rate, transfer.growth),
+    )
+
+
+def _warnings(sides: Sequence[LinkSideEstimate], goal: Goal) -> list[str]:
+    found = []
+    for side in sides:
+        where = f"broker {side.broker_id} [{side.role.value}]"
+        if side.rate is None:
+            found.append(f"{where}: its capacity is unknown, and so are its rate and time; check its metrics")
+        elif side.time is None:
+            found.append(
+                f"{where}: at {_megabytes(side.rate)} it would never end, because clients produce "
+                f"{_megabytes(side.growth)}; give it a higher rate"
+            )
+        elif goal != Goal() and side.headroom is not None and side.rate > side.headroom:
+            found.append(
+                f"{where}: {_megabytes(side.rate)} is more than the {_megabytes(side.headroom)} that clients leave now"
+            )
+    more = len(found) - _SHOWN
+    return [*found[:_SHOWN], f"and {more} more link sides with such problems"] if more > 0 else found
+
+
+def _megabytes(rate: BytesPerSecond) -> str:
+    return f"{rate / MEGABYTE:.2f} MB/s"

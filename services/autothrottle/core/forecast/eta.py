@@ -1,0 +1,229 @@
+"""The ETA of a reassignment, from the rates of the last minutes, or from its throttles while there are none.
+
+The ETA has an interval, which shows how far the rates of the last minutes scatter: bytes left divided by the mean rate
+plus and minus twice its standard error. It does not cover later changes. The type to know is `Forecast`.
+
+Source: KIP-73 (MoveTime), for the throttles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from statistics import stdev
+
+from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress, TopicProgress
+from autothrottle.core.forecast.move_time import LONGEST, move_time
+from autothrottle.core.units import BytesPerSecond
+
+SHORTEST_SPAN = timedelta(seconds=15)
+"""Shortest time over which a rate is meaningful, because the quota window is 11 s. Three samples 10 s apart suffice."""
+
+_AGES = tuple(timedelta(seconds=seconds) for seconds in (15, 30, 45, 60, 90, 120, 150))
+"""Ages of the samples that are used, beside the newest and the oldest."""
+
+_SPANS = 2
+"""Least number of spans for an interval."""
+
+_DEVIATIONS = 2.0
+"""Half width of the interval, in standard errors of the mean rate."""
+
+Rates = Mapping[LinkSide, BytesPerSecond]
+"""Link side -> its throttle, bytes/s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """An ETA with its interval, UTC."""
+
+    eta: datetime | None = None
+    """End at the mean rate; None: unknown, or stalled."""
+    low: datetime | None = None
+    """Earliest end; None: unknown."""
+    high: datetime | None = None
+    """Latest end; None: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastPoint:
+    """The cumulative gain at one time, counted from an arbitrary start."""
+
+    at: datetime
+    gained: int
+    """Bytes copied minus bytes newly to copy; may decrease."""
+
+
+def forecast(points: Sequence[ForecastPoint], left: int) -> Forecast:
+    """Return when the bytes left will be copied, extrapolated from the gain so far.
+
+    Args:
+        points: ascending by time.
+        left: bytes left at the newest point, >= 0.
+    """
+    if not points or points[-1].at - points[0].at < SHORTEST_SPAN:
+        return Forecast()
+    newest = points[-1]
+    mean = _rate(points[0], newest)
+    error = _standard_error(points)
+    return Forecast(
+        eta=_end(newest.at, left, mean),
+        low=None if error is None else _end(newest.at, left, mean + _DEVIATIONS * error),
+        high=None if error is None else _end(newest.at, left, mean - _DEVIATIONS * error),
+    )
+
+
+def _end(at: datetime, left: int, rate: float) -> datetime | None:
+    seconds = left / rate if rate > 0 else math.inf
+    return at + timedelta(seconds=seconds) if seconds < LONGEST.total_seconds() else None
+
+
+def _rate(first: ForecastPoint, last: ForecastPoint) -> float:
+    return (last.gained - first.gained) / (last.at - first.at).total_seconds()
+
+
+def _standard_error(points: Sequence[ForecastPoint]) -> float | None:
+    """Return the standard error of the mean rate, from spans of at least `SHORTEST_SPAN`; None: too few spans."""
+    ends = [points[-1]]
+    for point in reversed(points[:-1]):
+        if ends[-1].at - point.at >= SHORTEST_SPAN:
+            ends.append(point)
+    rates = [_rate(first, last) for last, first in pairwise(ends)]
+    return stdev(rates) / math.sqrt(len(rates)) if len(rates) >= _SPANS else None
+
+
+def last_of(found: Iterable[Forecast]) -> Forecast:
+    """Return the end of the last of these forecasts; a value that is unknown in one of them is unknown."""
+    forecasts = list(found)
+    return Forecast(
+        eta=_last([forecast.eta for forecast in forecasts]),
+        low=_last([forecast.low for forecast in forecasts]),
+        high=_last([forecast.high for forecast in forecasts]),
+    )
+
+
+def _last(times: Sequence[datetime | None]) -> datetime | None:
+    known = [time for time in times if time is not None]
+    return max(known) if known and len(known) == len(times) else None
+
+
+def forecast_all(samples: Sequence[Progress]) -> Forecast:
+    """Return when the last byte of all flows will be copied, from consecutive samples, the newest last.
+
+    A follower needs `left / (copied - produced)`; the last two are rates since the oldest sample that has all its
+    flows. The reassignment ends with the slowest follower. The end is unknown if the samples span less than
+    `SHORTEST_SPAN`, or if a follower copies less than clients produce.
+    """
+    newest = samples[-1] if samples else Progress()
+    left: dict[int, int] = {}
+    waiting: dict[int, int] = {}
+    for flow, progress in newest.flows.items():
+        if progress.bytes_left > 0:
+            left[flow.follower] = left.get(flow.follower, 0) + progress.bytes_left
+            waiting[flow.follower] = waiting.get(flow.follower, 0) + 1
+    if not waiting:
+        done = newest.at if newest.flows else None
+        return Forecast(done, done, done)
+    points: dict[int, list[ForecastPoint]] = {follower: [] for follower in waiting}
+    for sample in _spread(samples):
+        for follower, (point, known) in _points(sample, newest.flows).items():
+            if known == waiting.get(follower):
+                points[follower].append(point)
+    return last_of(forecast(found, left[follower]) for follower, found in points.items())
+
+
+def _spread(samples: Sequence[Progress]) -> Sequence[Progress]:
+    """Return the oldest sample, the newest and some between, because all would be too many with 100,000 flows."""
+    last, kept = samples[-1], [samples[-1]]
+    ages = list(_AGES)
+    for sample in reversed(samples[:-1]):
+        if last.at is None or sample.at is None:
+            continue
+        if ages and last.at - sample.at >= ages[0]:
+            kept.append(sample)
+            ages = [age for age in ages if age > last.at - sample.at]
+    if samples[0] is not kept[-1]:
+        kept.append(samples[0])
+    return kept[::-1]
+
+
+def _points(sample: Progress, newest: Mapping[Flow, FlowProgress]) -> Mapping[int, tuple[ForecastPoint, int]]:
+    """Return follower -> (its gain up to a sample, over flows with the same `since`; how many of these are active)."""
+    gained: dict[int, int] = {}
+    at: dict[int, datetime] = {}
+    known: dict[int, int] = {}
+    for flow, was in sample.flows.items():
+        now = newest.get(flow)
+        if now is None or now.since != was.since:
+            continue
+        follower = flow.follower
+        gained[follower] = gained.get(follower, 0) - _gain(was, now)
+        if now.bytes_left > 0:
+            known[follower] = known.get(follower, 0) + 1
+            if follower not in at or was.at > at[follower]:
+                at[follower] = was.at
+    return {follower: (ForecastPoint(at[follower], gained[follower]), count) for follower, count in known.items()}
+
+
+def _gain(old: FlowProgress, new: FlowProgress) -> int:
+    return (new.bytes_copied - old.bytes_copied) - (new.bytes_produced - old.bytes_produced)
+
+
+def with_topics(samples: Sequence[Progress], whole: Forecast) -> Mapping[str, TopicProgress]:
+    """Return topic -> its progress with an ETA, for the topics of the newest sample; no ETA is later than `whole`.
+
+    A topic's gain is the decrease of its bytes left. So its ETA is unknown for a while after partitions are added.
+    """
+    newest = samples[-1]
+    found = {}
+    for topic, progress in newest.topics.items():
+        points = [
+            ForecastPoint(sample.at, -sample.topics[topic].bytes_left)
+            for sample in samples
+            if sample.at is not None and topic in sample.topics
+        ]
+        end = forecast(points, progress.bytes_left)
+        if progress.bytes_left == 0:
+            end = Forecast(newest.at, newest.at, newest.at)
+        found[topic] = replace(
+            progress,
+            eta=_earlier(end.eta, whole.eta),
+            eta_low=_earlier(end.low, whole.low),
+            eta_high=_earlier(end.high, whole.high),
+        )
+    return found
+
+
+def _earlier(time: datetime | None, bound: datetime | None) -> datetime | None:
+    return time if time is None or bound is None else min(time, bound)
+
+
+def static_end(progress: Progress, moving: Iterable[Flow], rates: Rates) -> datetime | None:
+    """Return the end of a reassignment that has just started, if its throttles stay; None: it started earlier.
+
+    It is KIP-73's MoveTime of the slowest link side: `left / (throttle - produced)`.
+
+    Args:
+        progress: the progress; must contain every active flow.
+        moving: the active flows.
+        rates: the current throttles; a link side without a throttle is never the slowest.
+    """
+    sides: dict[LinkSide, tuple[int, float]] = {}
+    for flow in moving:
+        count = progress.flows.get(flow)
+        if count is None or count.at - count.since >= 2 * SHORTEST_SPAN:
+            return None
+        for side in flow.sides:
+            left, growth = sides.get(side, (0, 0.0))
+            sides[side] = left + count.bytes_left, growth + growth_rate(count)
+    times = [move_time(left, rates[side], round(produced)) for side, (left, produced) in sides.items() if side in rates]
+    known = [time for time in times if time is not None]
+    return progress.at + max(known) if progress.at and known and len(known) == len(times) else None
+
+
+def growth_rate(count: FlowProgress) -> float:
+    """Return the produce rate to the partitions of a flow since counting began, bytes/s; 0: no time has passed."""
+    seconds = (count.at - count.since).total_seconds()
+    return count.bytes_produced / seconds if seconds > 0 else 0.0

@@ -1,0 +1,90 @@
+"""Detection of reassignments that stall although their links have free capacity.
+
+Each cycle passes its `StallWatch` to the next. The type to know is `StallWatch`.
+
+Source: KIP-73 (question 1: SumReplicaLag stops decreasing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import Progress
+from autothrottle.core.control.plan import Decision, Plan
+from autothrottle.core.units import MEGABYTE
+
+CYCLES = 3
+"""Number of scheduled cycles without any progress that make a stall."""
+
+FREE_SHARE = 0.1
+"""Free share of a link's capacity above which the link is not the bottleneck."""
+
+
+@dataclass(frozen=True, slots=True)
+class _FollowerBroker:
+    """The bytes left of one follower at the last scheduled cycle."""
+
+    left: int
+    """Bytes."""
+    cycles: int = 0
+    """Consecutive cycles in which `left` did not decrease."""
+
+
+@dataclass(frozen=True, slots=True)
+class StallWatch:
+    """The bytes left at the last scheduled cycles; immutable, `observe` returns a new watch."""
+
+    followers: Mapping[int, _FollowerBroker] = field(default_factory=dict)
+    """Broker id of a follower -> its bytes left; absent: 0."""
+    at: datetime | None = None
+    """Time of the last sample."""
+
+    def observe(self, progress: Progress | None) -> StallWatch:
+        """Return the watch after one more scheduled cycle; a sample that was already observed changes nothing."""
+        if progress is None or progress.at is None or progress.at == self.at:
+            return self
+        left: dict[int, int] = {}
+        for flow, count in progress.flows.items():
+            if count.bytes_left:
+                left[flow.follower] = left.get(flow.follower, 0) + count.bytes_left
+        return StallWatch({follower: self._follower(follower, size) for follower, size in left.items()}, progress.at)
+
+    def _follower(self, follower: int, left: int) -> _FollowerBroker:
+        old = self.followers.get(follower)
+        return _FollowerBroker(left, old.cycles + 1 if old is not None and left >= old.left else 0)
+
+    def stalled(self, plan: Plan, progress: Progress | None) -> Mapping[int, str]:
+        """Return follower -> a finding, for followers that stall while their link has free capacity."""
+        current = {follower: found for follower, found in self.followers.items() if found.cycles >= CYCLES}
+        if not current or progress is None:
+            return {}
+        decided = {d.broker_id: d for d in plan.decisions if d.role is ReplicaRole.FOLLOWER}
+        leaders: dict[int, list[int]] = {follower: [] for follower in current}
+        for flow, count in progress.flows.items():
+            if count.bytes_left and flow.follower in leaders:
+                leaders[flow.follower].append(flow.leader)
+        return {
+            follower: _sentence(follower, found, decision, sorted(leaders[follower]))
+            for follower, found in sorted(current.items())
+            if (decision := decided.get(follower)) and _has_free_capacity(decision)
+        }
+
+
+def _has_free_capacity(decision: Decision) -> bool:
+    if decision.capacity is None or decision.utilization is None:
+        return False
+    return decision.capacity - decision.utilization >= FREE_SHARE * decision.capacity
+
+
+def _sentence(follower: int, found: _FollowerBroker, decision: Decision, leaders: Sequence[int]) -> str:
+    capacity = decision.capacity or 0
+    free = capacity - (decision.utilization or 0)
+    shown = ", ".join(map(str, leaders[:10])) + (f" and {len(leaders) - 10} more" if len(leaders) > 10 else "")
+    return (
+        f"broker {follower} [follower] is stalled: {found.left / MEGABYTE:.2f} MB are left, no less than {CYCLES} "
+        f"cycles ago, although {free / MEGABYTE:.0f} of its {capacity / MEGABYTE:.0f} MB/s are free under "
+        f"a throttle of {decision.rate / MEGABYTE:.0f} MB/s; check its log, its disks and leaders [{shown}]"
+    )

@@ -1,0 +1,1 @@
+"""Scores of past decisions against the best possible recovery. The type to know is `DecisionRecord`."""

@@ -1,0 +1,138 @@
+"""Discovery service: reports reassignments and current throttles. Its only state is a cache of one cluster."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import uuid
+from collections.abc import Iterator
+
+import grpc
+
+from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.errors import Invalid
+from autothrottle.ports.kafka import (
+    FetchSettingsSource,
+    LogSizeSource,
+    ReassignmentSource,
+    SnapshotEvent,
+    SnapshotSource,
+)
+from autothrottle.runtime.server import time_left
+from autothrottle.v1 import discovery_pb2, discovery_pb2_grpc
+from autothrottle.wire.common import partitions_from_topics
+from autothrottle.wire.discovery import (
+    NO_SNAPSHOT,
+    EarlyReassignments,
+    NamedSnapshot,
+    log_sizes_request_from_message,
+    log_sizes_to_messages,
+    settings_to_message,
+    snapshot_to_chunks,
+    validate_brokers,
+    validate_topics,
+)
+
+_NO_BOOTSTRAP_SERVERS = "discovery has no bootstrap servers; in ZooKeeper mode set --bootstrap-servers"
+
+_MAX_SENT = 4
+"""Sent snapshots to keep as bases for differences. Their memory is mostly shared."""
+
+
+class _SentSnapshots:
+    """The last snapshots sent to callers, by name. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._instance = uuid.uuid4().hex
+        self._numbers = itertools.count(1)
+        self._kept: dict[str, Snapshot] = {}
+        self._lock = threading.Lock()
+
+    def keep(self, snapshot: Snapshot) -> str:
+        """Store a snapshot that is about to be sent; return its name."""
+        with self._lock:
+            name = f"{self._instance}-{next(self._numbers)}"
+            self._kept[name] = snapshot
+            while len(self._kept) > _MAX_SENT:
+                del self._kept[next(iter(self._kept))]
+            return name
+
+    def take(self, name: str) -> NamedSnapshot:
+        """Remove and return a snapshot by name: the caller replaces it with a newer one. `UNKNOWN`: not kept."""
+        with self._lock:
+            snapshot = self._kept.pop(name, None)
+        return NO_SNAPSHOT if snapshot is None else NamedSnapshot(name, snapshot)
+
+
+class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
+    def __init__(
+        self,
+        source: SnapshotSource,
+        sizes: LogSizeSource | None = None,
+        settings: FetchSettingsSource | None = None,
+        moves: ReassignmentSource | None = None,
+    ) -> None:
+        """Serve from these sources.
+
+        Args:
+            source: snapshots and their events.
+            sizes: log sizes; None: unknown, calls fail with Invalid.
+            settings: broker and topic settings; None: unknown, calls fail with Invalid.
+            moves: reassignments while a snapshot is still being read; None: not available early.
+        """
+        self._source, self._sent, self._reassignments = source, _SentSnapshots(), moves
+        self._sizes, self._settings = sizes, settings
+
+    def GetSnapshot(
+        self, request: discovery_pb2.GetSnapshotRequest, context: grpc.ServicerContext
+    ) -> Iterator[discovery_pb2.GetSnapshotResponse]:
+        replicas_of, catching_up = validate_brokers(request.replicas_of), validate_brokers(request.catching_up)
+        early = EarlyReassignments(self._sent.take(request.known_name))
+        if request.takes_early and self._reassignments is not None:
+            for moves in self._reassignments.reassignments_so_far(time_left(context), request.may_presume):
+                yield from early.chunks(moves)
+        snapshot = self._source.fetch_snapshot(
+            min_version=request.min_version,
+            replicas_of=replicas_of,
+            partitions=partitions_from_topics(request.partitions),
+            catching_up=catching_up,
+            timeout=time_left(context, share=1.0),
+            may_presume=request.may_presume,
+        )
+        if request.takes_early and snapshot.presumed:
+            yield from early.chunks(snapshot.reassignments)  # The receiver processes each early message as it arrives.
+        yield from snapshot_to_chunks(snapshot, name=self._sent.keep(snapshot), base=early.base)
+
+    def GetLogSizes(
+        self, request: discovery_pb2.GetLogSizesRequest, context: grpc.ServicerContext
+    ) -> Iterator[discovery_pb2.GetLogSizesResponse]:
+        wanted = log_sizes_request_from_message(request)
+        if self._sizes is None:
+            raise Invalid(f"log sizes are unknown: {_NO_BOOTSTRAP_SERVERS}")
+        yield from log_sizes_to_messages(self._sizes.fetch_log_sizes(wanted, time_left(context)))
+
+    def GetFetchSettings(
+        self, request: discovery_pb2.GetFetchSettingsRequest, context: grpc.ServicerContext
+    ) -> discovery_pb2.GetFetchSettingsResponse:
+        broker_ids, topics = validate_brokers(request.broker_ids), validate_topics(request.topics)
+        if self._settings is None:
+            raise Invalid(f"broker settings are unknown: {_NO_BOOTSTRAP_SERVERS}")
+        return settings_to_message(self._settings.fetch_settings(broker_ids, topics, time_left(context)))
+
+    def WatchSnapshots(
+        self, request: discovery_pb2.WatchSnapshotsRequest, context: grpc.ServicerContext
+    ) -> Iterator[discovery_pb2.WatchSnapshotsResponse]:
+        """Stream the events of the cluster. The first message confirms that the watch is active."""
+        events: queue.SimpleQueue[SnapshotEvent | None] = queue.SimpleQueue()
+        watch = self._source.watch_snapshots(events.put)
+        try:
+            if not context.add_callback(lambda: events.put(None)):
+                return
+            yield discovery_pb2.WatchSnapshotsResponse()
+            while (event := events.get()) is not None:
+                yield discovery_pb2.WatchSnapshotsResponse(
+                    version=event.version, reason=event.reason, urgent=event.urgent
+                )
+        finally:
+            watch.close()

@@ -1,0 +1,31 @@
+"""Metrics service: reports load and capacity of each broker, and posts events."""
+
+from __future__ import annotations
+
+import grpc
+
+from autothrottle.core.errors import Invalid
+from autothrottle.ports.telemetry import EventSink, LoadSource
+from autothrottle.runtime.server import time_left
+from autothrottle.v1 import metrics_pb2, metrics_pb2_grpc
+from autothrottle.wire.metrics import event_from_message, loads_to_message
+
+_MAX_TITLE_LENGTH = 200
+
+
+class MetricsServicer(metrics_pb2_grpc.MetricsServiceServicer):
+    def __init__(self, loads: LoadSource, events: EventSink) -> None:
+        self._loads, self._events = loads, events
+
+    def GetLoads(
+        self, request: metrics_pb2.GetLoadsRequest, context: grpc.ServicerContext
+    ) -> metrics_pb2.GetLoadsResponse:
+        return loads_to_message(self._loads.fetch_loads(time_left(context)))
+
+    def PostEvent(
+        self, request: metrics_pb2.PostEventRequest, context: grpc.ServicerContext
+    ) -> metrics_pb2.PostEventResponse:
+        if not 0 < len(request.title) <= _MAX_TITLE_LENGTH:
+            raise Invalid(f"an event's title has {len(request.title)} characters; give 1 to {_MAX_TITLE_LENGTH}")
+        self._events.post_event(event_from_message(request), time_left(context))
+        return metrics_pb2.PostEventResponse()

@@ -1,0 +1,223 @@
+"""The Kafka cluster: snapshots, config changes, reassignments, log sizes and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.log_sizes import LogSizes
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.control.changes import Change, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEvent:
+    """A change of the cluster that should trigger a cycle at once."""
+
+    version: int
+    """A snapshot of at least this version shows the change."""
+    reason: str
+    """What happened, for example `a reassignment of [t1] started`."""
+    urgent: bool = False
+    """Whether bytes are copied unthrottled until a cycle runs: a reassignment started, or leaders changed."""
+
+
+class Watch(Protocol):
+    """A running subscription."""
+
+    def close(self) -> None:
+        """End the subscription; no callback runs afterwards. Idempotent."""
+        ...
+
+
+class SnapshotSource(Protocol):
+    """Reads snapshots of the cluster."""
+
+    def fetch_snapshot(
+        self,
+        *,
+        min_version: int = 0,
+        replicas_of: Collection[int] = (),
+        partitions: Collection[TopicPartition] = (),
+        catching_up: Collection[int] = (),
+        timeout: timedelta,
+        may_presume: bool = False,
+    ) -> Snapshot:
+        """Return the current state of the cluster.
+
+        Args:
+            min_version: minimum version of the snapshot; 0: any.
+            replicas_of: ids of the brokers whose replicas the snapshot lists.
+            partitions: the partitions whose assignments the snapshot contains, in reassignment or not.
+            catching_up: ids of the brokers that catch up. While they run, later snapshots report progress for their
+                out-of-sync replicas of `partitions`, as for a reassignment to them. This ends one minute after the
+                last call that named the broker.
+            timeout: > 0.
+            may_presume: whether the snapshot may contain `presumed` topics if a complete one would take long. The
+                caller must then ask again for a complete snapshot.
+
+        Raises:
+            Unavailable: the cluster does not answer in time, or not at `min_version`.
+            Incomplete: the reassignments cannot be read, so the caller must not conclude anything.
+        """
+        ...
+
+    def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
+        """Call `notify` for every event from now on.
+
+        The call comes from another thread and must not block.
+        """
+        ...
+
+
+class ReassignmentSource(Protocol):
+    """Reports reassignments while others are still being read."""
+
+    def reassignments_so_far(
+        self, timeout: timedelta, may_presume: bool = False
+    ) -> Iterator[Collection[TopicReassignment]]:
+        """Yield the topics read so far, repeatedly, while a long read is in progress; yield nothing otherwise.
+
+        Each topic is as a complete snapshot would have it now. An unchanged topic is yielded as the same object.
+
+        Args:
+            timeout: > 0; the iterator ends after it.
+            may_presume: whether the iterator ends as soon as a snapshot that presumes the rest is available.
+        """
+        ...
+
+
+class BrokerRegistry(Protocol):
+    """Looks up broker registrations without a snapshot."""
+
+    def is_registered(self, broker_id: int, timeout: timedelta) -> bool:
+        """Return whether the broker is currently registered with its cluster.
+
+        Raises:
+            Unavailable: the cluster does not answer in time.
+        """
+        ...
+
+
+class ConfigWriter(Protocol):
+    """Carries out config changes, each atomically, and none after the term is over."""
+
+    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+        """Carry out the changes and return one outcome for each, in their order.
+
+        For each resource, its edits, the brokers' notification and the ledger change atomically. Safe to repeat. If
+        Kafka and the ledger are in separate stores, the ledger holds the intent from before the edits until they are
+        confirmed.
+
+        Args:
+            fence: fence of the term that made the decision.
+            changes: a change is refused if a current value differs from the expected one.
+            timeout: > 0.
+
+        Raises:
+            NotLeader: the term is over; the remaining changes were not written.
+            Unavailable: no change could be tried.
+        """
+        ...
+
+
+class Reassigner(Protocol):
+    """Submits and cancels reassignments, but not after the term is over."""
+
+    def submit_reassignments(
+        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
+    ) -> Mapping[TopicPartition, str]:
+        """Submit reassignments; return the partitions that Kafka refused -> why. Safe to repeat.
+
+        Args:
+            fence: fence of the term that made the decision.
+            targets: partition -> broker ids of its target replicas.
+            timeout: > 0.
+
+        Raises:
+            NotLeader: the term is over; nothing was done.
+            Conflict: another reassignment is in the way; nothing was done.
+            Invalid: the request is too large for the backend; nothing was done.
+            Unavailable: it is unknown whether the request took effect.
+        """
+        ...
+
+    def cancel_reassignments(
+        self, fence: int, partitions: Collection[TopicPartition], timeout: timedelta
+    ) -> Mapping[TopicPartition, str]:
+        """Cancel the reassignments of partitions; return the partitions that Kafka refused -> why.
+
+        Args:
+            fence: fence of the term that made the decision.
+            partitions: the partitions, each once.
+            timeout: > 0.
+
+        Raises:
+            NotLeader: the term is over; nothing was done.
+            Invalid: the backend cannot cancel; nothing was done.
+            Unavailable: it is unknown whether the request took effect.
+        """
+        ...
+
+
+class FetchSettingsSource(Protocol):
+    """Reads the settings of brokers and topics that limit replica fetches."""
+
+    def fetch_settings(
+        self, broker_ids: Collection[int], topics: Collection[str], timeout: timedelta
+    ) -> ClusterSettings:
+        """Return the settings, without the brokers and topics whose settings could not be read in time.
+
+        Raises:
+            Unavailable: no broker can be queried.
+        """
+        ...
+
+
+class LogSizeSource(Protocol):
+    """Reads the sizes of given logs from many brokers at once."""
+
+    def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
+        """Return the log sizes, with the time of each broker's answer.
+
+        A broker that does not answer in time is listed under `problems` and does not delay the others.
+
+        Args:
+            wanted: broker id -> topic -> partitions; the broker need not have a replica of each.
+            timeout: for each broker, > 0.
+
+        Raises:
+            Unavailable, Invalid: no broker can be queried.
+        """
+        ...
+
+
+class AllLogsSource(Protocol):
+    """Reads the sizes of all logs of some brokers, in reassignment or not."""
+
+    def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
+        """Return the sizes of all logs, with the time of each broker's answer.
+
+        A broker that does not answer in time is listed under `problems` and does not delay the others.
+
+        Args:
+            broker_ids: the brokers to query, concurrently.
+            timeout: for each broker, > 0.
+
+        Raises:
+            Unavailable, Invalid: no broker can be queried.
+        """
+        ...
+
+    def fetch_leaders(self, topics: Collection[str], timeout: timedelta) -> Mapping[TopicPartition, int]:
+        """Return partition -> broker id of its leader, or -1 without a leader, for all partitions of these topics.
+
+        Topics that do not exist or cannot be described are absent.
+
+        Raises:
+            Unavailable, Invalid: no broker can be queried.
+        """
+        ...

@@ -1,0 +1,244 @@
+"""autothrottle's own state: leadership, members, overrides, the pause and catch-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.catch_up import CatchUp
+from autothrottle.core.control.overrides import Override, Overrides
+from autothrottle.core.control.pause import Pause
+from autothrottle.core.members import Member
+from autothrottle.core.units import BytesPerSecond
+from autothrottle.ports.kafka import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One tenure of leadership."""
+
+    fence: int
+    """Grows with every term. Every write carries it and is refused after a later term has begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The holder of the newest term."""
+
+    fence: int
+    address: str
+    """Address of its planner service, `host:port` or `unix:path`."""
+    since: datetime | None = None
+    """When its term began, UTC; None: unknown."""
+
+
+class Election(Protocol):
+    """One candidate in the election of the leading planner."""
+
+    @property
+    def term(self) -> Term | None:
+        """The term that this candidate currently holds; None: it does not lead."""
+        ...
+
+    def leader(self) -> Leader | None:
+        """Return the holder of the newest term; None before the first term.
+
+        Raises:
+            Unavailable: the election cannot be read.
+        """
+        ...
+
+    def join(self, address: str, on_change: Callable[[], None]) -> None:
+        """Become a candidate; `on_change` is called whenever `term` has changed, and must not block."""
+        ...
+
+    def leave(self) -> None:
+        """Give up the term and the candidacy at once, so that another candidate can lead. Idempotent."""
+        ...
+
+
+class Membership(Protocol):
+    """The list of running processes, as one process sees it."""
+
+    def join(self, member: Member) -> None:
+        """Register `member` until `leave`. Returns at once, even if the store is unreachable. Call it once.
+
+        An entry that is lost, for example with a lost session, is registered again automatically.
+        """
+        ...
+
+    def leave(self) -> None:
+        """Deregister at once. Idempotent; works even if the store is unreachable."""
+        ...
+
+    def members(self, timeout: timedelta) -> tuple[Member, ...]:
+        """Return all registered processes, by service and start time.
+
+        The entry of a process that died is removed when its session expires.
+
+        Raises:
+            Unavailable: the list cannot be read in time.
+        """
+        ...
+
+
+class OverrideStore(Protocol):
+    """Stores the overrides for all services; `broker_id` None means the cluster override.
+
+    Every change and its audit record are one transaction. The store keeps the newest 1,000 records.
+    """
+
+    def read_overrides(self) -> Overrides:
+        """Return all overrides.
+
+        Raises:
+            Unavailable: no override can be read. A single unreadable override is a value in the result.
+        """
+        ...
+
+    def set_override(
+        self,
+        broker_id: int | None,
+        rate: BytesPerSecond,
+        autoremove: bool,
+        expire_time: datetime | None = None,
+        *,
+        version: int = 0,
+        who: str = "",
+    ) -> Override:
+        """Set an override and replace the current one. Idempotent without a version.
+
+        Args:
+            broker_id: the broker; None: the cluster override.
+            rate: bytes per second, > 0.
+            autoremove: whether the override is removed when no reassignment is left.
+            expire_time: when the override expires, UTC; None: never.
+            version: replace only this version; 0: replace any version, or create the override.
+            who: author, for the audit record.
+
+        Raises:
+            Invalid: the broker id or the rate is out of range.
+            Conflict: the current version differs from `version`, or the override is not set.
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def remove_override(self, broker_id: int | None, *, version: int = 0, who: str = "") -> bool:
+        """Remove an override; return False if it was not set. Idempotent.
+
+        Args:
+            broker_id: the broker; None: the cluster override.
+            version: remove only this version; 0: any.
+            who: author, for the audit record.
+
+        Raises:
+            Conflict: the current version differs from `version`.
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def purge_override(self, fence: int, broker_id: int | None, version: int, reason: str = "") -> bool:
+        """Remove one version of an override on behalf of a term; return False if that version is not the current one.
+
+        Raises:
+            NotLeader: the term is over.
+        """
+        ...
+
+    def read_audit_records(self, limit: int) -> tuple[AuditRecord, ...]:
+        """Return at most `limit` audit records of overrides and the pause, newest first.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def watch_overrides(self, notify: Callable[[], None]) -> Watch:
+        """Call `notify` after every change of any override; the call comes from another thread and must not block."""
+        ...
+
+
+class PauseStore(Protocol):
+    """Stores the pause for all services; a change of leader does not end it.
+
+    Every change and its audit record are one transaction. The records are among those of the overrides.
+    """
+
+    def read_pause(self) -> Pause | None:
+        """Return the current pause; None: not paused.
+
+        Raises:
+            Unavailable: the pause cannot be read.
+            Invalid: the stored value is not a pause; the message names the node and the fix.
+        """
+        ...
+
+    def set_pause(self, pause: Pause) -> None:
+        """Pause and replace the current pause; the audit record names its author. Idempotent.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def remove_pause(self, who: str = "") -> bool:
+        """Resume; return False if it was not paused. Idempotent.
+
+        Args:
+            who: author, for the audit record.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def watch_pause(self, notify: Callable[[], None]) -> Watch:
+        """Call `notify` after every change; the call comes from another thread and must not block."""
+        ...
+
+
+class CatchUpStore(Protocol):
+    """Stores the catch-ups under throttle for all services; a change of leader does not end them."""
+
+    def read_catch_ups(self) -> Mapping[int, CatchUp]:
+        """Return broker id -> its catch-up.
+
+        Raises:
+            Unavailable: the catch-ups cannot be read.
+            Invalid: the stored value cannot be parsed; the message names the node and the fix.
+        """
+        ...
+
+    def start_catch_up(self, wanted: CatchUp) -> None:
+        """Add a catch-up and replace the broker's current one. Idempotent.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def remove_catch_up(self, broker_id: int) -> bool:
+        """Remove a broker's catch-up; return False if it has none. Idempotent.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def purge_catch_up(self, fence: int, ended: CatchUp) -> bool:
+        """Remove a finished catch-up on behalf of a term, but not a later one of the same broker.
+
+        Returns False if this catch-up is not stored.
+
+        Raises:
+            NotLeader: the term is over; nothing was done.
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def watch_catch_ups(self, notify: Callable[[], None]) -> Watch:
+        """Call `notify` after every change; the call comes from another thread and must not block."""
+        ...

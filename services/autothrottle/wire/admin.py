@@ -1,0 +1,178 @@
+"""Conversion of overrides, audit records, catch-ups, members and estimates to and from messages of admin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from google.protobuf.duration_pb2 import Duration
+
+from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.catch_up import CatchUp
+from autothrottle.core.control.overrides import (
+    Override,
+    Overrides,
+    format_etag,
+    override_owner,
+    parse_etag,
+    validate_broker_id,
+    validate_rate,
+)
+from autothrottle.core.errors import Invalid
+from autothrottle.core.forecast.estimate import Estimate, Goal, LinkSideEstimate
+from autothrottle.core.members import Member
+from autothrottle.v1 import admin_pb2
+from autothrottle.wire.common import pause_to_message, time_from_message, time_to_message
+from autothrottle.wire.planner import role_to_number
+
+_ACTIONS = {
+    AuditAction.SET: admin_pb2.AuditRecord.ACTION_SET,
+    AuditAction.REMOVE: admin_pb2.AuditRecord.ACTION_REMOVE,
+    AuditAction.PURGE: admin_pb2.AuditRecord.ACTION_PURGE,
+    AuditAction.PAUSE: admin_pb2.AuditRecord.ACTION_PAUSE,
+    AuditAction.RESUME: admin_pb2.AuditRecord.ACTION_RESUME,
+}
+
+
+def override_to_message(broker_id: int | None, override: Override) -> admin_pb2.Override:
+    """Convert an override; broker id None means the cluster override."""
+    return admin_pb2.Override(
+        broker_id=broker_id,
+        rate_bytes_per_second=override.rate,
+        autoremove=override.autoremove,
+        expire_time=None if override.expire_time is None else time_to_message(override.expire_time),
+        etag=format_etag(override.version),
+    )
+
+
+def override_from_message(message: admin_pb2.Override) -> tuple[int | None, Override]:
+    """Convert a message to (broker id, override); None means the cluster override.
+
+    Raises:
+        Invalid: the broker id, the rate, the expire time or the etag is out of range.
+    """
+    broker_id = validate_broker_id(message.broker_id) if message.HasField("broker_id") else None
+    try:
+        expire_time = time_from_message(message.expire_time) if message.HasField("expire_time") else None
+    except (ValueError, OverflowError) as error:
+        raise Invalid(f"expire_time is not a valid time: {error}; give one in UTC, before the year 10000") from error
+    rate, version = validate_rate(message.rate_bytes_per_second), parse_etag(message.etag)
+    return broker_id, Override(rate, message.autoremove, version, expire_time)
+
+
+def overrides_to_messages(overrides: Overrides) -> list[admin_pb2.Override]:
+    """Convert the active overrides: the cluster override first, then the broker overrides by id."""
+    cluster = [] if overrides.cluster is None else [(None, overrides.cluster)]
+    return [
+        override_to_message(broker_id, override)
+        for broker_id, override in [*cluster, *sorted(overrides.brokers.items())]
+        if override.rate > 0
+    ]
+
+
+def overrides_to_list(overrides: Overrides) -> admin_pb2.ListOverridesResponse:
+    """Return the response to a list request; unreadable overrides become warnings."""
+    unreadable = [
+        f"the override of {override_owner(b)} cannot be read: {reason}" for b, reason in overrides.unreadable.items()
+    ]
+    return admin_pb2.ListOverridesResponse(
+        overrides=overrides_to_messages(overrides), warnings=[*unreadable, *overrides.warnings]
+    )
+
+
+def overrides_from_messages(messages: list[admin_pb2.Override]) -> Overrides:
+    """Convert messages to overrides.
+
+    Raises:
+        Invalid: a broker id or a rate is out of range.
+    """
+    found = dict(map(override_from_message, messages))
+    cluster = found.pop(None, None)
+    return Overrides(cluster=cluster, brokers={b: o for b, o in found.items() if b is not None})
+
+
+def audit_to_list(records: Iterable[AuditRecord]) -> admin_pb2.ListAuditRecordsResponse:
+    """Return the response to a list request."""
+    return admin_pb2.ListAuditRecordsResponse(records=map(_record_to_message, records))
+
+
+def _record_to_message(record: AuditRecord) -> admin_pb2.AuditRecord:
+    broker_id, before, after = record.broker_id, record.before, record.after
+    return admin_pb2.AuditRecord(
+        number=record.number,
+        time=time_to_message(record.time),
+        who=record.who,
+        action=_ACTIONS[record.action],
+        broker_id=broker_id,
+        before=None if before is None else override_to_message(broker_id, before),
+        after=None if after is None else override_to_message(broker_id, after),
+        reason=record.reason,
+        pause=None if record.pause is None else pause_to_message(record.pause),
+    )
+
+
+def catch_up_to_message(catch_up: CatchUp) -> admin_pb2.CatchUp:
+    return admin_pb2.CatchUp(
+        broker_id=catch_up.broker_id,
+        author=catch_up.author,
+        time=None if catch_up.time is None else time_to_message(catch_up.time),
+    )
+
+
+def member_to_message(member: Member) -> admin_pb2.Member:
+    return admin_pb2.Member(
+        service=member.service,
+        roles=member.roles,
+        version=member.version,
+        address=member.address,
+        host=member.host,
+        pid=member.pid,
+        start_time=time_to_message(member.started),
+    )
+
+
+def goal_from_message(request: admin_pb2.EstimateReassignmentRequest) -> Goal:
+    """Return the operator's goal for an estimate.
+
+    Raises:
+        Invalid: `max_ratio` or `within` is out of range.
+    """
+    try:
+        within = request.within.ToTimedelta() if request.HasField("within") else None
+    except (ValueError, OverflowError) as error:
+        raise Invalid(f"within is not a valid duration: {error}; give 1 s to 365 days") from error
+    return Goal(max_ratio=request.max_ratio or None, within=within)
+
+
+def estimate_to_message(found: Estimate) -> admin_pb2.EstimateReassignmentResponse:
+    return admin_pb2.EstimateReassignmentResponse(
+        partitions=found.partitions,
+        total_partitions=found.total_partitions,
+        move_ratio=found.move_ratio,
+        bytes_to_copy=found.size,
+        unknown_partitions=found.unknown_partitions,
+        duration=_duration(found.time),
+        link_sides=map(_link_side_to_message, found.sides),
+        warnings=found.warnings,
+    )
+
+
+def _link_side_to_message(side: LinkSideEstimate) -> admin_pb2.LinkSideEstimate:
+    return admin_pb2.LinkSideEstimate(
+        broker_id=side.broker_id,
+        role=role_to_number(side.role),
+        bytes_to_copy=side.size,
+        produced_bytes_per_second=side.growth,
+        rate_bytes_per_second=side.rate,
+        headroom_bytes_per_second=side.headroom,
+        capacity_bytes_per_second=side.capacity,
+        duration=_duration(side.time),
+    )
+
+
+def _duration(time: timedelta | None) -> Duration | None:
+    if time is None:
+        return None
+    message = Duration()
+    message.FromTimedelta(time)
+    return message

@@ -1,0 +1,413 @@
+"""Conversions that several services share: times, errors, callers, pauses, reassignments, and request validation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from types import MappingProxyType
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from autothrottle.core.cluster.flows import Progress, TopicProgress
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, flows
+from autothrottle.core.control.pause import Pause, PauseMode
+from autothrottle.core.control.submission import MAX_PARTITIONS, Submitted, Targets, partitions, targets
+from autothrottle.core.errors import (
+    AutothrottleError,
+    Conflict,
+    Incomplete,
+    Invalid,
+    Missing,
+    NotLeader,
+    Unavailable,
+)
+from autothrottle.core.forecast.progress import remainder
+from autothrottle.v1 import admin_pb2, discovery_pb2, planner_pb2, types_pb2
+
+# Times.
+
+
+def time_to_message(time: datetime) -> Timestamp:
+    """Convert a time, in UTC.
+
+    >>> time_to_message(datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=UTC))
+    seconds: 1
+    nanos: 5000
+    <BLANKLINE>
+    """
+    message = Timestamp()
+    message.FromDatetime(time)
+    return message
+
+
+def time_from_message(message: Timestamp) -> datetime:
+    return message.ToDatetime(tzinfo=UTC)
+
+
+# Errors as gRPC statuses.
+
+LEADER_ADDRESS = "leader-address"
+"""Key of the trailing metadata with the address of the leading planner, `host:port`; absent: unknown."""
+
+MAX_MESSAGE_BYTES = 4_000
+"""Maximum length of an error message; gRPC sends it percent-encoded in a header and refuses headers above 8 kB."""
+
+CODES: Mapping[type[AutothrottleError], grpc.StatusCode] = MappingProxyType(
+    {
+        Invalid: grpc.StatusCode.INVALID_ARGUMENT,
+        Missing: grpc.StatusCode.NOT_FOUND,
+        Conflict: grpc.StatusCode.ABORTED,
+        NotLeader: grpc.StatusCode.FAILED_PRECONDITION,
+        Incomplete: grpc.StatusCode.DATA_LOSS,
+        Unavailable: grpc.StatusCode.UNAVAILABLE,
+        AutothrottleError: grpc.StatusCode.INTERNAL,
+    }
+)
+"""Error -> its code; a subclass that is absent has the code of its nearest ancestor."""
+
+_CLIENT_SIDE_CODES: Mapping[grpc.StatusCode, type[AutothrottleError]] = {
+    grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
+    grpc.StatusCode.CANCELLED: Unavailable,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Unavailable,
+    grpc.StatusCode.ALREADY_EXISTS: Conflict,
+    grpc.StatusCode.OUT_OF_RANGE: Invalid,
+}
+"""Code that our servers never send -> the error that a caller sees."""
+
+_ERRORS = {code: error for error, code in CODES.items()} | dict(_CLIENT_SIDE_CODES)
+
+
+def code_of(error: AutothrottleError) -> grpc.StatusCode:
+    """Return the code of the error's nearest ancestor in `CODES`."""
+    return next(CODES[ancestor] for ancestor in type(error).__mro__ if ancestor in CODES)
+
+
+def to_status(error: AutothrottleError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
+    """Return the (code, message, trailing metadata) of an error."""
+    metadata: tuple[tuple[str, str], ...] = ()
+    if isinstance(error, NotLeader) and error.leader_address:
+        metadata = ((LEADER_ADDRESS, error.leader_address),)
+    return code_of(error), _truncated(str(error)), metadata
+
+
+def from_rpc_error(error: grpc.RpcError, *, peer: str = "", deadline: timedelta | None = None) -> AutothrottleError:
+    """Convert the error of a failed call to core's error tree.
+
+    Args:
+        error: the error that the call raised.
+        peer: the called service, for example "discovery at 127.0.0.1:4001"; named in errors that it did not write.
+        deadline: timeout of the call.
+    """
+    code, details = _code(error), _details(error)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Unavailable(_timeout_message(peer or "The server", deadline))
+    if code is grpc.StatusCode.FAILED_PRECONDITION:
+        return NotLeader(details, _leader_address(error))
+    kind = _ERRORS.get(code, AutothrottleError)
+    if code in CODES.values():
+        return kind(f"{peer}: {details}" if peer and kind is Unavailable else details)
+    return kind(f"{peer or 'The server'} answered {code.name}: {details}")
+
+
+def _timeout_message(peer: str, deadline: timedelta | None) -> str:
+    within = "in time" if deadline is None else f"within {deadline.total_seconds():g} s"
+    return f"{peer} did not answer {within}. Fix: check that it runs and is reachable, then try again."
+
+
+def _code(error: grpc.RpcError) -> grpc.StatusCode:
+    """Return the code; an RpcError raised before the call started has no methods."""
+    return error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
+
+
+def _details(error: grpc.RpcError) -> str:
+    return (error.details() if hasattr(error, "details") else str(error)) or ""
+
+
+def _leader_address(error: grpc.RpcError) -> str:
+    metadata = error.trailing_metadata() if hasattr(error, "trailing_metadata") else ()
+    return next((str(datum.value) for datum in metadata or () if datum.key == LEADER_ADDRESS), "")
+
+
+def _truncated(message: str) -> str:
+    """Cut a message to `MAX_MESSAGE_BYTES`; a byte that is not printable ASCII takes three in a header."""
+    size = 0
+    for position, character in enumerate(message):
+        size += 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode(errors="replace"))
+        if size > MAX_MESSAGE_BYTES:
+            return message[:position] + " ... (cut)"
+    return message
+
+
+# Metadata of calls.
+
+FORWARDED_FOR = "forwarded-for"
+"""Key of the metadata with the address of the client on whose behalf a service calls."""
+
+_TRACE_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_PRINTABLE = re.compile(r"[ -~]{1,512}")
+
+_CERTIFICATE_NAMES = ("x509_common_name", "x509_subject_alternative_name")
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+def forwarded_metadata(client: str, headers: Mapping[str, str]) -> Metadata:
+    """Return the metadata of calls on behalf of an HTTP request.
+
+    Args:
+        client: address of the HTTP client, `host:port`.
+        headers: lower-case name -> value. A valid W3C trace context (`traceparent`, `tracestate`) is forwarded.
+    """
+    client = _ascii(client)
+    parent, state = headers.get("traceparent", ""), headers.get("tracestate", "")
+    found: Metadata = ((FORWARDED_FOR, client),) if _PRINTABLE.fullmatch(client) else ()
+    if not _TRACE_PARENT.fullmatch(parent):
+        return found
+    return (*found, ("traceparent", parent), *((("tracestate", state),) if _PRINTABLE.fullmatch(state) else ()))
+
+
+def caller(peer: str, metadata: Iterable[tuple[str, str | bytes]], certificate: Mapping[str, Any] | None = None) -> str:
+    """Return the caller for the log: the peer and the client on whose behalf it says that it calls.
+
+    Args:
+        peer: the peer's address in gRPC's format.
+        metadata: metadata of the call.
+        certificate: gRPC's auth context of the peer: key -> list of bytes. The common name, or else the first
+            alternative name, identifies the peer.
+
+    >>> caller("ipv4:10.0.0.1:4711", [(FORWARDED_FOR, "10.0.0.9:5000")])
+    '10.0.0.9:5000 through ipv4:10.0.0.1:4711'
+    >>> caller("ipv4:10.0.0.9:5000", [], {"x509_common_name": [b"anna"]})
+    'anna at ipv4:10.0.0.9:5000'
+    """
+    names = [name for key in _CERTIFICATE_NAMES for name in (certificate or {}).get(key, ())]
+    if names and _PRINTABLE.fullmatch(name := _ascii(names[0].decode("utf-8", "replace"))):
+        peer = f"{name} at {peer}"
+    clients = [value for key, value in metadata if key == FORWARDED_FOR and isinstance(value, str)]
+    return f"{clients[-1]} through {peer}" if clients and _PRINTABLE.fullmatch(clients[-1]) else peer
+
+
+def _ascii(name: str) -> str:
+    """Escape non-ASCII characters, which metadata cannot hold; the audit record must not lose a caller named Jürgen."""
+    return name.encode("ascii", "backslashreplace").decode()
+
+
+# Validation of requests.
+
+MAX_REASON = 1_000
+"""Maximum length of a reason in characters; the log and every response with the cycle contain it."""
+
+
+def validate_fields(message: Message) -> None:
+    """Refuse a message with unknown fields, at any depth.
+
+    A newer client gives them a meaning. If this version ignored them, it would do something else than requested.
+
+    Raises:
+        Invalid: the message has unknown fields; the error names the message and their numbers.
+    """
+    found = UnknownFieldSet(message)
+    unknown = sorted({found[index].field_number for index in range(len(found))})
+    if unknown:
+        numbers = ", ".join(map(str, unknown[:10]))
+        raise Invalid(
+            f"{message.DESCRIPTOR.full_name} has unknown fields (numbers {numbers}); "
+            "omit them, or update the service to the client's version"
+        )
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            for part in value if field.is_repeated else (value,):
+                validate_fields(part)
+
+
+def validate_reason(reason: str) -> str:
+    """Return the reason.
+
+    Raises:
+        Invalid: it is longer than 1,000 characters or not printable.
+    """
+    if len(reason) > MAX_REASON or not reason.isprintable():
+        raise Invalid(
+            f"reason {reason[:40]!r} has {len(reason)} characters; give at most {MAX_REASON} printable ones on one line"
+        )
+    return reason
+
+
+def _validate_count(count: int) -> None:
+    if count > MAX_PARTITIONS:
+        raise Invalid(f"{count} partitions are named; name at most {MAX_PARTITIONS} at a time")
+
+
+# Pauses.
+
+_MODE = {
+    PauseMode.KEEP: types_pb2.Pause.MODE_KEEP,
+    PauseMode.CLEAR: types_pb2.Pause.MODE_CLEAR,
+}
+
+
+def pause_to_message(pause: Pause) -> types_pb2.Pause:
+    return types_pb2.Pause(
+        mode=_MODE[pause.mode],
+        author=pause.author,
+        time=None if pause.time is None else time_to_message(pause.time),
+        reason=pause.reason,
+    )
+
+
+def pause_from_message(message: types_pb2.Pause) -> Pause:
+    """Convert a message to a pause.
+
+    Raises:
+        Invalid: its mode is unknown to this version.
+    """
+    return Pause(
+        mode=pause_mode_from_number(message.mode),
+        author=message.author,
+        time=time_from_message(message.time) if message.HasField("time") else None,
+        reason=message.reason,
+    )
+
+
+def pause_mode_from_number(number: int) -> PauseMode:
+    """Convert a mode's number in the proto.
+
+    Raises:
+        Invalid: it is not set, or unknown to this version.
+    """
+    for mode, known in _MODE.items():
+        if known == number:
+            return mode
+    raise Invalid(
+        f"pause mode {number} is neither MODE_KEEP (1: throttles stay as they are) nor MODE_CLEAR (2: the values from "
+        "before autothrottle's writes are restored); give one of them"
+    )
+
+
+# Partitions and reassignments.
+
+
+def targets_to_messages(wanted: Targets) -> list[types_pb2.PartitionTarget]:
+    return [types_pb2.PartitionTarget(topic=t, partition=p, replicas=to) for (t, p), to in wanted.items()]
+
+
+def targets_from_messages(messages: Collection[types_pb2.PartitionTarget]) -> Targets:
+    """Convert messages to targets.
+
+    Raises:
+        Invalid: the targets are not valid in any cluster.
+    """
+    _validate_count(len(messages))
+    return targets((m.topic, m.partition, tuple(m.replicas)) for m in messages)
+
+
+def partitions_to_messages(rows: Iterable[TopicPartition]) -> list[types_pb2.TopicPartition]:
+    return [types_pb2.TopicPartition(topic=topic, partition=partition) for topic, partition in rows]
+
+
+def partitions_from_messages(messages: Collection[types_pb2.TopicPartition]) -> tuple[TopicPartition, ...]:
+    """Convert messages to partitions.
+
+    Raises:
+        Invalid: `messages` is empty, a partition is named twice, or a number is out of range.
+    """
+    _validate_count(len(messages))
+    return partitions((m.topic, m.partition) for m in messages)
+
+
+def partitions_to_topics(rows: Iterable[TopicPartition]) -> list[discovery_pb2.TopicPartitions]:
+    """Group partitions by topic."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in rows:
+        topics.setdefault(topic, []).append(partition)
+    return [discovery_pb2.TopicPartitions(topic=topic, partitions=found) for topic, found in topics.items()]
+
+
+def partitions_from_topics(messages: Collection[discovery_pb2.TopicPartitions]) -> tuple[TopicPartition, ...]:
+    """Convert messages to partitions; there may be none.
+
+    Raises:
+        Invalid: a partition is named twice, or a number is out of range.
+    """
+    _validate_count(sum(len(m.partitions) for m in messages))
+    found = [(m.topic, partition) for m in messages for partition in m.partitions]
+    return partitions(found) if found else ()
+
+
+def refusals_to_messages(refused: Mapping[TopicPartition, str]) -> list[types_pb2.PartitionRefusal]:
+    return [types_pb2.PartitionRefusal(topic=t, partition=p, reason=why) for (t, p), why in refused.items()]
+
+
+def refusals_from_messages(messages: Iterable[types_pb2.PartitionRefusal]) -> dict[TopicPartition, str]:
+    return {(m.topic, m.partition): m.reason for m in messages}
+
+
+def submitted_to_message(submitted: Submitted) -> planner_pb2.PlannerServiceSubmitReassignmentResponse:
+    return planner_pb2.PlannerServiceSubmitReassignmentResponse(
+        submitted=submitted.started,
+        already_in_progress=submitted.already_in_progress,
+        already_there=submitted.already_there,
+        refused=refusals_to_messages(submitted.refused),
+    )
+
+
+def submitted_from_message(message: planner_pb2.PlannerServiceSubmitReassignmentResponse) -> Submitted:
+    return Submitted(
+        message.submitted, message.already_in_progress, message.already_there, refusals_from_messages(message.refused)
+    )
+
+
+def reassignments_to_list(snapshot: Snapshot, with_paths: bool = False) -> admin_pb2.ListReassignmentsResponse:
+    """Return the reassignments of a snapshot and their progress as a message."""
+    progress = snapshot.progress or Progress()
+    left = remainder(snapshot)
+    return admin_pb2.ListReassignmentsResponse(
+        topics=[_topic_to_message(one, progress.topics.get(one.topic)) for one in snapshot.reassignments],
+        eta=_time(left.eta if left else None),
+        eta_low=_time(left.eta_low if left else None),
+        eta_high=_time(left.eta_high if left else None),
+        paths=_paths_to_messages(snapshot, progress) if with_paths else (),
+    )
+
+
+def _paths_to_messages(snapshot: Snapshot, progress: Progress) -> list[admin_pb2.ReassignmentPath]:
+    found = []
+    for flow, count in sorted(flows(snapshot).items()):
+        known = progress.flows.get(flow)
+        found.append(
+            admin_pb2.ReassignmentPath(
+                leader=flow[0],
+                follower=flow[1],
+                partitions=count,
+                bytes_left=known.bytes_left if known else None,
+                copied_bytes_per_second=known.copied_per_second if known else None,
+                produced_bytes_per_second=known.produced_per_second if known else None,
+            )
+        )
+    return found
+
+
+def _topic_to_message(reassignment: TopicReassignment, progress: TopicProgress | None) -> admin_pb2.ReassigningTopic:
+    return admin_pb2.ReassigningTopic(
+        topic=reassignment.topic,
+        partitions=reassignment.partitions,
+        adding_replicas=sorted(set(chain.from_iterable(reassignment.adding_replicas))),
+        removing_replicas=sorted(set(chain.from_iterable(reassignment.removing_replicas))),
+        partitions_to_copy=sum(bool(pending) for _, _, _, pending in reassignment.rows()),
+        bytes_copied=progress.bytes_copied if progress else None,
+        bytes_left=progress.bytes_left if progress else None,
+        eta=_time(progress.eta if progress else None),
+        eta_low=_time(progress.eta_low if progress else None),
+        eta_high=_time(progress.eta_high if progress else None),
+    )
+
+
+def _time(time: datetime | None) -> Timestamp | None:
+    return None if time is None else time_to_message(time)

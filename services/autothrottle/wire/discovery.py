@@ -1,0 +1,763 @@
+"""Conversion of snapshots, progress, log sizes and settings to and from messages of discovery.
+
+Partitions, flows and logs are packed as columns. A snapshot is a stream of chunks: optional `early` chunks, then the
+snapshot itself, whole or as the difference from one that the receiver has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate, chain, islice, pairwise
+
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
+from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, TopicProgress
+from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth
+from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
+from autothrottle.core.cluster.snapshot import (
+    MAX_BROKER_ID,
+    Assignment,
+    Problem,
+    Snapshot,
+    TopicPartition,
+    TopicReassignment,
+)
+from autothrottle.core.errors import Incomplete, Invalid
+from autothrottle.v1 import discovery_pb2
+from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
+from autothrottle.wire.applier import ledger_from_message, ledger_to_message
+from autothrottle.wire.common import time_from_message, time_to_message
+
+_BYTES_PER_PARTITION = 16
+"""Size of a partition in a chunk; converts the size of configs and problems to partitions."""
+
+_PARTITIONS_PER_FLOW = 4
+"""Size of a flow's progress, in partitions."""
+
+_Piece = tuple[int, GetSnapshotResponse]
+"""(size in partitions, > 0; a part of a chunk)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSnapshot:
+    """A snapshot and the name by which one replica of discovery and one client refer to it."""
+
+    name: str = ""
+    """Unique for each snapshot; "": no name."""
+    snapshot: Snapshot = Snapshot.empty()  # noqa: RUF009 (frozen)
+
+
+NO_SNAPSHOT = NamedSnapshot()
+"""An empty base: the difference from it is a whole snapshot."""
+
+
+# Sending a snapshot.
+
+
+def snapshot_to_chunks(
+    snapshot: Snapshot, partitions_per_chunk: int = 20_000, name: str = "", base: NamedSnapshot = NO_SNAPSHOT
+) -> Iterator[GetSnapshotResponse]:
+    """Yield the chunks that together form one snapshot; the first has the header.
+
+    Args:
+        snapshot: a snapshot of version >= 1; the receiver refuses the empty snapshot.
+        partitions_per_chunk: maximum size of a chunk in partitions, > 0; other data counts by its size in bytes.
+        name: name of the snapshot, for the receiver's next request.
+        base: the snapshot that the receiver has; only the difference from it is sent.
+    """
+    chunk, size = _header(snapshot, name, base), 0
+    for piece_size, piece in _pieces(snapshot, base.snapshot, partitions_per_chunk):
+        if size and size + piece_size > partitions_per_chunk:
+            yield chunk
+            chunk, size = GetSnapshotResponse(), 0
+        chunk.MergeFrom(piece)
+        size += piece_size
+    yield chunk
+
+
+class EarlyReassignments:
+    """Sends reassignments before their snapshot, and tracks what the receiver has so far."""
+
+    def __init__(self, base: NamedSnapshot) -> None:
+        """Start with the snapshot that the receiver already has."""
+        self._base, self._sent = base, {r.topic: r for r in base.snapshot.reassignments}
+
+    @property
+    def base(self) -> NamedSnapshot:
+        """What the receiver has now: the snapshot is sent as the difference from it."""
+        return _with_reassignments(self._base, self._sent)
+
+    def chunks(
+        self, reassignments: Iterable[TopicReassignment], partitions_per_chunk: int = 20_000
+    ) -> Iterator[GetSnapshotResponse]:
+        """Yield the chunks with these topics, except those that the receiver has and those too large for one chunk.
+
+        Args:
+            reassignments: an unchanged topic must be the same object as in the previous call.
+            partitions_per_chunk: maximum number of partitions in a chunk, > 0.
+        """
+        chunk, size = GetSnapshotResponse(), 0
+        for reassignment in reassignments:
+            count = max(1, len(reassignment.partitions))
+            if self._sent.get(reassignment.topic) is reassignment or count > partitions_per_chunk:
+                continue
+            if size and size + count > partitions_per_chunk:
+                yield chunk
+                chunk, size = GetSnapshotResponse(), 0
+            chunk.early.append(reassignment_to_message(reassignment, slice(None)))
+            size += count
+            self._sent[reassignment.topic] = reassignment
+        if size:
+            yield chunk
+
+
+def _with_reassignments(named: NamedSnapshot, reassignments: Mapping[str, TopicReassignment]) -> NamedSnapshot:
+    return replace(named, snapshot=replace(named.snapshot, reassignments=tuple(reassignments.values())))
+
+
+def _header(snapshot: Snapshot, name: str, base: NamedSnapshot) -> GetSnapshotResponse:
+    return GetSnapshotResponse(
+        version=snapshot.version,
+        broker_ids=sorted(snapshot.brokers),
+        default_throttles=snapshot.default_throttles,
+        name=name,
+        base_name=base.name,
+        ended_topics=sorted(set(base.snapshot.topics) - set(snapshot.topics)),
+        presumed_topics=sorted(snapshot.presumed),
+    )
+
+
+def _pieces(snapshot: Snapshot, base: Snapshot, limit: int) -> Iterator[_Piece]:
+    known = {reassignment.topic: reassignment for reassignment in base.reassignments}
+    for reassignment in snapshot.reassignments:
+        if not _is_same(reassignment, known.get(reassignment.topic)):
+            for part in slices(len(reassignment.partitions), limit):
+                message = reassignment_to_message(reassignment, part)
+                yield max(1, len(message.partitions)), GetSnapshotResponse(reassignments=[message])
+    for resource in _changed_configs(snapshot, base):
+        config = _config_to_message(snapshot, resource)
+        yield _size(config), GetSnapshotResponse(throttles=[config])
+    for broker_id, topics in snapshot.replicas.items():
+        for listed in _replicas_to_messages(broker_id, topics, limit):
+            yield max(1, len(listed.partitions)), GetSnapshotResponse(replicas=[listed])
+    for placed in assignments_to_messages(snapshot.assignments, limit):
+        yield len(placed.partitions), GetSnapshotResponse(assignments=[placed])
+    for problem in snapshot.problems:
+        named = discovery_pb2.Problem(path=problem.path, reason=problem.reason)
+        yield _size(named), GetSnapshotResponse(problems=[named])
+    if snapshot.progress is not None:
+        for columns in progress_to_messages(snapshot.progress, max(1, limit // _PARTITIONS_PER_FLOW)):
+            yield _size(columns), GetSnapshotResponse(progress=columns)
+
+
+def _is_same(value: object, other: object) -> bool:
+    """Whether two values are equal; fast if they are the same object."""
+    return value is other or value == other
+
+
+def _changed_configs(snapshot: Snapshot, base: Snapshot) -> list[ConfigResource]:
+    return sorted(
+        {
+            resource
+            for here, there in (
+                (snapshot.throttles, base.throttles),
+                (snapshot.ledger, base.ledger),
+                (snapshot.unreadable_configs, base.unreadable_configs),
+            )
+            for resource in here.keys() | there.keys()
+            if not _is_same(here.get(resource), there.get(resource))
+        }
+    )
+
+
+def _size(message: discovery_pb2.ResourceThrottles | discovery_pb2.Problem | discovery_pb2.Progress) -> int:
+    return 1 + message.ByteSize() // _BYTES_PER_PARTITION
+
+
+def _replicas_to_messages(
+    broker_id: int, topics: Mapping[str, tuple[int, ...]], limit: int
+) -> Iterator[discovery_pb2.BrokerReplicas]:
+    """A broker without replicas gets one message without a topic, so that it differs from an unknown broker."""
+    for topic, partitions in topics.items() or [("", ())]:
+        for part in slices(len(partitions), limit):
+            yield discovery_pb2.BrokerReplicas(broker_id=broker_id, topic=topic, partitions=partitions[part])
+
+
+def _config_to_message(snapshot: Snapshot, resource: ConfigResource) -> discovery_pb2.ResourceThrottles:
+    ledger, unreadable = snapshot.ledger.get(resource), snapshot.unreadable_configs.get(resource)
+    return discovery_pb2.ResourceThrottles(
+        resource=resource.path,
+        values=snapshot.throttles.get(resource, {}),
+        ledger=None if ledger is None else ledger_to_message(ledger),
+        unreadable_path=unreadable.path if unreadable else "",
+        unreadable_reason=unreadable.reason if unreadable else "",
+    )
+
+
+# Receiving a snapshot.
+
+
+def snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse]) -> Snapshot:
+    """Convert a stream of chunks to the whole snapshot that it contains.
+
+    Raises:
+        Incomplete: the chunks do not form one whole snapshot.
+    """
+    return named_snapshot_from_chunks(chunks).snapshot
+
+
+def named_snapshot_from_chunks(
+    chunks: Iterable[GetSnapshotResponse], known: NamedSnapshot = NO_SNAPSHOT
+) -> NamedSnapshot:
+    """Convert a stream of chunks to a snapshot; the chunks are whole or the difference from `known`.
+
+    Raises:
+        Incomplete: the chunks do not form one snapshot, or they are the difference from another one.
+    """
+    header, base = GetSnapshotResponse(), NO_SNAPSHOT.snapshot
+    parts: dict[str, list[discovery_pb2.TopicReassignment]] = {}
+    throttles: dict[ConfigResource, Mapping[str, str]] = {}
+    ledger: dict[ConfigResource, LedgerEntry] = {}
+    unreadable: dict[ConfigResource, Problem] = {}
+    replicas: dict[int, dict[str, tuple[int, ...]]] = {}
+    assignments: dict[TopicPartition, Assignment] = {}
+    problems: list[Problem] = []
+    progress: discovery_pb2.Progress | None = None
+    early: dict[str, TopicReassignment] = {}
+    for number, chunk in enumerate(_after_early(chunks, early)):
+        if bool(chunk.version > 0) is not (number == 0):
+            raise _not_one_snapshot(number, chunk.version)
+        if number == 0:
+            header, base = chunk, _base(chunk, known, early)
+            throttles, ledger = dict(base.throttles), dict(base.ledger)
+            unreadable = dict(base.unreadable_configs)
+        for reassignment in chunk.reassignments:
+            parts.setdefault(reassignment.topic, []).append(reassignment)
+        for config in chunk.throttles:
+            _merge_config(config, throttles, ledger, unreadable)
+        for listed in chunk.replicas:
+            _merge_replicas(listed, replicas.setdefault(listed.broker_id, {}))
+        for placed in chunk.assignments:
+            assignments.update(assignments_from_message(placed))
+        problems += (Problem(p.path, p.reason) for p in chunk.problems)
+        if chunk.HasField("progress"):
+            progress = progress or discovery_pb2.Progress()
+            progress.MergeFrom(chunk.progress)
+    if header.version == 0:
+        raise Incomplete("the stream of a snapshot ended before its first chunk; request the snapshot again")
+    snapshot = Snapshot(
+        version=header.version,
+        brokers=frozenset(header.broker_ids),
+        reassignments=_reassignments(base, header.ended_topics, parts),
+        throttles=throttles,
+        default_throttles=dict(header.default_throttles),
+        ledger=ledger,
+        replicas=replicas,
+        assignments=assignments,
+        unreadable_configs=unreadable,
+        problems=tuple(problems),
+        presumed=frozenset(header.presumed_topics),
+        progress=None if progress is None else progress_from_message(progress),
+    )
+    return NamedSnapshot(header.name, snapshot)
+
+
+def _after_early(
+    chunks: Iterable[GetSnapshotResponse], early: dict[str, TopicReassignment]
+) -> Iterator[GetSnapshotResponse]:
+    """Yield the snapshot's own chunks; store the early reassignments before them in `early`."""
+    has_begun = False
+    for number, chunk in enumerate(chunks):
+        if not chunk.early:
+            has_begun = True
+            yield chunk
+            continue
+        if has_begun:
+            raise Incomplete(f"chunk {number + 1} of a snapshot has early reassignments; request the snapshot again")
+        for message in chunk.early:
+            early[message.topic] = found = reassignment_from_parts(message.topic, [message])
+            _ = found.copying  # Computed while the sender is still reading.
+
+
+def _base(header: GetSnapshotResponse, known: NamedSnapshot, early: Mapping[str, TopicReassignment]) -> Snapshot:
+    """The snapshot that the stream is a difference from."""
+    named = _named_base(header, known)
+    if not early:
+        return named.snapshot
+    return _with_reassignments(named, {**{r.topic: r for r in named.snapshot.reassignments}, **early}).snapshot
+
+
+def _named_base(header: GetSnapshotResponse, known: NamedSnapshot) -> NamedSnapshot:
+    if not header.base_name:
+        return NO_SNAPSHOT
+    if header.base_name != known.name:
+        raise Incomplete(
+            f"the stream is the difference from snapshot {header.base_name!r}, but {known.name!r} is known; "
+            "request the whole snapshot"
+        )
+    return known
+
+
+def _reassignments(
+    base: Snapshot, ended: Iterable[str], parts: Mapping[str, Sequence[discovery_pb2.TopicReassignment]]
+) -> tuple[TopicReassignment, ...]:
+    current = {reassignment.topic: reassignment for reassignment in base.reassignments}
+    for topic in ended:
+        current.pop(topic, None)
+    current.update((topic, reassignment_from_parts(topic, found)) for topic, found in parts.items())
+    return tuple(reassignment for _, reassignment in sorted(current.items()))
+
+
+def _not_one_snapshot(number: int, version: int) -> Incomplete:
+    return Incomplete(
+        f"chunk {number + 1} of a snapshot has version {version}; only the first chunk has a version, which is > 0. "
+        "Request the snapshot again"
+    )
+
+
+def _merge_config(
+    message: discovery_pb2.ResourceThrottles,
+    throttles: dict[ConfigResource, Mapping[str, str]],
+    ledger: dict[ConfigResource, LedgerEntry],
+    unreadable: dict[ConfigResource, Problem],
+) -> None:
+    resource = ConfigResource(message.resource)
+    for known in (throttles, ledger, unreadable):
+        known.pop(resource, None)
+    if message.values:
+        throttles[resource] = dict(message.values)
+    if message.HasField("ledger"):
+        ledger[resource] = ledger_from_message(message.ledger)
+    if message.unreadable_path or message.unreadable_reason:
+        unreadable[resource] = Problem(message.unreadable_path, message.unreadable_reason)
+
+
+def _merge_replicas(message: discovery_pb2.BrokerReplicas, topics: dict[str, tuple[int, ...]]) -> None:
+    if message.topic:
+        topics[message.topic] = topics.get(message.topic, ()) + tuple(message.partitions)
+
+
+# Reassignments and assignments as columns.
+
+
+def reassignment_to_message(reassignment: TopicReassignment, part: slice) -> discovery_pb2.TopicReassignment:
+    """Convert some partitions of a topic's reassignment."""
+    isr = reassignment.isr[part]
+    adding = reassignment.adding_replicas[part]
+    removing = reassignment.removing_replicas[part]
+    return discovery_pb2.TopicReassignment(
+        topic=reassignment.topic,
+        partitions=reassignment.partitions[part],
+        leaders=reassignment.leaders[part],
+        isr_counts=map(len, isr),
+        isr=chain.from_iterable(isr),
+        adding_counts=map(len, adding),
+        adding_replicas=chain.from_iterable(adding),
+        removing_counts=map(len, removing),
+        removing_replicas=chain.from_iterable(removing),
+    )
+
+
+def reassignment_from_parts(topic: str, parts: Sequence[discovery_pb2.TopicReassignment]) -> TopicReassignment:
+    """Join the messages of one topic, at least one, in partition order.
+
+    Raises:
+        Incomplete: the columns differ in length.
+    """
+    whole = parts[0] if len(parts) == 1 else _joined(parts)
+    length = len(whole.partitions)
+    if len(whole.leaders) != length:
+        raise _uneven(topic, "leaders", len(whole.leaders), length)
+    return TopicReassignment(
+        topic=topic,
+        partitions=tuple(whole.partitions),
+        leaders=tuple(whole.leaders),
+        isr=_unpacked(topic, "isr", whole.isr_counts, whole.isr, length),
+        adding_replicas=_unpacked(topic, "adding", whole.adding_counts, whole.adding_replicas, length),
+        removing_replicas=_unpacked(topic, "removing", whole.removing_counts, whole.removing_replicas, length),
+    )
+
+
+def assignments_to_messages(
+    assignments: Mapping[TopicPartition, Assignment], limit: int
+) -> Iterator[discovery_pb2.TopicAssignment]:
+    """Yield one or more messages for each topic, of at most `limit` partitions."""
+    topics: dict[str, list[tuple[int, Assignment]]] = {}
+    for (topic, partition), placed in assignments.items():
+        topics.setdefault(topic, []).append((partition, placed))
+    for topic, rows in topics.items():
+        for part in slices(len(rows), limit):
+            yield _assignment_columns(topic, rows[part])
+
+
+def _assignment_columns(topic: str, rows: Sequence[tuple[int, Assignment]]) -> discovery_pb2.TopicAssignment:
+    found = [placed for _, placed in rows]
+    return discovery_pb2.TopicAssignment(
+        topic=topic,
+        partitions=[partition for partition, _ in rows],
+        leaders=[placed.leader for placed in found],
+        replicas_counts=[len(placed.replicas) for placed in found],
+        replicas=chain.from_iterable(placed.replicas for placed in found),
+        isr_counts=[len(placed.isr) for placed in found],
+        isr=chain.from_iterable(placed.isr for placed in found),
+        adding_counts=[len(placed.adding_replicas) for placed in found],
+        adding_replicas=chain.from_iterable(placed.adding_replicas for placed in found),
+        removing_counts=[len(placed.removing_replicas) for placed in found],
+        removing_replicas=chain.from_iterable(placed.removing_replicas for placed in found),
+    )
+
+
+def assignments_from_message(message: discovery_pb2.TopicAssignment) -> Iterator[tuple[TopicPartition, Assignment]]:
+    """Yield each partition of a message with its assignment.
+
+    Raises:
+        Incomplete: the columns differ in length.
+    """
+    topic, length = message.topic, len(message.partitions)
+    if len(message.leaders) != length:
+        raise _uneven(topic, "leaders", len(message.leaders), length)
+    columns = zip(
+        message.partitions,
+        _unpacked(topic, "replicas", message.replicas_counts, message.replicas, length),
+        message.leaders,
+        _unpacked(topic, "isr", message.isr_counts, message.isr, length),
+        _unpacked(topic, "adding", message.adding_counts, message.adding_replicas, length),
+        _unpacked(topic, "removing", message.removing_counts, message.removing_replicas, length),
+        strict=True,
+    )
+    for partition, *placed in columns:
+        yield (topic, partition), Assignment(*placed)
+
+
+def _joined(parts: Sequence[discovery_pb2.TopicReassignment]) -> discovery_pb2.TopicReassignment:
+    whole = discovery_pb2.TopicReassignment()
+    for part in parts:
+        whole.MergeFrom(part)
+    return whole
+
+
+def _unpacked(
+    topic: str, column: str, counts: Sequence[int], values: Sequence[int], length: int
+) -> tuple[tuple[int, ...], ...]:
+    edges = list(accumulate(counts, initial=0))
+    if len(counts) != length:
+        raise _uneven(topic, f"{column}_counts", len(counts), length)
+    if edges[-1] != len(values) or min(counts, default=0) < 0:
+        raise _uneven(topic, column, len(values), edges[-1])
+    flat = tuple(values)
+    if len(set(counts)) == 1 and (count := counts[0]):
+        return tuple(zip(*[iter(flat)] * count, strict=True))  # the usual case: all partitions have the same count
+    return tuple(flat[start:end] for start, end in pairwise(edges))
+
+
+def _uneven(topic: str, column: str, found: int, expected: int) -> Incomplete:
+    return Incomplete(
+        f"the column {column} of topic {topic} has {found} values instead of {expected}; request the snapshot again"
+    )
+
+
+def slices(length: int, limit: int) -> Iterator[slice]:
+    """Slices of at most `limit` items; one empty slice for length 0, since an empty list has a meaning too."""
+    yield from (slice(start, start + limit) for start in range(0, max(1, length), limit))
+
+
+# Progress as columns.
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+_FLOW_COLUMNS = (
+    "leaders",
+    "followers",
+    "bytes_copied",
+    "bytes_produced",
+    "bytes_left",
+    "times_us",
+    "since_us",
+    "recent_counts",
+)
+_RECENT_COLUMNS = ("recent_ages_us", "recent_bytes_before")
+_TOPIC_COLUMNS = (
+    "topics",
+    "topic_bytes_copied",
+    "topic_bytes_left",
+    "topic_etas_us",
+    "topic_eta_lows_us",
+    "topic_eta_highs_us",
+)
+_GROWTH_COLUMNS = (
+    "growth_brokers",
+    "growth_led",
+    "growth_received",
+    "growth_times_us",
+    "growth_since_us",
+    "growth_recent_counts",
+)
+_GROWTH_RECENT_COLUMNS = ("growth_recent_ages_us", "growth_recent_led_before", "growth_recent_received_before")
+
+
+def progress_to_messages(progress: Progress, rows_per_message: int) -> Iterator[discovery_pb2.Progress]:
+    """Yield the messages that together form one progress; the first has the read time and the ETA.
+
+    Args:
+        progress: the progress to send.
+        rows_per_message: maximum number of flows, topics or brokers in a message, > 0.
+    """
+    header = discovery_pb2.Progress()
+    if progress.at is not None:
+        header.read_time.CopyFrom(time_to_message(progress.at))
+    if progress.eta is not None:
+        header.eta.CopyFrom(time_to_message(progress.eta))
+    if progress.eta_low is not None:
+        header.eta_low.CopyFrom(time_to_message(progress.eta_low))
+    if progress.eta_high is not None:
+        header.eta_high.CopyFrom(time_to_message(progress.eta_high))
+    yield header
+    flows = iter(progress.flows.items())
+    while rows := list(islice(flows, rows_per_message)):
+        yield discovery_pb2.Progress(
+            leaders=[flow.leader for flow, _ in rows],
+            followers=[flow.follower for flow, _ in rows],
+            bytes_copied=[count.bytes_copied for _, count in rows],
+            bytes_produced=[count.bytes_produced for _, count in rows],
+            bytes_left=[count.bytes_left for _, count in rows],
+            times_us=[(count.at - _EPOCH) // _MICROSECOND for _, count in rows],
+            since_us=[(count.since - _EPOCH) // _MICROSECOND for _, count in rows],
+            recent_counts=[len(count.recent) for _, count in rows],
+            recent_ages_us=[(count.at - mark.at) // _MICROSECOND for _, count in rows for mark in count.recent],
+            recent_bytes_before=[count.bytes_copied - mark.bytes_copied for _, count in rows for mark in count.recent],
+        )
+    topics = iter(progress.topics.items())
+    while named := list(islice(topics, rows_per_message)):
+        yield discovery_pb2.Progress(
+            topics=[topic for topic, _ in named],
+            topic_bytes_copied=[count.bytes_copied for _, count in named],
+            topic_bytes_left=[count.bytes_left for _, count in named],
+            topic_etas_us=[_microseconds(count.eta) for _, count in named],
+            topic_eta_lows_us=[_microseconds(count.eta_low) for _, count in named],
+            topic_eta_highs_us=[_microseconds(count.eta_high) for _, count in named],
+        )
+    brokers = iter(progress.growth.items())
+    while produced := list(islice(brokers, rows_per_message)):
+        yield discovery_pb2.Progress(
+            growth_brokers=[broker_id for broker_id, _ in produced],
+            growth_led=[growth.led for _, growth in produced],
+            growth_received=[growth.received for _, growth in produced],
+            growth_times_us=[_microseconds(growth.at) for _, growth in produced],
+            growth_since_us=[_microseconds(growth.since) for _, growth in produced],
+            growth_recent_counts=[len(growth.recent) for _, growth in produced],
+            growth_recent_ages_us=[(g.at - mark.at) // _MICROSECOND for _, g in produced for mark in g.recent],
+            growth_recent_led_before=[g.led - mark.led for _, g in produced for mark in g.recent],
+            growth_recent_received_before=[g.received - mark.received for _, g in produced for mark in g.recent],
+        )
+
+
+def progress_from_message(whole: discovery_pb2.Progress) -> Progress:
+    """Convert the merged messages of one progress.
+
+    Raises:
+        Incomplete: a column is too short or too long.
+    """
+    _validate_lengths(whole, _FLOW_COLUMNS)
+    _validate_lengths(whole, _TOPIC_COLUMNS)
+    return Progress(
+        flows=dict(_flows(whole)),
+        topics={
+            topic: TopicProgress(copied, left, _optional_time(eta), _optional_time(low), _optional_time(high))
+            for topic, copied, left, eta, low, high in zip(
+                *(getattr(whole, column) for column in _TOPIC_COLUMNS), strict=True
+            )
+        },
+        at=time_from_message(whole.read_time) if whole.HasField("read_time") else None,
+        eta=time_from_message(whole.eta) if whole.HasField("eta") else None,
+        eta_low=time_from_message(whole.eta_low) if whole.HasField("eta_low") else None,
+        eta_high=time_from_message(whole.eta_high) if whole.HasField("eta_high") else None,
+        growth=dict(_growth(whole)),
+    )
+
+
+def _flows(whole: discovery_pb2.Progress) -> Iterator[tuple[Flow, FlowProgress]]:
+    edges = _edges(whole, "recent_counts", _RECENT_COLUMNS)
+    marks = list(zip(whole.recent_ages_us, whole.recent_bytes_before, strict=True))
+    known = _Times()
+    times = zip(whole.times_us, whole.since_us, pairwise(edges), strict=True)
+    counts = zip(whole.bytes_copied, whole.bytes_produced, whole.bytes_left, times, strict=True)
+    for leader, follower, (copied, produced, left, (at, since, (first, last))) in zip(
+        whole.leaders, whole.followers, counts, strict=True
+    ):
+        recent = tuple([CopiedMark(known[at - age], copied - before) for age, before in marks[first:last]])
+        yield Flow(leader, follower), FlowProgress(copied, produced, left, known[at], known[since], recent)
+
+
+def _growth(whole: discovery_pb2.Progress) -> Iterator[tuple[int, LogGrowth]]:
+    _validate_lengths(whole, _GROWTH_COLUMNS)
+    edges = _edges(whole, "growth_recent_counts", _GROWTH_RECENT_COLUMNS)
+    marks = list(zip(*(getattr(whole, column) for column in _GROWTH_RECENT_COLUMNS), strict=True))
+    known = _Times()
+    times = zip(whole.growth_times_us, whole.growth_since_us, pairwise(edges), strict=True)
+    for broker_id, led, received, (at, since, (first, last)) in zip(
+        whole.growth_brokers, whole.growth_led, whole.growth_received, times, strict=True
+    ):
+        recent = tuple(
+            GrowthMark(known[at - age], led - led_before, received - received_before)
+            for age, led_before, received_before in marks[first:last]
+        )
+        yield broker_id, LogGrowth(led, received, known[at], known[since], recent)
+
+
+def _edges(whole: discovery_pb2.Progress, counts: str, columns: tuple[str, ...]) -> list[int]:
+    """Start and end index of each row's earlier counts in their columns."""
+    numbers = getattr(whole, counts)
+    if min(numbers, default=0) < 0:
+        raise Incomplete(f"the column {counts} of the progress has a number < 0; request the snapshot again")
+    edges = list(accumulate(numbers, initial=0))
+    _validate_lengths(whole, columns, edges[-1])
+    return edges
+
+
+class _Times(dict[int, datetime]):
+    """Cache: microseconds since 1970 -> time. Flows to one follower share their times."""
+
+    def __missing__(self, microseconds: int) -> datetime:
+        found = self[microseconds] = _EPOCH + timedelta(microseconds=microseconds)
+        return found
+
+
+def _microseconds(time: datetime | None) -> int:
+    """Microseconds since 1970; 0: unknown."""
+    return 0 if time is None else (time - _EPOCH) // _MICROSECOND
+
+
+def _optional_time(microseconds: int) -> datetime | None:
+    return _EPOCH + timedelta(microseconds=microseconds) if microseconds else None
+
+
+def _validate_lengths(whole: discovery_pb2.Progress, columns: tuple[str, ...], rows: int | None = None) -> None:
+    expected = len(getattr(whole, columns[0])) if rows is None else rows
+    for column in columns:
+        if (found := len(getattr(whole, column))) != expected:
+            raise Incomplete(
+                f"the column {column} of the progress has {found} values instead of {expected}; "
+                "request the snapshot again"
+            )
+
+
+# Log sizes and settings.
+
+_MAX_BROKERS = 10_000
+_MAX_TOPICS = 100_000
+
+
+def log_sizes_request_to_message(
+    wanted: Mapping[int, Mapping[str, Collection[int]]],
+) -> discovery_pb2.GetLogSizesRequest:
+    """Convert the logs to read: broker id -> topic -> partitions."""
+    return discovery_pb2.GetLogSizesRequest(
+        brokers=[
+            discovery_pb2.BrokerPartitions(
+                broker_id=broker_id,
+                partitions=[
+                    discovery_pb2.TopicPartitions(topic=topic, partitions=sorted(rows))
+                    for topic, rows in topics.items()
+                ],
+            )
+            for broker_id, topics in wanted.items()
+        ]
+    )
+
+
+def log_sizes_request_from_message(request: discovery_pb2.GetLogSizesRequest) -> dict[int, dict[str, tuple[int, ...]]]:
+    """Return the logs to read: broker id -> topic -> partitions.
+
+    Raises:
+        Invalid: a number is out of range.
+    """
+    validate_brokers([one.broker_id for one in request.brokers])
+    return {one.broker_id: {rows.topic: tuple(rows.partitions) for rows in one.partitions} for one in request.brokers}
+
+
+def validate_brokers(broker_ids: Collection[int]) -> tuple[int, ...]:
+    """Return the broker ids.
+
+    Raises:
+        Invalid: an id is out of range, or there are too many.
+    """
+    if len(broker_ids) > _MAX_BROKERS:
+        raise Invalid(f"{len(broker_ids)} brokers are named; name at most {_MAX_BROKERS}")
+    for broker_id in broker_ids:
+        if not 0 <= broker_id <= MAX_BROKER_ID:
+            raise Invalid(f"broker id {broker_id} is outside of 0..{MAX_BROKER_ID}; give a broker's id")
+    return tuple(broker_ids)
+
+
+def validate_topics(topics: Collection[str]) -> tuple[str, ...]:
+    """Return the names of topics.
+
+    Raises:
+        Invalid: there are too many.
+    """
+    if len(topics) > _MAX_TOPICS:
+        raise Invalid(f"{len(topics)} topics are named; name at most {_MAX_TOPICS}")
+    return tuple(topics)
+
+
+def log_sizes_to_messages(sizes: LogSizes) -> Iterator[discovery_pb2.GetLogSizesResponse]:
+    """Yield a message for each broker, including those that did not answer."""
+    for broker_id, logs in sizes.brokers.items():
+        topics: dict[str, dict[int, int]] = {}
+        for (topic, partition), size in logs.sizes.items():
+            topics.setdefault(topic, {})[partition] = size
+        yield discovery_pb2.GetLogSizesResponse(
+            broker_id=broker_id,
+            time=time_to_message(logs.at),
+            topics=[
+                discovery_pb2.TopicLogSizes(topic=topic, partitions=rows.keys(), sizes=rows.values())
+                for topic, rows in topics.items()
+            ],
+        )
+    for broker_id, problem in sizes.problems.items():
+        yield discovery_pb2.GetLogSizesResponse(broker_id=broker_id, problem=problem)
+
+
+def log_sizes_from_messages(messages: Iterable[discovery_pb2.GetLogSizesResponse]) -> LogSizes:
+    """Convert messages to log sizes.
+
+    Raises:
+        Incomplete: a column is too short or too long.
+    """
+    brokers, problems = {}, {}
+    for message in messages:
+        if not message.HasField("time"):
+            problems[message.broker_id] = message.problem
+            continue
+        sizes = {}
+        for one in message.topics:
+            if len(one.partitions) != len(one.sizes):
+                raise Incomplete(
+                    f"broker {message.broker_id} has {len(one.sizes)} sizes for {len(one.partitions)} logs; retry"
+                )
+            sizes.update({(one.topic, p): size for p, size in zip(one.partitions, one.sizes, strict=True)})
+        brokers[message.broker_id] = BrokerLogSizes(time_from_message(message.time), sizes)
+    return LogSizes(brokers, problems)
+
+
+def settings_to_message(settings: ClusterSettings) -> discovery_pb2.GetFetchSettingsResponse:
+    return discovery_pb2.GetFetchSettingsResponse(
+        brokers=[
+            discovery_pb2.BrokerFetchSettings(
+                broker_id=b, response_max_bytes=one.response_max_bytes, window_seconds=one.window_seconds
+            )
+            for b, one in settings.brokers.items()
+        ],
+        min_in_sync_replicas=settings.min_in_sync_replicas,
+    )
+
+
+def settings_from_message(message: discovery_pb2.GetFetchSettingsResponse) -> ClusterSettings:
+    return ClusterSettings(
+        brokers={one.broker_id: FetchSettings(one.response_max_bytes, one.window_seconds) for one in message.brokers},
+        min_in_sync_replicas=dict(message.min_in_sync_replicas),
+    )

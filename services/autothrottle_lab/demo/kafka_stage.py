@@ -1,0 +1,281 @@
+"""The demo's stage with real brokers: a KRaft cluster whose broker 1000 is killed and replaced by 1006.
+
+The brokers, their data and their clients are real. The brokers share one loopback interface, so a broker's capacity is
+only a setting of the services, and Datadog reports the growth of the broker's logs (`observation.traffic`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS
+from autothrottle.core.units import MEGABYTE
+from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interruption, Report, Stage, seconds, size
+from autothrottle_lab.emulators.datadog import DatadogEmulator
+from autothrottle_lab.emulators.kafka_scenario import (
+    DEMO_DOUBLING_SECONDS,
+    DEMO_FAILED_BROKER,
+    DEMO_FALLING_SECONDS,
+    DEMO_NEW_BROKER,
+)
+from autothrottle_lab.observation.kraft_timeline import read_kraft_timeline
+from autothrottle_lab.observation.observer import Sample, Timeline, read_leader_address
+from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, TrafficCounters, fill
+from autothrottle_lab.servers.kafka import Partition
+from autothrottle_lab.servers.kafka_kraft import KraftCluster
+from autothrottle_lab.servers.processes import Process
+
+VERSIONS: Mapping[str, str] = {"4": "4.3.1"}
+"""Value of `--kafka` -> Kafka release."""
+
+CAPACITY = 10 * MEGABYTE
+"""Capacity of every broker in each direction, bytes/s: low enough for one machine with five brokers."""
+
+SURVIVORS = (1001, 1002, 1003)
+GOAL_FIRST_THROTTLE_SECONDS = 1.5
+
+_REASSIGNED: Mapping[str, int] = {"clickstream": 8, "orders": 11, "payments": 15, "telemetry": 19}
+"""Topic -> size of each of its partitions, MB. Sizes differ, so that replicas join the ISR throughout the demo."""
+_PARTITIONS_PER_TOPIC = 6
+
+_CLIENTS_TOPIC = "sessions"
+_CLIENTS = ((1001, 1002), (1002, 1003), (1003, DEMO_NEW_BROKER), (DEMO_NEW_BROKER, 1001))
+"""Replicas of each partition that clients produce to: every broker receives two of these streams and sends one."""
+_CLIENT_RATE = 1 * MEGABYTE
+"""Initial produce rate of each of these partitions, bytes/s."""
+_RECORD_BYTES = 20_000
+
+_BROKER_PROPERTIES: Mapping[str, object] = {
+    # Small fetches and small batches keep the loopback's rate close to the rate of the links that it represents. The
+    # metrics count bytes copied before the first throttle for a whole window, as if they were client load.
+    "replica.fetch.max.bytes": 32 * 1024,
+    "replica.fetch.response.max.bytes": 64 * 1024,
+}
+
+_METRICS_SECONDS = 13.0
+"""Seconds of metrics before the reassignment starts: a bit more than a metrics window."""
+_FEED_SECONDS = 0.25
+
+
+def bytes_to_copy() -> int:
+    """Return the bytes that the new broker has to copy."""
+    return sum(_REASSIGNED.values()) * _PARTITIONS_PER_TOPIC * MEGABYTE
+
+
+def targets() -> dict[Partition, tuple[int, int]]:
+    """Return the reassignment: partition -> its new replicas, the leader first."""
+    return {
+        (topic, partition): (SURVIVORS[(number + partition) % len(SURVIVORS)], DEMO_NEW_BROKER)
+        for number, topic in enumerate(_REASSIGNED)
+        for partition in range(_PARTITIONS_PER_TOPIC)
+    }
+
+
+def ideal_seconds(amount: float, capacity: float, client_rate: float) -> float:
+    """Return the time to copy `amount` bytes with all capacity that clients leave free, while their load doubles once.
+
+    >>> ideal_seconds(320, capacity=10, client_rate=2)  # 15 s with 8, 15 s with 6, and the rest with 8
+    43.75
+    """
+    quiet, busy = capacity - client_rate, capacity - 2 * client_rate
+    before = quiet * DEMO_DOUBLING_SECONDS
+    between = busy * (DEMO_FALLING_SECONDS - DEMO_DOUBLING_SECONDS)
+    if amount <= before:
+        return amount / quiet
+    if amount <= before + between:
+        return DEMO_DOUBLING_SECONDS + (amount - before) / busy
+    return DEMO_FALLING_SECONDS + (amount - before - between) / quiet
+
+
+class KafkaStage(Stage):
+    """A stage with a controller, five brokers, producers, and a Datadog emulator fed by the growth of the logs."""
+
+    def __init__(
+        self,
+        interruption: Interruption,
+        stack: ExitStack,
+        say: Callable[[str], None],
+        version: str,
+        options: Mapping[str, str],
+    ) -> None:
+        """Start ZooKeeper; `options`: option of the services, without dashes -> value."""
+        super().__init__(interruption, stack, say)
+        self._version, self._options = version, options
+        self._last_sample: tuple[float, int, int] | None = None
+        self._submitted_after = -1
+        self._client_bytes = 0
+        self._latencies: list[float] = []
+
+    def build(self) -> None:
+        """Start Kafka, fill it, kill a broker, and start clients, Datadog and the services."""
+        self.client = self.connect()
+        self._cluster = self._start_cluster()
+        self._fill()
+        self.say(f"broker {DEMO_FAILED_BROKER} is killed (SIGKILL)")
+        self._cluster.kill_broker(DEMO_FAILED_BROKER)
+        self._load = self.stack.enter_context(
+            ClientLoad(self._cluster, self._client_rates(1), record_bytes=_RECORD_BYTES)
+        )
+        self._datadog = self._start_datadog()
+        began = time.monotonic()
+        while DEMO_FAILED_BROKER in self._cluster.metadata.brokers() or time.monotonic() - began < _METRICS_SECONDS:
+            self.interruption.sleep(0.1)
+        self.services = self.start_services(self._datadog.url, {**self._options, **self._kafka_options()})
+
+    def _start_cluster(self) -> KraftCluster:
+        brokers = (DEMO_FAILED_BROKER, *SURVIVORS, DEMO_NEW_BROKER)
+        cluster = KraftCluster(self.directory / "kafka", brokers, self._version, broker_properties=_BROKER_PROPERTIES)
+        self.stack.callback(cluster.close)
+        servers = (cluster.controller, *cluster.brokers.values())
+        self.interruption.run(cluster.start, lambda: [server.process for server in servers])
+        return cluster
+
+    def _fill(self) -> None:
+        self.say(f"filling {len(targets())} partitions with {size(bytes_to_copy())}")
+        assignment = {partition: list(replicas) for partition, replicas in enumerate(_CLIENTS)}
+        self._cluster.create_topic(_CLIENTS_TOPIC, assignment)
+        for topic, megabytes in _REASSIGNED.items():
+            replicas = {
+                p: [leader, DEMO_FAILED_BROKER] for (name, p), (leader, _) in targets().items() if name == topic
+            }
+            self._cluster.create_topic(topic, replicas)
+            fill(
+                self._cluster,
+                topic,
+                megabytes * MEGABYTE,
+                record_bytes=_RECORD_BYTES,
+                check=self.interruption.check,
+            )
+
+    def _start_datadog(self) -> DatadogEmulator:
+        datadog = self.stack.enter_context(DatadogEmulator())
+        alive = (*SURVIVORS, DEMO_NEW_BROKER)
+        for broker_id in alive:
+            datadog.add_host(f"host-{broker_id}", broker_id, INSTANCE_TYPE)
+
+        def record(sample: Mapping[int, TrafficCounters]) -> None:
+            now = time.time()
+            for broker_id in alive:
+                datadog.record(broker_id, now, sample[broker_id].tx_bytes, sample[broker_id].rx_bytes)
+
+        counters = self.stack.enter_context(BrokerCounters(self._cluster))
+        counters.call_every(_FEED_SECONDS, record)
+        return datadog
+
+    def _kafka_options(self) -> dict[str, str]:
+        return {
+            "cap-map": json.dumps({INSTANCE_TYPE: CAPACITY / MEGABYTE}),
+            "min-rate": "1",
+            # Five brokers on one machine are slow, and a write must end within the session timeout.
+            "zk-session-timeout": "6",
+            "kafka-backend": "admin",
+            "bootstrap-servers": self._cluster.bootstrap_servers,
+            "kafka-bootstrap-controllers": self._cluster.bootstrap_controllers,
+        }
+
+    def _client_rates(self, factor: int) -> dict[Partition, float]:
+        return {(_CLIENTS_TOPIC, partition): factor * _CLIENT_RATE for partition in range(len(_CLIENTS))}
+
+    def set_client_load(self, factor: int) -> None:
+        self._load.set_rates(self._client_rates(factor))
+
+    def submit_reassignment(self) -> None:
+        self._submitted_after = self._cluster.metadata.last_offset()
+        self._client_bytes = -sum(self._load.sent_bytes.values())
+        self._started_at = time.monotonic()
+        self._cluster.reassign_through_bootstrap(targets())
+
+    def record_end(self) -> None:
+        self._client_bytes += sum(self._load.sent_bytes.values())
+        self._latencies = sorted(late.seconds for late in self._load.latencies if late.at >= self._started_at)
+
+    def sample(self) -> Sample:
+        logs = self._cluster.log_bytes(DEMO_NEW_BROKER)
+        copied = sum(amount for (topic, _), amount in logs.items() if topic in _REASSIGNED)
+        clients = sum(amount for (topic, _), amount in logs.items() if topic == _CLIENTS_TOPIC)
+        now = time.monotonic(), clients, copied
+        before, self._last_sample = self._last_sample or now, now
+        elapsed = max(now[0] - before[0], 1e-9)
+        throttle = self._cluster.stored_configs().get(f"brokers/{DEMO_NEW_BROKER}", {}).get(FOLLOWER_RATE)
+        return Sample(
+            throttle=None if throttle is None else int(throttle),
+            client_rate=(now[1] - before[1]) / elapsed,
+            copy_rate=(now[2] - before[2]) / elapsed,
+            bytes_left=max(0, bytes_to_copy() - copied),
+        )
+
+    def is_reassigning(self) -> bool:
+        return bool(self._cluster.reassigning())
+
+    def throttled(self) -> Sequence[str]:
+        return [entity for entity, config in self._cluster.stored_configs().items() if config.keys() & THROTTLE_KEYS]
+
+    def leader_address(self) -> str:
+        return read_leader_address(self.client)
+
+    def report(self, cycles: int) -> Report:
+        timeline = read_kraft_timeline(self._cluster.metadata_records(), self._submitted_after)
+        assert timeline.ended is not None
+        recovery, clean = timeline.seconds(timeline.ended), timeline.seconds(timeline.clean)
+        assert recovery is not None
+        received = _CLIENT_RATE * sum(DEMO_NEW_BROKER in replicas for replicas in _CLIENTS)
+        found = {
+            "kafka": self._version,
+            "recovery_seconds": recovery,
+            "ideal_seconds": ideal_seconds(bytes_to_copy(), CAPACITY, received),
+            "bytes_moved": bytes_to_copy(),
+            "client_bytes": self._client_bytes,
+            "client_failures": len(self._load.failures),
+            "client_seconds_median": _percentile(self._latencies, 0.5),
+            "client_seconds_99": _percentile(self._latencies, 0.99),
+            "first_throttle_seconds": timeline.seconds(timeline.throttled),
+            "writes": timeline.writes,
+            "cycles": cycles,
+            "leader_changes": self._terms_since(timeline),
+            "clean_seconds": None if clean is None else clean - recovery,
+        }
+        document = {name: round(v, 4) if isinstance(v, float) else v for name, v in found.items()}
+        return Report("Measured from the controller's metadata log and the clients:", _rows(found), document)
+
+    def _terms_since(self, timeline: Timeline) -> int:
+        started, path = timeline.started, OwnPaths().term
+        assert started is not None
+        return sum(
+            operation.kind == "set" and operation.path == path
+            for transaction in self.zookeeper.transactions()
+            if transaction.time >= started
+            for operation in transaction.operations
+        )
+
+    def processes(self) -> Iterable[Process]:
+        """Return the processes of the controller and the running brokers."""
+        alive = [broker for broker_id, broker in self._cluster.brokers.items() if broker_id != DEMO_FAILED_BROKER]
+        return [server.process for server in (self._cluster.controller, *alive)]
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float:
+    return ordered[int(share * (len(ordered) - 1))] if ordered else 0.0
+
+
+def _rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    first = found["first_throttle_seconds"]
+    goal = "met" if first is not None and first <= GOAL_FIRST_THROTTLE_SECONDS else "MISSED"
+    link = f"the new broker uses all capacity that clients leave free of {CAPACITY / MEGABYTE:g} MB/s"
+    return [
+        ("recovery", f"{found['recovery_seconds']:.1f} s", f"{size(found['bytes_moved'])} copied"),
+        ("shortest possible", f"{found['ideal_seconds']:.1f} s", link),
+        ("recovery / shortest", f"{found['recovery_seconds'] / found['ideal_seconds']:.2f}", ""),
+        ("clients produced", size(found["client_bytes"]), f"{found['client_failures']} records lost"),
+        ("  median latency", f"{1000 * found['client_seconds_median']:.0f} ms", "acks=all"),
+        ("  99 % latency", f"{1000 * found['client_seconds_99']:.0f} ms", ""),
+        ("first throttle after", seconds(first), f"goal <= {GOAL_FIRST_THROTTLE_SECONDS:g} s: {goal}"),
+        ("throttles removed after", seconds(found["clean_seconds"]), "counted from the end of the reassignment"),
+        ("config writes", str(found["writes"]), "one per changed config key"),
+        ("cycles", str(found["cycles"]), ""),
+        ("leader changes", str(found["leader_changes"]), ""),
+    ]

@@ -1,0 +1,222 @@
+"""The servers that the demo runs on, and the handling of signals.
+
+`Stage` starts ZooKeeper and the services. Its subclasses start Kafka: `simulated_stage.SimulatedStage` simulated
+brokers, `kafka_stage.KafkaStage` real ones. The sequence of events is in `command`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from autothrottle.core.errors import Unavailable
+from autothrottle.core.units import MEGABYTE
+from autothrottle_lab.observation.observer import Sample
+from autothrottle_lab.servers.processes import Process, scratch_directory
+from autothrottle_lab.servers.services import Deployment, ServiceProcesses
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+
+INSTANCE_TYPE = "demo.large"
+"""Instance type tag of the brokers' hosts; the cap-map has its capacity."""
+
+START_SECONDS = 120.0
+"""Deadline for the start of one process. It takes a second or two, and longer on a busy machine."""
+
+_POLL_SECONDS = 0.1
+
+
+class Interrupted(Exception):
+    """SIGINT or SIGTERM arrived."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_status = 128 + number
+
+
+class Interruption:
+    """Handles SIGINT and SIGTERM. The first signal takes effect at the next `check`; the second ends at once.
+
+    Even then no process is left: the guard of `servers.processes` ends them. Use it from the main thread.
+    """
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        # It may run between any two bytecodes of the main thread, so it takes no lock and raises no exception.
+        if self._number is not None:
+            os._exit(128 + number)
+        self._number = number
+
+    def check(self) -> None:
+        """Raise `Interrupted` if a signal arrived."""
+        if self._number is not None:
+            raise Interrupted(self._number)
+
+    def end(self) -> None:
+        """Ignore both signals from now on: a late signal must not change the exit status.
+
+        While it shuts down, Python restores the default action, which is to die, of signals with a handler. Ignored
+        signals stay ignored.
+        """
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for a short time, then `check`."""
+        time.sleep(seconds)
+        self.check()
+
+    def run(self, start: Callable[[], object], processes: Callable[[], Iterable[Process]]) -> None:
+        """Run `start` in a thread and wait for it. A signal kills the `processes` it waits for, so that it fails.
+
+        Raises:
+            Interrupted: a signal arrived.
+            Exception: the exception of `start`.
+        """
+        failures: list[Exception] = []
+
+        def run() -> None:
+            try:
+                start()
+            except Exception as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run, name="start", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(_POLL_SECONDS)
+            for process in list(processes()) if self._number is not None else ():
+                process.kill()
+        self.check()
+        for failure in failures:
+            raise failure
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The results of a recovery, as text and as JSON."""
+
+    title: str
+    """The source of the numbers, with a colon."""
+    rows: Sequence[tuple[str, str, str]]
+    """Name, value and remark."""
+    document: Mapping[str, Any]
+    """The numbers as a JSON object; times in seconds."""
+
+
+class Stage(ABC):
+    """All servers of the demo; they end with the stack. Use it from the main thread."""
+
+    def __init__(self, interruption: Interruption, stack: ExitStack, say: Callable[[str], None]) -> None:
+        """Start ZooKeeper; `build` starts the other servers. `say` prints progress."""
+        self.interruption, self.stack, self.say = interruption, stack, say
+        self.directory = stack.enter_context(scratch_directory("autothrottle-demo-"))
+        self.zookeeper = self._start_zookeeper()
+        self.client: KazooClient
+        """A connected client of ZooKeeper."""
+        self.services: ServiceProcesses
+
+    @abstractmethod
+    def build(self) -> None:
+        """Start the brokers and the services.
+
+        Raises:
+            Interrupted: a signal arrived.
+            AutothrottleError, TimeoutError, OSError: a server does not start.
+        """
+
+    @abstractmethod
+    def submit_reassignment(self) -> None:
+        """Submit the reassignment."""
+
+    @abstractmethod
+    def record_end(self) -> None:
+        """Record the counters at the end of the reassignment."""
+
+    @abstractmethod
+    def set_client_load(self, factor: int) -> None:
+        """Set the client load to `factor` times the initial load."""
+
+    @abstractmethod
+    def sample(self) -> Sample:
+        """Return the state of the new broker, with rates since the last call."""
+
+    @abstractmethod
+    def is_reassigning(self) -> bool:
+        """Return whether the reassignment is in progress."""
+
+    @abstractmethod
+    def throttled(self) -> Sequence[str]:
+        """Return the brokers and topics that have a throttle or a list of throttled replicas."""
+
+    @abstractmethod
+    def leader_address(self) -> str:
+        """Return the address of the leading planner; "" before the first term."""
+
+    @abstractmethod
+    def report(self, cycles: int) -> Report:
+        """Return the results of the recovery; call it when no throttle is left."""
+
+    @abstractmethod
+    def processes(self) -> Iterable[Process]:
+        """Return the processes of Kafka that must not end."""
+
+    def require_running(self, killed: Sequence[Process]) -> None:
+        """Raise `Unavailable` if a process other than the killed ones has ended."""
+        for process in (self.zookeeper.process, *self.processes(), *self.services.processes.values()):
+            if process not in killed and not process.running:
+                raise Unavailable(f"{process.name} ended unexpectedly; the end of its log:\n{process.log_end()}")
+
+    def connect(self) -> KazooClient:
+        """Return a connected client of ZooKeeper."""
+        client = KazooClient(hosts=self.zookeeper.connect)
+        self.stack.callback(_disconnect, client)
+        client.start(timeout=START_SECONDS)
+        return client
+
+    def start_services(self, datadog_url: str, options: Mapping[str, str]) -> ServiceProcesses:
+        """Start the services; return them when all of them listen."""
+        services = ServiceProcesses(Deployment(self.zookeeper.connect, datadog_url, self.directory, options))
+        self.stack.push(services.__exit__)
+        self.interruption.run(services.start, services.processes.values)
+        return services
+
+    def _start_zookeeper(self) -> ZooKeeperServer:
+        server = ZooKeeperServer(self.directory / "zookeeper")
+        self.stack.callback(server.kill)
+        self.interruption.run(lambda: server.start(START_SECONDS), lambda: [server.process])
+        return server
+
+
+def _disconnect(client: KazooClient) -> None:
+    client.stop()
+    client.close()
+
+
+def size(amount: float) -> str:
+    """Format an amount of bytes as MB."""
+    return f"{amount / MEGABYTE:,.0f} MB"
+
+
+def seconds(value: float | None) -> str:
+    """Format a duration; None: its end never happened."""
+    return "never" if value is None else f"{value:.2f} s"
+
+
+def text(path: Path) -> str:
+    """Return the contents of a file; "" if it does not exist."""
+    return path.read_text(errors="replace") if path.exists() else ""

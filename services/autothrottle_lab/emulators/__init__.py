@@ -1,0 +1,7 @@
+"""Servers that imitate external systems, so that the product's adapters run unchanged against them.
+
+- `datadog`: the HTTP routes of Datadog's API that the product calls (`DatadogEmulator`).
+- `admin_api`: brokers that speak the part of Kafka's protocol for broker configs, with a delay (`AdminEndpoints`).
+- `kafka`: the simulated cluster in a real ZooKeeper and in real time (`SimulatedKafka`), with its scenarios
+  (`kafka_scenario`) and its znodes (`kafka_znodes`).
+"""

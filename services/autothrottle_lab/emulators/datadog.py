@@ -1,0 +1,420 @@
+"""A Datadog emulator: the HTTP routes that the production adapter calls, plus `validate`, with faults on request.
+
+Its data are counters of real traffic (`datadog_series`), never the decisions of a planner. The type to know is
+`DatadogEmulator`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from autothrottle_lab.emulators.datadog_series import CumulativeCounters, Host, series_of
+
+API_KEY = "lab-api-key"
+APP_KEY = "lab-app-key"
+
+RETRY_AFTER_SECONDS = 60
+"""Value of the Retry-After header of status 429."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A fault: the correct response is delayed by `seconds`, or until `heal`."""
+
+    seconds: float
+
+
+Fault = int | bytes | Late | Literal["hang", "garbage", "half", "dribble"]
+"""A fault of a request.
+
+- int: an HTTP status; bytes: another body with status 200; `Late`: a late response;
+- hang: no response; garbage: a body that is not JSON; half: the connection ends within the body;
+- dribble: an endless body, byte by byte.
+"""
+
+_ROLLUP = re.compile(r"(?P<query>.*)\.rollup\(avg, (?P<seconds>[1-9]\d*)\)", re.DOTALL)
+_DRIBBLE_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One received request, without headers, because they contain the keys."""
+
+    method: str
+    target: str
+    """Path and query as sent."""
+    path: str
+    query: Mapping[str, str]
+    at: float
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostedEvent:
+    """One posted event."""
+
+    title: str
+    text: str
+    tags: tuple[str, ...]
+    time: float
+    """Arrival, in seconds since the epoch."""
+
+
+@dataclass(slots=True)
+class _ActiveFault:
+    fault: Fault
+    times: int | None
+    path: str
+
+
+class DatadogEmulator:
+    """A server on a free port of 127.0.0.1 that responds like Datadog; a context manager. It is thread-safe."""
+
+    def __init__(
+        self,
+        api_key: str = API_KEY,
+        app_key: str = APP_KEY,
+        broker_id_tag: str = "broker_id",
+        instance_type_tag: str = "instance-type",
+        keep_seconds: float = 900,
+    ) -> None:
+        self.api_key = api_key
+        self.app_key = app_key
+        self.tag_delay_seconds = 0.0
+        """Delay of each request for tags."""
+        self.events: list[PostedEvent] = []
+        """Posted events, oldest first."""
+        self.requests: deque[Request] = deque(maxlen=10_000)
+        """The last 10,000 requests, oldest first."""
+        self._broker_id_tag = broker_id_tag
+        self._instance_type_tag = instance_type_tag
+        self._keep_seconds = keep_seconds
+        self._lock = threading.Lock()
+        self._hosts: dict[str, Host] = {}
+        self._counters: dict[int, CumulativeCounters] = {}
+        self._faults: list[_ActiveFault] = []
+        self._healed = threading.Event()
+        self._server = _Server(self)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="datadog-emulator")
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Value for `--datadog-url`."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> DatadogEmulator:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the server, all connections and all threads."""
+        self.heal()
+        self._server.shutdown()
+        self._server.cut_connections()
+        self._server.server_close()
+        self._thread.join()
+
+    def add_host(
+        self,
+        host: str,
+        broker_id: int,
+        instance_type: str | None = None,
+        extra_tags: Sequence[str] = (),
+        *,
+        is_listed: bool = True,
+        is_tagged: bool = True,
+    ) -> None:
+        """Add a host, or replace its tags.
+
+        Args:
+            host: host name.
+            broker_id: the broker whose counters it reports.
+            instance_type: value of its instance type tag; None: it has no such tag.
+            extra_tags: more tags, `name:value`.
+            is_listed: False: the list of all tags omits the host; a request for the host itself returns its tags.
+            is_tagged: False: it has no broker id tag.
+        """
+        tags = [f"{self._broker_id_tag}:{broker_id}"] if is_tagged else []
+        tags += [f"{self._instance_type_tag}:{instance_type}"] if instance_type is not None else []
+        with self._lock:
+            counters = self._counters_of(broker_id)
+            self._hosts[host] = Host(host, broker_id, (*tags, *extra_tags), is_listed, counters)
+
+    def record(self, broker_id: int, at: float, tx_total_bytes: float, rx_total_bytes: float) -> None:
+        """Add a sample of a broker's counters, taken `at` seconds since the epoch."""
+        with self._lock:
+            self._counters_of(broker_id).add(at, tx_total_bytes, rx_total_bytes)
+
+    def fail(self, fault: Fault, times: int | None = None, path: str = "") -> None:
+        """Make the next `times` requests (None: all until `heal`) fail whose path starts with `path`."""
+        with self._lock:
+            self._healed.clear()
+            self._faults.append(_ActiveFault(fault, times, path))
+
+    def heal(self) -> None:
+        """End every fault, including those in progress."""
+        with self._lock:
+            self._faults.clear()
+            self._healed.set()
+
+    def drop_host(self, broker_id: int, direction: Literal["tx", "rx"] | None = None) -> None:
+        """Remove a broker's series in one direction (None: both). Its tags stay."""
+        with self._lock:
+            for host in self._of_broker(broker_id):
+                host.dropped |= {direction} if direction else {"tx", "rx"}
+
+    def restore_host(self, broker_id: int) -> None:
+        """Undo `drop_host` and `null_points`."""
+        with self._lock:
+            for host in self._of_broker(broker_id):
+                host.dropped.clear()
+                host.has_null_points = False
+
+    def null_points(self, broker_id: int) -> None:
+        """Make every point of a broker's series null."""
+        with self._lock:
+            for host in self._of_broker(broker_id):
+                host.has_null_points = True
+
+    def _of_broker(self, broker_id: int) -> Iterator[Host]:
+        return (host for host in self._hosts.values() if host.broker_id == broker_id)
+
+    def _counters_of(self, broker_id: int) -> CumulativeCounters:
+        return self._counters.setdefault(broker_id, CumulativeCounters(self._keep_seconds))
+
+    # Called by the request handler
+
+    def take_fault(self, path: str) -> Fault | None:
+        """Return the active fault for a request and count it; None: no fault."""
+        with self._lock:
+            for active in self._faults:
+                if path.startswith(active.path):
+                    if active.times is not None:
+                        active.times -= 1
+                        if active.times <= 0:
+                            self._faults.remove(active)
+                    return active.fault
+        return None
+
+    def wait_for_heal(self, seconds: float | None = None) -> bool:
+        """Wait for `heal`, at most `seconds`; return whether it happened."""
+        return self._healed.wait(seconds)
+
+    def tags_by_host(self, host: str) -> tuple[str, ...] | None:
+        """Return the tags of a host; None: unknown host."""
+        with self._lock:
+            found = self._hosts.get(host)
+            return None if found is None else found.tags
+
+    def hosts_by_tag(self) -> dict[str, list[str]]:
+        """Return tag -> names of the listed hosts with this tag."""
+        by_tag: dict[str, list[str]] = {}
+        with self._lock:
+            for host in self._hosts.values():
+                for tag in host.tags if host.is_listed else ():
+                    by_tag.setdefault(tag, []).append(host.name)
+        return by_tag
+
+    def series(self, query: str, rollup_seconds: int, start: float, end: float) -> list[dict[str, Any]]:
+        """Return the series of a query in Datadog's format: one per host that has a point."""
+        direction = "tx" if "bytes_sent" in query else "rx"
+        with self._lock:
+            found = [
+                series_of(host, direction, query, rollup_seconds, start, end)
+                for host in self._hosts.values()
+                if direction not in host.dropped
+            ]
+        return [series for series in found if series["pointlist"]]
+
+    def take_event(self, body: Mapping[str, Any]) -> PostedEvent:
+        """Store a posted event.
+
+        Raises:
+            KeyError, TypeError: the body is not an event.
+        """
+        event = PostedEvent(str(body["title"]), str(body["text"]), tuple(body.get("tags", ())), time.time())
+        with self._lock:
+            self.events.append(event)
+        return event
+
+
+class _Server(ThreadingHTTPServer):
+    # Without daemon threads server_close() joins them.
+    daemon_threads = False
+    request_queue_size = 128
+
+    def __init__(self, emulator: DatadogEmulator) -> None:
+        self.emulator = emulator
+        self._connections: set[socket.socket] = set()
+        self._connections_lock = threading.Lock()
+        super().__init__(("127.0.0.1", 0), _Routes)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._connections_lock:
+            self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._connections_lock:
+            self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def cut_connections(self) -> None:
+        """Shut down all connections, so that threads stop waiting for the next request."""
+        with self._connections_lock:
+            for connection in self._connections:
+                with contextlib.suppress(OSError):  # the client may have closed it already
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A client may disconnect during a response; report any other error, because it is a bug of the emulator.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Routes(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    # Headers and body are sent as two packets; without this the second waits for the client's acknowledgement.
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def do_GET(self) -> None:
+        self._serve(b"")
+
+    def do_POST(self) -> None:
+        self._serve(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: `requests` has all requests."""
+
+    def _serve(self, body: bytes) -> None:
+        emulator = self.server.emulator
+        parts = urlsplit(self.path)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        emulator.requests.append(Request(self.command, self.path, parts.path, query, time.time()))
+        fault = emulator.take_fault(parts.path)
+        if isinstance(fault, Late):
+            emulator.wait_for_heal(fault.seconds)
+            fault = None
+        if fault is not None:
+            self._send_fault(fault)
+        elif (refusal := self._refusal(parts.path, query)) is not None:
+            self._answer(refusal[0], {"errors": [refusal[1]]})
+        else:
+            self._answer(*self._route(parts.path, query, body))
+
+    def _refusal(self, path: str, query: Mapping[str, str]) -> tuple[int, str] | None:
+        emulator = self.server.emulator
+        if {"api_key", "application_key"} & query.keys():
+            return 400, "Bad Request: send the keys in headers, not in the URL"
+        needed = {"DD-API-KEY": emulator.api_key}
+        if path not in ("/api/v1/validate", "/api/v1/events"):
+            needed["DD-APPLICATION-KEY"] = emulator.app_key
+        if any(self.headers.get(name) is None for name in needed):
+            return 401, "Unauthorized"
+        if any(self.headers[name] != key for name, key in needed.items()):
+            return 403, "Forbidden"
+        return None
+
+    def _route(self, path: str, query: Mapping[str, str], body: bytes) -> tuple[int, dict[str, Any]]:
+        route = (self.command, path)
+        if route == ("GET", "/api/v1/validate"):
+            return 200, {"valid": True}
+        if route == ("GET", "/api/v1/query"):
+            return self._query(query)
+        if self.command == "GET" and path.startswith("/api/v1/tags/hosts"):
+            return self._tags(unquote(path.removeprefix("/api/v1/tags/hosts").removeprefix("/")))
+        if route == ("POST", "/api/v1/events"):
+            return self._event(body)
+        return 404, {"errors": ["Not found"]}
+
+    def _query(self, query: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+        rollup = _ROLLUP.fullmatch(query.get("query", ""))
+        try:
+            start, end = int(query["from"]), int(query["to"])
+        except (KeyError, ValueError):
+            rollup = None
+        if rollup is None:
+            return 400, {"errors": ["Invalid query: it needs from, to and query=<query>.rollup(avg, <seconds>)"]}
+        series = self.server.emulator.series(rollup["query"], int(rollup["seconds"]), start, end)
+        return 200, {
+            "status": "ok",
+            "res_type": "time_series",
+            "resp_version": 1,
+            "query": query["query"],
+            "from_date": start * 1000,
+            "to_date": end * 1000,
+            "series": series,
+            "values": [],
+            "times": [],
+            "message": "",
+            "group_by": ["host"],
+        }
+
+    def _tags(self, host: str) -> tuple[int, dict[str, Any]]:
+        emulator = self.server.emulator
+        time.sleep(emulator.tag_delay_seconds)
+        if not host:
+            return 200, {"tags": emulator.hosts_by_tag()}
+        tags = emulator.tags_by_host(host)
+        if tags is None:
+            return 404, {"errors": [f"Could not find {host}"]}
+        return 200, {"host": host, "tags": list(tags)}
+
+    def _event(self, body: bytes) -> tuple[int, dict[str, Any]]:
+        try:
+            event = self.server.emulator.take_event(json.loads(body))
+        except (KeyError, TypeError, ValueError):
+            return 400, {"errors": ["The parameters 'title' and 'text' are required"]}
+        stored = {"title": event.title, "text": event.text, "tags": list(event.tags)}
+        return 202, {"status": "ok", "event": {"id": len(self.server.emulator.events), **stored}}
+
+    def _answer(self, status: int, body: Mapping[str, Any]) -> None:
+        self._send(status, json.dumps(body).encode())
+
+    def _send(self, status: int, body: bytes, length: int | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        if status == 429:
+            self.send_header("Retry-After", str(RETRY_AFTER_SECONDS))
+        if 300 <= status < 400:
+            self.send_header("Location", f"{self.server.emulator.url}/elsewhere")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _send_fault(self, fault: int | bytes | str) -> None:
+        if isinstance(fault, int):
+            self._answer(fault, {"errors": [f"Fault {fault}"]})
+        elif isinstance(fault, bytes):
+            self._send(200, fault)
+        elif fault == "garbage":
+            self._send(200, b"<html>\xff\xfe no JSON")
+        else:
+            self.close_connection = True
+            if fault == "hang":
+                self.server.emulator.wait_for_heal()
+            elif fault == "half":
+                self._send(200, b'{"status": "ok", "series": [', length=1_000)
+            else:
+                self._dribble()
+
+    def _dribble(self) -> None:
+        self._send(200, b"", length=1_000_000)
+        while not self.server.emulator.wait_for_heal(_DRIBBLE_SECONDS):
+            self.wfile.write(b" ")

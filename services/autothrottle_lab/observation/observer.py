@@ -1,0 +1,313 @@
+"""Measurements of a recovery from znodes and the brokers' counters, never from a planner.
+
+`Observer` reads the current state. `read_timeline` computes the timeline from ZooKeeper's transaction log afterwards.
+`summary` combines both. The type to know is `Summary`.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.core.cluster.configs import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+    THROTTLE_KEYS,
+    ConfigResource,
+    ResourceType,
+    parse_replicas,
+)
+from autothrottle.core.errors import Unavailable
+from autothrottle_lab.emulators.kafka_scenario import parse_reassignment
+from autothrottle_lab.servers.zookeeper import Operation, Transaction
+
+_ANSWER_SECONDS = 10.0
+"""Timeout of a request for the brokers' counters."""
+
+
+# During the recovery
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The state of one follower and of the reassignment at one point in time."""
+
+    throttle: int | None
+    """Its follower throttle, bytes/s; None: not throttled."""
+    client_rate: float
+    """Rate at which clients wrote to it since the last sample, bytes/s."""
+    copy_rate: float
+    """Rate at which it copied from leaders since the last sample, bytes/s."""
+    bytes_left: int
+    """Bytes that all adding replicas still have to copy."""
+
+
+class Observer:
+    """A read-only view of a simulated cluster's znodes and counters."""
+
+    def __init__(self, client: KazooClient, counters_url: str, broker_id: int) -> None:
+        """Prepare an observer.
+
+        Args:
+            client: a connected client of ZooKeeper.
+            counters_url: base URL of `GET /counters`.
+            broker_id: the broker to sample.
+        """
+        self._client, self._counters_url, self._broker_id = client, counters_url, broker_id
+        self._kafka = KafkaPaths()
+        self._last: tuple[float, int, int] | None = None
+
+    def counters(self) -> dict[str, Any]:
+        """Return the brokers' counters, see `SimulatedKafka.counters`.
+
+        Raises:
+            Unavailable: the request failed.
+        """
+        try:
+            with urllib.request.urlopen(f"{self._counters_url}/counters", timeout=_ANSWER_SECONDS) as answer:
+                found: dict[str, Any] = json.load(answer)
+        except OSError as error:
+            raise Unavailable(f"cannot read the brokers' counters at {self._counters_url}: {error}") from error
+        return found
+
+    def sample(self) -> Sample:
+        """Return the current state, with rates since the last call."""
+        counters = self.counters()
+        broker = counters["brokers"][str(self._broker_id)]
+        now = counters["virtual_seconds"], broker["inbound"] - broker["replication_in"], broker["replication_in"]
+        before, self._last = self._last or now, now
+        seconds = max(now[0] - before[0], 1e-9)
+        return Sample(
+            throttle=self.throttle(),
+            client_rate=(now[1] - before[1]) / seconds,
+            copy_rate=(now[2] - before[2]) / seconds,
+            bytes_left=counters["bytes_left"],
+        )
+
+    def throttle(self) -> int | None:
+        """Return the follower throttle of the sampled broker, bytes/s; None: not throttled."""
+        value = self._config(ConfigResource.broker(self._broker_id)).get(FOLLOWER_RATE)
+        return None if value is None else int(value)
+
+    def is_reassigning(self) -> bool:
+        """Return whether the reassignment is in progress."""
+        return self._client.exists(self._kafka.reassign_partitions) is not None
+
+    def throttled(self) -> tuple[ConfigResource, ...]:
+        """Return the brokers and topics that have a throttle or a list of throttled replicas."""
+        return tuple(
+            resource
+            for kind in ResourceType
+            for name in sorted(self._client.get_children(f"{self._kafka.configs}/{kind.value}"))
+            if self._config(resource := ConfigResource(f"{kind.value}/{name}")).keys() & THROTTLE_KEYS
+        )
+
+    def leader_address(self) -> str:
+        """Return the address of the leading planner; "" before the first term."""
+        return read_leader_address(self._client)
+
+    def _config(self, resource: ConfigResource) -> Mapping[str, str]:
+        try:
+            return _config_of(self._client.get(self._kafka.config(resource))[0])
+        except NoNodeError:
+            return {}
+
+
+def _config_of(content: bytes | None) -> Mapping[str, str]:
+    config: Mapping[str, str] = json.loads(content).get("config") or {} if content else {}
+    return config
+
+
+def read_leader_address(client: KazooClient) -> str:
+    """Return the address of the leading planner; "" before the first term."""
+    try:
+        content, _ = client.get(OwnPaths().term)
+    except NoNodeError:
+        return ""
+    return str(json.loads(content)["address"]) if content else ""
+
+
+# After the recovery
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The events of one reassignment, by the clock of the server that committed them; None: it has not happened."""
+
+    started: datetime | None = None
+    """The reassignment started: /admin/reassign_partitions was created."""
+    throttled: datetime | None = None
+    """All throttles were set for the first time, with exactly the throttled replicas that the reassignment needs."""
+    ended: datetime | None = None
+    """The reassignment ended: /admin/reassign_partitions was deleted."""
+    clean: datetime | None = None
+    """The last throttle was removed after the end."""
+    writes: int = 0
+    """Config writes for brokers and topics since the start."""
+    leader_changes: int = 0
+    """Terms that began since the start."""
+
+    def seconds(self, event: datetime | None) -> float | None:
+        """Return the seconds from the start to an event; None if one of them has not happened."""
+        return (event - self.started).total_seconds() if event and self.started else None
+
+
+def read_timeline(transactions: Iterable[Transaction]) -> Timeline:
+    """Return the timeline of the last reassignment that was started through ZooKeeper.
+
+    Args:
+        transactions: all applied transactions of the log, in order.
+    """
+    replay = _ZnodeReplay()
+    for transaction in transactions:
+        replay.take(transaction)
+    return replay.timeline
+
+
+@dataclass(slots=True)
+class _ZnodeReplay:
+    """The state of the znodes after each transaction."""
+
+    timeline: Timeline = field(default_factory=Timeline)
+    nodes: dict[str, bytes] = field(default_factory=dict)
+    throttled: set[str] = field(default_factory=set)
+    """Paths of the config znodes with a throttle or throttled replicas."""
+    kafka: KafkaPaths = field(default_factory=KafkaPaths)
+    own: OwnPaths = field(default_factory=OwnPaths)
+
+    def take(self, transaction: Transaction) -> None:
+        for operation in transaction.operations:
+            if operation.kind in ("create", "set", "delete"):
+                self._apply(operation, transaction.time)
+        timeline = self.timeline
+        if timeline.started and not timeline.ended and not timeline.throttled and self._is_fully_throttled():
+            timeline.throttled = transaction.time
+        if timeline.ended and not timeline.clean and not self.throttled:
+            timeline.clean = transaction.time
+
+    def _apply(self, operation: Operation, time: datetime) -> None:
+        path, existed = operation.path, operation.path in self.nodes
+        if operation.kind == "delete":
+            self.nodes.pop(path, None)
+        else:
+            self.nodes[path] = operation.data or b""
+        if path == self.kafka.reassign_partitions and operation.kind == "create":
+            self.timeline = Timeline(started=time)
+        elif path == self.kafka.reassign_partitions and operation.kind == "delete" and existed:
+            self.timeline.ended = time
+        elif path == self.own.term and operation.kind == "set":
+            self.timeline.leader_changes += 1
+        elif self._is_config(path):
+            self.timeline.writes += 1
+            self._update_throttled(path)
+
+    def _is_config(self, path: str) -> bool:
+        return any(path.startswith(f"{self.kafka.configs}/{kind.value}/") for kind in ResourceType)
+
+    def _update_throttled(self, path: str) -> None:
+        if _config_of(self.nodes.get(path)).keys() & THROTTLE_KEYS:
+            self.throttled.add(path)
+        else:
+            self.throttled.discard(path)
+
+    def _is_fully_throttled(self) -> bool:
+        """Whether all throttles of the reassignment are set, and the throttled replicas are exactly those it needs."""
+        lists: dict[tuple[str, str], set[str]] = {}
+        rates: set[tuple[int, str]] = set()
+        for (topic, partition), target in self._targets().items():
+            state = json.loads(self.nodes[self.kafka.state(topic, partition)])
+            pending = set(target) - set(state["isr"])
+            if pending:
+                lists.setdefault((topic, LEADER_REPLICAS), set()).update(f"{partition}:{b}" for b in state["isr"])
+                lists.setdefault((topic, FOLLOWER_REPLICAS), set()).update(f"{partition}:{b}" for b in pending)
+                rates |= {(state["leader"], LEADER_RATE), *((b, FOLLOWER_RATE) for b in pending)}
+        return all(
+            parse_replicas(self._config(ConfigResource.topic(topic)).get(key, "")) == entries
+            for (topic, key), entries in lists.items()
+        ) and all(key in self._config(ConfigResource.broker(broker_id)) for broker_id, key in rates)
+
+    def _targets(self) -> Mapping[tuple[str, int], tuple[int, ...]]:
+        return parse_reassignment(self.nodes[self.kafka.reassign_partitions])
+
+    def _config(self, resource: ConfigResource) -> Mapping[str, str]:
+        return _config_of(self.nodes.get(self.kafka.config(resource)))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The measurements of a recovery; times in seconds."""
+
+    recovery_seconds: float
+    """From the creation to the deletion of /admin/reassign_partitions."""
+    ideal_seconds: float
+    """Shortest possible recovery: the slowest link side copies at its capacity less the client load."""
+    client_bytes: int
+    """Bytes that clients offered during the recovery: all brokers, both directions."""
+    client_bytes_deferred: int
+    """The part of `client_bytes` that had to wait."""
+    first_throttle_seconds: float | None
+    """From the start until all throttles are set; None: they never were."""
+    writes: int
+    """Config writes for brokers and topics."""
+    cycles: int
+    """Cycles that the planners logged from the start to the end."""
+    leader_changes: int
+    """Terms that began."""
+    clean_seconds: float | None
+    """From the end of the reassignment until the last throttle is removed; None: a throttle is left."""
+
+    @property
+    def recovery_over_ideal(self) -> float:
+        """`recovery_seconds / ideal_seconds`, >= 1."""
+        return self.recovery_seconds / self.ideal_seconds
+
+    @property
+    def deferred_percent(self) -> float:
+        """Deferred bytes in percent of all client bytes."""
+        return 100 * self.client_bytes_deferred / self.client_bytes
+
+    def document(self) -> dict[str, Any]:
+        """Return all fields and both ratios as a JSON object."""
+        names = [*self.__dataclass_fields__, "recovery_over_ideal", "deferred_percent"]
+        values = {name: getattr(self, name) for name in names}
+        return {name: round(v, 4) if isinstance(v, float) else v for name, v in values.items()}
+
+
+def summary(timeline: Timeline, before: Mapping[str, Any], after: Mapping[str, Any], cycles: int) -> Summary:
+    """Return the measurements of a recovery that has ended.
+
+    Args:
+        timeline: timeline of the reassignment.
+        before: the brokers' counters at its start.
+        after: the brokers' counters at its end.
+        cycles: number of cycles that the planners logged.
+    """
+    assert timeline.started is not None
+    assert timeline.ended is not None
+    throttled, clean = timeline.seconds(timeline.throttled), timeline.seconds(timeline.clean)
+    recovery = (timeline.ended - timeline.started).total_seconds()
+    return Summary(
+        recovery_seconds=recovery,
+        ideal_seconds=after["ideal_seconds"],
+        client_bytes=_total(after, "client_offered") - _total(before, "client_offered"),
+        client_bytes_deferred=_total(after, "client_deferred") - _total(before, "client_deferred"),
+        first_throttle_seconds=throttled,
+        writes=timeline.writes,
+        cycles=cycles,
+        leader_changes=timeline.leader_changes,
+        clean_seconds=None if clean is None else clean - recovery,
+    )
+
+
+def _total(counters: Mapping[str, Any], name: str) -> int:
+    return sum(broker[name] for broker in counters["brokers"].values())

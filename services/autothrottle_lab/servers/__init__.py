@@ -1,0 +1,5 @@
+"""Starters of real servers: ZooKeeper, Kafka (ZooKeeper mode and KRaft), autothrottle's services, and shaped links.
+
+Every server is a `Process`, the type to know: it ends with the process that started it, even after SIGKILL.
+`jars` finds or downloads what Java needs.
+"""

@@ -1,0 +1,401 @@
+"""A real Kafka cluster on 127.0.0.1, one process per broker.
+
+`KafkaCluster` is the base class of `kafka_zookeeper.ZooKeeperModeCluster` and `kafka_kraft.KraftCluster`. It starts and
+stops brokers, reassigns partitions, and sets configs as another operator would. It reads configs from the brokers,
+metadata from the controller, and sizes from the log directories.
+
+Tests use it to check the product's adapters. It shares only kafka-python and the client options with them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from autothrottle.adapters.kafka_admin.connections import CLIENT
+from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle_lab.servers.kafka_process import Broker
+
+with warnings.catch_warnings():
+    # It reads its schemas through a function of importlib.resources that is deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+    import kafka.admin
+    import kafka.errors
+    import kafka.protocol.admin
+
+__all__ = [
+    "CLIENT",
+    "DEFAULT",
+    "SESSION_SECONDS",
+    "START_SECONDS",
+    "KafkaCluster",
+    "Partition",
+    "PartitionState",
+    "kafka",
+    "wait_until",
+]
+
+T = TypeVar("T")
+Partition = tuple[str, int]
+"""Topic and partition number."""
+
+SESSION_SECONDS = 6.0
+"""Session timeout of a broker: for this time the cluster considers a killed broker alive."""
+
+DEFAULT = "<default>"
+"""Kafka's entity name for the cluster-wide default of dynamic broker configs."""
+
+START_SECONDS = 300.0
+"""Deadline for the start of all brokers. It takes 6 to 12 s on two idle cores."""
+
+REQUEST_SECONDS = 15.0
+"""Deadline of one request to the brokers."""
+
+ATTEMPTS = 3
+"""Attempts of a request whose broker cannot be reached."""
+
+_SET, _DELETE = 0, 1
+"""Operations of IncrementalAlterConfigs."""
+
+_LOG_DIRECTORY = re.compile(r"^(?P<topic>.+)-(?P<partition>\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """The state of a partition, as the controller wrote it."""
+
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+    leader: int
+    """Broker id; -1: no leader."""
+    isr: tuple[int, ...]
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether it has a leader, all replicas are in sync, and no reassignment is in progress."""
+        settled = not self.adding_replicas and not self.removing_replicas
+        return settled and self.leader >= 0 and set(self.isr) >= set(self.replicas)
+
+
+class KafkaCluster(ABC):
+    """The brokers of one cluster; a context manager that starts them, and kills them at the end.
+
+    All methods are thread-safe. The end removes the cluster's files in `directory`.
+    """
+
+    def __init__(self, directory: Path, version: str, brokers: Iterable[Broker]) -> None:
+        self.directory = directory
+        self.version = version
+        """Kafka release, for example `4.3.1`."""
+        self.brokers = {broker.broker_id: broker for broker in brokers}
+        self.start_seconds = 0.0
+        """Duration of the last `start` of all brokers."""
+        self._admin: Any = None
+        self._admin_lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Brokers
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """All brokers, running or not: `host:port,host:port`."""
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    def start(self, within_seconds: float = START_SECONDS) -> None:
+        """Start all brokers at once; return when all are registered and every broker's metadata lists them."""
+        began = time.monotonic()
+        for broker in self.brokers.values():
+            broker.process.start()
+        for broker in self.brokers.values():
+            self._wait_until_serving(broker, within_seconds)
+        self._wait_until_known(within_seconds)
+        self.start_seconds = time.monotonic() - began
+
+    def close(self) -> None:
+        """Kill all brokers and remove their directories."""
+        with self._admin_lock:
+            self._close_admin()
+        for broker in self.brokers.values():
+            broker.process.kill()
+        for broker in self.brokers.values():
+            broker.close()
+
+    def start_broker(self, broker_id: int, within_seconds: float = 120.0) -> None:
+        """Start a stopped broker with its old data; return when the brokers' metadata lists it.
+
+        After a kill it first waits for the end of the broker's session.
+        """
+        broker = self.brokers[broker_id]
+        if broker.process.running:
+            return
+        wait_until(lambda: not self._is_registered(broker_id), within_seconds, f"broker {broker_id} is unregistered")
+        broker.process.start()
+        self._wait_until_serving(broker, within_seconds)
+        self._wait_until_known(within_seconds)
+
+    def stop_broker(self, broker_id: int) -> None:
+        """Stop a broker by a controlled shutdown, which first moves its leaderships to other brokers."""
+        self.brokers[broker_id].process.stop(grace_seconds=60.0)
+
+    def kill_broker(self, broker_id: int) -> None:
+        """Kill a broker by SIGKILL: for `SESSION_SECONDS` the cluster still considers it alive."""
+        self.brokers[broker_id].process.kill()
+
+    # Topics and reassignments
+
+    def create_topic(
+        self,
+        name: str,
+        assignment: Mapping[int, Sequence[int]],
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic with these replicas, the leader first; return when all are in sync."""
+        wanted = {
+            "assignments": {partition: list(replicas) for partition, replicas in assignment.items()},
+            "configs": dict(configs or {}),
+        }
+        self._call_admin(lambda admin: admin.create_topics({name: wanted}, wait_for_metadata=True))
+        self.wait_until_in_sync([name])
+
+    def delete_topic(self, name: str, within_seconds: float = 60.0) -> None:
+        """Delete a topic; return when the controller has removed it."""
+        self._call_admin(lambda admin: admin.delete_topics([name]))
+        wait_until(lambda: not self._is_topic(name), within_seconds, f"topic {name} is deleted")
+
+    def reassign_through_bootstrap(self, replicas: Mapping[Partition, Sequence[int] | None]) -> None:
+        """Start a reassignment through the controller (KIP-455); None as target cancels that of a partition.
+
+        Raises:
+            Invalid: the controller refuses some partitions; the reassignment of the others has started.
+        """
+        wanted = {kafka.TopicPartition(*p): None if to is None else list(to) for p, to in replicas.items()}
+        results = self._call_admin(lambda admin: admin.alter_partition_reassignments(wanted))
+        if refused := {f"{p.topic}-{p.partition}": error.__name__ for p, error in results.items() if error}:
+            raise Invalid(f"The controller refuses to reassign {refused}.")
+
+    def wait_until_reassigned(self, within_seconds: float = 60.0) -> None:
+        """Return when no reassignment is in progress."""
+        wait_until(lambda: not self.reassigning(), within_seconds, "the reassignment is done")
+
+    def wait_until_in_sync(self, topics: Iterable[str], within_seconds: float = 60.0) -> None:
+        """Return when every partition of the topics has a leader, and all its replicas are in sync."""
+        names = list(topics)
+
+        def in_sync() -> bool:
+            states = self.partitions(names)
+            return {topic for topic, _ in states} == set(names) and all(state.in_sync for state in states.values())
+
+        wait_until(in_sync, within_seconds, f"{names} are in sync")
+
+    @abstractmethod
+    def partitions(self, topics: Iterable[str] | None = None) -> dict[Partition, PartitionState]:
+        """Return the state of all partitions, of all topics by default, as the controller wrote it."""
+
+    def reassigning(self) -> set[Partition]:
+        """Return the partitions under reassignment, including those that the controller has not started yet."""
+        return {p for p, state in self.partitions().items() if state.adding_replicas or state.removing_replicas}
+
+    # Configs
+
+    @abstractmethod
+    def stored_configs(self) -> dict[str, dict[str, str]]:
+        """Return every dynamic config exactly as the controller stores it, including sensitive values.
+
+        Keys are `brokers/1001`, `brokers/<default>` and `topics/t`; entities without configs are absent.
+        """
+
+    def described_configs(self, broker_id: int) -> dict[str, str]:
+        """Return the dynamic configs of a broker as that broker reports them."""
+        return self._described(kafka.admin.ConfigResourceType.BROKER, str(broker_id), "DYNAMIC_BROKER_CONFIG")
+
+    def described_topic_configs(self, topic: str) -> dict[str, str]:
+        """Return the dynamic configs of a topic as a broker reports them."""
+        return self._described(kafka.admin.ConfigResourceType.TOPIC, topic, "DYNAMIC_TOPIC_CONFIG")
+
+    def set_configs_as_a_user(
+        self,
+        configs: Mapping[str, str | None],
+        *,
+        broker_id: int | None = None,
+        topic: str | None = None,
+        default: bool = False,
+    ) -> None:
+        """Set dynamic configs as another operator would; None deletes a key.
+
+        Args:
+            configs: key -> new value.
+            broker_id: set configs of this broker.
+            topic: set configs of this topic.
+            default: set the cluster-wide default of broker configs.
+
+        Raises:
+            Invalid: not exactly one of `broker_id`, `topic` and `default` is given, or Kafka refuses the configs.
+        """
+        if [broker_id is not None, topic is not None, default].count(True) != 1:
+            given = f"broker_id={broker_id}, topic={topic} and default={default}"
+            raise Invalid(f"Got {given}. Fix: give exactly one of them.")
+        kind = kafka.admin.ConfigResourceType.TOPIC if topic else kafka.admin.ConfigResourceType.BROKER
+        name = topic or ("" if default else str(broker_id))
+        entries = [(key, _DELETE if value is None else _SET, value) for key, value in configs.items()]
+        request = kafka.protocol.admin.IncrementalAlterConfigsRequest(
+            resources=[(kind, name, entries)], validate_only=False
+        )
+        # The client's own method refuses `<default>`, whose name on the wire is empty.
+        response = self._call_admin(lambda admin: admin._manager.run(admin._manager.send, request, broker_id))
+        if refused := [result.error_message for result in response.responses if result.error_code]:
+            raise Invalid(f"Kafka refuses {dict(configs)}: {refused}")
+
+    def described_sources(self, broker_id: int) -> dict[str, tuple[str | None, str]]:
+        """Return every config of a broker as that broker reports it: key -> (effective value, its source).
+
+        A source is DYNAMIC_BROKER_CONFIG, DYNAMIC_DEFAULT_BROKER_CONFIG, STATIC_BROKER_CONFIG or DEFAULT_CONFIG. The
+        value of a sensitive config is None.
+        """
+        entries = self._entries(kafka.admin.ConfigResourceType.BROKER, str(broker_id), "all")
+        return {key: (entry["value"], entry["config_source"]) for key, entry in entries.items()}
+
+    def _described(self, kind: Any, name: str, source: str) -> dict[str, str]:
+        entries = self._entries(kind, name, "modified")
+        return {key: entry["value"] for key, entry in entries.items() if entry["config_source"] == source}
+
+    def _entries(self, kind: Any, name: str, config_filter: str) -> dict[str, dict[str, Any]]:
+        resource = kafka.admin.ConfigResource(kind, name)
+        described = self._call_admin(lambda admin: admin.describe_configs([resource], config_filter=config_filter))
+        entries: dict[str, dict[str, Any]] = described.get(kind.name.lower(), {}).get(name, {})
+        return entries
+
+    # Log directories
+
+    def log_bytes(self, broker_id: int) -> dict[Partition, int]:
+        """Return partition -> size of its log on a broker, the sum of its segment files.
+
+        It works for stopped brokers, too. It skips replicas under deletion.
+        """
+        found: dict[Partition, int] = {}
+        try:
+            with os.scandir(self.brokers[broker_id].logs) as directories:
+                for entry in directories:
+                    if named := _LOG_DIRECTORY.match(entry.name):
+                        found[named["topic"], int(named["partition"])] = _bytes_of_segments(entry.path)
+        except FileNotFoundError:
+            return {}
+        return found
+
+    # Internals
+
+    @abstractmethod
+    def _is_registered(self, broker_id: int) -> bool:
+        """Whether the broker is registered with the controller."""
+
+    @abstractmethod
+    def _is_topic(self, name: str) -> bool:
+        """Whether a topic exists, at least in part."""
+
+    def _wait_until_serving(self, broker: Broker, within_seconds: float) -> None:
+        # A broker accepts connections a moment after its registration.
+        broker.wait_until(lambda: self._is_registered(broker.broker_id) and broker.listening, within_seconds)
+
+    def _wait_until_known(self, within_seconds: float) -> None:
+        running = {broker_id for broker_id, broker in self.brokers.items() if broker.process.running}
+
+        def known() -> bool:
+            for broker_id in running:
+                if not self.brokers[broker_id].process.running:
+                    raise TimeoutError(f"broker {broker_id} has ended.\n{self.brokers[broker_id].log_end()}")
+            try:
+                cluster = self._call_admin(lambda admin: admin.describe_cluster())
+            except Unavailable:
+                return False
+            return {broker["broker_id"] for broker in cluster["brokers"] if not broker.get("is_fenced")} >= running
+
+        wait_until(known, within_seconds, f"all brokers of {sorted(running)} are in the cluster metadata")
+
+    def _call_admin(self, request: Callable[[Any], T]) -> T:
+        """Return the result of a request to the admin client.
+
+        After an error the next request gets a new client, because an old one keeps using brokers that are down.
+        Connection errors are retried, because the client picks any broker that it knows of.
+        """
+        with self._admin_lock:
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    self._admin = self._admin or self._new_admin()
+                    return request(self._admin)
+                except kafka.errors.KafkaError as error:
+                    self._close_admin()
+                    unconnected = (
+                        kafka.errors.KafkaConnectionError,
+                        kafka.errors.NodeNotReadyError,
+                        kafka.errors.UnknownBrokerIdError,  # the broker has just started
+                    )
+                    if attempt == ATTEMPTS or not isinstance(error, unconnected):
+                        problem = f"A request to the brokers {self.bootstrap_servers} failed: {error!r}."
+                        raise Unavailable(problem) from error
+                time.sleep(0.3)
+        raise AssertionError("unreachable")
+
+    def _new_admin(self) -> Any:
+        running = [broker.address for broker in self.brokers.values() if broker.process.running]
+        if not running:
+            raise Unavailable("No broker of the cluster is running. Fix: start one.")
+        return kafka.KafkaAdminClient(
+            bootstrap_servers=running,
+            bootstrap_timeout_ms=int(REQUEST_SECONDS * 1000),
+            request_timeout_ms=int(REQUEST_SECONDS * 1000),
+            **CLIENT,
+        )
+
+    def _close_admin(self) -> None:
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+
+def _bytes_of_segments(directory: str) -> int:
+    total = 0
+    try:
+        with os.scandir(directory) as files:
+            for file in files:
+                if file.name.endswith(".log"):
+                    total += file.stat().st_size
+    except FileNotFoundError:  # deleted during the scan
+        pass
+    return total
+
+
+def wait_until(true: Callable[[], bool], within_seconds: float, what: str) -> None:
+    """Return once `true` returns true.
+
+    Args:
+        true: the condition.
+        within_seconds: deadline.
+        what: the condition as a clause, for the error message.
+
+    Raises:
+        TimeoutError: the condition is still false at the deadline.
+    """
+    deadline = time.monotonic() + within_seconds
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"Timed out after {within_seconds:.0f} s waiting until {what}.")
+        time.sleep(0.05)

@@ -1,0 +1,164 @@
+"""A real Kafka cluster in KRaft mode, with one controller in its own process."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle_lab.observation.metadata_log import MetadataLog, MetadataRecord
+from autothrottle_lab.servers.kafka import SESSION_SECONDS, START_SECONDS, KafkaCluster, Partition, PartitionState
+from autothrottle_lab.servers.kafka_process import LOCAL, PROPERTIES, Broker, KafkaServer, Place, java_command
+from autothrottle_lab.servers.processes import free_ports
+
+CONTROLLER_ID = 9000
+"""Node id of the controller; controllers and brokers share one range of ids."""
+
+_FORMAT_SECONDS = 300.0
+
+_PROPERTIES: Mapping[str, object] = {
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "controller.listener.names": "CONTROLLER",
+    "broker.heartbeat.interval.ms": 1000,
+    "broker.session.timeout.ms": int(SESSION_SECONDS * 1000),
+    "initial.broker.registration.timeout.ms": 300_000,
+    # One segment and no snapshot, so that the log contains the whole history.
+    "metadata.log.max.snapshot.interval.ms": 0,
+    "metadata.log.max.record.bytes.between.snapshots": 2**40,
+}
+
+
+class KraftCluster(KafkaCluster):
+    """One controller and its brokers."""
+
+    def __init__(
+        self,
+        directory: Path,
+        broker_ids: Sequence[int] = (1001, 1002, 1003),
+        version: str = "4.3.1",
+        broker_properties: Mapping[str, object] | None = None,
+        heap_megabytes: int = 256,
+        places: Mapping[int, Place] | None = None,
+    ) -> None:
+        """Prepare the controller and the brokers.
+
+        Args:
+            directory: parent of their directories.
+            broker_ids: node ids of the brokers.
+            version: Kafka release.
+            broker_properties: broker configs that override the lab's.
+            heap_megabytes: Java heap of each process.
+            places: broker id or `CONTROLLER_ID` -> where it runs; default: 127.0.0.1.
+
+        Raises:
+            Invalid: a broker has the controller's id.
+        """
+        if CONTROLLER_ID in broker_ids:
+            raise Invalid(f"Broker id {CONTROLLER_ID} is the controller's. Fix: choose another one.")
+        command = java_command(version, heap_megabytes)
+        port, *ports = free_ports(1 + len(broker_ids))
+        given = {broker_id: (places or {}).get(broker_id, LOCAL) for broker_id in (CONTROLLER_ID, *broker_ids)}
+        controller = given[CONTROLLER_ID]
+        voter = f"{CONTROLLER_ID}@{controller.host}:{port}"
+        self._cluster_id = _new_kafka_uuid()
+        common = {**PROPERTIES, **_PROPERTIES, "controller.quorum.voters": voter}
+        self.controller = _controller(directory / "controller", port, command, common, controller)
+        """Tests may freeze or kill its `process`."""
+        brokers = [
+            Broker(
+                broker_id,
+                directory / f"broker-{broker_id}",
+                port,
+                command,
+                {"node.id": broker_id, "process.roles": "broker", **common, **(broker_properties or {})},
+                given[broker_id],
+            )
+            for broker_id, port in zip(broker_ids, ports, strict=True)
+        ]
+        super().__init__(directory, version, brokers)
+        self.metadata = MetadataLog(self.controller.logs / "__cluster_metadata-0")
+        """The metadata log of the controller."""
+
+    @property
+    def bootstrap_controllers(self) -> str:
+        """Address of the controller, `host:port`, for admin clients that connect to it directly (KIP-919)."""
+        return self.controller.address
+
+    def start(self, within_seconds: float = START_SECONDS) -> None:
+        """Start the controller and all brokers; return when every broker's metadata lists all of them."""
+        began = time.monotonic()
+        for broker in self.brokers.values():
+            _format_broker(broker.logs, broker.broker_id, self._cluster_id)
+            broker.process.start()  # the broker waits for the controller
+        self._format()
+        self.controller.process.start()
+        self.controller.wait_until(lambda: self.controller.listening, within_seconds)
+        super().start(within_seconds)
+        self.start_seconds = time.monotonic() - began
+
+    def close(self) -> None:
+        """Kill the brokers and the controller, and remove their directories."""
+        super().close()
+        self.controller.close()
+
+    def metadata_records(self, after_offset: int = -1) -> list[MetadataRecord]:
+        """Return the metadata records after an offset, in the order of their commits."""
+        return self.metadata.records(after_offset)
+
+    def partitions(self, topics: Iterable[str] | None = None) -> dict[Partition, PartitionState]:
+        """Return the state of all partitions, of all topics by default, as the controller wrote it."""
+        states = self.metadata.partitions()
+        names = {topic for topic, _ in states} if topics is None else set(topics)
+        return {partition: state for partition, state in states.items() if partition[0] in names}
+
+    def stored_configs(self) -> dict[str, dict[str, str]]:
+        return self.metadata.configs()
+
+    def _is_registered(self, broker_id: int) -> bool:
+        return broker_id in self.metadata.brokers()
+
+    def _is_topic(self, name: str) -> bool:
+        return any(topic == name for topic, _ in self.metadata.partitions())
+
+    def _format(self) -> None:
+        """Format the controller's log directory with the release's default feature level."""
+        if (self.controller.logs / "meta.properties").exists():
+            return
+        arguments = ["format", f"--cluster-id={self._cluster_id}", "--config", str(self.controller.configuration)]
+        done = subprocess.run(
+            [*self.controller.command, "kafka.tools.StorageTool", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_FORMAT_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        if done.returncode != 0:
+            raise Unavailable(f"formatting {self.controller.logs} failed: {done.stdout}{done.stderr}")
+
+
+def _controller(
+    directory: Path, port: int, command: Sequence[str], common: Mapping[str, object], place: Place
+) -> KafkaServer:
+    own = {"node.id": CONTROLLER_ID, "process.roles": "controller", "listeners": f"CONTROLLER://{place.host}:{port}"}
+    return KafkaServer("the controller", directory, port, command, {**own, **common}, place)
+
+
+def _format_broker(logs: Path, node_id: int, cluster_id: str) -> None:
+    """Format a broker's log directory like `StorageTool format`, without starting Java."""
+    logs.mkdir(exist_ok=True)
+    properties = {"version": 1, "node.id": node_id, "cluster.id": cluster_id, "directory.id": _new_kafka_uuid()}
+    path = logs / "meta.properties"
+    if not path.exists():
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+
+
+def _new_kafka_uuid() -> str:
+    """Return a new id in Kafka's encoding, which never begins with a dash."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return text

@@ -1,0 +1,106 @@
+"""The services as separate processes, as an operator would start them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autothrottle_lab.emulators.datadog import API_KEY, APP_KEY
+from autothrottle_lab.servers.processes import Process
+
+LISTENS = re.compile(r"(?:listens on|gRPC API:|Admin API:) (\S+)$", re.MULTILINE)
+"""The log line with the address of a service; it appears once the service answers."""
+_START_SECONDS = 120.0
+"""Deadline for the start of a service. It takes a second on an idle machine; a process that ends fails at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The settings that all service processes share."""
+
+    zookeeper_connect: str
+    datadog_url: str
+    directory: Path
+    """Directory of the log files."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """More options: name without dashes -> value."""
+
+    def process(self, service: str, name: str, options: Mapping[str, str]) -> Process:
+        """Return the process of one service, not yet started."""
+        given = {"zk-addr": self.zookeeper_connect, "datadog-url": self.datadog_url, **self.options, **options}
+        flags = [f"--{option}={value}" for option, value in given.items()]
+        environment = {"AUTOTHROTTLE_API_KEY": API_KEY, "AUTOTHROTTLE_APP_KEY": APP_KEY}
+        command = [sys.executable, "-m", "autothrottle", service, *flags]
+        return Process(name, command, self.directory / f"{name}.log", environment)
+
+
+class ServiceProcesses:
+    """Discovery, metrics, applier, admin and some planners, one process each; a context manager."""
+
+    def __init__(self, deployment: Deployment, planners: int = 2) -> None:
+        self._deployment, self._stack = deployment, ExitStack()
+        self.processes: dict[str, Process] = {}
+        """Name -> process; names are `discovery`, `metrics`, `applier`, `planner-1`, ..., `admin`."""
+        self.addresses: dict[str, str] = {}
+        """Name -> `host:port`."""
+        self._log_starts: dict[str, int] = {}
+        """Name -> offset in the log file at which the log of the current process starts."""
+        self._planners = [f"planner-{number}" for number in range(1, planners + 1)]
+
+    def __enter__(self) -> ServiceProcesses:
+        try:
+            self.start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._stack.close()
+
+    def start(self) -> None:
+        """Start all services that do not run; return when all listen. After a stop their addresses change."""
+        self._start({name: (name, {}) for name in ("discovery", "metrics", "applier")})
+        peers = {f"{name}-addr": self.addresses[name] for name in ("discovery", "metrics", "applier")}
+        self._start({name: ("planner", peers) for name in self._planners})
+        planners = ",".join(self.addresses[name] for name in self._planners)
+        self._start({"admin": ("admin", {"planner-addr": planners, "discovery-addr": self.addresses["discovery"]})})
+
+    def stop(self) -> list[int]:
+        """Send SIGTERM to all running services, wait for them, and return their exit statuses."""
+        running = [process for process in self.processes.values() if process.running]
+        for process in running:
+            process.terminate()
+        return [process.wait(within_seconds=30.0) for process in running]
+
+    def planner(self, address: str) -> Process:
+        """Return the planner with this address."""
+        return self.processes[next(name for name in self._planners if self.addresses[name] == address)]
+
+    def log(self, names: Sequence[str] | None = None) -> str:
+        """Return the concatenated logs of these services; None: of all."""
+        chosen = self.processes if names is None else names
+        return "".join(self.processes[name].log.read_text(errors="replace") for name in chosen)
+
+    def _start(self, wanted: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:
+        for name, (service, options) in wanted.items():
+            if name in self.processes and self.processes[name].running:
+                continue
+            process = self.processes[name] = self._deployment.process(service, name, options)
+            self._log_starts[name] = process.log.stat().st_size if process.log.exists() else 0
+            self._stack.callback(process.stop)
+            process.start()
+        for name in wanted:
+            self.processes[name].wait_until(lambda name=name: self._listens(name), _START_SECONDS)  # type: ignore[misc]
+
+    def _listens(self, name: str) -> bool:
+        log = self.processes[name].log.read_bytes()[self._log_starts[name] :]
+        found = LISTENS.findall(log.decode(errors="replace"))
+        if found:
+            self.addresses[name] = found[-1]
+        return bool(found)

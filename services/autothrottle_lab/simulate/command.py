@@ -1,0 +1,336 @@
+"""`autothrottle simulate SCENARIO.toml`: predict what a policy and a configuration do to a reassignment.
+
+The planner is the real one; brokers, clients and time are simulated (`virtual_time`). The command prints a table. With
+`--plot` it also draws the utilization, throttle and client load of every link side that takes part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from autothrottle.adapters.credentials.tls import Tls
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.errors import AutothrottleError, Invalid
+from autothrottle.core.units import MEGABYTE
+from autothrottle.runtime import options
+from autothrottle.runtime.configuration import Configuration
+from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
+from autothrottle.runtime.options import CONFIG, help_text
+from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
+from autothrottle.runtime.sources import Flags, from_environment, from_file
+from autothrottle.scorer.svg import Series, sheet
+from autothrottle_lab.simulate.live_scenario import fetch_scenario
+from autothrottle_lab.simulate.logged_scenario import choose, scenario_text
+from autothrottle_lab.simulate.recording import LinkSideOutcome, Outcome, Recording, Second
+from autothrottle_lab.simulate.scenario_file import PLANNER_OPTIONS, ScenarioFile, read_scenario
+from autothrottle_lab.simulate.virtual_time import VirtualRecovery, VirtualScenario
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+_TLS_OPTIONS = tuple(one.name for one in (options.TLS_CERT, options.TLS_KEY, options.TLS_CA, options.TLS_SERVER_NAME))
+
+_POINTS = 300
+"""Most points of each line of a plot."""
+
+_USAGE = """Usage: autothrottle simulate SCENARIO.toml [--plot FILE.svg] [options]
+       autothrottle simulate --from-decisions URI [--reassignment ID] > SCENARIO.toml
+       autothrottle simulate --from-cluster ADDRESS [--tls-cert FILE --tls-key FILE --tls-ca FILE] > SCENARIO.toml
+
+The first form plays a reassignment in virtual time under the real planner and prints the results.
+deploy/scenario.toml explains the scenario file.
+
+The second form writes a scenario from the decision log: the named reassignment, or the last one that ended. It needs
+the extra `decisions`.
+
+The third form writes a scenario from the current reassignments of a cluster. ADDRESS is the host:port of the admin
+service or of `autothrottle run`.
+
+Options override the file's table `planner`:
+
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Play a scenario, or write one.
+
+    Return the exit status: 0 for success, 1 for a failure or a reassignment that does not end, 2 for invalid arguments
+    or an invalid scenario, 141 for a closed standard output.
+    """
+    try:
+        status = _run(argv)
+        print(end="", flush=True)  # works without a standard output, too
+        return status
+    except BrokenPipeError:
+        discard_output()
+        return EXIT_BROKEN_PIPE
+
+
+def _run(argv: Sequence[str]) -> int:
+    if not argv or {"-h", "--help", "-help"} & set(argv):
+        text = help_text("simulate", {CONFIG.name, *PLANNER_OPTIONS})
+        print(_USAGE + text.partition("\n\n")[2], file=sys.stdout if argv else sys.stderr)
+        return 0 if argv else EXIT_USAGE
+    if any(word.lstrip("-").split("=")[0] == "from-decisions" for word in argv):
+        return _print_logged_scenario(argv)
+    if any(word.lstrip("-").split("=")[0] == "from-cluster" for word in argv):
+        return _print_live_scenario(argv)
+    try:
+        plot, flags = _own_flags(argv[1:])
+        if argv[0].startswith("-"):
+            raise Invalid(f"the scenario must come before the flag {argv[0]!r}. Fix: simulate SCENARIO.toml {argv[0]}")
+        file = read_scenario(Path(argv[0]))
+        configuration = configure(file, flags, os.environ)
+        scenario = virtual_scenario(file, configuration)
+        if plot:
+            _require_writable(plot)
+    except InvalidConfiguration as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    except Invalid as error:
+        print(f"simulate: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    try:
+        outcome = play(scenario, file.longest)
+    except TimeoutError as error:
+        fix = "raise the throttles, or 'longest' in the scenario"
+        print(f"simulate: {error}. Fix: {fix}", file=sys.stderr)
+        return EXIT_FAILED
+    except AutothrottleError as error:
+        print(f"simulate: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    print("\n".join(table(outcome, configuration.policy.value)))
+    if plot:
+        plot.write_text(drawing(outcome), "utf-8")
+        print(f"plot: {plot}")
+    return 0
+
+
+def _print_logged_scenario(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="autothrottle simulate", allow_abbrev=False)
+    parser.add_argument("--from-decisions", required=True, metavar="URI")
+    parser.add_argument("--reassignment", default="", metavar="ID")
+    given = parser.parse_args(argv)
+    try:
+        from autothrottle.adapters.decision_log.reader import LoggedDecisions  # Arrow is an extra
+
+        logged = LoggedDecisions(given.from_decisions)
+        reassignment = choose(logged.reassignments(), given.reassignment)
+        print(scenario_text(reassignment, logged.decisions(reassignment.reassignment_id)), end="")
+    except ImportError as error:
+        print(f"simulate: Arrow is not installed ({error}); install the extra `decisions`", file=sys.stderr)
+        return EXIT_FAILED
+    except AutothrottleError as error:
+        print(f"simulate: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    return 0
+
+
+def _print_live_scenario(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="autothrottle simulate", allow_abbrev=False, add_help=False)
+    parser.add_argument("--from-cluster", "-from-cluster", required=True, metavar="ADDRESS")
+    given, flags = parser.parse_known_args(argv)
+    try:
+        addresses, tls = _admin_service(given.from_cluster, flags)
+        print(fetch_scenario(addresses, tls), end="")
+    except InvalidConfiguration as error:
+        print(str(error).replace(options.ADMIN_ADDR.name, "from-cluster"), file=sys.stderr)
+        return EXIT_USAGE
+    except AutothrottleError as error:
+        print(f"simulate: {error}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, Invalid) else EXIT_FAILED
+    return 0
+
+
+def _admin_service(address: str, flags: Sequence[str]) -> tuple[Sequence[str], Tls | None]:
+    """Return the addresses of the admin service and the client certificate.
+
+    Raises:
+        InvalidConfiguration: the options are invalid; the error lists all problems.
+        Invalid: the address is empty, or a flag belongs to other commands.
+    """
+    configuration = parse([f"--{options.ADMIN_ADDR.name}={address}", *flags], os.environ)
+    if foreign := sorted(Flags.read(flags).given.keys() - {CONFIG.name, *_TLS_OPTIONS}):
+        valid = ", ".join(f"--{name}" for name in _TLS_OPTIONS)
+        raise Invalid(f"--{foreign[0]} does not apply to --from-cluster. Fix: remove it; valid options are {valid}")
+    if not configuration.addresses.admin:
+        raise Invalid("--from-cluster is empty. Fix: give the admin service's address, --from-cluster=10.0.0.1:8090")
+    files = configuration.security.tls
+    return configuration.addresses.admin, Tls(files) if files else None
+
+
+def _own_flags(words: Sequence[str]) -> tuple[Path | None, list[str]]:
+    parser = argparse.ArgumentParser(prog="autothrottle simulate", allow_abbrev=False, add_help=False)
+    parser.add_argument("--plot", "-plot", type=Path)
+    own, others = parser.parse_known_args(words)
+    if own.plot is not None and own.plot.suffix != ".svg":
+        raise Invalid(f"--plot is {str(own.plot)!r}; it must be the name of an SVG file. Fix: --plot=plot.svg")
+    return own.plot, others
+
+
+def _require_writable(plot: Path) -> None:
+    """Fail before the simulation if the plot cannot be written; leave no file behind."""
+    is_new = not plot.exists()
+    try:
+        plot.open("a").close()
+        if is_new:
+            plot.unlink()
+    except OSError as error:
+        raise Invalid(f"--plot {str(plot)!r} cannot be written: {error.strerror}. Fix: name a writable file") from None
+
+
+def configure(file: ScenarioFile, flags: Sequence[str], environ: Mapping[str, str]) -> Configuration:
+    """Return the planner's configuration. Flags, environment variables and `--config` override the scenario's options.
+
+    Raises:
+        InvalidConfiguration: the options are invalid; the error lists all problems.
+        Invalid: an option of the scenario is invalid, or a flag belongs to other commands.
+    """
+    try:
+        parse([f"--{name}={text}" for name, text in file.planner.items()], {})
+    except InvalidConfiguration as error:
+        source = "key of planner in " + file.name
+        problems = (re.sub(r"\(flag --[a-z-]+\)", f"({source})", problem) for problem in error.problems)
+        raise Invalid("; ".join(problems)) from None
+    given = from_environment(environ)[0] | Flags.read(flags).given
+    foreign = sorted(Flags.read(flags).given.keys() - {CONFIG.name, *PLANNER_OPTIONS})
+    if foreign:
+        valid = ", ".join(f"--{name}" for name in PLANNER_OPTIONS)
+        raise Invalid(
+            f"--{foreign[0]} does not apply to a simulation. Fix: remove it; valid options are {valid} and --plot"
+        )
+    known = from_file(given.get(CONFIG.name))[0] | given
+    own = [f"--{name}={text}" for name, text in file.planner.items() if name not in known]
+    return parse([*own, *flags], environ)
+
+
+def virtual_scenario(file: ScenarioFile, configuration: Configuration) -> VirtualScenario:
+    return VirtualScenario(
+        brokers=file.brokers,
+        reassignments=file.reassignments,
+        limits=configuration.limits,
+        policy=configuration.new_policy(),
+        interval=configuration.interval,
+        metrics_window=configuration.datadog.metrics_window,
+        metrics_delay=file.metrics_delay,
+        schedule=configuration.schedule,
+        finish_by=configuration.finish_by,
+        events=file.events,
+        sharing=file.sharing,
+        traffic_waits=True,
+        begin=file.begin,
+        step=file.step,
+    )
+
+
+def play(scenario: VirtualScenario, longest: timedelta) -> Outcome:
+    """Play a scenario to its end.
+
+    Raises:
+        TimeoutError: the reassignment takes longer than `longest`.
+    """
+    recording, recovery = Recording(scenario), VirtualRecovery(scenario)
+    return recording.outcome(recovery, recovery.run(longest, recording.watch))
+
+
+_BOUND = "the slowest link side at its share of the headroom"
+_WITHOUT_EVENTS = ", without the broker events"
+
+
+def table(outcome: Outcome, policy: str) -> list[str]:
+    """Return the results as lines of text: totals, and a row for each link side."""
+    copied = sum(side.copied for (_, role), side in outcome.sides.items() if role is ReplicaRole.FOLLOWER)
+    deferred = sum(side.deferred for side in outcome.sides.values())
+    rates, seconds = sum(outcome.rate_writes.values()), sum(len(side.seconds) for side in outcome.sides.values())
+    share = 100 * outcome.saturated_seconds / max(seconds, 1)
+    rows = [
+        ("policy", policy),
+        ("duration", _duration(outcome.seconds)),
+        ("bound", f"{_duration(outcome.bound_seconds)} ({_BOUND}{_WITHOUT_EVENTS if outcome.events else ''})"),
+        ("duration / bound", f"{outcome.seconds / outcome.bound_seconds:.3f}" if outcome.bound_seconds else "-"),
+        ("copied", f"{copied / 1e9:,.2f} GB"),
+        ("client bytes deferred", f"{deferred / MEGABYTE:,.1f} MB, {outcome.deferred_percent:.3f} %"),
+        ("saturated link seconds", f"{outcome.saturated_seconds}, {share:.2f} %"),
+        ("config writes", f"{rates + outcome.list_writes}: throttles {rates}, lists {outcome.list_writes}"),
+        ("cycles", str(outcome.cycles)),
+    ]
+    lines = [f"{name:<24}{value}" for name, value in rows]
+    return [*lines, "", *_columns([_HEAD, *(_row(key, outcome) for key in outcome.sides)])]
+
+
+_HEAD = (
+    "broker",
+    "role",
+    "link MB/s",
+    "copied GB",
+    "mean %",
+    "max %",
+    "throttle MB/s",
+    "deferred MB",
+    "saturated s",
+    "writes",
+)
+
+
+def _row(key: LinkSide, outcome: Outcome) -> tuple[str, ...]:
+    side = outcome.sides[key]
+    used = [100 * one.carried / side.capacity for one in side.seconds] or [0.0]
+    throttles = [rate / MEGABYTE for rate in side.throttles]
+    return (
+        str(key[0]),
+        key[1].value,
+        f"{side.capacity / MEGABYTE:g}",
+        f"{side.copied / 1e9:.2f}",
+        f"{sum(used) / len(used):.1f}",
+        f"{max(used):.1f}",
+        f"{min(throttles):.1f} to {max(throttles):.1f}" if throttles else "none",
+        f"{side.deferred / MEGABYTE:.1f}",
+        str(side.saturated_seconds),
+        str(outcome.rate_writes.get(key[0], 0)),
+    )
+
+
+def _columns(cells: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+
+
+def _duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "never"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{seconds:,.1f} s ({minutes // 60} h {minutes % 60:02} min {rest:02} s)"
+
+
+def drawing(outcome: Outcome) -> str:
+    """Return an SVG file: utilization, throttle and client load of every link side, in MB/s over minutes."""
+    panels = {f"{broker_id} {role.value}": _lines(side) for (broker_id, role), side in outcome.sides.items()}
+    return sheet(panels, "min", "MB/s")
+
+
+def _lines(side: LinkSideOutcome) -> Series:
+    size = max(math.ceil(len(side.seconds) / _POINTS), 1)
+    pieces = [side.seconds[i : i + size] for i in range(0, len(side.seconds), size)]
+    link = side.capacity / MEGABYTE
+    return {
+        "used": [(_minute(piece), _mean([one.carried for one in piece])) for piece in pieces],
+        "throttle": [(_minute(p), None if p[-1].throttle is None else p[-1].throttle / MEGABYTE) for p in pieces],
+        "clients": [(_minute(piece), _mean([one.offered for one in piece])) for piece in pieces],
+        "link": [(_minute(pieces[0]), link), (_minute(pieces[-1]), link)] if pieces else [],
+    }
+
+
+def _minute(piece: Sequence[Second]) -> float:
+    return piece[-1].at / 60
+
+
+def _mean(rates: Sequence[float]) -> float:
+    return sum(rates) / len(rates) / MEGABYTE

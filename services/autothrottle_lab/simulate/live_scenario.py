@@ -1,0 +1,114 @@
+"""A scenario file from a running cluster: the rest of its reassignments, to play under another configuration.
+
+All input comes from the admin service. The client load is that of the planner's last cycle, or the utilization less the
+current copy rate. The scenario assumes that it stays constant. The planner's configuration is not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from autothrottle.adapters.credentials.tls import Tls
+from autothrottle.adapters.grpc import AdminClient
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.control.plan import Decision
+from autothrottle.core.errors import Missing
+from autothrottle.core.units import MEGABYTE
+from autothrottle.v1 import admin_pb2
+from autothrottle.wire.planner import decision_from_message
+from autothrottle_lab.simulate.scenario_text import SMALLEST, broker_lines, fitting, reassignment_lines
+
+_PATIENCE = timedelta(seconds=30)
+_Path = admin_pb2.ReassignmentPath
+
+
+def fetch_scenario(addresses: Sequence[str], tls: Tls | None = None) -> str:
+    """Return the scenario file of the current reassignments of a cluster.
+
+    Args:
+        addresses: replicas of the admin service.
+        tls: this process's certificate; None: connections are plaintext.
+
+    Raises:
+        Missing: nothing is left to copy, the bytes left or a load are unknown, or there are too many paths.
+        Unavailable: no replica of the admin service answers.
+    """
+    client = AdminClient(addresses, tls=tls)
+    try:
+        state = client.call("GetClusterState", admin_pb2.GetClusterStateRequest(), _PATIENCE)
+        reassignments = client.call("ListReassignments", admin_pb2.ListReassignmentsRequest(with_paths=True), _PATIENCE)
+    finally:
+        client.close()
+    assert isinstance(state, admin_pb2.GetClusterStateResponse)
+    assert isinstance(reassignments, admin_pb2.ListReassignmentsResponse)
+    return scenario_text(state, reassignments, datetime.now(UTC))
+
+
+def scenario_text(
+    state: admin_pb2.GetClusterStateResponse, reassignments: admin_pb2.ListReassignmentsResponse, now: datetime
+) -> str:
+    """Return the scenario file of a cluster in its current state.
+
+    Raises:
+        Missing: nothing is left to copy, the bytes left or a load are unknown, or there are too many paths.
+    """
+    paths = [path for path in reassignments.paths if path.bytes_left or not path.HasField("bytes_left")]
+    if not paths:
+        raise Missing(
+            "no reassignment has bytes left to copy; cannot write a scenario. Fix: start a reassignment first"
+        )
+    unknown = next((path for path in paths if not path.HasField("bytes_left")), None)
+    if unknown is not None:
+        raise Missing(
+            f"the bytes left from broker {unknown.leader} to broker {unknown.follower} are unknown: discovery has read "
+            "no log sizes yet. Fix: start discovery with --bootstrap-servers, or retry in a few seconds"
+        )
+    counts = fitting([max(path.partitions, 1) for path in paths])
+    decisions = {(d.broker_id, d.role): d for d in map(decision_from_message, state.last_cycle.decisions)}
+    lines = [
+        f"# Bytes left to copy at {now:%Y-%m-%dT%H:%M:%SZ}. The client load stays as in the planner's last cycle.",
+        "# A link side that took no part has no client load and the capacity of the other side.",
+        "# Add planner options in the table [planner], or as flags.",
+        f"# The cluster has {sum(path.partitions for path in paths)} partitions to copy; this file has {sum(counts)}.",
+        f"begin = {now:%Y-%m-%dT%H:%M:%SZ}",
+    ]
+    for broker_id in sorted({path.leader for path in paths} | {path.follower for path in paths}):
+        lines += _broker(broker_id, decisions, paths)
+    topic = reassignments.topics[0].topic if len(reassignments.topics) == 1 else "all"
+    for path, count in zip(paths, counts, strict=True):
+        size = max(path.bytes_left / MEGABYTE / count, SMALLEST)
+        produce = path.produced_bytes_per_second / MEGABYTE / count
+        lines += reassignment_lines(topic, count, size, path.leader, path.follower, produce)
+    return "\n".join(lines) + "\n"
+
+
+def _broker(broker_id: int, decisions: Mapping[LinkSide, Decision], paths: Sequence[_Path]) -> list[str]:
+    own = [d for role in ReplicaRole if (d := decisions.get((broker_id, role)))]
+    known = [d for d in own if d.capacity]
+    if not known and any(d.reason.is_override for d in own):
+        raise Missing(
+            f"the last cycle has no load of broker {broker_id} because an override sets its throttle. Fix: remove the "
+            "override (throttlectl remove), and retry after the next cycle"
+        )
+    if not known:
+        raise Missing(
+            f"the last cycle has no load of broker {broker_id}, which takes part. Fix: check its metrics "
+            "(throttlectl state), and retry after the next cycle"
+        )
+    links = {decision.role: decision.capacity or 0 for decision in known}
+    clients = {decision.role: round(_clients(decision, paths) / MEGABYTE, 3) for decision in known}
+    widest = max(links.values())
+    outbound, inbound = (links.get(role, widest) for role in (ReplicaRole.LEADER, ReplicaRole.FOLLOWER))
+    sent, got = (clients.get(role, 0.0) for role in (ReplicaRole.LEADER, ReplicaRole.FOLLOWER))
+    return broker_lines(broker_id, outbound, inbound, [(0.0, sent, got)])
+
+
+def _clients(decision: Decision, paths: Sequence[_Path]) -> int:
+    """The client load of one link side, bytes/s."""
+    if decision.client is not None:
+        return decision.client
+    sends = decision.role is ReplicaRole.LEADER
+    own = [path for path in paths if decision.broker_id == (path.leader if sends else path.follower)]
+    return max((decision.utilization or 0) - sum(path.copied_bytes_per_second for path in own), 0)

@@ -1,0 +1,257 @@
+"""Measurements of a recovery in virtual time, second by second: the reassignment, the links and the clients.
+
+This module collects and adds them up; `command` prints them. The types to know are `Recording` and `Outcome`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from autothrottle.core.cluster.configs import ReplicaRole, ResourceType
+from autothrottle.core.cluster.flows import Flow, LinkSide, link_sides_of
+from autothrottle.core.control.changes import Change
+from autothrottle.core.scoring.bound import LinkSideDemand, Pieces, available_rate, bound_seconds
+from autothrottle_lab.simulate.virtual_time import VirtualReassignment, VirtualRecovery, VirtualScenario
+from autothrottle_lab.simulation.cluster import Cluster
+
+FULL = 0.999
+"""Share of its capacity from which on a link counts as saturated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """One link side in about one second; rates are bytes/s."""
+
+    at: float
+    """End of this second, in seconds since the start of the reassignment."""
+    carried: float
+    """Rate of clients and replication together."""
+    offered: float
+    """Rate that clients demanded."""
+    throttle: int | None
+    """None: not throttled."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSideOutcome:
+    """The totals of one link side that took part in the reassignment."""
+
+    capacity: int
+    """Bytes/s."""
+    copied: float
+    """Bytes of replication."""
+    offered: float
+    """Bytes that clients offered."""
+    deferred: float
+    """The part of `offered` that had to wait because of the reassignment."""
+    seconds: Sequence[Second]
+
+    @property
+    def saturated_seconds(self) -> int:
+        """Seconds in which the link side was saturated."""
+        return sum(one.carried >= FULL * self.capacity for one in self.seconds)
+
+    @property
+    def throttles(self) -> Sequence[int]:
+        """Its throttles, one per throttled second, bytes/s; empty: never throttled."""
+        return [one.throttle for one in self.seconds if one.throttle is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The measurements of a whole reassignment."""
+
+    seconds: float
+    """Duration of the reassignment."""
+    bound_seconds: float
+    """Shortest possible duration when every link side keeps to its share of the headroom; infinite: it never ends.
+
+    It ignores the scenario's broker events.
+    """
+    sides: Mapping[LinkSide, LinkSideOutcome]
+    """The link sides that took part."""
+    rate_writes: Mapping[int, int]
+    """Broker id -> number of config writes with a throttle; both throttles in one write count once."""
+    list_writes: int
+    """Number of config writes with lists of throttled replicas."""
+    cycles: int
+    events: int = 0
+    """Number of broker events in the scenario."""
+
+    @property
+    def saturated_seconds(self) -> int:
+        """Saturated seconds, added up over all link sides."""
+        return sum(side.saturated_seconds for side in self.sides.values())
+
+    @property
+    def deferred_percent(self) -> float:
+        """Deferred bytes in percent of the bytes that clients offered to these link sides."""
+        offered = sum(side.offered for side in self.sides.values())
+        return 100 * sum(side.deferred for side in self.sides.values()) / offered if offered else 0.0
+
+
+@dataclass(slots=True)
+class _Counters:
+    """The counters of one link side at the start of the reassignment and at the last reading."""
+
+    copied: float
+    offered: float
+    deferred: float
+    carried: int
+    last_offered: float
+    seconds: list[Second] = field(default_factory=list)
+
+
+class Recording:
+    """Records one recovery; pass `watch` to its `run`."""
+
+    def __init__(self, scenario: VirtualScenario) -> None:
+        self._scenario = scenario
+        self._sides: dict[LinkSide, _Counters] = {}
+        self._took_part = link_sides_of(
+            {flow for reassignment in scenario.reassignments for flow in scenario.flows(reassignment)}
+        )
+        self._at = 0.0
+
+    def watch(self, recovery: VirtualRecovery) -> None:
+        """Record the last second; the first call is at the start of the reassignment."""
+        at = recovery.cluster.now - recovery.start
+        if not self._sides:
+            self._sides = {
+                key: _Counters(p.replication, p.client_offered, p.client_deferred, p.total, p.client_offered)
+                for key in self._watched()
+                for p in [recovery.cluster.brokers[key[0]].sides[key[1]]]
+            }
+            return
+        for (broker_id, role), noted in self._sides.items():
+            side, past = recovery.cluster.brokers[broker_id].sides[role], at - self._at
+            carried, offered = (side.total - noted.carried) / past, (side.client_offered - noted.last_offered) / past
+            noted.seconds.append(Second(at, carried, offered, side.rate))
+            noted.carried, noted.last_offered = side.total, side.client_offered
+        self._at = at
+        if self._scenario.events:
+            self._took_part |= _sides_in_use(recovery.cluster)
+
+    def _watched(self) -> list[LinkSide]:
+        """The link sides that take part, or may take part after a leader change."""
+        if not self._scenario.events:
+            return sorted(self._took_part, key=_by_broker)
+        return sorted(((b, role) for b in self._scenario.brokers for role in ReplicaRole), key=_by_broker)
+
+    def outcome(self, recovery: VirtualRecovery, took: float) -> Outcome:
+        """Return the measurements of a recovery that ended after `took` seconds."""
+        without = _deferred_without(self._scenario, took)
+        sides = {}
+        for key, noted in self._sides.items():
+            if key not in self._took_part:
+                continue
+            side = recovery.cluster.brokers[key[0]].sides[key[1]]
+            sides[key] = LinkSideOutcome(
+                capacity=side.capacity,
+                copied=side.replication - noted.copied,
+                offered=side.client_offered - noted.offered,
+                deferred=max(side.client_deferred - noted.deferred - without[key], 0.0),
+                seconds=noted.seconds,
+            )
+        written = [change for change in recovery.kafka.writes if change.edits]
+        return Outcome(
+            seconds=took,
+            bound_seconds=bound(self._scenario),
+            sides=sides,
+            rate_writes=_rate_writes(written),
+            list_writes=sum(change.resource.type is ResourceType.TOPIC for change in written),
+            cycles=recovery.cycles,
+            events=len(self._scenario.events),
+        )
+
+
+def bound(scenario: VirtualScenario) -> float:
+    """Return the shortest possible duration of the reassignment in seconds, see `core.scoring.bound`.
+
+    The scenario must have `traffic_waits`. Bytes that in-sync followers copy count as client load, as on real links.
+    """
+    flows: dict[Flow, _Copied] = {}
+    sides: dict[LinkSide, _Copied] = {}
+    for reassignment in scenario.reassignments:
+        for flow in scenario.flows(reassignment):
+            flows[flow] = flows.get(flow, _NOTHING).plus(reassignment)
+            for side in flow.sides:
+                sides[side] = sides.get(side, _NOTHING).plus(reassignment)
+    in_sync, fetcher_rate = _in_sync_rates(scenario), scenario.sharing.fetcher_rate
+    demands = [one.demand(_available_rate(scenario, side, in_sync.get(side, 0.0))) for side, one in sides.items()]
+    if fetcher_rate is not None:
+        demands += [one.demand([(0.0, fetcher_rate)]) for one in flows.values()]
+    return bound_seconds(demands)
+
+
+class _Copied(NamedTuple):
+    """Bytes to copy, and bytes/s produced, by one flow or through one link side."""
+
+    size: float
+    produced: float
+
+    def plus(self, reassignment: VirtualReassignment) -> _Copied:
+        return _Copied(self.size + reassignment.size, self.produced + reassignment.produce_rate)
+
+    def demand(self, allowed: Pieces) -> LinkSideDemand:
+        return LinkSideDemand(self.size, allowed, self.produced)
+
+
+_NOTHING = _Copied(0.0, 0.0)
+
+
+def _sides_in_use(cluster: Cluster) -> frozenset[LinkSide]:
+    """The link sides through which adding replicas are copied."""
+    partitions = map(cluster.partitions.__getitem__, cluster.moving())
+    flows = {Flow(one.leader, follower) for one in partitions for follower in one.adding if follower not in one.isr}
+    return link_sides_of({flow for flow in flows if cluster.is_up(flow.leader) and cluster.is_up(flow.follower)})
+
+
+def _by_broker(side: LinkSide) -> tuple[int, str]:
+    return side[0], side[1].value
+
+
+def _in_sync_rates(scenario: VirtualScenario) -> dict[LinkSide, float]:
+    """Link side -> bytes/s that in-sync followers copy through it."""
+    rates: dict[LinkSide, float] = {}
+    for reassignment in scenario.reassignments:
+        leader = scenario.leader(reassignment)
+        for follower in scenario.alive(reassignment):
+            if follower != leader:
+                for side in Flow(leader, follower).sides:
+                    rates[side] = rates.get(side, 0.0) + reassignment.produce_rate
+    return rates
+
+
+def _available_rate(scenario: VirtualScenario, key: LinkSide, in_sync: float) -> list[tuple[float, float]]:
+    broker_id, role = key
+    broker, limits, pieces, at = scenario.brokers[broker_id], scenario.limits, [], 0.0
+    for end, rate in broker.traffic.pieces(role, 0.0):
+        allowed = available_rate(broker.capacity.of(role), rate + in_sync, limits.max_ratio(role), limits.min_rate)
+        pieces.append((end - at, allowed))
+        at = end
+    return [(seconds if math.isfinite(seconds) else 0.0, rate) for seconds, rate in pieces]
+
+
+def _deferred_without(scenario: VirtualScenario, seconds: float) -> dict[LinkSide, float]:
+    """Link side -> client bytes that are deferred even without a reassignment."""
+    whole = scenario.cluster()
+    idle = Cluster(list(whole.brokers.values()), list(whole.partitions.values()), sharing=scenario.sharing)
+    events_left = deque(scenario.events)
+    while idle.now < seconds:
+        while events_left and idle.now >= events_left[0].at.total_seconds():
+            events_left.popleft().play(idle)
+        idle.step(scenario.step.total_seconds())
+    return {(b, role): side.client_deferred for b, one in idle.brokers.items() for role, side in one.sides.items()}
+
+
+def _rate_writes(written: Sequence[Change]) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for change in written:
+        if change.resource.type is ResourceType.BROKER:
+            counts[change.resource.broker_id] = counts.get(change.resource.broker_id, 0) + 1
+    return counts

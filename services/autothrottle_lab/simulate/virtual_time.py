@@ -1,0 +1,465 @@
+"""A recovery in virtual time: the real planner against simulated brokers, hours of it in seconds.
+
+Brokers, clients and fetchers come from `simulation`. The planner reads and writes the in-memory twins. It sees broker
+loads as a metrics source reports them: means of interface counters over a window. The type to know is
+`VirtualRecovery`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from autothrottle.adapters.memory import (
+    MemoryCatchUps,
+    MemoryCluster,
+    MemoryElection,
+    MemoryElectorate,
+    MemoryMetrics,
+    MemoryOverrides,
+    MemoryPauses,
+    MemoryTracer,
+)
+from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
+from autothrottle.core.cluster.flows import Flow
+from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.control.schedule import NO_SCHEDULE, Schedule
+from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.interface import Policy
+from autothrottle.core.policy.limits import Limits
+from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Utilization
+from autothrottle.planner.loop import Planner
+from autothrottle.planner.settings import PlannerDependencies, PlannerSettings
+from autothrottle.planner.triggers import Trigger
+from autothrottle.ports.state_store import Term
+from autothrottle.ports.telemetry import DecisionSink
+from autothrottle_lab.simulation.client_traffic import ClientTraffic
+from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
+from autothrottle_lab.simulation.link import Sharing
+from autothrottle_lab.simulation.partition import SimulatedPartition
+
+TOPIC = "moving"
+BEGIN = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
+"""Default wall-clock time at virtual time zero."""
+LOG_SIZE_INTERVAL = timedelta(seconds=10)
+COUNTER_INTERVAL = timedelta(seconds=1)
+RAMP_INTERVAL = timedelta(seconds=1)
+EVENT_CYCLE_SECONDS = 1.0
+"""Minimum seconds between two cycles that events trigger."""
+LONGEST = timedelta(hours=12)
+
+OTHER_LOGS = "other-logs"
+"""A topic for all data that is not reassigned: one partition per broker, numbered by broker id."""
+
+_OTHER_BYTES = 1 << 50
+"""Approximate size of each of these partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualBroker:
+    """One broker: its link and its client load."""
+
+    capacity: Capacity
+    traffic: ClientTraffic
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualReassignment:
+    """The reassignment of one partition."""
+
+    topic: str
+    partition: int
+    size: float
+    """Bytes in the leader's log at the start."""
+    replicas: tuple[int, ...]
+    """Broker ids of the current replicas; the first one that runs leads."""
+    target: tuple[int, ...]
+    """Broker ids of the new replicas, all of which run."""
+    produce_rate: int = 0
+    """Bytes/s appended to the log; a part of the leader's inbound client traffic."""
+
+    @property
+    def key(self) -> TopicPartition:
+        return self.topic, self.partition
+
+
+class EventKind(StrEnum):
+    """What happens to a broker."""
+
+    FAILS = "fails"
+    """Its host fails, with its clients and metrics; other brokers take over its leaderships."""
+    RETURNS = "returns"
+    """It starts again with its old logs."""
+    LEADS = "leads"
+    """It becomes the leader of every partition for which it has an in-sync replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualEvent:
+    """An event of one broker during the reassignment."""
+
+    at: timedelta
+    """Time since the start of the reassignment."""
+    broker_id: int
+    kind: EventKind
+
+    def play(self, cluster: Cluster) -> None:
+        """Apply the event to a cluster."""
+        match self.kind:
+            case EventKind.FAILS:
+                cluster.lose(self.broker_id)
+            case EventKind.RETURNS:
+                cluster.restore(self.broker_id)
+            case EventKind.LEADS:
+                cluster.elect(self.broker_id)
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualScenario:
+    """The input of a recovery: brokers, reassignments, and the planner's configuration."""
+
+    brokers: Mapping[int, VirtualBroker]
+    """Broker id -> broker; a replica on any other broker is on a failed one."""
+    reassignments: Sequence[VirtualReassignment]
+    limits: Limits = field(
+        default_factory=lambda: Limits(10_000_000, 0.9, 0.9, change_threshold=0.1, failure_threshold=1)
+    )
+    policy: Policy = AdaptivePolicy()  # noqa: RUF009 (frozen)
+    interval: timedelta = timedelta(seconds=60)
+    metrics_window: timedelta = timedelta(seconds=60)
+    metrics_delay: timedelta = timedelta(0)
+    """Age of the newest metric."""
+    schedule: Schedule = NO_SCHEDULE
+    finish_by: datetime | None = None
+    metrics_outage: tuple[timedelta, timedelta] | None = None
+    """(begin, end) of a period without metrics, since the start of the reassignment; None: metrics never fail."""
+    failover: tuple[timedelta, timedelta] | None = None
+    """(time since the start at which another planner takes over, how far its clock is ahead); None: no failover."""
+    events: Sequence[VirtualEvent] = ()
+    """Ascending by time."""
+    sharing: Sharing = Sharing()  # noqa: RUF009 (frozen)
+    """How clients and replication share a full link, and the fetchers' rate limit."""
+    traffic_waits: bool = False
+    """Whether the clients' script starts with the reassignment; before that, the load is that of 0 s."""
+    begin: datetime = BEGIN
+    """Wall-clock time at virtual time zero."""
+    step: timedelta = timedelta(seconds=0.1)
+    """Step of the simulation, >= 1 ms."""
+    instance_type: str = "lab"
+
+    @staticmethod
+    def replacement(
+        traffic: Mapping[int, ClientTraffic], partition_bytes: Sequence[float], capacity: int = 100_000_000
+    ) -> VirtualScenario:
+        """Return a scenario in which a new broker replaces a failed one; the other brokers lead the partitions in turn.
+
+        Args:
+            traffic: broker id -> its client load; the highest id is the new broker's.
+            partition_bytes: size of each partition.
+            capacity: capacity of every link in each direction, bytes/s.
+        """
+        *others, new = sorted(traffic)
+        leaders = [others[i % len(others)] for i in range(len(partition_bytes))]
+        return VirtualScenario(
+            {b: VirtualBroker(Capacity(capacity, capacity), one) for b, one in traffic.items()},
+            [
+                VirtualReassignment(TOPIC, i, size, (leader, _FAILED), (leader, new))
+                for i, (leader, size) in enumerate(zip(leaders, partition_bytes, strict=True))
+            ],
+        )
+
+    def alive(self, reassignment: VirtualReassignment) -> tuple[int, ...]:
+        """The running brokers that have a replica at the start of the reassignment; the first one leads."""
+        return tuple(b for b in reassignment.replicas if b in self.brokers)
+
+    def leader(self, reassignment: VirtualReassignment) -> int:
+        """The leader at the start of the reassignment."""
+        return self.alive(reassignment)[0]
+
+    def adding(self, reassignment: VirtualReassignment) -> tuple[int, ...]:
+        """The brokers that copy the partition."""
+        return tuple(b for b in reassignment.target if b not in reassignment.replicas)
+
+    def flows(self, reassignment: VirtualReassignment) -> list[Flow]:
+        """The flows that copy the partition."""
+        return [Flow(self.leader(reassignment), follower) for follower in self.adding(reassignment)]
+
+    def cluster(self) -> Cluster:
+        """Return the cluster before the reassignment, at time 0."""
+        partitions = []
+        for reassignment in self.reassignments:
+            alive = self.alive(reassignment)
+            partitions.append(
+                SimulatedPartition(
+                    topic=reassignment.topic,
+                    partition=reassignment.partition,
+                    size=reassignment.size,
+                    leader=alive[0],
+                    replicas=reassignment.replicas,
+                    isr=alive,
+                    produce_rate=reassignment.produce_rate,
+                )
+            )
+        brokers = [SimulatedBroker(b, one.capacity, one.traffic) for b, one in sorted(self.brokers.items())]
+        return Cluster(brokers, partitions, sharing=self.sharing, script_waits_for_reassignment=self.traffic_waits)
+
+
+_FAILED = 1
+"""Id of the broker that `VirtualScenario.replacement` replaces."""
+
+
+@dataclass(slots=True)
+class _Counts:
+    """The counters of one broker's interface over time: one entry per reading."""
+
+    seconds: list[float] = field(default_factory=list)
+    outbound: list[int] = field(default_factory=list)
+    inbound: list[int] = field(default_factory=list)
+
+
+class VirtualRecovery:
+    """One recovery; `run` plays it to its end."""
+
+    def __init__(self, scenario: VirtualScenario, sink: DecisionSink | None = None, cluster_name: str = "lab") -> None:
+        """Start at virtual time zero, with all counters at 0.
+
+        Args:
+            scenario: the scenario to play.
+            sink: receives the decisions; None: they are dropped.
+            cluster_name: name in the decision log.
+        """
+        self.scenario, self._seconds = scenario, 0.0
+        self.cluster = scenario.cluster()
+        self._electorate = electorate = MemoryElectorate()
+        self.kafka = MemoryCluster(electorate, scenario.brokers)
+        self.metrics, self.overrides = MemoryMetrics(), MemoryOverrides(electorate)
+        self._settings = PlannerSettings(
+            scenario.limits,
+            policy=scenario.policy,
+            interval=scenario.interval,
+            metrics_window=scenario.metrics_window,
+            schedule=scenario.schedule,
+            finish_by=scenario.finish_by,
+            cluster=cluster_name,
+        )
+        self._dependencies = PlannerDependencies(
+            election=MemoryElection(electorate),
+            snapshots=self.kafka,
+            loads=self.metrics,
+            events=self.metrics,
+            writer=self.kafka,
+            reassigner=self.kafka,
+            overrides=self.overrides,
+            pauses=MemoryPauses(),
+            catch_ups=MemoryCatchUps(electorate),
+            settings=self.kafka,
+            tracer=MemoryTracer(),
+            decisions=sink,
+        )
+        self._skew = timedelta(0)
+        self._start_planner()
+        self._counters: dict[int, _Counts] = {b: _Counts() for b in scenario.brokers}
+        self._read_sizes_at = self._count_at = self._raise_at = self._event_due = 0.0
+        self._event = ""
+        self._applied_writes = 0
+        self._events_left = deque(scenario.events)
+        self.cycles = 0
+        self.start = 0.0
+        """Start of the reassignment, in seconds of virtual time."""
+
+    def now(self) -> datetime:
+        """Virtual wall-clock time."""
+        return self.scenario.begin + timedelta(seconds=self._seconds)
+
+    def _start_planner(self) -> None:
+        """Begin a new term with a new planner, which has no state."""
+        skew = self._skew
+        self._term = Term(self._electorate.begin_term("127.0.0.1:4003"))
+        self.planner = Planner(self._dependencies, self._settings, lambda: self.now() + skew, lambda: self._seconds)
+
+    def run(self, longest: timedelta = LONGEST, watch: Callable[[VirtualRecovery], None] = lambda _: None) -> float:
+        """Play the scenario until the reassignment is done; return its duration in seconds.
+
+        Args:
+            longest: longest allowed duration of the reassignment.
+            watch: called at its start and after every second.
+
+        Raises:
+            TimeoutError: the reassignment takes longer than `longest`.
+        """
+        earlier = self.scenario.metrics_window + self.scenario.metrics_delay
+        while self._seconds <= earlier.total_seconds():
+            self._step()
+        self.start = start = self._begin()
+        watch(self)
+        self._cycle("a reassignment started")
+        due = self._seconds + self.scenario.interval.total_seconds()
+        failover, watched = self.scenario.failover, start + 1.0
+        while self.cluster.moving():
+            self._step()
+            self._play_events()
+            if self._seconds >= watched:
+                watched += 1.0
+                watch(self)
+            if self._seconds >= self._raise_at:
+                self._raise_at = self._seconds + RAMP_INTERVAL.total_seconds()
+                self.planner.run_step(self._term)
+                self._apply_configs()
+            if failover and self._seconds - start >= failover[0].total_seconds():
+                self._skew, failover = failover[1], None
+                self.planner.stop()
+                self._start_planner()
+                self._cycle("interval")
+            if self._seconds >= due and self.cluster.moving():
+                self._cycle("interval")
+                due += self.scenario.interval.total_seconds()
+            elif self._event and self._seconds >= self._event_due and self.cluster.moving():
+                self._cycle(self._event)
+            if self._seconds - start > longest.total_seconds():
+                self.planner.stop()
+                left, hours = self.cluster.bytes_left() / 1e9, longest.total_seconds() / 3600
+                raise TimeoutError(f"the reassignment is not done after {hours:g} h; {left:,.2f} GB are left to copy")
+        took = self._seconds - start
+        self._cycle("the reassignment ended")
+        self.planner.stop()
+        return took
+
+    def _begin(self) -> float:
+        topics: dict[str, dict[int, VirtualReassignment]] = {}
+        for reassignment in self.scenario.reassignments:
+            topics.setdefault(reassignment.topic, {})[reassignment.partition] = reassignment
+        for topic, reassignments in topics.items():
+            self.kafka.add_topic(topic, {n: self.cluster.partitions[topic, n].isr for n in reassignments})
+        self.cluster.submit_reassignment({one.key: one.target for one in self.scenario.reassignments})
+        for topic, reassignments in topics.items():
+            self.kafka.submit_reassignment(topic, {n: reassignment.target for n, reassignment in reassignments.items()})
+        self.kafka.add_topic(OTHER_LOGS, {broker_id: (broker_id,) for broker_id in self.cluster.brokers})
+        self.kafka.tell_progress(self.now)
+        self.kafka.tell_growth()
+        self._report_log_sizes()
+        return self._seconds
+
+    def _step(self) -> None:
+        moving = self.cluster.moving()
+        self.cluster.step(self.scenario.step.total_seconds())
+        self._seconds = self.cluster.now
+        if self._seconds >= self._count_at:
+            self._count_at = self._seconds + COUNTER_INTERVAL.total_seconds()
+            self._count()
+        # The reassignment of a replica that returns may be done already.
+        for key in self.cluster.partitions if moving and self.scenario.events else moving:
+            self._copy_partition_state(key)
+        if moving and self._seconds >= self._read_sizes_at:
+            self._read_sizes_at = self._seconds + LOG_SIZE_INTERVAL.total_seconds()
+            self._report_log_sizes()
+            self.kafka.fetch_snapshot(timeout=LOG_SIZE_INTERVAL)
+
+    def _count(self) -> None:
+        """Read the interface counters of all brokers."""
+        for broker_id, broker in self.cluster.brokers.items():
+            now, counts = broker.counters(), self._counters[broker_id]
+            counts.seconds.append(self._seconds)
+            counts.outbound.append(now.outbound)
+            counts.inbound.append(now.inbound)
+
+    def _play_events(self) -> None:
+        """Apply the events that are due, to the model and to the twins that the planner sees."""
+        while self._events_left and self._seconds - self.start >= self._events_left[0].at.total_seconds():
+            event = self._events_left.popleft()
+            event.play(self.cluster)
+            if event.kind is EventKind.FAILS:
+                self.kafka.brokers.discard(event.broker_id)
+                self.kafka.log_bytes.pop(event.broker_id, None)
+                self.metrics.lose(event.broker_id, "its host is down")
+            elif event.kind is EventKind.RETURNS:
+                self.kafka.brokers.add(event.broker_id)
+                self._event = f"broker {event.broker_id} appeared"
+            for key in self.cluster.partitions:
+                self._copy_partition_state(key)
+
+    def _copy_partition_state(self, key: TopicPartition) -> None:
+        """Copy a partition's ISR, leader and replicas from the model into the twin that the planner sees."""
+        partition, (topic, number) = self.cluster.partitions[key], key
+        seen = self.kafka.topics[topic][number]
+        joined = [b for b in partition.isr if b not in seen.isr]
+        left = [b for b in seen.isr if b in partition.replicas and b not in partition.isr]
+        ended = seen.moves and not partition.reassigning
+        if not (joined or left or ended or partition.leader != seen.leader):
+            return
+        self._report_log_sizes()
+        for broker_id in joined:
+            self.kafka.join_isr(topic, number, broker_id)
+        for broker_id in left:
+            self.kafka.leave_isr(topic, number, broker_id)
+        if ended:
+            self.kafka.finish(topic, number)
+        led_by_another = self.kafka.topics[topic][number].leader != partition.leader
+        if led_by_another:
+            self.kafka.move_leader(topic, number, partition.leader)
+        if joined or ended or led_by_another:
+            event = (
+                "its reassignment is done" if ended else "a replica joined the ISR" if joined else "its leader changed"
+            )
+            self._event = f"{topic}-{number}: {event}"
+
+    def _report_log_sizes(self) -> None:
+        for key, partition in self.cluster.partitions.items():
+            for broker_id in filter(self.cluster.is_up, partition.copied):
+                self.kafka.log_bytes.setdefault(broker_id, {})[key] = round(partition.copied[broker_id])
+        for broker_id, broker in self.cluster.brokers.items():
+            if not broker.up:
+                continue
+            logs = self.kafka.log_bytes.setdefault(broker_id, {})
+            moving = sum(size for (topic, _), size in logs.items() if topic != OTHER_LOGS)
+            # Every inbound byte ends in some log: bytes outside the reassigned partitions belong to the other logs.
+            logs[OTHER_LOGS, broker_id] = _OTHER_BYTES + broker.counters().inbound - moving
+
+    def _cycle(self, reason: str) -> None:
+        self._event, self._event_due = "", self._seconds + EVENT_CYCLE_SECONDS
+        self.cycles += 1
+        self._measure()
+        self._report_log_sizes()
+        self.planner.run_cycle(self._term, Trigger(reason, scheduled=reason == "interval"))
+        self._apply_configs()
+
+    def _measure(self) -> None:
+        """Give the metrics twin the mean rates over the latest window that metrics know, given their delay."""
+        metrics_outage, window = self.scenario.metrics_outage, self.scenario.metrics_window.total_seconds()
+        since_start = timedelta(seconds=self._seconds) - self.scenario.metrics_window
+        if metrics_outage and metrics_outage[0] <= since_start < metrics_outage[1]:
+            self.metrics.unavailable(True)
+            return
+        self.metrics.unavailable(False)
+        newest = self._seconds - self.scenario.metrics_delay.total_seconds()
+        for broker_id, counts in self._counters.items():
+            if not self.cluster.is_up(broker_id):
+                continue
+            last = max(bisect_right(counts.seconds, newest) - 1, 1)
+            first = min(bisect_left(counts.seconds, counts.seconds[last] - window), last - 1)
+            since, until = counts.seconds[first], counts.seconds[last]
+            start, end = (self.scenario.begin + timedelta(seconds=at) for at in (since, until))
+            sent = Utilization(round((counts.outbound[last] - counts.outbound[first]) / (until - since)), start, end)
+            received = Utilization(round((counts.inbound[last] - counts.inbound[first]) / (until - since)), start, end)
+            capacity = self.scenario.brokers[broker_id].capacity
+            self.metrics.set_loads(BrokerLoad(broker_id, capacity, sent, received, self.scenario.instance_type))
+
+    def _apply_configs(self) -> None:
+        """Apply the configs that were written since the last call to the simulated brokers."""
+        if len(self.kafka.writes) == self._applied_writes:
+            return
+        self._applied_writes = len(self.kafka.writes)
+        for broker_id in self.cluster.brokers:
+            config = self.kafka.configs.get(ConfigResource.broker(broker_id), {})
+            for role in ReplicaRole:
+                value = config.get(role.rate_key)
+                self.cluster.set_rate(broker_id, role, None if value is None else int(value))
+        for topic in self.kafka.topics:
+            config = self.kafka.configs.get(ConfigResource.topic(topic), {})
+            for role in ReplicaRole:
+                entries = frozenset(filter(None, config.get(role.replicas_key, "").split(",")))
+                if entries != self.cluster.throttled_replicas(topic, role):
+                    self.cluster.set_throttled_replicas(topic, role, entries)

@@ -1,0 +1,437 @@
+"""A pure model of a Kafka cluster that copies partitions between brokers under KIP-73 throttles.
+
+This module has the brokers and the fetchers. `link` has the links and meters that slow fetchers down, `partition` the
+partitions, `client_traffic` the client load. Time is virtual: only `Cluster.step` advances it. `emulators.kafka` runs
+the model in a real ZooKeeper in real time. The type to know is `Cluster`.
+
+How a step divides the links:
+
+1. A stream is the replicas that one broker copies from another one under the same throttles. It demands all bytes that
+   these replicas have left to copy. The meters of the link sides that list a stream count its bytes. They delay it only
+   if its replicas are out of sync.
+2. Streams share links and meters max-min fair.
+3. If clients and streams oversubscribe a link, both get less in proportion to their demand, or as `Sharing` says.
+   Client bytes that do not fit are deferred: they wait in a backlog, and later steps serve it from free capacity.
+
+Source: KIP-73 (replication quotas), KIP-455 (reassignments).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autothrottle.core.cluster.configs import WILDCARD, ReplicaRole
+from autothrottle.core.cluster.flows import Flow
+from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition
+from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.traffic.loads import Capacity
+from autothrottle.core.units import BytesPerSecond
+from autothrottle_lab.simulation.client_traffic import ClientTraffic
+from autothrottle_lab.simulation.link import Constraint, Sharing, SimulatedLinkSide, fair_shares
+from autothrottle_lab.simulation.partition import SimulatedPartition
+
+FETCH_BYTES = 1_000_000
+"""Bytes by which one fetch may exceed a throttle: Kafka checks before the fetch (`replica.fetch.max.bytes`)."""
+
+_CAUGHT_UP_BYTES = 0.5
+"""A replica with fewer bytes left has caught up: the rest is rounding."""
+
+
+class SimulatedBroker:
+    """A broker with a link, clients, and one throttle and meter per role."""
+
+    def __init__(self, broker_id: int, capacity: Capacity, traffic: ClientTraffic | None = None) -> None:
+        if broker_id < 0 or capacity.outbound <= 0 or capacity.inbound <= 0:
+            raise Invalid(f"broker {broker_id} with {capacity}: the id must be >= 0 and each capacity > 0 bytes/s")
+        self.broker_id = broker_id
+        self.sides: Mapping[ReplicaRole, SimulatedLinkSide] = {
+            role: SimulatedLinkSide(role, capacity.of(role), traffic or ClientTraffic()) for role in ReplicaRole
+        }
+
+    @property
+    def outbound(self) -> SimulatedLinkSide:
+        """The direction that leaders use."""
+        return self.sides[ReplicaRole.LEADER]
+
+    @property
+    def inbound(self) -> SimulatedLinkSide:
+        """The direction that followers use."""
+        return self.sides[ReplicaRole.FOLLOWER]
+
+    @property
+    def up(self) -> bool:
+        """Whether the broker runs."""
+        return all(side.up for side in self.sides.values())
+
+    def set_up(self, up: bool) -> None:
+        """Start or stop the broker."""
+        for side in self.sides.values():
+            side.up = up
+
+    def counters(self) -> SimulatedBrokerCounters:
+        return SimulatedBrokerCounters(
+            outbound=self.outbound.total,
+            inbound=self.inbound.total,
+            client_offered=round(self.outbound.client_offered + self.inbound.client_offered),
+            client_deferred=round(self.outbound.client_deferred + self.inbound.client_deferred),
+            replication_out=round(self.outbound.replication),
+            replication_in=round(self.inbound.replication),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedBrokerCounters:
+    """Cumulative bytes of one broker since the cluster began."""
+
+    outbound: int
+    """Sent by the interface: clients and replication."""
+    inbound: int
+    """Received by the interface: clients and replication."""
+    client_offered: int
+    """Offered by clients, both directions."""
+    client_deferred: int
+    """The part of `client_offered` that had to wait, both directions."""
+    replication_out: int
+    """Copied from this broker by others, for in-sync and out-of-sync replicas."""
+    replication_in: int
+    """Copied by this broker from others, for in-sync and out-of-sync replicas."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    """The replicas that one broker copies from another one under the same throttles."""
+
+    flow: Flow
+    in_sync: bool
+    sides: tuple[tuple[SimulatedLinkSide, bool], ...]
+    """The leader's and the follower's link side, each with whether its throttled replicas include these."""
+    partitions: list[SimulatedPartition] = field(default_factory=list)
+
+    def demand(self) -> float:
+        return sum(p.bytes_left(self.flow.follower) for p in self.partitions)
+
+    def throttled(self) -> bool:
+        return any(listed and side.rate is not None for side, listed in self.sides)
+
+    def deliver(self, amount: float, now_ms: int) -> None:
+        for side, listed in self.sides:
+            side.carry(amount)
+            if listed:
+                side.meter.record(now_ms, amount)
+        left = [p.bytes_left(self.flow.follower) for p in self.partitions]
+        shares = fair_shares(left, [(amount, range(len(left)))])
+        for partition, share in zip(self.partitions, shares, strict=True):
+            partition.copied[self.flow.follower] += share
+
+
+class Cluster:
+    """The whole cluster. `step` advances time; the other methods are actions of operators and of the controller."""
+
+    def __init__(
+        self,
+        brokers: Sequence[SimulatedBroker],
+        partitions: Sequence[SimulatedPartition],
+        *,
+        fetch_bytes: int = FETCH_BYTES,
+        sharing: Sharing = Sharing(),  # noqa: B008 (frozen)
+        script_waits_for_reassignment: bool = False,
+    ) -> None:
+        """Begin at time 0.
+
+        Args:
+            brokers: the brokers that run; a replica on any other broker is on a failed one.
+            partitions: all partitions.
+            fetch_bytes: bytes by which one fetch may exceed a throttle.
+            sharing: how clients and replication share a full link.
+            script_waits_for_reassignment: hold the client load at its value for 0 s until the first reassignment
+                starts, and run the script from there.
+        """
+        self.brokers: Mapping[int, SimulatedBroker] = {b.broker_id: b for b in brokers}
+        self.partitions: Mapping[TopicPartition, SimulatedPartition] = {p.key: p for p in partitions}
+        if len(self.brokers) < len(brokers) or len(self.partitions) < len(partitions):
+            raise Invalid("duplicate broker id or partition: name each once")
+        self.flow_bytes: dict[Flow, float] = {}
+        """Flow -> cumulative bytes copied, for in-sync and out-of-sync replicas."""
+        self.unthrottled_bytes = 0.0
+        """Cumulative bytes that out-of-sync replicas copied while no throttle applied to them."""
+        self._fetch_bytes, self._sharing = fetch_bytes, sharing
+        self._now_ms = 0
+        self._script_start_ms: int | None = None if script_waits_for_reassignment else 0
+        self._listed: dict[tuple[str, ReplicaRole], frozenset[str]] = {}
+        self._streams: list[_Stream] | None = None
+        self._ideal_seconds = 0.0
+        self._ideal_start = 0.0
+        self._ideal_bytes: dict[SimulatedLinkSide, float] = {}
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the cluster began."""
+        return self._now_ms / 1000
+
+    def moving(self) -> tuple[TopicPartition, ...]:
+        """Return the partitions under reassignment."""
+        return tuple(key for key, p in self.partitions.items() if p.reassigning)
+
+    def bytes_left(self) -> int:
+        """Return the bytes that all adding replicas still have to copy."""
+        return round(sum(p.bytes_left(b) for p in self.partitions.values() for b in p.adding if b not in p.isr))
+
+    def ideal_seconds(self) -> float:
+        """Return the shortest possible duration of the reassignment: that of its slowest link side.
+
+        For each link side in use it is `seconds_to_carry` of the bytes to copy through it at the start, with the
+        scripted client load and without produced bytes. It is 0 before the first reassignment, and infinite if clients
+        leave nothing free. A reassignment that starts while another one runs adds its bytes to the first one.
+        """
+        return self._ideal_seconds
+
+    def is_up(self, broker_id: int) -> bool:
+        """Return whether the broker exists and runs."""
+        return broker_id in self.brokers and self.brokers[broker_id].up
+
+    def set_rate(self, broker_id: int, role: ReplicaRole, rate: BytesPerSecond | None) -> None:
+        """Set the throttle of a broker in a role, effective from the next fetch on; None: unlimited.
+
+        Raises:
+            Missing: the broker does not exist.
+            Invalid: the rate is negative.
+        """
+        if broker_id not in self.brokers:
+            raise Missing(f"broker {broker_id} does not exist; known are {sorted(self.brokers)}")
+        if rate is not None and rate < 0:
+            raise Invalid(f"throttle {rate} bytes/s of broker {broker_id} is negative: use None for unlimited")
+        self.brokers[broker_id].sides[role].rate = rate
+
+    def set_throttled_replicas(self, topic: str, role: ReplicaRole, entries: frozenset[str]) -> None:
+        """Set the throttled replicas of a topic in a role: entries `partition:broker`, or `*` for all."""
+        self._listed[topic, role] = entries
+        self._streams = None
+
+    def throttled_replicas(self, topic: str, role: ReplicaRole) -> frozenset[str]:
+        return self._listed.get((topic, role), frozenset())
+
+    def submit_reassignment(self, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
+        """Start to reassign partitions to new replicas: all of them, or none if one target is invalid.
+
+        A change without bytes to copy (removal, new order) completes at once. A new target for a partition under
+        reassignment replaces the old target; its original replicas as the target cancel the reassignment.
+
+        Args:
+            targets: partition -> broker ids of its new replicas, in order.
+
+        Raises:
+            Missing: a partition does not exist.
+            Invalid: a target is empty, has a duplicate, or names a broker that neither exists nor has a replica.
+        """
+        for key, target in targets.items():
+            self._check_target(key, target)
+        if self._script_start_ms is None:
+            self._script_start_ms = self._now_ms
+        alone = not self.moving()
+        for key, target in targets.items():
+            self.partitions[key].reassign(tuple(target))
+        self._streams = None
+        self._update_ideal([self.partitions[key] for key in targets], alone)
+        self._update_isr()
+
+    def lose(self, broker_id: int) -> None:
+        """Fail a broker: its clients disappear, other brokers lead, and it leaves each ISR that has other replicas.
+
+        Raises:
+            Missing: the broker does not exist.
+        """
+        self._set_up(broker_id, up=False)
+        for partition in self.partitions.values():
+            partition.drop(broker_id)
+            if partition.leader == broker_id:
+                partition.lead(next((b for b in partition.replicas if self._may_lead(partition, b)), NO_LEADER))
+
+    def restore(self, broker_id: int) -> None:
+        """Start a failed broker with its old logs: it copies what it missed, and leads partitions without a leader.
+
+        Raises:
+            Missing: the broker does not exist.
+        """
+        self._set_up(broker_id, up=True)
+        for partition in self.partitions.values():
+            if partition.leader == NO_LEADER and self._may_lead(partition, broker_id):
+                partition.lead(broker_id)
+
+    def elect(self, broker_id: int) -> None:
+        """Make a broker the leader of every partition for which it has an in-sync replica.
+
+        Raises:
+            Missing: the broker does not exist, or it is down.
+        """
+        if not self.is_up(broker_id):
+            raise Missing(f"broker {broker_id} does not run; running are {sorted(filter(self.is_up, self.brokers))}")
+        for partition in self.partitions.values():
+            if self._may_lead(partition, broker_id):
+                partition.lead(broker_id)
+        self._streams = None
+
+    def step(self, seconds: float) -> None:
+        """Advance time by whole milliseconds, with constant rates within the step; 0.1 s is a good step.
+
+        Raises:
+            Invalid: the step is shorter than a millisecond.
+        """
+        if round(seconds * 1000) < 1:
+            raise Invalid(f"step of {seconds} s is too short: use 0.001 s or more")
+        milliseconds = round(seconds * 1000)
+        seconds = milliseconds / 1000
+        self._produce(seconds)
+        for side in self._sides():
+            side.offer(self._offered(side, seconds))
+        streams = self._current_streams()
+        shares = self._shares(streams, seconds)
+        self._now_ms += milliseconds
+        for stream, share in zip(streams, shares, strict=True):
+            if share > 0:
+                self._deliver(stream, share)
+        for side in self._sides():
+            side.serve_clients(seconds)
+        self._update_isr()
+
+    def _check_target(self, key: TopicPartition, target: Sequence[int]) -> None:
+        if key not in self.partitions:
+            raise Missing(f"partition {key[0]}-{key[1]} does not exist: create it before you reassign it")
+        known = {*self.brokers, *self.partitions[key].replicas}
+        if not target or len(set(target)) != len(target) or not set(target) <= known:
+            raise Invalid(
+                f"{list(target)} as replicas of {key[0]}-{key[1]}: "
+                f"name at least one broker of {sorted(known)}, each once"
+            )
+
+    def _set_up(self, broker_id: int, up: bool) -> None:
+        if broker_id not in self.brokers:
+            raise Missing(f"broker {broker_id} does not exist; known are {sorted(self.brokers)}")
+        self.brokers[broker_id].set_up(up)
+        self._streams = None
+
+    def _may_lead(self, partition: SimulatedPartition, broker_id: int) -> bool:
+        return broker_id in partition.isr and self.is_up(broker_id)
+
+    def _sides(self) -> Iterator[SimulatedLinkSide]:
+        for broker in self.brokers.values():
+            yield from broker.sides.values()
+
+    def _script_time(self) -> float:
+        return 0.0 if self._script_start_ms is None else (self._now_ms - self._script_start_ms) / 1000
+
+    def _produce(self, seconds: float) -> None:
+        for partition in self.partitions.values():
+            if partition.produce_rate and self.is_up(partition.leader):
+                partition.size += partition.produce_rate * seconds
+                partition.copied[partition.leader] = partition.size
+
+    def _offered(self, side: SimulatedLinkSide, seconds: float) -> float:
+        if self._script_start_ms is None:
+            return side.traffic.rate(side.role, 0) * seconds
+        start = self._script_time()
+        return side.traffic.bytes_between(side.role, start, start + seconds)
+
+    def _current_streams(self) -> list[_Stream]:
+        if self._streams is None:
+            streams: dict[object, _Stream] = {}
+            for partition in self.partitions.values():
+                for follower in partition.replicas:
+                    self._add_to_stream(streams, partition, follower)
+            self._streams = list(streams.values())
+        return self._streams
+
+    def _add_to_stream(self, streams: dict[object, _Stream], partition: SimulatedPartition, follower: int) -> None:
+        leader, in_sync = partition.leader, follower in partition.isr
+        if follower == leader or not self.is_up(leader) or not self.is_up(follower):
+            return
+        if in_sync and not partition.produce_rate:
+            return
+        sides = (
+            (self.brokers[leader].outbound, self._is_listed(partition, ReplicaRole.LEADER, leader)),
+            (self.brokers[follower].inbound, self._is_listed(partition, ReplicaRole.FOLLOWER, follower)),
+        )
+        listed = tuple(on_list for _, on_list in sides)
+        stream = streams.setdefault(
+            (leader, follower, in_sync, listed), _Stream(Flow(leader, follower), in_sync, sides)
+        )
+        stream.partitions.append(partition)
+
+    def _is_listed(self, partition: SimulatedPartition, role: ReplicaRole, broker_id: int) -> bool:
+        entries = self.throttled_replicas(partition.topic, role)
+        return WILDCARD in entries or f"{partition.partition}:{broker_id}" in entries
+
+    def _shares(self, streams: list[_Stream], seconds: float) -> list[float]:
+        demands = [stream.demand() for stream in streams]
+        throttle_meters = self._throttle_meters(streams, demands)
+        links: dict[SimulatedLinkSide, list[int]] = {}
+        for i, stream in enumerate(streams):
+            for side, _ in stream.sides:
+                links.setdefault(side, []).append(i)
+        alone: list[Constraint] = [(side.capacity * seconds, members) for side, members in links.items()]
+        slowed = throttle_meters + self._fetchers(streams, seconds)
+        wanted = fair_shares(demands, alone + slowed)
+        beside_clients: list[Constraint] = []
+        for side, members in links.items():
+            connections = len({streams[i].flow for i in members if wanted[i] > 0})
+            amount = sum(wanted[i] for i in members)
+            beside_clients.append((side.replication_limit(amount, connections, seconds, self._sharing), members))
+        return fair_shares(demands, beside_clients + slowed)
+
+    def _fetchers(self, streams: list[_Stream], seconds: float) -> list[Constraint]:
+        if self._sharing.fetcher_rate is None:
+            return []
+        flows: dict[Flow, list[int]] = {}
+        for i, stream in enumerate(streams):
+            flows.setdefault(stream.flow, []).append(i)
+        return [(self._sharing.fetcher_rate * seconds, members) for members in flows.values()]
+
+    def _throttle_meters(self, streams: list[_Stream], demands: list[float]) -> list[Constraint]:
+        throttled: dict[SimulatedLinkSide, list[int]] = {}
+        for i, stream in enumerate(streams):
+            for side, listed in stream.sides:
+                if listed and side.rate is not None and not stream.in_sync and demands[i] > 0:
+                    throttled.setdefault(side, []).append(i)
+        return [(self._allowance(side), members) for side, members in throttled.items()]
+
+    def _allowance(self, side: SimulatedLinkSide) -> float:
+        # Kafka checks a throttle before each fetch: nothing passes while it is exceeded, else one fetch exceeds it.
+        assert side.rate is not None
+        available_rate = side.meter.available_rate(self._now_ms, side.rate)
+        return 0.0 if available_rate < 0 else available_rate + self._fetch_bytes
+
+    def _deliver(self, stream: _Stream, amount: float) -> None:
+        if not stream.in_sync and not stream.throttled():
+            self.unthrottled_bytes += amount
+        stream.deliver(amount, self._now_ms)
+        self.flow_bytes[stream.flow] = self.flow_bytes.get(stream.flow, 0.0) + amount
+
+    def _update_isr(self) -> None:
+        for partition in self.partitions.values():
+            version = partition.version
+            for follower in partition.replicas:
+                if self._has_caught_up(partition, follower):
+                    partition.join(follower)
+            if partition.reassigning and set(partition.adding) <= set(partition.isr):
+                partition.finish()
+            if partition.version != version:
+                self._streams = None
+
+    def _has_caught_up(self, partition: SimulatedPartition, follower: int) -> bool:
+        if follower in partition.isr or not self.is_up(follower) or not self.is_up(partition.leader):
+            return False
+        return partition.bytes_left(follower) < _CAUGHT_UP_BYTES
+
+    def _update_ideal(self, partitions: list[SimulatedPartition], alone: bool) -> None:
+        copies = [(p, b) for p in partitions for b in p.adding if b not in p.isr and p.leader in self.brokers]
+        if not copies:
+            return
+        if alone:
+            self._ideal_start, self._ideal_bytes = self._script_time(), {}
+        for partition, follower in copies:
+            for side in (self.brokers[partition.leader].outbound, self.brokers[follower].inbound):
+                self._ideal_bytes[side] = self._ideal_bytes.get(side, 0.0) + partition.bytes_left(follower)
+        self._ideal_seconds = max(
+            side.traffic.seconds_to_carry(amount, side.capacity, side.role, self._ideal_start)
+            for side, amount in self._ideal_bytes.items()
+        )

@@ -1,0 +1,206 @@
+"""One direction of a simulated broker's link, its throttle's meter, and how streams share links.
+
+Source: KIP-73 (replication quotas), Kafka 3.9's SampledStat and SimpleRate (the window of a meter).
+The type to know is `SimulatedLinkSide`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.units import BytesPerSecond
+from autothrottle_lab.simulation.client_traffic import ClientTraffic
+
+Constraint = tuple[float, Sequence[int]]
+"""A limit in bytes, and the indexes of the streams whose bytes, added up, must not exceed it."""
+
+
+class Contention(StrEnum):
+    """How clients and replication share a link that they oversubscribe. On a real link TCP decides, unpredictably."""
+
+    PROPORTIONAL = "proportional"
+    """Both get less, in proportion to their demand: hard on clients."""
+    CONNECTIONS = "connections"
+    """Every connection gets the same rate. Clients have many, replication has one for each broker at the other end."""
+    CLIENTS_FIRST = "clients-first"
+    """Clients get all they demand; replication gets the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How clients and replication share links."""
+
+    contention: Contention = Contention.PROPORTIONAL
+    client_connections: int = 64
+    """Client connections per link, >= 1; only for `CONNECTIONS`."""
+    fetcher_rate: BytesPerSecond | None = None
+    """Most bytes/s that one broker's fetchers copy from one leader, > 0; None: only the links limit them."""
+
+
+def fair_shares(wants: Sequence[float], constraints: Sequence[Constraint]) -> list[float]:
+    """Return the max-min fair share of each stream: a share can only grow at the cost of a smaller or equal one.
+
+    All shares grow at the same pace. A stream stops when its demand is met or when one of its constraints is
+    exhausted.
+
+    >>> fair_shares([100, 100, 10], [(60, [0, 1, 2]), (20, [0])])
+    [20.0, 30.0, 10.0]
+    """
+    shares = [0.0] * len(wants)
+    growing = {i for i, want in enumerate(wants) if want > 0}
+    left = [max(limit, 0.0) for limit, _ in constraints]
+    while growing:
+        counts = [sum(i in growing for i in members) for _, members in constraints]
+        steps = [left[c] / n if n else math.inf for c, n in enumerate(counts)]
+        grow = min(min(steps, default=math.inf), min(wants[i] - shares[i] for i in growing))
+        full = {i for c, (_, members) in enumerate(constraints) if steps[c] <= grow for i in members}
+        for c, n in enumerate(counts):
+            left[c] = max(left[c] - grow * n, 0.0)
+        satisfied = {i for i in growing if wants[i] - shares[i] <= grow}
+        for i in growing:
+            shares[i] = float(wants[i]) if i in satisfied else shares[i] + grow
+        growing -= full | satisfied
+    return shares
+
+
+@dataclass(slots=True)
+class _Sample:
+    start_ms: int
+    last_event_ms: int
+    amount: float = 0.0
+
+    def reset(self, now_ms: int) -> None:
+        self.start_ms = self.last_event_ms = now_ms
+        self.amount = 0.0
+
+
+class ThrottleMeter:
+    """The throttle meter of one broker in one role: bytes in the last 11 samples of 1 s, and the time they cover.
+
+    The covered time is at least one sample and grows to 11 or 12 s. So a meter without traffic starts with a window
+    of 1 s, and budget that was not spent within the window can be spent at once. Samples expire 11 s after their
+    last event.
+    """
+
+    SAMPLES = 11
+    """`replication.quota.window.num`."""
+    SAMPLE_MS = 1000
+    """`replication.quota.window.size.seconds`, in milliseconds."""
+
+    def __init__(self) -> None:
+        self._samples: list[_Sample] = []
+        self._current = 0
+
+    def record(self, now_ms: int, amount: float) -> None:
+        """Count bytes at a time; times never decrease."""
+        if not self._samples:
+            self._samples.append(_Sample(now_ms, now_ms))
+        if now_ms - self._samples[self._current].start_ms >= self.SAMPLE_MS:
+            self._advance(now_ms)
+        sample = self._samples[self._current]
+        sample.amount += amount
+        sample.last_event_ms = now_ms
+
+    def rate(self, now_ms: int) -> float:
+        """Return the measured rate in bytes/s: bytes in the window / seconds that the window covers."""
+        total, seconds = self._window(now_ms)
+        return total / seconds
+
+    def available_rate(self, now_ms: int, rate: BytesPerSecond) -> float:
+        """Return the bytes that may pass before the measured rate reaches `rate`; negative while it exceeds `rate`."""
+        total, seconds = self._window(now_ms)
+        return rate * seconds - total
+
+    def _advance(self, now_ms: int) -> None:
+        # One sample more than the window holds: the oldest one still overlaps the window for a while.
+        self._current = (self._current + 1) % (self.SAMPLES + 1)
+        if self._current == len(self._samples):
+            self._samples.append(_Sample(now_ms, now_ms))
+        self._samples[self._current].reset(now_ms)
+
+    def _window(self, now_ms: int) -> tuple[float, float]:
+        if not self._samples:
+            self._samples.append(_Sample(now_ms, now_ms))
+        for sample in self._samples:
+            if now_ms - sample.last_event_ms >= self.SAMPLES * self.SAMPLE_MS:
+                sample.reset(now_ms)
+        covered_ms = now_ms - min(sample.start_ms for sample in self._samples)
+        return sum(s.amount for s in self._samples), max(covered_ms, self.SAMPLE_MS) / 1000
+
+
+class SimulatedLinkSide:
+    """One direction of a broker's link, with the throttle of the role that uses it.
+
+    Leaders send, followers receive. All counters are cumulative bytes.
+    """
+
+    def __init__(self, role: ReplicaRole, capacity: BytesPerSecond, traffic: ClientTraffic) -> None:
+        self.role = role
+        self.capacity = capacity
+        self.traffic = traffic
+        self.rate: BytesPerSecond | None = None
+        """The throttle in bytes/s; None: unlimited."""
+        self.up = True
+        """Whether the broker runs."""
+        self.meter = ThrottleMeter()
+        self.client_offered = 0.0
+        """Bytes that clients tried to transfer."""
+        self.client_carried = 0.0
+        self.client_deferred = 0.0
+        """Bytes that did not fit when clients offered them: the sum of all increases of the backlog."""
+        self.replication = 0.0
+        """Bytes that fetchers transferred, for in-sync and out-of-sync replicas."""
+        self._arriving = 0.0
+        self._in_step = 0.0
+
+    @property
+    def client_backlog(self) -> float:
+        """Bytes offered and not yet carried."""
+        return self.client_offered - self.client_carried
+
+    @property
+    def total(self) -> int:
+        """The counter of the network interface: clients and replication."""
+        return round(self.client_carried + self.replication)
+
+    def offer(self, amount: float) -> None:
+        """Begin a step in which clients offer `amount` bytes; a broker that is down has no clients."""
+        self._arriving = amount if self.up else 0.0
+        self._in_step = 0.0
+
+    def replication_limit(self, wanted: float, connections: int, seconds: float, sharing: Sharing) -> float:
+        """Return how many bytes replication may carry in this step.
+
+        Args:
+            wanted: bytes that replication would carry without clients.
+            connections: number of replication connections.
+            seconds: length of the step.
+            sharing: how clients and replication share the link.
+        """
+        limit = self.capacity * seconds
+        if sharing.contention is Contention.PROPORTIONAL:
+            demand = self._arriving + wanted
+            return limit - self._arriving if demand <= limit else limit * wanted / demand
+        free = max(limit - self._arriving - self.client_backlog, 0.0)
+        if sharing.contention is Contention.CLIENTS_FIRST:
+            return free
+        return max(free, limit * connections / (connections + sharing.client_connections))
+
+    def carry(self, amount: float) -> None:
+        """Carry `amount` bytes of replication in this step."""
+        self._in_step += amount
+        self.replication += amount
+
+    def serve_clients(self, seconds: float) -> None:
+        """Carry client bytes on what replication left free, the backlog first."""
+        if not self.up:
+            return
+        before = self.client_backlog
+        free = max(self.capacity * seconds - self._in_step, 0.0)
+        self.client_offered += self._arriving
+        self.client_carried += min(before + self._arriving, free)
+        self.client_deferred += max(self.client_backlog - before, 0.0)

@@ -1,0 +1,276 @@
+"""Proxied connections that break on demand: cut, held, delayed, half-closed, or held during a transaction.
+
+A `Link` is the proxy between one process and some servers. For ZooKeeper it parses the frames, so that a `Trap` can
+hold the transaction that writes throttles, or its response.
+
+Source: the framing of ZooKeeper's client protocol (length, xid, type). The first frame in each direction opens the
+session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from typing import Literal
+
+_MULTI = 14
+_HELD_SECONDS = 60.0
+"""Longest time to hold a frame, so that a failing run ends."""
+
+_LENGTH, _REQUEST, _VERSION = struct.Struct(">i"), struct.Struct(">ii"), struct.Struct(">i")
+
+
+class Timing(Enum):
+    """The time of a fault, relative to a transaction that writes throttles."""
+
+    REQUEST = "before the commit"
+    """The client has sent the transaction, and ZooKeeper has not received it."""
+    ANSWER = "after the commit"
+    """ZooKeeper has committed the transaction, and the client has not received the response."""
+    ANY = "at any time"
+
+
+class Trap:
+    """Holds the first transaction on throttles, or its response, until `release`. It is thread-safe."""
+
+    def __init__(self, timing: Timing, term_path: str) -> None:
+        self.timing = timing
+        self.fence = 0
+        """The term that the held transaction checks; 0 before."""
+        self._term_path = term_path.encode()
+        self._lock = threading.Lock()
+        self._claimed = False
+        self._caught, self._released = threading.Event(), threading.Event()
+        self._dropped = False
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until a frame is held, at most `seconds`; return whether one is."""
+        return self._caught.wait(seconds)
+
+    def disarm(self) -> None:
+        """Hold no more frames."""
+        with self._lock:
+            self._claimed = True
+
+    def rearm(self) -> None:
+        """Hold another transaction, because the connection ended before the response."""
+        with self._lock:
+            self._claimed = False
+
+    def release(self, dropped: bool = False) -> None:
+        """Forward the held frame, or drop it together with its connection."""
+        self._dropped = dropped
+        self._released.set()
+
+    def claim(self, frame: bytes) -> bool:
+        """Return whether to hold this frame: it is the first transaction on throttles."""
+        if not self._is_apply(frame):
+            return False
+        with self._lock:
+            first, self._claimed = not self._claimed, True
+        if first:
+            (self.fence,) = _VERSION.unpack_from(frame, frame.find(self._term_path) + len(self._term_path))
+        return first
+
+    def hold(self) -> bool:
+        """Wait for `release`; return whether to drop the frame."""
+        self._caught.set()
+        self._released.wait(_HELD_SECONDS)
+        return self._dropped
+
+    def _is_apply(self, frame: bytes) -> bool:
+        is_multi = len(frame) >= _REQUEST.size and _REQUEST.unpack_from(frame)[1] == _MULTI
+        return is_multi and self._term_path in frame and b"/config/" in frame
+
+
+class Link:
+    """The proxy of all connections between one process and some servers on 127.0.0.1; a context manager."""
+
+    def __init__(self, ports: Sequence[int], framed: bool) -> None:
+        """Open one listener for each server.
+
+        Args:
+            ports: ports of the servers.
+            framed: whether to parse ZooKeeper's protocol; False: forward bytes as they arrive.
+        """
+        self.trap: Trap | None = None
+        """The trap for transactions on throttles; it needs `framed`."""
+        self.delay_seconds = 0.0
+        """Delay of each frame in each direction."""
+        self.framed = framed
+        self._open, self._closing = threading.Event(), threading.Event()
+        self._open.set()
+        self._lock = threading.Lock()
+        self._connections: set[_Connection] = set()
+        self._threads: list[threading.Thread] = []
+        self._listeners = [(socket.create_server(("127.0.0.1", 0)), port) for port in ports]
+
+    def __enter__(self) -> Link:
+        for listener, port in self._listeners:
+            self._start_thread(self._accept, listener, port)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._open.set()
+        if self.trap is not None:
+            self.trap.release(dropped=True)
+        for listener, _port in self._listeners:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+        self.cut()
+        while self._threads:
+            self._threads.pop().join()
+
+    @property
+    def connect(self) -> str:
+        """Connection string: `host:port`, separated by commas."""
+        return ",".join(f"127.0.0.1:{listener.getsockname()[1]}" for listener, _ in self._listeners)
+
+    # Faults
+
+    def cut(self) -> None:
+        """Close every connection; new ones are accepted."""
+        for connection in self._current():
+            connection.cut()
+
+    def half_close(self, towards: Literal["client", "server"]) -> None:
+        """Send FIN towards one side of every connection; data in the opposite direction still passes."""
+        for connection in self._current():
+            connection.half_close(towards)
+
+    def hold(self) -> None:
+        """Stop forwarding without closing connections; new connections are not served."""
+        self._open.clear()
+
+    def resume(self) -> None:
+        """Forward again without delay, held data first."""
+        self.delay_seconds = 0.0
+        self._open.set()
+
+    # Forwarding
+
+    def _start_thread(self, work: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, name="link", daemon=True)
+        with self._lock:
+            self._threads = [other for other in self._threads if other.is_alive()]
+            self._threads.append(thread)
+            thread.start()
+
+    def _current(self) -> list[_Connection]:
+        with self._lock:
+            return list(self._connections)
+
+    def _accept(self, listener: socket.socket, port: int) -> None:
+        while not self._closing.is_set():
+            try:
+                client = listener.accept()[0]
+            except OSError:
+                return
+            self._open.wait()
+            try:
+                server = socket.create_connection(("127.0.0.1", port))
+            except OSError:
+                client.close()
+                continue
+            connection = _Connection(client, server)
+            with self._lock:
+                self._connections.add(connection)
+            if self._closing.is_set():
+                connection.cut()
+            self._start_thread(self._forward, connection, client, server, self._on_request)
+            self._start_thread(self._forward, connection, server, client, self._on_response)
+
+    def _forward(
+        self,
+        connection: _Connection,
+        source: socket.socket,
+        sink: socket.socket,
+        handle: Callable[[_Connection, bytes], bool],
+    ) -> None:
+        complete = False
+        with contextlib.suppress(OSError):
+            for number, piece in enumerate(_frames(source) if self.framed else _pieces(source)):
+                # The first frame opens the session; its bytes may look like a request.
+                if self.framed and number and not handle(connection, piece):
+                    raise ConnectionAbortedError("the held frame is dropped")
+                if self.delay_seconds:
+                    time.sleep(self.delay_seconds)
+                self._open.wait()
+                sink.sendall(_LENGTH.pack(len(piece)) + piece if self.framed else piece)
+            sink.shutdown(socket.SHUT_WR)
+            complete = True
+        if not complete:
+            connection.cut()  # an error in one direction ends the other one, too
+        if connection.ended():
+            with self._lock:
+                self._connections.discard(connection)
+            if connection.awaited_response is not None:
+                connection.awaited_response[0].rearm()
+
+    def _on_request(self, connection: _Connection, frame: bytes) -> bool:
+        trap = self.trap
+        if trap is None or not trap.claim(frame):
+            return True
+        if trap.timing is Timing.REQUEST:
+            return not trap.hold()
+        connection.awaited_response = trap, _REQUEST.unpack_from(frame)[0]
+        return True
+
+    def _on_response(self, connection: _Connection, frame: bytes) -> bool:
+        awaited_response = connection.awaited_response
+        if awaited_response is None or _LENGTH.unpack_from(frame)[0] != awaited_response[1]:
+            return True
+        connection.awaited_response = None
+        return not awaited_response[0].hold()
+
+
+class _Connection:
+    """Both sockets of a proxied connection."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client, self.server = client, server
+        self.awaited_response: tuple[Trap, int] | None = None
+        """The trap and the xid of the response to hold."""
+        self._lock = threading.Lock()
+        self._ended = 0
+
+    def half_close(self, towards: Literal["client", "server"]) -> None:
+        with contextlib.suppress(OSError):
+            (self.client if towards == "client" else self.server).shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        """Shut down both sockets, which wakes up their readers."""
+        for end in (self.client, self.server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def ended(self) -> bool:
+        """Record the end of one direction; close the sockets and return True at the end of the second one."""
+        with self._lock:
+            self._ended += 1
+            over = self._ended == 2
+        if over:
+            self.client.close()
+            self.server.close()
+        return over
+
+
+def _pieces(source: socket.socket) -> Iterator[bytes]:
+    return iter(lambda: source.recv(65536), b"")
+
+
+def _frames(source: socket.socket) -> Iterator[bytes]:
+    """Yield the frames of a stream, without their lengths."""
+    rest = b""
+    for piece in _pieces(source):
+        rest += piece
+        while len(rest) >= _LENGTH.size and len(rest) >= _LENGTH.size + (length := _LENGTH.unpack_from(rest)[0]):
+            yield rest[_LENGTH.size : _LENGTH.size + length]
+            rest = rest[_LENGTH.size + length :]

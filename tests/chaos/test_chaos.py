@@ -1,0 +1,33 @@
+"""Some seeds of the chaos tests; `make chaos` runs 200."""
+
+import pytest
+
+from tests.chaos.run import Result
+from tests.chaos.series import details, line, run_all, summary
+
+SEEDS = (1, 3, 5, 8, 11, 15)
+"""With them every kind of fault and edit happens: kills, stops, and cuts, before and after a commit."""
+
+MORE_SEEDS = tuple(seed for seed in range(1, 21) if seed not in SEEDS)
+
+
+def report(result: Result) -> None:
+    print(line(result))
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [pytest.param(SEEDS, id="6 seeds"), pytest.param(MORE_SEEDS, id="14 more seeds", marks=pytest.mark.repeat)],
+)
+def test_faults_and_edits_cause_no_violation(seeds: tuple[int, ...]) -> None:
+    print()
+    results = run_all(seeds, lanes=2, report=report)
+    print(summary(results))
+    assert [result.plan.seed for result in results] == list(seeds)
+    broken = [details(result) for result in results if result.violations]
+    print(*broken, sep="\n")  # the assertion message truncates each of them
+    assert broken == []
+    assert all(result.verdict.writes for result in results)
+    # Faults that miss their targets would prove nothing.
+    assert sum(result.kills_inside for result in results) >= 0.3 * sum(result.kills for result in results) > 0
+    assert sum(result.cuts_after_commit for result in results) > 0

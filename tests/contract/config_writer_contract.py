@@ -1,0 +1,139 @@
+"""Contract of every `ConfigWriter`. Inherit from it and define the fixture `subject`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+import pytest
+
+from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
+from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.errors import NotLeader
+from autothrottle.ports.kafka import ConfigWriter
+from tests import builders
+
+TIMEOUT = timedelta(seconds=60)
+BROKER = ConfigResource.broker(1001)
+TOPIC = ConfigResource.topic("t1")
+OURS = builders.ledger_entry(term=1, cycle=3, leader_replication_throttled_rate="5")
+
+
+class ConfigWriterSubject(Protocol):
+    """A writer under test, and its cluster as other clients see it."""
+
+    @property
+    def writer(self) -> ConfigWriter: ...
+
+    def begin_term(self) -> int:
+        """Begin a new term and return its fence."""
+        ...
+
+    def current(self, resource: ConfigResource) -> Mapping[str, str]:
+        """All configs of a resource."""
+        ...
+
+    def ledger(self, resource: ConfigResource) -> LedgerEntry | None:
+        """The ledger entry of a resource."""
+        ...
+
+    def notifications(self) -> Sequence[str]:
+        """The entity paths of all notifications to brokers, in order."""
+        ...
+
+    def set_config_as_user(self, resource: ConfigResource, key: str, value: str | None) -> None:
+        """Set a config as another party would."""
+        ...
+
+
+def rate(value: str | None, expected: str | None = None, ledger: LedgerEntry | None = OURS) -> Change:
+    return builders.change("brokers/1001", (LEADER_RATE, expected, value), ledger=ledger)
+
+
+class ConfigWriterContract:
+    def applied(self, subject: ConfigWriterSubject, *changes: Change) -> Sequence[Outcome]:
+        return subject.writer.apply(subject.begin_term(), changes, TIMEOUT)
+
+    def test_rate_ledger_entry_and_notification_are_written_together(self, subject: ConfigWriterSubject) -> None:
+        assert list(self.applied(subject, rate("5"))) == [Outcome(BROKER, OutcomeStatus.APPLIED)]
+        assert subject.current(BROKER) == {LEADER_RATE: "5"}
+        assert subject.ledger(BROKER) == OURS
+        assert list(subject.notifications()) == ["brokers/1001"]
+
+    def test_current_value_is_unchanged_and_sends_no_notification(self, subject: ConfigWriterSubject) -> None:
+        self.applied(subject, rate("5"))
+        assert list(self.applied(subject, rate("5"))) == [Outcome(BROKER, OutcomeStatus.UNCHANGED)]
+        assert list(subject.notifications()) == ["brokers/1001"]
+
+    def test_foreign_keys_stay(self, subject: ConfigWriterSubject) -> None:
+        subject.set_config_as_user(BROKER, "log.cleaner.threads", "2")
+        self.applied(subject, rate("5"))
+        self.applied(subject, rate(None, "5", None))
+        assert subject.current(BROKER) == {"log.cleaner.threads": "2"}
+
+    def test_ledger_entry_is_removed_with_the_last_key(self, subject: ConfigWriterSubject) -> None:
+        self.applied(subject, rate("5"))
+        outcomes = self.applied(subject, rate(None, "5", None))
+        assert [o.status for o in outcomes] == [OutcomeStatus.APPLIED]
+        assert LEADER_RATE not in subject.current(BROKER)
+        assert subject.ledger(BROKER) is None
+        assert list(subject.notifications()) == ["brokers/1001"] * 2
+
+    def test_edit_of_a_value_changed_by_another_party_is_refused(self, subject: ConfigWriterSubject) -> None:
+        subject.set_config_as_user(BROKER, LEADER_RATE, "7")
+        (outcome,) = self.applied(subject, rate("5"))
+        assert (outcome.resource, outcome.status) == (BROKER, OutcomeStatus.REFUSED)
+        assert "'7'" in outcome.reason
+        assert subject.current(BROKER) == {LEADER_RATE: "7"}
+        assert subject.ledger(BROKER) is None
+        assert list(subject.notifications()) == []
+
+    def test_one_refused_edit_refuses_the_whole_resource(self, subject: ConfigWriterSubject) -> None:
+        subject.set_config_as_user(BROKER, FOLLOWER_RATE, "7")
+        both = builders.change("brokers/1001", (LEADER_RATE, None, "5"), (FOLLOWER_RATE, None, "5"))
+        (outcome,) = self.applied(subject, both)
+        assert outcome.status is OutcomeStatus.REFUSED
+        assert subject.current(BROKER) == {FOLLOWER_RATE: "7"}
+
+    def test_one_refused_resource_does_not_stop_the_others(self, subject: ConfigWriterSubject) -> None:
+        subject.set_config_as_user(BROKER, LEADER_RATE, "7")
+        lists = builders.change("topics/t1", (LEADER_REPLICAS, None, "0:1001"))
+        outcomes = self.applied(subject, rate("5"), lists)
+        assert [o.resource for o in outcomes] == [BROKER, TOPIC]
+        assert [o.status for o in outcomes] == [OutcomeStatus.REFUSED, OutcomeStatus.APPLIED]
+        assert subject.current(TOPIC) == {LEADER_REPLICAS: "0:1001"}
+
+    def test_foreign_value_equal_to_the_target_is_not_a_conflict(self, subject: ConfigWriterSubject) -> None:
+        subject.set_config_as_user(BROKER, LEADER_RATE, "5")
+        (outcome,) = self.applied(subject, rate("5"))
+        assert outcome.status is OutcomeStatus.APPLIED  # The ledger entry was written.
+        assert subject.ledger(BROKER) == OURS
+        assert list(subject.notifications()) == []
+
+    def test_change_of_only_the_ledger_sends_no_notification(self, subject: ConfigWriterSubject) -> None:
+        (outcome,) = self.applied(subject, builders.change("brokers/1001", ledger=OURS))
+        assert outcome.status is OutcomeStatus.APPLIED
+        assert subject.ledger(BROKER) == OURS
+        assert list(subject.notifications()) == []
+
+    def test_an_earlier_term_writes_nothing(self, subject: ConfigWriterSubject) -> None:
+        earlier = subject.begin_term()
+        later = subject.begin_term()
+        assert later > earlier
+        with pytest.raises(NotLeader):
+            subject.writer.apply(earlier, [rate("5")], TIMEOUT)
+        assert subject.current(BROKER) == {}
+        assert subject.ledger(BROKER) is None
+
+    def test_empty_batch_returns_no_outcomes(self, subject: ConfigWriterSubject) -> None:
+        assert list(self.applied(subject)) == []
+
+    def test_outcomes_have_the_order_of_the_changes(self, subject: ConfigWriterSubject) -> None:
+        value = ",".join(f"{p}:1001" for p in range(4_000))
+        changes = [builders.change(f"topics/t{n}", (LEADER_REPLICAS, None, value)) for n in reversed(range(40))]
+        outcomes = self.applied(subject, *changes)
+        assert [o.resource for o in outcomes] == [c.resource for c in changes]
+        assert {o.status for o in outcomes} == {OutcomeStatus.APPLIED}
+        assert sorted(subject.notifications()) == sorted(f"topics/t{n}" for n in range(40))

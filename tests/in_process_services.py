@@ -1,0 +1,148 @@
+"""All services on in-memory twins, over gRPC on the loopback interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+import grpc
+
+from autothrottle.adapters.grpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
+from autothrottle.adapters.memory import (
+    MemoryCatchUps,
+    MemoryCluster,
+    MemoryElection,
+    MemoryElectorate,
+    MemoryMembers,
+    MemoryMembership,
+    MemoryOverrides,
+    MemoryPauses,
+)
+from autothrottle.admin.estimator import Estimator
+from autothrottle.admin.servicer import AdminServicer
+from autothrottle.applier import ApplierServicer
+from autothrottle.discovery import DiscoveryServicer
+from autothrottle.metrics import MetricsServicer
+from autothrottle.planner.loop import Planner
+from autothrottle.planner.servicer import PlannerServicer
+from autothrottle.planner.settings import PlannerDependencies, PlannerSettings
+from autothrottle.ports.telemetry import EventSink, LoadSource
+from autothrottle.runtime.server import ServiceServer
+from autothrottle.runtime.tracing import Tracing
+from autothrottle.v1 import (
+    admin_pb2_grpc,
+    applier_pb2_grpc,
+    discovery_pb2_grpc,
+    metrics_pb2_grpc,
+    planner_pb2_grpc,
+)
+from tests import builders
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_Closable = TypeVar("_Closable", bound=Closable)
+
+BROKERS = (1001, 1002, 1003, 1004)
+
+
+class InProcessServices:
+    """One discovery, metrics, applier and admin service, and planners that have not joined the election yet."""
+
+    def __init__(self, loads: LoadSource, events: EventSink, planners: int = 1, tracing: Tracing | None = None) -> None:
+        self._stack = ExitStack()
+        self._tracing = tracing or Tracing()
+        self.electorate = MemoryElectorate()
+        self.cluster = MemoryCluster(self.electorate, BROKERS)
+        self.overrides = MemoryOverrides(self.electorate)
+        self.members = MemoryMembers()
+        self.pauses = MemoryPauses(self.overrides.audit)
+        self.catch_ups = MemoryCatchUps(self.electorate)
+        self.servers: dict[str, ServiceServer] = {}
+        self.produce: Callable[[float], None] = lambda seconds: None
+        """Simulates the producers over this many seconds; no real time passes."""
+        self._serve("discovery", DiscoveryServicer(self.cluster, self.cluster, self.cluster))
+        self._serve("metrics", MetricsServicer(loads, events))
+        self._serve("applier", ApplierServicer(self.cluster, self.cluster))
+        self.planners = [self._planner(f"planner-{number}") for number in range(1, planners + 1)]
+        addresses = [server.address for name, server in self.servers.items() if name.startswith("planner")]
+        interceptors = self._tracing.client_interceptors
+        leading = self._closing(PlannerClient(addresses, interceptors))
+        snapshots = self._closing(DiscoveryClient([self.address("discovery")], interceptors))
+        membership = MemoryMembership(self.members)
+        self.estimator = Estimator(snapshots, snapshots, loads, self.overrides, builders.limits(), wait=self._produce)
+        admin = AdminServicer(
+            self.overrides, leading, self.cluster, snapshots, membership, self.pauses, self.estimator, self.catch_ups
+        )
+        self._serve("admin", admin)
+
+    def __enter__(self) -> InProcessServices:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def start_planners(self) -> None:
+        """Let all planners join the election; the first one wins."""
+        for number, planner in enumerate(self.planners, start=1):
+            planner.start(self.address(f"planner-{number}"))
+
+    def is_clean(self) -> bool:
+        """Whether the cluster has no throttles and the ledger is empty."""
+        return not self.cluster.ledger and not any(self.cluster.configs.values())
+
+    def address(self, name: str) -> str:
+        return self.servers[name].address
+
+    def channel(self, name: str) -> grpc.Channel:
+        """A channel to a service; closed together with the services."""
+        return self._closing(grpc.insecure_channel(self.address(name)))
+
+    def _produce(self, seconds: float) -> None:
+        self.produce(seconds)
+
+    def _planner(self, name: str) -> Planner:
+        interceptors = self._tracing.client_interceptors
+        metrics = self._closing(MetricsClient([self.address("metrics")], interceptors))
+        applier = self._closing(ApplierClient([self.address("applier")], interceptors))
+        dependencies = PlannerDependencies(
+            election=MemoryElection(self.electorate),
+            snapshots=self._closing(DiscoveryClient([self.address("discovery")], interceptors)),
+            loads=metrics,
+            events=metrics,
+            writer=applier,
+            reassigner=applier,
+            overrides=self.overrides,
+            pauses=self.pauses,
+            catch_ups=self.catch_ups,
+            settings=self._closing(DiscoveryClient([self.address("discovery")], interceptors)),
+            tracer=self._tracing.tracer,
+        )
+        planner = Planner(dependencies, PlannerSettings(builders.limits(), interval=timedelta(seconds=60)))
+        self._stack.callback(planner.stop)
+        self._serve(name, PlannerServicer(planner))
+        return planner
+
+    def _serve(self, name: str, servicer: object) -> None:
+        services: dict[str, tuple[Callable[[Any, grpc.Server], None], str]] = {
+            "discovery": (discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server, "DiscoveryService"),
+            "metrics": (metrics_pb2_grpc.add_MetricsServiceServicer_to_server, "MetricsService"),
+            "applier": (applier_pb2_grpc.add_ApplierServiceServicer_to_server, "ApplierService"),
+            "planner": (planner_pb2_grpc.add_PlannerServiceServicer_to_server, "PlannerService"),
+            "admin": (admin_pb2_grpc.add_AdminServiceServicer_to_server, "AdminService"),
+        }
+        add, service = services[name.partition("-")[0]]
+        served = [(add, servicer, f"autothrottle.v1.{service}")]
+        server = ServiceServer(name, served, interceptors=self._tracing.server_interceptors)
+        self.servers[name] = self._stack.enter_context(server)
+
+    def _closing(self, opened: _Closable) -> _Closable:
+        self._stack.callback(opened.close)
+        return opened

@@ -1,0 +1,152 @@
+"""Real servers that tests share: ZooKeeper, Kafka with ZooKeeper, and Kafka without. A missing Java or jar fails.
+
+Each process of pytest-xdist starts a shared server at most once; `tests/conftest.py` sends all tests of one Kafka
+cluster to the same process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import pytest
+from kazoo.client import KazooClient
+
+from autothrottle.core.cluster.configs import THROTTLE_KEYS
+from autothrottle_lab.servers.kafka import KafkaCluster
+from autothrottle_lab.servers.kafka_kraft import KraftCluster
+from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
+from autothrottle_lab.servers.processes import scratch_directory
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from tests.system.zookeeper_tree import session
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeperServer]:
+    """The shared ZooKeeper. Each test uses its own path; Kafka uses the root."""
+    with scratch_directory() as directory, ZooKeeperServer(directory) as server:
+        yield server
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    """A session with the shared ZooKeeper."""
+    with session(zookeeper) as client:
+        yield client
+
+
+@pytest.fixture
+def other(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    """A second session beside `client`, for changes by another party."""
+    with session(zookeeper) as client:
+        yield client
+
+
+@pytest.fixture
+def fresh_zookeeper() -> Iterator[ZooKeeperServer]:
+    """A new ZooKeeper for one test, which may freeze or kill it."""
+    with scratch_directory() as directory, ZooKeeperServer(directory) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def own_zookeeper() -> Iterator[ZooKeeperServer]:
+    """A new ZooKeeper for one module, which may use the root, and freeze or kill the server."""
+    with scratch_directory() as directory, ZooKeeperServer(directory) as server:
+        yield server
+
+
+SCALED_FETCHES = {"replica.fetch.max.bytes": 128 * 1024, "replica.fetch.response.max.bytes": 512 * 1024}
+"""The tests throttle to about 10 MB/s, a tenth of what brokers have, so one fetch brings a tenth of the default too.
+
+With the default of 10 MB, a response is a second of such a throttle, and every fetch is a burst.
+"""
+
+BROKERS = (1001, 1002, 1003, 1004, 1005)
+
+_CLUSTERS = pytest.StashKey[list[KafkaCluster]]()
+"""The shared clusters that run now."""
+
+
+@pytest.fixture(scope="session")
+def shared_clusters(request: pytest.FixtureRequest) -> list[KafkaCluster]:
+    """The shared clusters that run now."""
+    return request.session.stash.setdefault(_CLUSTERS, [])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remove all throttles after a failure: the test did not remove its own, and the next tests would fail too."""
+    report = yield
+    if report.when == "teardown" and item.stash.get(_FAILED, False):
+        for cluster in item.session.stash.get(_CLUSTERS, []):
+            remove_throttles(cluster)
+    elif report.when == "call" and report.failed:
+        item.stash[_FAILED] = True
+    return report
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+def remove_throttles(cluster: KafkaCluster) -> None:
+    """Remove every throttle of a cluster, also those set by another party."""
+    for entity, config in cluster.stored_configs().items():
+        kind, _, name = entity.partition("/")
+        if not (left := {key: None for key in config if key in THROTTLE_KEYS}):
+            continue
+        if kind == "topics":
+            cluster.set_configs_as_a_user(left, topic=name)
+        elif name == "<default>":
+            cluster.set_configs_as_a_user(left, default=True)
+        elif kind == "brokers":
+            cluster.set_configs_as_a_user(left, broker_id=int(name))
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(zookeeper: ZooKeeperServer, shared_clusters: list[KafkaCluster]) -> Iterator[ZooKeeperModeCluster]:
+    """Five brokers of Kafka 3.9 in ZooKeeper mode.
+
+    Each test uses its own topics and removes the configs that it sets.
+    """
+    with (
+        scratch_directory() as directory,
+        ZooKeeperModeCluster(zookeeper.connect, directory, BROKERS, broker_properties=SCALED_FETCHES) as cluster,
+    ):
+        shared_clusters.append(cluster)
+        yield cluster
+        shared_clusters.remove(cluster)
+
+
+@pytest.fixture(scope="session")
+def kraft_cluster(shared_clusters: list[KafkaCluster]) -> Iterator[KraftCluster]:
+    """Five brokers of Kafka 4 and their controller. Each test uses its own topics and removes the configs it sets."""
+    with (
+        scratch_directory() as directory,
+        KraftCluster(directory, BROKERS, broker_properties=SCALED_FETCHES) as cluster,
+    ):
+        shared_clusters.append(cluster)
+        yield cluster
+        shared_clusters.remove(cluster)
+
+
+@pytest.fixture(scope="session", params=["kafka_cluster", "kraft_cluster"], ids=["zookeeper", "kraft"])
+def each_cluster(request: pytest.FixtureRequest) -> KafkaCluster:
+    """Both shared clusters, one after the other."""
+    cluster: KafkaCluster = request.getfixturevalue(request.param)
+    return cluster
+
+
+def _on(first: str, repeated: str) -> pytest.MarkDecorator:
+    ids = {"kafka_cluster": "zookeeper", "kraft_cluster": "kraft"}
+    clusters = [
+        pytest.param(first, id=ids[first]),
+        pytest.param(repeated, id=ids[repeated], marks=pytest.mark.repeat),
+    ]
+    return pytest.mark.parametrize("each_cluster", clusters, indirect=True)
+
+
+repeat_on_kraft = _on("kafka_cluster", "kraft_cluster")
+"""For `each_cluster`: `make test` runs the test in ZooKeeper mode, `make test-all` without ZooKeeper too."""
+
+repeat_on_zookeeper = _on("kraft_cluster", "kafka_cluster")
+"""For `each_cluster`: `make test` runs the test without ZooKeeper, `make test-all` in ZooKeeper mode too."""

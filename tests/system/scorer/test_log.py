@@ -1,0 +1,37 @@
+"""Counts by file name, and arguments refused before the log is read."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import Row
+
+from autothrottle.scorer.command import main
+from autothrottle.scorer.log import FileCounts, folder_of, quality
+
+PLACE = "file:///data/decision%20log/decisions/cluster=north%20%26%20south/date=2026-11-05"
+"""An escaped path, as reported by Spark."""
+
+
+@pytest.mark.parametrize("ratio", ["0", "1.01", "-0.5", "nan", "inf", "90%", ""])
+def test_a_ratio_out_of_range_is_refused_before_spark_starts(capsys: pytest.CaptureFixture[str], ratio: str) -> None:
+    """The ratio was refused after Spark had started, with the exit status of a failed run."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["--decisions", "nowhere", "--out", "nowhere", f"--ratio={ratio}"])
+    assert f"{ratio!r} is not a share: it must be > 0 and <= 1; give 0.9" in capsys.readouterr().err
+
+
+def test_an_escaped_path_belongs_to_the_cluster_in_its_folder_name() -> None:
+    assert folder_of(f"{PLACE}/a.parquet") == ("north & south", "2026-11-05")
+    assert folder_of("file:///data/decisions/_spool/a.parquet") is None
+
+
+def test_files_without_rows_are_unreadable_for_any_cluster_name() -> None:
+    folder = ("north & south", "2026-11-05")
+    read = [
+        Row(file=f"{PLACE}/a.parquet", rows=100, incomplete_rows=3, newer_rows=0),
+        Row(file=f"{PLACE}/b.parquet", rows=50, incomplete_rows=0, newer_rows=50),
+    ]
+    empty = ("east", "2026-11-05")
+    found = quality({folder: FileCounts(3, 1), empty: FileCounts(1, 0)}, read, 0.9)
+    # Files, unreadable files, reassignment files, rows, incomplete rows, newer rows, ratio.
+    assert found == [(*folder, 3, 1, 1, 150, 3, 50, 0.9), (*empty, 1, 1, 0, 0, 0, 0, 0.9)]

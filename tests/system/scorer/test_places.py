@@ -1,0 +1,48 @@
+"""Locations of logs and results: everything that Hadoop supports, under Hadoop's names."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from autothrottle.core.errors import Invalid
+from autothrottle.scorer.command import write_report
+from autothrottle.scorer.log import DecisionLogReader
+from autothrottle.scorer.report import Results
+from autothrottle.scorer.session import location
+from tests.system.scorer.conftest import Scored
+
+REPORT = {"report.html", "results.json", "recoveries.csv"}
+
+
+def test_the_report_is_written_to_any_file_system_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Arrow wrote the report. It supports fewer stores than Hadoop and ignores Hadoop's settings.
+
+    A run therefore ended with a traceback after an hour: on HDFS without its native library, on S3 with a custom
+    endpoint, and on stores unknown to Arrow. Hadoop's viewfs represents these stores here.
+    """
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set("fs.viewfs.mounttable.elsewhere.link./scores", tmp_path.as_uri())
+    for recoveries in ([{"cluster": "first"}], [{"cluster": "second"}]):
+        write_report(spark, Results(recoveries=recoveries), "viewfs://elsewhere/scores")
+    assert {file.name for file in tmp_path.iterdir() if file.suffix != ".crc"} == REPORT
+    assert (tmp_path / "recoveries.csv").read_text() == "cluster\nsecond\n"
+
+
+@pytest.mark.parametrize("place", ["nowhere://bucket/decisions", "s3a://bucket/decisions"])
+def test_an_unsupported_store_is_refused_with_the_fix(spark: SparkSession, place: str) -> None:
+    """PySpark's jars do not include the S3 connector, for example. The error was a stack trace of sixty lines."""
+    with pytest.raises(Invalid, match=rf"^'{place}' cannot be reached: .*\. Fix: add the store's Hadoop connector"):
+        location(place, spark)
+
+
+def test_a_directory_name_may_contain_a_blank(spark: SparkSession, scored: Scored, tmp_path: Path) -> None:
+    """The blank was escaped as %20, which Hadoop takes literally. The scorer reported that there is no decision log."""
+    log = tmp_path / "decision log"
+    shutil.copytree(scored.directory / "log" / "decisions" / "cluster=perfect", log / "decisions" / "cluster=perfect")
+    assert DecisionLogReader(spark, location(str(log), spark)).files().keys() == {("perfect", "2026-11-01")}
+    write_report(spark, Results(), location(str(tmp_path / "the scores"), spark))
+    assert {file.name for file in (tmp_path / "the scores").iterdir()} == REPORT

@@ -1,0 +1,282 @@
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from autothrottle.adapters.decision_log.schema import DECISIONS, REASSIGNMENTS
+from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits, batch_of, read_spool
+from autothrottle.adapters.memory import MemoryDecisions
+from autothrottle.core.errors import Invalid
+from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
+from tests.builders import eventually
+from tests.examples import examples
+from tests.paths import ROOT
+from tests.unit.autothrottle.planner.bench import Bench
+
+KILLS = examples(4, 8)
+LONG_PATIENCE = LogLimits(patience=timedelta(minutes=3))
+
+
+def logged_records(cycles: int = 3) -> MemoryDecisions:
+    """What a planner logs in some cycles of a reassignment and its end."""
+    log = MemoryDecisions()
+    with Bench(decisions=log) as bench:
+        bench.begin_reassignment()
+        for _ in range(cycles - 1):
+            bench.cycle()
+        bench.cluster.finish("t1")
+        bench.cycle()
+    return log
+
+
+def of_cycle(log: MemoryDecisions, number: int) -> tuple[list[DecisionRecord], list[ReassignmentRecord]]:
+    return [d for d in log.decisions if d.cycle == number], [r for r in log.reassignments if r.cycle == number]
+
+
+def opened(directory: Path, limits: LogLimits = LONG_PATIENCE, waiting: int = 256) -> DecisionLog:
+    """A log whose `close` waits for all files."""
+    return DecisionLog(str(directory), limits=replace(limits, patience=LONG_PATIENCE.patience), waiting=waiting)
+
+
+def write(directory: Path, log: MemoryDecisions) -> None:
+    """Write the records cycle by cycle."""
+    with opened(directory) as sink:
+        for number in range(1, max(r.cycle for r in log.reassignments) + 1):
+            sink.append(*of_cycle(log, number))
+
+
+def files(directory: Path, kind: str = "decisions") -> list[Path]:
+    return sorted((directory / kind).rglob("*.parquet"))
+
+
+def rows(paths: Sequence[Path]) -> list[dict[str, object]]:
+    return [row for path in paths for row in pq.ParquetFile(path).read().to_pylist()]
+
+
+def test_columns_are_the_fields_of_the_records() -> None:
+    assert DECISIONS.names == [field.name for field in fields(DecisionRecord)]
+    assert REASSIGNMENTS.names == [field.name for field in fields(ReassignmentRecord)]
+    assert not DECISIONS.field("cycle_id").nullable and DECISIONS.field("capacity").nullable
+
+
+def test_records_are_in_files_named_by_cluster_date_term_and_sequence(tmp_path: Path) -> None:
+    log = logged_records()
+    write(tmp_path, log)
+    (path,) = files(tmp_path)
+    assert path.parent == tmp_path / "decisions" / "cluster=kafka" / "date=2026-11-02"
+    assert path.name.startswith("kafka-0000000001-")
+    assert rows([path]) == [asdict(record) for record in log.decisions]
+    assert rows(files(tmp_path, "reassignments")) == [asdict(record) for record in log.reassignments]
+    assert list((tmp_path / "_spool").iterdir()) == []
+
+
+def test_each_date_and_term_has_its_own_file(tmp_path: Path) -> None:
+    first, second = of_cycle(logged_records(), 1)[0], of_cycle(logged_records(), 2)[0]
+    tomorrow = [replace(record, time=record.time + timedelta(days=1)) for record in second]
+    with opened(tmp_path) as log:
+        log.append(first, [])
+        log.append(tomorrow, [])
+        log.append([replace(record, term=2) for record in tomorrow], [])
+    found = [(path.parent.name, path.name.split("-")[1]) for path in files(tmp_path)]
+    assert found == [
+        ("date=2026-11-02", "0000000001"),
+        ("date=2026-11-03", "0000000001"),
+        ("date=2026-11-03", "0000000002"),
+    ]
+
+
+def test_long_spool_is_rolled_into_a_file(tmp_path: Path) -> None:
+    with opened(tmp_path, limits=LogLimits(rows=2)) as log:
+        log.append(*of_cycle(logged_records(), 1))
+        eventually(lambda: files(tmp_path))
+
+
+def test_truncated_spool_keeps_all_whole_batches(tmp_path: Path) -> None:
+    source = logged_records(4)
+    log = opened(tmp_path)
+    for number in (1, 2, 3):
+        log.append(*of_cycle(source, number))
+    eventually(lambda: log.written == 3)
+    (spool,) = (tmp_path / "_spool").glob("decisions~*.arrows")
+    whole = spool.read_bytes()
+    log.close()
+    counts = set()
+    for length in (*range(0, len(whole), 97), len(whole)):
+        spool.write_bytes(whole[:length])
+        counts.add(read_spool(spool, DECISIONS).num_rows)
+    assert counts == {0, 2, 4, 6}
+
+
+def test_unreadable_spool_is_an_error_and_not_an_empty_spool(tmp_path: Path) -> None:
+    """A process without free file descriptors took its spools for truncated at the first byte, and removed them."""
+    records, spool = logged_records().decisions, tmp_path / "decisions~lab~2026-11-02~0000000001~1.arrows"
+    with pa.ipc.new_stream(str(spool), DECISIONS) as writer:
+        writer.write_batch(batch_of(records, DECISIONS))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, most[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            read_spool(spool, DECISIONS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, most)
+    assert read_spool(spool, DECISIONS).num_rows == len(records)
+
+
+def test_abandoned_spool_is_rolled_exactly_once_by_the_next_start(tmp_path: Path) -> None:
+    source = logged_records(4)
+    log = opened(tmp_path)
+    log.append(*of_cycle(source, 1))
+    eventually(lambda: log.written == 1)
+    (spool,) = (tmp_path / "_spool").glob("decisions~*.arrows")
+    kept = spool.read_bytes()
+    log.close()
+    before = files(tmp_path)
+    spool.write_bytes(kept)  # as if the process had been killed between the file's rename and the spool's removal
+    opened(tmp_path).close()
+    assert files(tmp_path) == before
+    assert len(rows(before)) == 2
+    assert not spool.exists()
+
+
+def test_spool_of_another_version_is_rolled_and_does_not_block_others(tmp_path: Path) -> None:
+    """After an update added a column, the old spool failed every 30 s. All other spools waited behind it."""
+    source = logged_records(4)
+    older = DECISIONS.remove(DECISIONS.get_field_index("policy"))
+    spool = tmp_path / "_spool" / "decisions~kafka~2026-11-02~0000000001~1.arrows"
+    spool.parent.mkdir()
+    with pa.ipc.new_stream(str(spool), older) as writer:
+        writer.write_batch(batch_of(of_cycle(source, 1)[0], older))
+    with opened(tmp_path) as log:
+        log.append(*of_cycle(source, 2))
+    before, after = files(tmp_path)
+    assert (before.name, pq.ParquetFile(before).schema_arrow.names) == ("kafka-0000000001-1.parquet", older.names)
+    assert len(rows([before])) == len(rows([after])) == 2
+    assert list((tmp_path / "_spool").iterdir()) == []
+
+
+def test_spool_of_a_running_process_is_not_rolled(tmp_path: Path) -> None:
+    running = opened(tmp_path)
+    running.append(*of_cycle(logged_records(), 1))
+    eventually(lambda: running.written == 1)
+    opened(tmp_path).close()
+    assert files(tmp_path) == []
+    running.close()
+    assert len(rows(files(tmp_path))) == 2
+
+
+def test_full_queue_drops_and_counts_cycles_without_blocking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    log = opened(tmp_path, waiting=2)
+    append = log._append
+    monkeypatch.setattr(log, "_append", lambda kind, records: (gate.wait(60), append(kind, records)))
+    cycle = of_cycle(logged_records(), 1)
+    log.append(*cycle)
+    eventually(lambda: log._waiting.empty())  # the background thread has taken it and hangs
+    for _ in range(5):
+        log.append(*cycle)
+    assert log.dropped == 3
+    gate.set()
+    log.close()
+    assert log.written == 3
+
+
+def test_unwritable_file_stays_in_the_spool_until_the_next_start(tmp_path: Path) -> None:
+    (tmp_path / "decisions").write_text("a file where a directory should be")
+    with opened(tmp_path) as log:
+        log.append(of_cycle(logged_records(), 1)[0], [])
+    assert files(tmp_path) == []
+    (tmp_path / "decisions").unlink()
+    opened(tmp_path).close()
+    assert len(rows(files(tmp_path))) == 2
+
+
+FULL_DISK = """
+import resource, sys, time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from tests.builders import eventually
+from tests.unit.autothrottle.adapters.decision_log.test_writer import LONG_PATIENCE, logged_records, of_cycle, opened
+
+
+directory, source = Path(sys.argv[1]), logged_records()
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+log = opened(directory, replace(LONG_PATIENCE, age=timedelta(seconds=2)))
+log.append(*of_cycle(source, 1))
+eventually(lambda: log.written == 1)
+(spool,) = (directory / "_spool").glob("decisions~*.arrows")
+resource.setrlimit(resource.RLIMIT_FSIZE, (spool.stat().st_size, unlimited[1]))
+eventually(lambda: not log._spools)
+time.sleep(0.5)
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+log.append(*of_cycle(source, 2))
+eventually(lambda: log.written == 2, 20)
+log.close()
+"""
+
+
+def test_full_disk_at_the_end_of_a_spool_does_not_stop_the_log(tmp_path: Path) -> None:
+    """The last bytes of a spool did not fit on the disk. The background thread ended, and later cycles were lost."""
+    subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], cwd=ROOT, check=True, timeout=120)
+    assert len(rows(files(tmp_path))) == 4
+
+
+def test_dates_older_than_the_retention_are_removed(tmp_path: Path) -> None:
+    today = datetime.now(UTC)
+    record = of_cycle(logged_records(), 1)[0][0]
+    with opened(tmp_path) as log:
+        for days in (0, 5, 40):
+            log.append([replace(record, time=today - timedelta(days=days))], [])
+    assert len(files(tmp_path)) == 3
+    opened(tmp_path, limits=LogLimits(retention=timedelta(days=30))).close()
+    assert len(files(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("uri", ["nothing://there", "s3://bucket/path"])
+def test_unsupported_uri_or_missing_spool_is_refused(uri: str) -> None:
+    with pytest.raises(Invalid, match="decisions"):
+        DecisionLog(uri)
+
+
+def test_kills_at_random_moments_lose_at_most_one_cycle_and_duplicate_none(tmp_path: Path) -> None:
+    chance = random.Random(8)
+    for term in range(1, KILLS + 1):
+        cycles = killed(tmp_path, term, chance.randint(1, 25), chance.random() * 0.01)
+        opened(tmp_path).close()
+        found = Counter((row["cycle_id"], row["broker_id"], row["role"]) for row in rows(files(tmp_path)))
+        assert set(found.values()) == {1}
+        found_cycles = {cycle_id for cycle_id, _, _ in found}
+        assert set(cycles[:-1]) <= found_cycles
+        # One more cycle than printed may exist: the process died before it could print the id.
+        assert len({c for c in found_cycles if str(c).startswith(f"kafka/{term}/")} - set(cycles)) <= 1
+    assert list((tmp_path / "_spool").glob("*.arrows")) == []
+
+
+def killed(directory: Path, term: int, cycles: int, seconds: float) -> list[str]:
+    """Run a planner, kill it `seconds` after its first `cycles`, and return the ids that it printed."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.unit.autothrottle.adapters.decision_log.logging_planner",
+        str(directory),
+        str(term),
+    ]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        printed = [process.stdout.readline().strip() for _ in range(cycles)]
+        threading.Event().wait(seconds)
+        process.send_signal(signal.SIGKILL)
+        printed += process.stdout.read().split()
+    assert printed[-1].startswith(f"kafka/{term}/"), printed
+    return printed

@@ -1,0 +1,188 @@
+"""The client's behaviour when servers are silent, hang, or do not speak Kafka's protocol; no test needs a Kafka."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
+from autothrottle.adapters.kafka_admin.connections import Connections, NoResponse, kafka
+from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle_lab.servers.processes import free_ports
+from tests.builders import eventually
+from tests.paths import CERTIFICATES
+
+TLS = CERTIFICATES
+LIMIT_SECONDS = 60.0
+SHORT_TIMEOUT = timedelta(seconds=0.2)
+
+
+class SilentServer:
+    """Accepts connections and never sends anything."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=200)
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.opened: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._accept)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            self.opened.append(connection)
+            if connection.getpeername() == self._last:
+                return
+
+    _last: Any = None
+
+    @property
+    def current(self) -> int:
+        """Number of connections that the other side has not closed."""
+        return sum(_is_open(connection) for connection in self.opened)
+
+    def close(self) -> None:
+        with socket.socket() as last:
+            last.bind(("127.0.0.1", 0))
+            self._last = last.getsockname()
+            last.connect(self._listener.getsockname())
+            self._thread.join()
+        for connection in [*self.opened, self._listener]:
+            connection.close()
+
+
+def _is_open(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        while connection.recv(65536):
+            pass
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+@contextmanager
+def silent_server() -> Iterator[SilentServer]:
+    with closing(SilentServer()) as server:
+        yield server
+
+
+def tls() -> dict[str, str]:
+    return {"security.protocol": "SSL", "ssl.truststore.location": str(TLS / "ca.pem")}
+
+
+def metadata_request() -> Any:
+    return kafka.protocol.metadata.MetadataRequest(topics=[], allow_auto_topic_creation=False)
+
+
+@pytest.mark.parametrize("properties", [{}, tls()], ids=["plain", "tls"])
+def test_call_to_a_silent_server_ends_at_its_deadline(properties: dict[str, str]) -> None:
+    """kafka-python waits for a TLS handshake without a limit."""
+    with silent_server() as server:
+        settings = KafkaSettings((server.address,), (server.address,), properties)
+        with closing(KafkaAdmin(settings)) as admin:
+            with pytest.raises(Unavailable, match=f"{server.address} is unreachable: no answer in time. Fix: "):
+                admin.brokers(timeout=SHORT_TIMEOUT)
+            with pytest.raises(Unavailable, match=f"controller {server.address} is unreachable: no answer in time"):
+                admin.alter_broker_configs_through_controller(1, [], timeout=SHORT_TIMEOUT)
+            eventually(lambda: len(server.opened) == 2)
+
+
+@pytest.mark.parametrize("properties", [{}, tls()], ids=["plain", "tls"])
+def test_hanging_connections_do_not_accumulate(properties: dict[str, str]) -> None:
+    """Connections that neither succeed nor fail are all closed together before there are many."""
+    with silent_server() as server:
+        with closing(KafkaAdmin(KafkaSettings((server.address,), (), properties))) as admin:
+            for _ in range(50):
+                with pytest.raises(Unavailable):
+                    admin.brokers(timeout=timedelta(seconds=0.05))
+            eventually(lambda: server.current <= 25)
+        eventually(lambda: server.current == 0)
+
+
+def test_server_that_is_not_kafka_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def babble() -> None:
+            for _ in range(2):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        babbling = threading.Thread(target=babble)
+        babbling.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with closing(KafkaAdmin(KafkaSettings((address,)))) as admin:
+            for _ in range(2):
+                with pytest.raises(Unavailable, match=address):
+                    admin.brokers(timeout=timedelta(seconds=5))
+        babbling.join()
+
+
+def test_slow_name_resolution_does_not_delay_other_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kafka-python resolves names in the one thread that drives all connections."""
+    name_server_answers = threading.Event()
+    lookup_started = threading.Event()
+    real = socket.getaddrinfo
+
+    def slow(host: str, *rest: Any, **more: Any) -> Any:
+        if host != "slow.example":
+            return real(host, *rest, **more)
+        lookup_started.set()
+        name_server_answers.wait(LIMIT_SECONDS)
+        raise socket.gaierror("slow.example is unknown")
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    (port,) = free_ports(1)
+    servers = [f"127.0.0.1:{port}", "slow.example:9092"]
+    with closing(Connections(servers, {}, timedelta(seconds=30))) as connections:
+        by_name = {connections.name(node): node for node in connections.bootstrap_nodes}
+        slow_node, dead_node = by_name["slow.example:9092"], by_name[servers[0]]
+        waiting = threading.Thread(
+            target=connections.exchange, args=({slow_node: metadata_request()}, time.monotonic() + LIMIT_SECONDS)
+        )
+        waiting.start()
+        assert lookup_started.wait(LIMIT_SECONDS)
+        answer = connections.exchange({dead_node: metadata_request()}, time.monotonic() + LIMIT_SECONDS)[dead_node]
+        assert isinstance(answer, NoResponse) and not answer.sent and "ECONNREFUSED" in str(answer.error)
+        assert waiting.is_alive()
+        name_server_answers.set()
+        waiting.join(LIMIT_SECONDS)
+        assert not waiting.is_alive()
+        answer = connections.exchange({slow_node: metadata_request()}, time.monotonic() + LIMIT_SECONDS)[slow_node]
+        assert isinstance(answer, NoResponse) and "the name slow.example cannot be resolved" in str(answer.error)
+
+
+def test_close_ends_waiting_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    with silent_server() as server:
+        admin = KafkaAdmin(KafkaSettings((server.address,)))
+        errors: list[str] = []
+
+        def ask() -> None:
+            with pytest.raises(Unavailable) as caught:
+                admin.brokers(timeout=timedelta(seconds=LIMIT_SECONDS))
+            errors.append(str(caught.value))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        eventually(lambda: len(server.opened) > 0)
+        admin.close()
+        asking.join(LIMIT_SECONDS / 2)
+        assert not asking.is_alive() and len(errors) == 1
+
+
+def test_unsupported_property_is_refused_before_anything_is_opened() -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(Invalid, match="acks"):
+        KafkaAdmin(KafkaSettings(("127.0.0.1:1",), client_properties={"acks": "all"}))
+    KafkaAdmin(KafkaSettings(("127.0.0.1:1",))).close()
+    assert set(threading.enumerate()) <= before

@@ -1,0 +1,165 @@
+"""Submitting, cancelling and listing reassignments through the admin service and all other services."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc, applier_pb2, applier_pb2_grpc, types_pb2
+from tests import builders
+from tests.builders import eventually, mb
+from tests.in_process_services import BROKERS, InProcessServices
+
+SLACK = 40.0
+"""Timeout of a call on a busy machine, in seconds."""
+
+TARGETS = [
+    types_pb2.PartitionTarget(topic="t1", partition=0, replicas=[1001, 1003]),
+    types_pb2.PartitionTarget(topic="t1", partition=1, replicas=[1003, 1001]),
+]
+PARTITIONS = [types_pb2.TopicPartition(topic="t1", partition=0), types_pb2.TopicPartition(topic="t1", partition=1)]
+
+
+@pytest.fixture
+def services() -> Iterator[InProcessServices]:
+    """Services whose second planner leads, while admin calls the first one first. t1 is on 1001 and 1002."""
+    metrics = MemoryMetrics(*(builders.load(b, outbound=mb(20), inbound=mb(10)) for b in BROKERS))
+    with InProcessServices(metrics, metrics, planners=2) as built:
+        built.cluster.add_topic("t1", {0: (1001, 1002), 1: (1002, 1001)})
+        for name in ("planner-2", "planner-1"):
+            built.planners[int(name[-1]) - 1].start(built.address(name))
+        eventually(lambda: built.planners[1].state().leading)
+        yield built
+
+
+@pytest.fixture
+def stub(services: InProcessServices) -> Any:
+    return admin_pb2_grpc.AdminServiceStub(services.channel("admin"))
+
+
+def submit(stub: Any, *targets: types_pb2.PartitionTarget, **options: Any) -> Any:
+    return stub.SubmitReassignment(
+        admin_pb2.SubmitReassignmentRequest(partitions=targets or TARGETS, **options), timeout=SLACK
+    )
+
+
+def listed(stub: Any) -> Any:
+    return stub.ListReassignments(admin_pb2.ListReassignmentsRequest(), timeout=SLACK).topics
+
+
+def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    error: Any = caught.value
+    return error.code(), error.details()
+
+
+def test_a_reassignment_is_throttled_submitted_listed_and_cleaned_up(services: InProcessServices, stub: Any) -> None:
+    assert submit(stub).submitted == 2
+    (submission,) = services.cluster.submissions
+    written = [str(change.resource) for change in services.cluster.writes]
+    assert submission == {("t1", 0): (1001, 1003), ("t1", 1): (1003, 1001)}
+    assert written == ["brokers/1001", "brokers/1002", "brokers/1003", "topics/t1"]
+    (topic,) = listed(stub)
+    assert (topic.topic, list(topic.partitions), topic.partitions_to_copy) == ("t1", [0, 1], 2)
+    assert (list(topic.adding_replicas), list(topic.removing_replicas)) == ([1003], [1002])
+    assert submit(stub) == admin_pb2.SubmitReassignmentResponse(already_in_progress=2)
+    services.cluster.finish("t1")
+    eventually(lambda: services.is_clean(), SLACK)
+    assert not listed(stub)
+    assert submit(stub) == admin_pb2.SubmitReassignmentResponse(already_there=2)
+
+
+def test_a_cancelled_reassignment_is_cleaned_up(services: InProcessServices, stub: Any) -> None:
+    submit(stub)
+    absent = types_pb2.TopicPartition(topic="t1", partition=7)
+    request = admin_pb2.CancelReassignmentRequest(partitions=[*PARTITIONS, absent])
+    answer = stub.CancelReassignment(request, timeout=SLACK)
+    assert answer.cancelled == 2
+    assert [(one.partition, one.reason) for one in answer.refused] == [
+        (7, "t1-7 does not exist; name a partition that does")
+    ]
+    eventually(lambda: services.is_clean(), SLACK)
+    code, message = refusal(lambda: stub.CancelReassignment(request, timeout=SLACK))
+    assert code is grpc.StatusCode.NOT_FOUND and "t1-0 is not being reassigned" in message
+
+
+def test_validate_only_changes_nothing(services: InProcessServices, stub: Any) -> None:
+    assert submit(stub, validate_only=True).submitted == 2
+    assert services.cluster.submissions == [] and services.cluster.writes == []
+
+
+def test_nothing_is_submitted_if_a_throttle_is_refused(services: InProcessServices, stub: Any) -> None:
+    services.cluster.refuse(ConfigResource.broker(1003), "broker 1003 does not answer")
+    code, message = refusal(lambda: submit(stub))
+    assert code is grpc.StatusCode.ABORTED
+    assert (
+        message == "nothing was submitted, since it could not be throttled: brokers/1003: broker 1003 does not answer"
+    )
+    assert services.cluster.submissions == []
+    services.cluster.refuse(ConfigResource.broker(1003), "")
+    eventually(lambda: services.is_clean(), SLACK)
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "expected"),
+    [
+        (("t9", 0, [1001]), grpc.StatusCode.NOT_FOUND, "t9-0 does not exist; give a partition's name"),
+        (("t1", 9, [1001]), grpc.StatusCode.NOT_FOUND, "t1-9 does not exist; give a partition's name"),
+        (("t1", 0, [1009]), grpc.StatusCode.INVALID_ARGUMENT, "broker 1009, a target replica of t1-0, is unknown or"),
+        (("t1", 0, []), grpc.StatusCode.INVALID_ARGUMENT, "t1-0 has an empty list of replicas"),
+        (("t1", 0, [1003, 1003]), grpc.StatusCode.INVALID_ARGUMENT, "t1-0 names broker 1003 twice"),
+    ],
+)
+def test_an_invalid_request_is_refused_with_the_value_and_the_fix(
+    stub: Any, target: tuple[str, int, list[int]], code: grpc.StatusCode, expected: str
+) -> None:
+    topic, partition, replicas = target
+    wanted = types_pb2.PartitionTarget(topic=topic, partition=partition, replicas=replicas)
+    found, message = refusal(lambda: submit(stub, wanted))
+    assert found is code and expected in message
+
+
+def test_a_conflicting_reassignment_is_aborted(services: InProcessServices, stub: Any) -> None:
+    services.cluster.submit_reassignment("t1", {0: (1004, 1002)})
+    code, message = refusal(lambda: submit(stub))
+    assert code is grpc.StatusCode.ABORTED
+    assert message.startswith("t1-0 is already being reassigned to [1004, 1002]; wait until it is done, or cancel it")
+
+
+def test_without_a_leader_nothing_is_submitted_or_cancelled() -> None:
+    metrics = MemoryMetrics()
+    with InProcessServices(metrics, metrics) as services:
+        stub: Any = admin_pb2_grpc.AdminServiceStub(services.channel("admin"))
+        cancel = admin_pb2.CancelReassignmentRequest(partitions=PARTITIONS)
+        for call in (lambda: submit(stub), lambda: stub.CancelReassignment(cancel, timeout=SLACK)):
+            assert refusal(call) == (
+                grpc.StatusCode.UNAVAILABLE,
+                "no planner leads at the moment; try again in a few seconds",
+            )
+
+
+def test_the_applier_refuses_requests_without_a_fence_or_a_partition(services: InProcessServices) -> None:
+    stub: Any = applier_pb2_grpc.ApplierServiceStub(services.channel("applier"))
+
+    def refusals_of(fence: int, targets: Any, partitions: Any) -> list[str]:
+        submission = applier_pb2.SubmitReassignmentsRequest(fence=fence, partitions=targets)
+        cancellation = applier_pb2.CancelReassignmentsRequest(fence=fence, partitions=partitions)
+        found = [
+            refusal(lambda: stub.SubmitReassignments(submission, timeout=SLACK)),
+            refusal(lambda: stub.CancelReassignments(cancellation, timeout=SLACK)),
+        ]
+        assert {code for code, _ in found} == {grpc.StatusCode.INVALID_ARGUMENT}
+        return [message for _, message in found]
+
+    def matches(messages: list[str], text: str) -> None:
+        assert [text in message for message in messages] == [True, True], messages
+
+    matches(refusals_of(0, TARGETS, PARTITIONS), "fence 0 is not > 0")
+    matches(refusals_of(1, [], []), "name 1 to 100000")
+    matches(refusals_of(1, [TARGETS[0], TARGETS[0]], [PARTITIONS[0], PARTITIONS[0]]), "is named twice; name it once")

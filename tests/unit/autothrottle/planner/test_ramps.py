@@ -1,0 +1,368 @@
+"""Ramps: a rate rises in steps between cycles, also across leaders, and falls at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+
+from autothrottle.core.cluster.configs import FOLLOWER_RATE, ConfigResource, ReplicaRole
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus
+from autothrottle.core.control.pause import Pause, PauseMode
+from autothrottle.core.control.plan import Plan, Reason
+from autothrottle.planner import ramps
+from autothrottle.planner.ramps import BUDGET, BUDGET_SPAN, Ramps
+from autothrottle.planner.triggers import Trigger, Triggers
+from autothrottle.ports.state_store import Term
+from tests import builders
+from tests.builders import NOON, eventually, mb
+from tests.unit.autothrottle.planner.bench import ADDRESS, BROKERS, FOLLOWER, LEADER, Bench
+
+BROKER_1003 = ConfigResource.broker(1003)
+
+
+pytestmark = pytest.mark.usefixtures("info_lines")
+
+
+def start_ramp(bench: Bench) -> None:
+    """Start a reassignment whose follower throttle ramps from 27 to 81 MB/s; stop after 6 steps."""
+    bench.begin_reassignment()
+    bench.set_load(1003, inbound=70)
+    bench.cycle()
+    assert bench.rate(1003, FOLLOWER) == 27.0
+    bench.set_load(1003, inbound=10)
+    bench.cycle()
+    for _ in range(5):
+        run_step(bench)
+    assert bench.rate(1003, FOLLOWER) == pytest.approx(27 + 6 * 4.05)
+
+
+def run_step(bench: Bench) -> None:
+    """Advance one second and run the step that is due."""
+    bench.seconds += 1
+    bench.planner.run_step(bench.term)
+
+
+def ledger_key(bench: Bench) -> LedgerKey:
+    return bench.cluster.ledger[BROKER_1003].keys[FOLLOWER_RATE]
+
+
+def test_the_first_throttle_of_a_reassignment_is_set_without_a_ramp(bench: Bench) -> None:
+    bench.begin_reassignment()
+    bench.cycle()
+    assert bench.rates() == {(1001, "leader"): 72.0, (1003, "follower"): 81.0}
+    assert ledger_key(bench).target is None
+
+
+def test_a_raise_takes_one_step_per_second_and_ends_exactly_at_its_target(bench: Bench) -> None:
+    start_ramp(bench)
+    assert ledger_key(bench).target == str(mb(81))
+    seen = bench.finish_ramps()
+    assert seen[-1] == 81.0
+    assert all(0 <= new - old <= 4.1 for old, new in pairwise(seen))
+    assert seen.index(81.0) <= 20 - 6
+    assert ledger_key(bench) == LedgerKey(None, str(mb(81)))
+    written = len(bench.cluster.writes)
+    bench.finish_ramps()
+    assert len(bench.cluster.writes) == written, "no writes after the ramp"
+
+
+def test_a_ramp_is_logged_once_and_posted_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    start_ramp(bench)
+    bench.cycle()
+    bench.finish_ramps()
+    bench.cycle()
+    lines = [line for line in caplog.messages if "broker 1003 [follower]" in line and line.startswith("Repl")]
+    assert [line.rpartition(" ")[2] for line in lines] == ["27.00MB/s", "81.00MB/s"]
+    assert caplog.messages.count("Updated throttle on broker 1003 [follower]") == 2
+    events = [event.text for event in bench.posted() if event.title == "Broker replication throttle set"]
+    assert [("[1003, follower, 27.00]" in text, "[1003, follower, 81.00]" in text) for text in events] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_a_lower_rate_is_set_at_once_and_ends_the_ramp(bench: Bench) -> None:
+    start_ramp(bench)
+    bench.set_load(1003, inbound=88)
+    bench.cycle()
+    assert (bench.rate(1003, FOLLOWER) or 0) < 27
+    assert ledger_key(bench).target is None
+    current = bench.rate(1003, FOLLOWER)
+    assert set(bench.finish_ramps()) == {current}
+
+
+def test_a_ramp_continues_to_a_lower_target_above_the_current_rate(bench: Bench) -> None:
+    start_ramp(bench)
+    bench.overrides.set_override(1003, mb(60), autoremove=False)
+    bench.cycle("an override changed")
+    assert 51 < (bench.rate(1003, FOLLOWER) or 0) < 60
+    assert bench.finish_ramps()[-1] == 60.0
+
+
+def test_an_override_is_ramped_and_reaches_its_exact_value(bench: Bench) -> None:
+    bench.begin_reassignment()
+    bench.cycle()
+    bench.overrides.set_override(None, 10**9 + 7, autoremove=False)
+    bench.cycle("an override changed")
+    assert bench.rate(1003, FOLLOWER) == pytest.approx(81 + 50, abs=0.1)
+    bench.finish_ramps()
+    assert bench.cluster.configs[BROKER_1003][FOLLOWER_RATE] == str(10**9 + 7)
+
+
+def test_the_change_threshold_compares_with_the_target_of_the_ramp(bench: Bench) -> None:
+    start_ramp(bench)
+    bench.set_load(1003, inbound=14)
+    record = bench.cycle("requested")
+    decision = next(d for d in record.decisions if d.broker_id == 1003)
+    assert (decision.reason, decision.rate) == (Reason.UNCHANGED, mb(81))
+    assert bench.finish_ramps()[-1] == 81.0
+
+
+def test_a_ramp_continues_without_metrics(bench: Bench) -> None:
+    start_ramp(bench)
+    bench.metrics.lose(1003, "host h3 reports nothing")
+    record = bench.cycle()
+    assert next(d for d in record.decisions if d.broker_id == 1003).reason is Reason.KEPT
+    assert bench.finish_ramps()[-1] == 81.0
+
+
+def test_cycles_during_a_ramp_do_not_speed_it_up(bench: Bench) -> None:
+    start_ramp(bench)
+    before = bench.rate(1003, FOLLOWER)
+    for _ in range(4):
+        bench.cycle("requested", after=0.2)
+        assert (bench.rate(1003, FOLLOWER) or 0) - (before or 0) <= 4.1
+    assert bench.finish_ramps()[-1] == 81.0
+
+
+def test_a_new_leader_continues_the_ramp_from_the_current_rate(bench: Bench) -> None:
+    start_ramp(bench)
+    before = bench.rate(1003, FOLLOWER) or 0
+    bench.planner.stop()
+    bench.planner = bench.new_planner()
+    bench.term = Term(bench.electorate.begin_term(ADDRESS))
+    bench.set_load(1003, inbound=10 + before)  # without log sizes it assumes that the current rate always applied
+    bench.cycle("elected")
+    assert bench.rate(1003, FOLLOWER) == pytest.approx(before + 4.05, abs=0.1)
+    seen = bench.finish_ramps()
+    assert all(new - old <= 4.1 for old, new in pairwise([before + 4.05, *seen]))
+    assert seen[-1] == 81.0
+
+
+def test_a_new_term_makes_no_step_before_its_first_cycle(bench: Bench) -> None:
+    """Another leader may have decided differently in between."""
+    start_ramp(bench)
+    before = bench.rate(1003, FOLLOWER)
+    bench.term = Term(bench.electorate.begin_term(ADDRESS))
+    assert set(bench.finish_ramps()) == {before}
+    bench.cycle()
+    assert before is not None and bench.finish_ramps()[-1] > before
+
+
+def test_a_deposed_leader_makes_no_step(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    start_ramp(bench)
+    before = bench.rate(1003, FOLLOWER)
+    bench.electorate.begin_term("10.0.0.2:4003")
+    run_step(bench)
+    assert bench.rate(1003, FOLLOWER) == before
+    assert any(line.startswith("The ramp ended: ") for line in caplog.messages)
+    bench.planner.run_step(None)
+
+
+def test_a_step_that_finds_a_foreign_rate_requests_a_cycle_which_continues_the_ramp(bench: Bench) -> None:
+    start_ramp(bench)
+    bench.cluster.set_config_as_user(BROKER_1003, FOLLOWER_RATE, "1000000")
+    while bench.planner._triggers.poll() is not None:
+        pass
+    run_step(bench)
+    trigger = bench.planner._triggers.poll()
+    assert trigger is not None and "a ramp step failed" in trigger.reason
+    record = bench.cycle(trigger.reason)
+    assert any("another party changed the rate" in finding and " to 1000000;" in finding for finding in record.findings)
+    assert bench.rate(1003, FOLLOWER) == pytest.approx(1 + 4.05)
+    assert bench.finish_ramps()[-1] == 81.0
+
+
+def test_a_refused_step_does_not_delay_other_brokers_and_the_next_cycle_retries_it(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.begin_reassignment()
+    for broker_id in BROKERS:
+        bench.set_load(broker_id, outbound=70, inbound=70)
+    bench.cycle()
+    for broker_id in BROKERS:
+        bench.set_load(broker_id, outbound=10, inbound=10)
+    bench.cycle()
+    bench.cluster.refuse(BROKER_1003, "it is down")
+    before = bench.rate(1003, FOLLOWER)
+    bench.finish_ramps()
+    assert (bench.rate(1001, LEADER), bench.rate(1003, FOLLOWER)) == (81.0, before)
+    assert sum("Ramp step failed" in message for message in caplog.messages) == 1, "not once per step"
+    bench.cluster.refuse(BROKER_1003, "")
+    bench.cycle()
+    assert bench.finish_ramps()[-1] == 81.0
+
+
+def test_a_pause_stops_a_ramp_which_continues_afterwards(bench: Bench) -> None:
+    start_ramp(bench)
+    before = bench.rate(1003, FOLLOWER)
+    bench.pauses.set_pause(Pause(PauseMode.KEEP, "an operator", NOON, "a release"))
+    bench.cycle("paused or resumed")
+    assert set(bench.finish_ramps()) == {before}
+    bench.pauses.remove_pause()
+    bench.cycle("paused or resumed")
+    assert bench.finish_ramps()[-1] == 81.0
+
+
+def test_a_pause_stops_a_ramp_even_if_the_cycle_that_read_it_failed(bench: Bench) -> None:
+    """The cycle read the pause and then failed to read the cluster. The steps of the earlier plan continued."""
+    start_ramp(bench)
+    before = bench.rate(1003, FOLLOWER)
+    bench.pauses.set_pause(Pause(PauseMode.KEEP, "an operator", NOON, "a release"))
+    bench.cluster.incomplete("topics cannot be listed")
+    assert bench.cycle("paused or resumed").error
+    bench.cluster.incomplete("")
+    assert set(bench.finish_ramps()) == {before}
+    bench.pauses.remove_pause()
+    bench.cycle("paused or resumed")
+    assert bench.finish_ramps()[-1] == 81.0
+
+
+def test_a_reassignment_that_ends_during_a_ramp_is_cleaned_up(bench: Bench) -> None:
+    start_ramp(bench)
+    bench.cluster.finish("t1")
+    bench.cycle()
+    assert bench.is_clean()
+    bench.finish_ramps()
+    assert bench.is_clean()
+
+
+def test_the_planner_thread_runs_the_steps() -> None:
+    with Bench(real_time=True, interval=timedelta(hours=1)) as bench:
+        bench.begin_reassignment()
+        bench.planner.start(ADDRESS)
+        eventually(lambda: bench.rate(1003, FOLLOWER) == 81.0)
+        bench.overrides.set_override(1003, mb(95), autoremove=False)
+        eventually(lambda: ledger_key(bench).target == str(mb(95)))
+        eventually(lambda: bench.rate(1003, FOLLOWER) == 95.0)
+        assert ledger_key(bench).target is None
+
+
+def test_a_due_cycle_runs_before_a_due_step() -> None:
+    now = [0.0]
+    triggers = Triggers(timedelta(seconds=60), lambda: now[0])
+    assert triggers.poll() == Trigger("interval", scheduled=True)
+    triggers.step_in(timedelta(seconds=1))
+    assert triggers.poll() is None
+    now[0] = 1
+    triggers.request("requested")
+    assert triggers.poll() == Trigger("requested", scheduled=False)
+    assert triggers.poll() == Trigger("ramp step", scheduled=False, step=True)
+    assert triggers.poll() is None
+    triggers.step_in(timedelta(seconds=1))
+    triggers.step_in(None)
+    now[0] = 3
+    assert triggers.poll() is None
+
+
+# The budget of change notifications.
+
+
+class RampBench:
+    """Brokers whose rates ramp from 10 to 100 MB/s in virtual time; counts the written changes."""
+
+    def __init__(self, brokers: int) -> None:
+        self.seconds, self.written = 0.0, 0
+        self.triggers = Triggers(timedelta(hours=1), lambda: self.seconds)
+        self.ramps = Ramps(self, self.triggers, self._on_step, lambda: self.seconds)
+        ids = range(1, brokers + 1)
+        decisions = tuple(builders.decision(b, FOLLOWER, mb(100)) for b in ids)
+        self.plan = Plan(decisions, hold=True)
+        entry = LedgerEntry({FOLLOWER_RATE: LedgerKey(None, str(mb(10)), target=str(mb(100)))}, 1)
+        self.snapshot = Snapshot(
+            1,
+            frozenset(ids),
+            throttles={ConfigResource.broker(b): {FOLLOWER_RATE: str(mb(10))} for b in ids},
+            ledger={ConfigResource.broker(b): entry for b in ids},
+        )
+
+    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+        self.written += len(changes)
+        return [Outcome(change.resource, OutcomeStatus.APPLIED) for change in changes]
+
+    def _on_step(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def run(self, seconds: int) -> None:
+        self.ramps.follow(self.plan, self.snapshot, [], [])
+        for _ in range(seconds):
+            self.seconds += 1
+            while (trigger := self.triggers.poll()) is not None:
+                if trigger.step:
+                    self.ramps.step(1, 1)
+
+    def at_target(self) -> int:
+        return sum(keys[FOLLOWER_RATE] == str(mb(100)) for keys in self.snapshot.throttles.values())
+
+
+def test_a_thousand_brokers_ramp_in_fewer_steps_within_the_budget() -> None:
+    ramping = RampBench(1000)
+    ramping.run(40)
+    assert ramping.at_target() == 1000
+    assert ramping.written <= BUDGET - ramps._RESERVE
+
+
+def test_few_brokers_ramp_with_one_step_per_second() -> None:
+    ramping = RampBench(10)
+    ramping.run(25)
+    assert ramping.at_target() == 10
+    assert ramping.written == 10 * 18
+
+
+def test_a_rate_waits_at_least_half_of_the_step_interval() -> None:
+    """Ramps that started at different times then share their steps: one change, with one notification, per broker."""
+    ramping = RampBench(1000)
+    ramping.run(5)
+    assert ramping.written == 1000
+    elapsed = []
+    for _ in range(4):
+        ramping.seconds += 1
+        elapsed.append(ramping.ramps.pace(1, FOLLOWER).total_seconds())
+    assert elapsed == [0, 0, 3, 4]
+
+
+@pytest.mark.parametrize("left", [0, ramps._RESERVE])
+def test_ramps_wait_when_the_budget_is_spent_until_brokers_drop_old_notifications(left: int) -> None:
+    ramping = RampBench(100)
+    edits = (Edit(FOLLOWER_RATE, None, "1"),)
+    spent = [Change(ConfigResource.topic(f"t{n}"), edits, None) for n in range(BUDGET - left)]
+    outcomes = [Outcome(change.resource, OutcomeStatus.APPLIED) for change in spent]
+    ramping.ramps.follow(ramping.plan, ramping.snapshot, spent, outcomes)
+    ramping.run(60)
+    assert ramping.written == 0
+    ramping.run(int(BUDGET_SPAN.total_seconds()))
+    assert ramping.at_target() == 100
+
+
+def test_both_roles_of_a_broker_ramp_in_one_change(bench: Bench) -> None:
+    bench.begin_reassignment()
+    bench.cluster.add_topic("t2", {0: (1003, 1002)})
+    bench.cluster.submit_reassignment("t2", {0: (1003, 1004)})
+    for broker_id in BROKERS:
+        bench.set_load(broker_id, outbound=80, inbound=80)
+    bench.cycle()
+    for broker_id in BROKERS:
+        bench.set_load(broker_id, outbound=10, inbound=10)
+    bench.cycle()
+    written = len(bench.cluster.writes)
+    run_step(bench)
+    assert len(bench.cluster.writes) - written == len({1001, 1003, 1004})
+    assert {role: bench.rate(1003, role) for role in (LEADER, FOLLOWER)} == {
+        ReplicaRole.LEADER: pytest.approx(18 + 2 * 4.05),
+        ReplicaRole.FOLLOWER: pytest.approx(18 + 2 * 4.05),
+    }

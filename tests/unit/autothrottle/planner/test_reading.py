@@ -1,0 +1,86 @@
+"""How a cycle reads its input: slow sources in parallel, and each source independent of failures of the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from autothrottle.adapters.memory import MemoryCluster
+from autothrottle.core.cluster.snapshot import Snapshot
+from tests.unit.autothrottle.planner.bench import BROKERS, Bench, GatedMetrics
+
+RATES = {(1001, "leader"): 72.0, (1003, "follower"): 81.0}
+"""The throttles during the bench's reassignment."""
+
+
+class WaitingCluster(MemoryCluster):
+    """A cluster whose snapshot is read only after a read of the loads has begun, and before that one ends."""
+
+    metrics: GatedMetrics
+
+    def fetch_snapshot(self, **wanted: Any) -> Snapshot:
+        assert self.metrics.hangs.wait(60), "the loads are read after the snapshot"
+        self.metrics.read_gate.set()
+        return super().fetch_snapshot(**wanted)
+
+
+def test_loads_and_snapshot_are_read_in_parallel() -> None:
+    with Bench() as bench:
+        bench.cluster = cluster = WaitingCluster(bench.electorate, BROKERS)
+        cluster.metrics = bench.metrics
+        bench.metrics.read_gate.clear()
+        bench.planner.stop()
+        bench.planner = bench.new_planner()
+        bench.begin_reassignment()
+        assert not bench.cycle().error
+        assert bench.rates() == RATES
+
+
+def test_a_failed_metrics_source_is_not_read_again_for_a_while_even_if_the_snapshot_failed_too() -> None:
+    """Otherwise each retry of the snapshot would wait for a hanging metrics source."""
+    with Bench() as bench:
+        bench.begin_reassignment()
+        bench.cluster.unavailable(True)
+        bench.metrics.unavailable(True)
+        assert bench.cycle().error
+        assert bench.cycle("retrying after a failure").error
+        assert bench.metrics.reads == 1
+        bench.cluster.unavailable(False)
+        record = bench.cycle("retrying after a failure")
+        assert "metrics cannot be read" in record.findings[0] and not record.error
+        bench.metrics.unavailable(False)
+        bench.cycle("retrying after a failure", after=15)
+        bench.finish_ramps()
+        assert (bench.rates(), bench.metrics.reads) == (RATES, 2)
+
+
+class PresumingCluster(MemoryCluster):
+    """A cluster that presumes followers in sync if the caller allows it."""
+
+    requests: list[bool]
+
+    def fetch_snapshot(self, *, may_presume: bool = False, **wanted: Any) -> Snapshot:
+        self.requests.append(may_presume)
+        found = super().fetch_snapshot(**wanted)
+        if not (may_presume and found.reassignments):
+            return found
+        presumed = tuple(replace(r, isr=tuple((*isr, 1004) for isr in r.isr)) for r in found.reassignments)
+        return replace(found, reassignments=presumed, presumed=frozenset(found.topics))
+
+
+def test_a_presumed_snapshot_is_followed_at_once_by_a_cycle_with_a_complete_one() -> None:
+    with Bench() as bench:
+        bench.cluster = cluster = PresumingCluster(bench.electorate, BROKERS)
+        cluster.requests = []
+        bench.planner.stop()
+        bench.planner = bench.new_planner()
+        bench.begin_reassignment()
+        assert not bench.cycle().error
+        assert bench.lists() == ("0:1001,0:1002,0:1004", "0:1003")
+        due = bench.planner._triggers.poll()
+        assert due is not None and "reading leaders and ISR" in due.reason
+        assert not bench.cycle(due.reason, after=0).error
+        assert bench.lists() == ("0:1001,0:1002", "0:1003")
+        assert cluster.requests == [True, False]
+        bench.cycle()
+        assert cluster.requests == [True, False, True]

@@ -1,0 +1,578 @@
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autothrottle.adapters.credentials.tls import TlsFiles
+from autothrottle.core.errors import Invalid
+from autothrottle.core.traffic.capacity import CapacityLimits
+from autothrottle.core.traffic.loads import Capacity
+from autothrottle.runtime.configuration import Configuration, KafkaBackend
+from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
+from autothrottle.runtime.options import OPTIONS, help_text
+from tests.examples import examples
+
+URL = "https://dd.example"
+GOOD: Mapping[str, Sequence[str]] = {
+    "api-key": ["k1", "k2", "k3"],
+    "app-key": ["k1", "k2", "k3"],
+    "datadog-url": ["http://127.0.0.1:8126", URL, f"{URL}/proxy"],
+    "net-tx-query": ["avg:a{x:y} by {host}", "avg:b{*} by {host}", "q3"],
+    "net-rx-query": ["avg:a{x:y} by {host}", "avg:b{*} by {host}", "q3"],
+    "broker-id-tag": ["id", "kafka_id", "broker.id"],
+    "instance-type-tag": ["type", "flavour", "size"],
+    "metrics-window": ["1", "60", "600"],
+    "metrics-delay": ["0", "30", "120"],
+    "dd-event-tags": ["a:b", "a:b,c:d", "team"],
+    "kafka-backend": ["zookeeper", "admin"],
+    "kafka-native-mode": ["true", "false"],
+    "bootstrap-servers": ["a:9092", "a:9092,b:9092", "[::1]:9092"],
+    "kafka-bootstrap-controllers": ["a:9093", "a:9093,b:9093", "[::1]:9093"],
+    "kafka-client-config": ["client.properties", "/etc/client.properties", "x"],
+    "kafka-api-request-timeout": ["1", "30", "60"],
+    "discovery-poll": ["0.1", "0.5", "10", "3600"],
+    "zk-addr": ["a:2181", "a:2181,b:2181", "10.0.0.1:2181"],
+    "zk-prefix": ["/kafka", "a/b", "c"],
+    "zk-config-prefix": ["ours", "/tools/throttle", "x"],
+    "zk-session-timeout": ["1", "2.5", "60"],
+    "policy": ["headroom", "adaptive", "static"],
+    "static-rate": ["0.5", "1", "250"],
+    "interval": ["1", "1.5", "3600"],
+    "min-rate": ["0.5", "1", "250"],
+    "max-rate": ["0.5", "50", "100"],
+    "max-tx-rate": ["0.5", "50", "100"],
+    "max-rx-rate": ["0.5", "50", "100"],
+    "change-threshold": ["0", "2.5", "200"],
+    "failure-threshold": ["0", "2", "100"],
+    "cleanup-after": ["1", "2", "100"],
+    "pause-over-capacity": ["true", "false"],
+    "schedule": ["9:00-17:00=50", "22:00-6:00=95,9:00-17:00=50", "9:00-17:00=50@Europe/Berlin"],
+    "finish-by": ["2030-01-31T06:00:00Z", "2030-01-31T06:00+01:00"],
+    "shadow": ["true", "false"],
+    "cleanup-foreign": ["true", "false"],
+    "skip-auto-delete-throttles": ["true", "false"],
+    "cap-map": ['{"d2":120}', '{"d2":{"tx":1,"rx":2}}', '{"minimum":1}'],
+    "broker-cap-map": ['{"1":120}', '{"1":{"tx":1,"rx":2}}', '{"2":1}'],
+    "capacity-tag": ["cap", "mbps", "x"],
+    "default-capacity": ["120", '{"tx":1,"rx":2}', "0.5"],
+    "api-listen": ["localhost:0", "[::]:80", "0.0.0.0:8080"],
+    "grpc-listen": ["localhost:0", "127.0.0.1:65535", "unix:/tmp/s"],
+    "listen": ["localhost:0", "127.0.0.1:65535", "unix:/tmp/s"],
+    "discovery-addr": ["a:1", "a:1,b:2", "unix:/tmp/s"],
+    "metrics-addr": ["a:1", "a:1,b:2", "unix:/tmp/s"],
+    "planner-addr": ["a:1", "a:1,b:2", "unix:/tmp/s"],
+    "applier-addr": ["a:1", "a:1,b:2", "unix:/tmp/s"],
+    "admin-addr": ["a:1", "a:1,b:2", "unix:/tmp/s"],
+    "decisions": ["/var/lib/decisions", "decisions", "file:///var/lib/decisions"],
+    "decisions-spool": ["/var/lib/spool", "spool"],
+    "decisions-retention": ["0", "1", "365"],
+    "cluster-name": ["kafka", "main-2", "eu.west_1"],
+    "api-tokens-file": ["/run/tokens", "tokens"],
+    "log-format": ["text", "json"],
+    "log-level": ["debug", "warning", "error"],
+}
+"""Option -> accepted texts, each with a different meaning."""
+
+TLS = {"tls-cert": "cert.pem", "tls-key": "key.pem", "tls-ca": "ca.pem", "tls-server-name": "autothrottle"}
+"""The first three options require one another."""
+
+OPEN = ("api-listen", "grpc-listen", "listen")
+
+BAD: Mapping[str, Sequence[str]] = {
+    "api-key": ["a\nb"],
+    "api-key-file": ["/no/such/file"],
+    "datadog-url": ["dd.example", "ftp://x", "https://u:p@x", "https://x?api_key=1", "http://[", "http://x:99999"],
+    "net-tx-query": [" "],
+    "broker-id-tag": ["a b", "a:b"],
+    "metrics-window": ["0", "1.5", "-1", "x", "1" * 5000],
+    "metrics-delay": ["-1", "1.5", "x"],
+    "dd-event-tags": ["a,,b"],
+    "kafka-backend": ["raft", "ADMIN"],
+    "kafka-native-mode": ["yes", "TRUe"],
+    "bootstrap-servers": ["a", "a:9092,", "a:0", "PLAINTEXT://a:9092"],
+    "kafka-bootstrap-controllers": ["a", "9000@a:9093"],
+    "kafka-client-config": ["a\nb"],
+    "kafka-api-request-timeout": ["0", "soon"],
+    "discovery-poll": ["0.09", "3601"],
+    "zk-addr": ["a", "a:2181/kafka", "a:x", "a:65536", ":2181", "a b:1", ","],
+    "zk-prefix": ["a//b", "./a", "a/..", "//", "/zookeeper"],
+    "zk-config-prefix": ["/", "a/../b", "brokers", "config/x"],
+    "zk-session-timeout": ["0.9", "60.1"],
+    "policy": ["Adaptive", "best"],
+    "static-rate": ["0", "-1"],
+    "interval": ["0", "0.99", "30s", "nan", "inf", "1e10", "\uff11\uff10", "1_0"],
+    "min-rate": ["0", "-1", "1e9", "NaN"],
+    "max-rate": ["0", "100.1", "-5"],
+    "max-tx-rate": ["0", "101"],
+    "max-rx-rate": ["0", "90%"],
+    "change-threshold": ["-0.1", ""],
+    "failure-threshold": ["-1", "0.5"],
+    "cleanup-after": ["0", "1.0"],
+    "pause-over-capacity": ["often"],
+    "schedule": ["9-17=50", "9:00-17:00=0", "9:00-17:00=101", "9:00-9:00=50", "9:00-17:00=50,16:59-18:00=40", "@UTC"],
+    "finish-by": ["06:00", "2030-01-31T06:00:00", "2030-02-31T06:00:00Z", "soon"],
+    "shadow": ["dark"],
+    "cleanup-foreign": ["2"],
+    "cap-map": ["{", "[]", "120", '{"d2":0}', '{"d2":"120"}', '{"d2":{"tx":1}}'],
+    "broker-cap-map": ['{"x":1}', '{"-1":1}'],
+    "capacity-tag": ["a:b"],
+    "default-capacity": ["0", "fast", '{"tx":1}'],
+    "api-listen": ["8080", "localhost", "localhost:65536"],
+    "listen": ["unix:"],
+    "planner-addr": ["a:0", "a"],
+    "decisions": ["a\x00b"],
+    "decisions-spool": ["a\x00b"],
+    "decisions-retention": ["-1", "1.5", "100001"],
+    "cluster-name": ["a/b", "-a", "x" * 101],
+    "log-format": ["xml"],
+    "log-level": ["INFO"],
+}
+"""Option -> refused texts."""
+
+
+def variable(name: str) -> str:
+    return "AUTOTHROTTLE_" + name.upper().replace("-", "_")
+
+
+def toml(values: Mapping[str, str]) -> str:
+    return "".join(f"{name} = {json.dumps(text)}\n" for name, text in values.items())
+
+
+def configure(
+    flags: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    file: Mapping[str, str] | None = None,
+    content: str = "",
+) -> Configuration:
+    """Parse options by name, each from the source of its argument."""
+    argv = [f"--{name}={text}" for name, text in (flags or {}).items()]
+    environ = {variable(name): text for name, text in (environment or {}).items()}
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "autothrottle.toml")
+        path.write_text(toml(file or {}) + content, "utf-8")
+        return parse([*argv, "--config", str(path)], environ)
+
+
+def split(chosen: Mapping[str, str], texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Return the texts of the flags, the variables and the file's keys."""
+
+    def part(source: str) -> dict[str, str]:
+        return {name: texts[name] for name, chosen_source in chosen.items() if chosen_source == source}
+
+    return part("flag"), part("variable"), part("key")
+
+
+def problems(*argv: str, **environ: str) -> tuple[str, ...]:
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(argv, environ)
+    return caught.value.problems
+
+
+def test_defaults_match_the_original() -> None:
+    c = parse([], {})
+    assert (c.datadog.api_key, c.datadog.app_key, c.datadog.event_tags) == ("", "", ())
+    assert c.datadog.net_tx_query == "avg:system.net.bytes_sent{service:kafka} by {host}"
+    assert c.datadog.net_rx_query == "avg:system.net.bytes_rcvd{service:kafka} by {host}"
+    assert (c.datadog.broker_id_tag, c.datadog.instance_type_tag) == ("broker_id", "instance-type")
+    assert c.datadog.metrics_window == timedelta(seconds=120)
+    assert (c.kafka.backend, c.kafka.bootstrap_servers) == (KafkaBackend.ZOOKEEPER, ())
+    assert c.kafka.request_timeout == timedelta(seconds=15)
+    assert (c.zookeeper.addresses, c.zookeeper.prefix) == (("localhost:2181",), "")
+    assert (c.zookeeper.config_prefix, c.zookeeper.session_timeout) == ("/autothrottle", timedelta(seconds=6))
+    assert (c.interval, c.addresses.api_listen) == (timedelta(seconds=180), "localhost:8080")
+    assert (c.limits.min_rate, c.limits.max_tx_ratio, c.limits.max_rx_ratio) == (10_000_000, 0.9, 0.9)
+    assert (c.limits.change_threshold, c.limits.failure_threshold, c.limits.keep_throttles) == (0.1, 1, False)
+    assert (c.cleanup_after, c.cleanup_foreign, c.capacities) == (60, False, CapacityLimits())
+    assert (c.version, c.help, c.warnings) == (False, False, ())
+
+
+def test_every_listener_is_loopback_by_default() -> None:
+    addresses = parse([], {}).addresses
+    assert (addresses.grpc_listen, addresses.listen) == ("127.0.0.1:0", "127.0.0.1:0")
+    assert addresses.api_listen == "localhost:8080"
+
+
+def test_the_tables_of_this_module_contain_every_option() -> None:
+    special = {"config", "version", "api-key-file", "app-key-file", *TLS}
+    assert set(GOOD) | special == set(OPTIONS)
+    assert set(BAD) <= set(OPTIONS)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_every_accepted_text_changes_the_configuration(name: str) -> None:
+    seen = [parse([f"--{name}={text}"], {}) for text in GOOD[name]]
+    assert all(one != other for i, one in enumerate(seen) for other in seen[:i])
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> tuple[str, list[str | None]]:
+    """Draw an option and its texts as flag, variable and file key; None: not given there."""
+    name = draw(st.sampled_from(sorted(GOOD)))
+    return name, [draw(st.none() | st.sampled_from(GOOD[name])) for _ in range(3)]
+
+
+@settings(max_examples=examples(100, 400), deadline=None)
+@given(layers())
+def test_precedence_is_flag_environment_file_default(case: tuple[str, list[Any]]) -> None:
+    name, texts = case
+    flag, environment, file = ({} if text is None else {name: text} for text in texts)
+    winner = next((text for text in texts if text is not None), OPTIONS[name].default)
+    assert configure(flag, environment, file) == parse([f"--{name}={winner}"], {})
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_options_from_different_sources_are_independent(data: st.DataObject) -> None:
+    free = sorted(set(GOOD) - {"max-rate", "kafka-native-mode"})
+    chosen = data.draw(st.dictionaries(st.sampled_from(free), st.sampled_from(["flag", "variable", "key"]), min_size=1))
+    texts = {name: data.draw(st.sampled_from(GOOD[name])) for name in chosen}
+    assert configure(*split(chosen, texts)) == configure(texts)
+
+
+@settings(max_examples=examples(100, 200), deadline=None)
+@given(st.data())
+def test_all_problems_are_reported_with_option_source_range_and_fix(data: st.DataObject) -> None:
+    chosen = data.draw(
+        st.dictionaries(st.sampled_from(sorted(BAD)), st.sampled_from(["flag", "variable", "key"]), min_size=1)
+    )
+    # An empty variable counts as not set, so it cannot be a problem.
+    texts = {name: data.draw(st.sampled_from([t for t in BAD[name] if t])) for name in chosen}
+    with pytest.raises(InvalidConfiguration) as caught:
+        configure(*split(chosen, texts))
+    assert len(caught.value.problems) == len(chosen)
+    for name, source in chosen.items():
+        where = {
+            "flag": f"flag --{name}",
+            "variable": f"environment variable {variable(name)}",
+            "key": f"key {name} of ",
+        }[source]
+        (problem,) = [p for p in caught.value.problems if p.startswith((f"{name}:", f"{name} ", f"{name}["))]
+        assert where in problem
+        assert "must be" in problem
+        assert "Fix: " in problem
+        assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in BAD.items() for text in texts])
+def test_a_text_out_of_range_is_refused(name: str, text: str) -> None:
+    (problem,) = problems(f"--{name}={text}")
+    assert problem.startswith(name)
+
+
+def test_decisions_in_an_object_store_need_a_local_spool() -> None:
+    (problem,) = problems("--decisions=s3://bucket/decisions")
+    assert problem.startswith("decisions: 's3://bucket/decisions' (flag --decisions) is an object store")
+    assert "Fix: --decisions-spool=" in problem
+    there = parse(["--decisions=s3://bucket/decisions", "--decisions-spool=/var/lib/spool"], {}).decisions
+    assert (there.uri, there.spool) == ("s3://bucket/decisions", "/var/lib/spool")
+
+
+def test_tls_needs_certificate_key_and_authorities() -> None:
+    assert configure(TLS).security.tls == TlsFiles(*TLS.values())
+    assert parse([], {}).security.tls is None
+    (problem,) = problems("--tls-cert=cert.pem", "--tls-ca=ca.pem")
+    assert problem.startswith("tls-cert and tls-ca without tls-key; TLS is mutual and needs all three. Fix: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [
+        ({"listen": "unix:/run/s", "grpc-listen": "[::1]:8090", "api-listen": "localhost:80"}, []),
+        ({"listen": "0.0.0.0:4001", "grpc-listen": "[::]:8090", "api-listen": "host.example:80"}, [*OPEN]),
+        ({"listen": "0.0.0.0:4001", "grpc-listen": "[::]:8090", **TLS}, []),
+        ({"api-listen": "0.0.0.0:80", **TLS}, ["api-listen"]),
+        ({"api-listen": "0.0.0.0:80", "api-tokens-file": "tokens"}, ["api-listen", "api-tokens-file"]),
+        ({"api-listen": "0.0.0.0:80", "api-tokens-file": "tokens", **TLS}, []),
+    ],
+)
+def test_an_unprotected_port_open_to_other_hosts_causes_a_warning(given: Mapping[str, str], warned: list[str]) -> None:
+    assert [warning.partition(" ")[0] for warning in configure(given).warnings] == warned
+
+
+def test_an_invalid_configuration_is_an_invalid_error_of_core() -> None:
+    assert issubclass(InvalidConfiguration, Invalid)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["-interval", "30"], ["--interval", "30"], ["-interval=30"], ["--interval=30"]],
+)
+def test_a_flag_has_one_or_two_dashes_and_a_blank_or_an_equals_sign(argv: list[str]) -> None:
+    assert parse(argv, {}).interval == timedelta(seconds=30)
+
+
+@pytest.mark.parametrize(
+    ("flag", "wanted"),
+    [("-cleanup-foreign", True), ("--cleanup-foreign=false", False), ("--cleanup-foreign=T", True)],
+)
+def test_a_boolean_flag_needs_no_value(flag: str, wanted: bool) -> None:
+    c = parse([flag, "--interval", "30"], {})
+    assert (c.cleanup_foreign, c.interval) == (wanted, timedelta(seconds=30))
+
+
+def test_the_word_after_a_flag_is_its_value_even_with_a_leading_dash() -> None:
+    (problem,) = problems("--min-rate", "-5")
+    assert "'-5' (flag --min-rate) is out of range" in problem
+
+
+def test_an_unknown_flag_is_refused_with_the_nearest_name() -> None:
+    (problem,) = problems("--intervall", "30")
+    assert problem == "flag --intervall is unknown. Fix: did you mean --interval?"
+
+
+@pytest.mark.parametrize("words", [["--interval=5", "-interval", "6"], ["--cleanup-foreign", "--cleanup-foreign=true"]])
+def test_a_repeated_flag_is_refused(words: list[str]) -> None:
+    """Otherwise the last one would win silently."""
+    name = words[0].strip("-").partition("=")[0]
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(words, {})
+    assert caught.value.problems == (f"{name}: flag --{name} is given twice. Fix: give it once",)
+
+
+def test_an_unknown_file_key_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(InvalidConfiguration, match=r"key zk_addr of .* is unknown. Fix: did you mean zk-addr\?"):
+        configure(content='zk_addr = "a:1"')
+
+
+def test_an_unknown_variable_causes_a_warning_without_its_value() -> None:
+    c = parse([], {"AUTOTHROTTLE_APIKEY": "s3cret", "AUTOTHROTTLE_PORT": "tcp://10.0.0.1:80", "OTHER": "x"})
+    assert c.warnings == (
+        "environment variable AUTOTHROTTLE_APIKEY is unknown and ignored; did you mean AUTOTHROTTLE_API_KEY?",
+        "environment variable AUTOTHROTTLE_PORT is unknown and ignored",
+    )
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert configure(environment={"interval": ""}, file={"interval": "30"}).interval == timedelta(seconds=30)
+
+
+def test_a_flag_without_a_value_is_refused() -> None:
+    assert problems("--interval") == ("interval: flag --interval has no value. Fix: --interval=180",)
+
+
+@pytest.mark.parametrize("word", ["stray", "--", "-", "---interval", "--=5"])
+def test_a_word_that_does_not_belong_to_a_flag_is_refused(word: str) -> None:
+    (problem,) = problems(word)
+    assert problem.startswith(f"the word '{word}' does not belong to a flag")
+
+
+def test_the_file_may_use_toml_types() -> None:
+    c = configure(
+        content="""
+        interval = 30
+        min-rate = 2.5
+        cleanup-foreign = true
+        zk-addr = ["a:1", "b:2"]
+        cap-map = { d2 = 120, d3 = { tx = 1, rx = 2.5 } }
+        [broker-cap-map]
+        1001 = 7
+        """
+    )
+    assert (c.interval, c.limits.min_rate, c.cleanup_foreign) == (timedelta(seconds=30), 2_500_000, True)
+    assert c.zookeeper.connect_string == "a:1,b:2"
+    assert c.capacities == CapacityLimits(
+        by_broker={1001: Capacity(7_000_000, 7_000_000)},
+        by_instance_type={"d2": Capacity(120_000_000, 120_000_000), "d3": Capacity(1_000_000, 2_500_000)},
+    )
+
+
+@pytest.mark.parametrize("time", ["2030-01-31T06:00:00Z", "2030-01-31T07:00:00+01:00", "2030-01-31 06:00:00Z"])
+def test_a_time_in_the_file_may_be_unquoted(time: str) -> None:
+    """The parser refused TOML's own time type as a time without a time zone. Python prints that type without a T."""
+    assert configure(content=f"finish-by = {time}").finish_by == datetime(2030, 1, 31, 6, tzinfo=UTC)
+
+
+def test_a_value_of_the_wrong_toml_type_is_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match=r"interval: 'true' \(key interval of .*\) is not a number"):
+        configure(content="interval = true")
+
+
+def test_an_unreadable_file_is_reported_beside_other_problems(tmp_path: Path) -> None:
+    first, second = problems("--interval=0", AUTOTHROTTLE_CONFIG=str(tmp_path / "none.toml"))
+    assert "none.toml' (environment variable AUTOTHROTTLE_CONFIG) cannot be read: No such file" in first
+    assert second.startswith("interval: '0'")
+
+
+@pytest.mark.parametrize("content", [b"interval = ", b"\xff", b"a = 1\na = 2", b"a = " + b"[" * 5_000])
+def test_a_malformed_toml_file_is_a_problem(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad.toml").write_bytes(content)
+    (problem,) = problems("--config", str(tmp_path / "bad.toml"))
+    assert "cannot be read" in problem
+
+
+def test_a_file_cannot_name_another_file() -> None:
+    with pytest.raises(InvalidConfiguration, match="a file cannot name another file"):
+        configure(content='config = "x.toml"')
+
+
+def test_max_rate_sets_both_directions_unless_a_specific_option_is_given() -> None:
+    limits = configure({"max-rate": "50", "max-tx-rate": "70"}).limits
+    assert (limits.max_tx_ratio, limits.max_rx_ratio) == (0.7, 0.5)
+
+
+def test_max_rate_beats_a_specific_option_only_from_a_lower_source() -> None:
+    limits = configure({"max-tx-rate": "70"}, {"max-rate": "50"}, {"max-rx-rate": "30"}).limits
+    assert (limits.max_tx_ratio, limits.max_rx_ratio) == (0.7, 0.5)
+
+
+def test_native_mode_means_the_admin_backend() -> None:
+    assert parse(["-kafka-native-mode"], {}).kafka.backend is KafkaBackend.ADMIN
+
+
+@pytest.mark.parametrize(("native", "backend"), [("true", "zookeeper"), ("false", "admin")])
+def test_native_mode_that_contradicts_the_backend_is_refused_with_both_sources(native: str, backend: str) -> None:
+    (problem,) = problems(f"--kafka-backend={backend}", AUTOTHROTTLE_KAFKA_NATIVE_MODE=native)
+    assert "AUTOTHROTTLE_KAFKA_NATIVE_MODE" in problem
+    assert "flag --kafka-backend" in problem
+
+
+def test_the_admin_backend_defaults_to_a_local_broker() -> None:
+    assert parse(["--kafka-backend=admin"], {}).kafka.bootstrap_servers == ("localhost:9092",)
+    assert parse(["--kafka-backend=admin", "--bootstrap-servers=a:1"], {}).kafka.bootstrap_servers == ("a:1",)
+
+
+def test_the_zookeeper_backend_uses_the_admin_api_only_with_given_brokers() -> None:
+    assert parse([], {}).kafka.bootstrap_servers == ()
+    assert parse(["--bootstrap-servers=a:1,b:2"], {}).kafka.bootstrap_servers == ("a:1", "b:2")
+
+
+@pytest.mark.parametrize(
+    ("argv", "warning"),
+    [
+        (["--kafka-bootstrap-controllers=a:1"], "kafka-bootstrap-controllers is given, but only the admin backend"),
+        (["--kafka-client-config=f"], "kafka-client-config is given, but without bootstrap-servers"),
+    ],
+)
+def test_an_unused_option_of_the_admin_api_causes_a_warning(argv: list[str], warning: str) -> None:
+    (found,) = parse(argv, {}).warnings
+    assert found.startswith(warning)
+    assert parse([*argv, "--kafka-native-mode"], {}).warnings == ()
+
+
+def test_a_refused_backend_is_one_problem_without_a_contradiction() -> None:
+    (problem,) = problems("--kafka-backend=raft", "--kafka-native-mode")
+    assert problem.startswith("kafka-backend: 'raft'")
+
+
+def test_keys_are_never_printed() -> None:
+    c = parse(["--api-key=s3cret-a", "--app-key=s3cret-b"], {})
+    assert (c.datadog.api_key, c.datadog.app_key) == ("s3cret-a", "s3cret-b")
+    assert "s3cret" not in repr(c)
+    assert "s3cret" not in str(problems("--api-key=s3cret\n", "--datadog-url=https://u:s3cret@h?key=s3cret"))
+
+
+def test_a_key_is_read_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("k1\n")
+    assert parse(["--api-key-file", str(tmp_path / "key"), "--app-key=k2"], {}).datadog.api_key == "k1"
+
+
+def test_a_key_or_its_file_wins_by_the_precedence_of_its_source(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("from-file")
+    path = str(tmp_path / "key")
+    assert configure({"api-key-file": path}, {"api-key": "k"}).datadog.api_key == "from-file"
+    assert configure({"api-key": "k"}, {"api-key-file": path}).datadog.api_key == "k"
+    with pytest.raises(InvalidConfiguration, match="are both given"):
+        configure({"api-key": "k", "api-key-file": path})
+
+
+@pytest.mark.parametrize(("content", "reason"), [(b" \n", "is empty"), (b"a\nb", "more than"), (b"\xff", "not a text")])
+def test_a_key_file_without_a_key_is_a_problem(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "key").write_bytes(content)
+    (problem,) = problems(f"--api-key-file={tmp_path}/key")
+    assert reason in problem
+
+
+def test_a_missing_second_key_causes_a_warning() -> None:
+    assert "app-key is not given" in parse(["--api-key=k"], {}).warnings[0]
+
+
+@pytest.mark.parametrize(("url", "warned"), [("http://dd.example", True), ("http://127.0.0.1:1", False), (URL, False)])
+def test_keys_over_plain_http_to_another_host_cause_a_warning(url: str, warned: bool) -> None:
+    assert bool(parse([f"--datadog-url={url}"], {}).warnings) == warned
+
+
+@pytest.mark.parametrize("text", ["kafka/prod", "/kafka/prod", "kafka/prod/", "/kafka/prod/"])
+def test_a_znode_may_have_leading_and_trailing_slashes(text: str) -> None:
+    c = parse([f"--zk-prefix={text}", f"--zk-config-prefix=x/{text.strip('/')}"], {})
+    assert (c.zookeeper.prefix, c.zookeeper.config_prefix) == ("/kafka/prod", "/x/kafka/prod")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "ours", "refused"),
+    [
+        ("", "brokers", True),
+        ("/kafka", "/kafka/config/x", True),
+        ("/kafka", "/kafka", True),
+        ("/a/kafka", "/a", True),
+        ("/kafka", "/brokers", False),
+        ("/kafka", "/kafka/autothrottle", False),
+        ("/autothrottle2", "/autothrottle", False),
+    ],
+)
+def test_our_state_never_overlaps_kafkas_tree(prefix: str, ours: str, refused: bool) -> None:
+    argv = [f"--zk-prefix={prefix}", f"--zk-config-prefix={ours}"]
+    if refused:
+        assert len(problems(*argv)) == 1
+    else:
+        assert parse(argv, {}).zookeeper.config_prefix == ours
+
+
+def test_a_chroot_in_zk_addr_is_refused_with_a_hint_to_zk_prefix() -> None:
+    (problem,) = problems("--zk-addr=a:2181,b:2181/kafka")
+    assert "belongs in zk-prefix" in problem
+
+
+def test_a_listener_without_a_host_uses_every_interface_as_in_go() -> None:
+    assert parse(["--api-listen=:8080"], {}).addresses.api_listen == "[::]:8080"
+
+
+def test_a_tiny_share_of_the_headroom_stays_above_zero() -> None:
+    assert parse(["--max-rate=1e-99"], {}).limits.max_tx_ratio > 0
+
+
+def test_rates_are_exact_bytes_per_second() -> None:
+    assert parse(["--min-rate=0.000007"], {}).limits.min_rate == 7
+    assert parse(["--min-rate=1.1"], {}).limits.min_rate == 1_100_000
+
+
+def test_required_options_of_a_service_must_be_given() -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(["--interval=0"], {"AUTOTHROTTLE_METRICS_ADDR": "a:1"}, required=("discovery-addr", "metrics-addr"))
+    assert [p.split()[0] for p in caught.value.problems] == ["interval:", "discovery-addr"]
+
+
+@pytest.mark.parametrize("flag", ["-version", "--version", "--version=true"])
+def test_version_is_printed_despite_other_problems(flag: str) -> None:
+    c = parse(["--interval=0", "--nonsense", flag], {"AUTOTHROTTLE_MIN_RATE": "x"})
+    assert (c.version, c.help) == (True, False)
+
+
+@pytest.mark.parametrize("flag", ["-h", "-help", "--help"])
+def test_help_is_printed_despite_other_problems(flag: str) -> None:
+    assert parse(["--nonsense", flag], {}).help
+
+
+def test_the_help_text_contains_every_option_with_range_default_and_variable() -> None:
+    text = " ".join(help_text("planner").split())
+    assert text.startswith("Usage: autothrottle planner [options]")
+    for option in OPTIONS.values():
+        assert f" --{option.name} {option.meaning.split()[0]}" in text
+        assert f"[{option.variable}]" in text
+        assert f"Value: {option.range}." in text
+        assert not option.default or f"Default: {option.default}." in text
+
+
+def test_a_required_key_may_be_given_as_its_file(tmp_path: Path) -> None:
+    # `run --api-key-file F --app-key-file F` failed with "api-key is not given".
+    (tmp_path / "api").write_text("secret-api\n")
+    (tmp_path / "app").write_text("secret-app\n")
+    flags = [f"--api-key-file={tmp_path / 'api'}", f"--app-key-file={tmp_path / 'app'}"]
+    assert parse(flags, {}, required=("api-key", "app-key")).datadog.api_key == "secret-api"

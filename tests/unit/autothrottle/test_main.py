@@ -1,0 +1,249 @@
+"""The command line: exit statuses, usage errors with their fix, and signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from autothrottle import __version__
+from autothrottle.__main__ import main
+from tests.paths import ROOT
+
+COMMANDS = ("run", "discovery", "metrics", "planner", "applier", "admin", "gateway", "uninstall")
+SECONDS = 60
+KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
+SCENARIO = ROOT / "deploy" / "scenario.toml"
+
+
+pytestmark = pytest.mark.usefixtures("no_autothrottle_variables")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command that must fail with status 2; return its standard error."""
+    assert main(arguments) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    return output.err
+
+
+def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the program in its own process, since it configures logging."""
+    command: Sequence[str] = [sys.executable, "-m", "autothrottle", *arguments]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+
+
+@pytest.mark.parametrize("arguments", [("runn",), (), ("--interval", "5"), ("DISCOVERY",)])
+def test_an_unknown_command_is_named_and_all_commands_are_listed(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    output = refused(capsys, *arguments)
+    assert output.startswith(f"unknown command {arguments[0]!r}\n" if arguments else "missing command\n")
+    for command in COMMANDS:
+        assert f"\n  {command} " in output
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--version",), ("-version",), ("version",), *((c, "--version") for c in COMMANDS)]
+)
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    assert main(arguments) == 0
+    assert capsys.readouterr() == (f"{__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("help",)])
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    assert main(arguments) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert all(f"\n  {command} " in output.out for command in (*COMMANDS, "demo"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_lists_all_options(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert main((command, "--help")) == 0
+    output = capsys.readouterr().out
+    assert output.startswith(f"Usage: autothrottle {command} [options]")
+    assert "AUTOTHROTTLE_MIN_RATE" in output and "AUTOTHROTTLE_ZK_ADDR" in output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_all_invalid_options_are_reported_at_once_with_their_values_and_the_fix(
+    capsys: pytest.CaptureFixture[str], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTHROTTLE_CLEANUP_AFTER", "0")
+    output = refused(capsys, command, "--interval", "0", "-min-rate=-1", "--intervall=5", "--cap-map", "{x", "stray")
+    for name, value in (("interval", "0"), ("min-rate", "-1"), ("cap-map", "{x"), ("cleanup-after", "0")):
+        (line,) = [line for line in output.splitlines() if line.strip(" -").startswith(name)]
+        assert value in line, line
+    assert "AUTOTHROTTLE_CLEANUP_AFTER" in output
+    assert "did you mean --interval?" in output
+    assert "'stray' does not belong to a flag" in output
+
+
+@pytest.mark.parametrize("command", ["run", "metrics"])
+def test_commands_that_use_datadog_need_both_keys(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    output = refused(capsys, command)
+    assert "api-key" in output and "app-key" in output and "AUTOTHROTTLE_API_KEY" in output
+    output = refused(capsys, command, "--api-key", "secret-1")
+    assert "app-key" in output and "secret-1" not in output
+
+
+@pytest.mark.parametrize("command", ["discovery", "applier", "run", "uninstall"])
+def test_invalid_client_properties_are_refused_without_showing_a_secret(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config=hush\n")
+    flags = ["--kafka-native-mode", f"--kafka-client-config={file}"]
+    ended = process(command, *flags, AUTOTHROTTLE_API_KEY="k1", AUTOTHROTTLE_APP_KEY="k2")
+    assert ended.returncode == 2
+    assert "ERROR sasl.jaas.config is not" in ended.stderr and "Fix: give org.apache.kafka" in ended.stderr
+    assert "hush" not in ended.stderr + ended.stdout
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "absent", "extra"),
+    [("score", "pyspark", "score"), ("demo", "rich", "lab")],
+)
+def test_a_command_without_its_extra_names_the_extra(command: str, absent: str, extra: str) -> None:
+    """The README installs the services without Spark. `score` then ended with a traceback."""
+    program = (
+        f"import sys; sys.modules[{absent!r}] = None; "
+        f"from autothrottle.__main__ import main; sys.exit(main([{command!r}, '--help']))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert ended.returncode == 1
+    expected = (
+        f"autothrottle {command}: {absent} is not installed. Fix: install autothrottle with the extra `{extra}`\n"
+    )
+    assert (ended.stdout, ended.stderr) == ("", expected)
+
+
+def test_without_java_the_scorer_reports_the_missing_java(tmp_path: Path) -> None:
+    ended = process("score", "--decisions", str(tmp_path), "--out", str(tmp_path / "out"), JAVA_HOME="/nowhere")
+    assert ended.returncode == 1
+    assert "Spark cannot start: " in ended.stderr and "Fix: it needs Java >= 17" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_interrupted_command_ends_with_status_130_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """Commands that are not services, such as `simulate`, ended with the traceback of a KeyboardInterrupt."""
+    interrupt = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    try:
+        assert main(["simulate", str(SCENARIO)]) == 130
+    finally:
+        interrupt.cancel()
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("--version",)])
+def test_a_closed_pipe_ends_with_status_141_and_no_traceback(arguments: tuple[str, ...]) -> None:
+    """`autothrottle run --help | true` printed an ignored exception and ended with status 120."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "autothrottle", *arguments]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("program", ["autothrottle --version", "autothrottle_client.throttlectl completion bash"])
+def test_a_closed_standard_output_gives_no_traceback(program: str) -> None:
+    command = f'exec "$0" -m {program} >&-'
+    ended = subprocess.run(
+        ["sh", "-c", command, sys.executable], stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_an_address_in_use_fails_and_names_the_fix() -> None:
+    """The metrics service opens no other connection, so this test needs no ZooKeeper."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = process("metrics", f"--listen={address}", **KEYS)
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
+    assert f"ERROR metrics cannot listen on {address}" in last and "Fix: stop the program that holds it" in last
+    assert "Traceback" not in ended.stderr
+
+
+def test_sigterm_ends_a_service_with_status_0() -> None:
+    command = [sys.executable, "-m", "autothrottle", "metrics", "--listen=127.0.0.1:0"]
+    with subprocess.Popen(command, env={**os.environ, **KEYS}, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        try:
+            assert "Metrics listens on 127.0.0.1:" in running.stderr.readline()
+            running.terminate()
+            assert running.wait(SECONDS) == 0
+            assert "Stopping" in running.stderr.read()
+        finally:
+            running.kill()
+
+
+def test_a_service_without_zookeeper_logs_one_warning_and_works() -> None:
+    """Metrics and gateway use ZooKeeper only for the list of members."""
+    flags = ["--listen=127.0.0.1:0", "--zk-addr=127.0.0.1:1", "--zk-session-timeout=1"]
+    command = [sys.executable, "-m", "autothrottle", "metrics", *flags]
+    with subprocess.Popen(command, env={**os.environ, **KEYS}, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        try:
+            assert "Metrics listens on 127.0.0.1:" in running.stderr.readline()
+            warning = running.stderr.readline().strip()
+            assert warning.endswith(
+                "WARNING ZooKeeper (127.0.0.1:1) does not answer: this process is not registered as a member"
+            )
+            running.terminate()
+            assert running.wait(SECONDS) == 0
+            (last,) = running.stderr.read().splitlines()
+            assert last.endswith("Stopping")
+        finally:
+            running.kill()
+
+
+def test_the_gateway_logs_its_address_and_sigterm_ends_it_with_status_0() -> None:
+    command = [sys.executable, "-m", "autothrottle", "gateway", "--admin-addr=127.0.0.1:1", "--api-listen=localhost:0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        try:
+            _, _, address = running.stderr.readline().strip().partition("Admin API: ")
+            with urllib.request.urlopen(f"http://{address}/", timeout=SECONDS) as page:
+                assert b"/v1/overrides" in page.read()
+            running.terminate()
+            assert running.wait(SECONDS) == 0
+            output = running.stderr.read()
+            assert "Stopping" in output and "Traceback" not in output
+        finally:
+            running.kill()
+
+
+def test_an_http_address_in_use_fails_and_names_the_fix() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = process("gateway", "--admin-addr=127.0.0.1:1", f"--api-listen={address}")
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
+    assert f"ERROR gateway cannot listen on {address}" in last and "--api-listen" in last
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_unknown_environment_variable_gives_a_warning_without_its_value() -> None:
+    ended = process("discovery", "--kafka-client-config=/no/such/file", AUTOTHROTTLE_INTERVALL="hush")
+    assert ended.returncode == 2
+    assert "ERROR kafka-client-config '/no/such/file' cannot be read: No such file or directory" in ended.stderr
+    assert "WARNING environment variable AUTOTHROTTLE_INTERVALL is unknown and ignored" in ended.stderr
+    assert "did you mean AUTOTHROTTLE_INTERVAL?" in ended.stderr and "hush" not in ended.stderr

@@ -1,0 +1,124 @@
+"""Overrides, audit records and members survive the wire; malformed overrides are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.overrides import MAX_RATE, Override, Overrides
+from autothrottle.core.errors import Invalid
+from autothrottle.core.members import Member
+from autothrottle.v1 import admin_pb2
+from autothrottle.v1.admin_pb2 import Override as Message
+from autothrottle.wire.admin import (
+    audit_to_list,
+    member_to_message,
+    override_from_message,
+    override_to_message,
+    overrides_from_messages,
+    overrides_to_list,
+    overrides_to_messages,
+)
+from autothrottle.wire.common import pause_from_message
+from autothrottle_client.model import cluster_state_from_message
+from tests.builders import NOON
+from tests.unit.autothrottle.wire.strategies import broker_ids, int64, pauses, text, times
+
+overrides = st.builds(Override, st.integers(1, MAX_RATE), st.booleans(), st.integers(0, 2**63 - 1), st.none() | times)
+
+
+@given(st.none() | broker_ids, overrides)
+def test_override_round_trips(broker_id: int | None, override: Override) -> None:
+    raw = override_to_message(broker_id, override).SerializeToString()
+    assert override_from_message(Message.FromString(raw)) == (broker_id, override)
+
+
+@given(st.none() | overrides, st.dictionaries(broker_ids, overrides, max_size=4))
+def test_all_overrides_round_trip(cluster: Override | None, brokers: dict[int, Override]) -> None:
+    sent = Overrides(cluster, brokers)
+    assert overrides_from_messages(overrides_to_messages(sent)) == sent
+
+
+def test_cluster_override_comes_first_then_brokers_by_id() -> None:
+    listed = overrides_to_messages(Overrides(Override(1), {1002: Override(2), 1001: Override(3)}))
+    assert [m.rate_bytes_per_second for m in listed] == [1, 3, 2]
+
+
+def test_override_marked_for_removal_is_not_listed() -> None:
+    assert overrides_to_messages(Overrides(Override(0), {1001: Override(0)})) == []
+
+
+def test_unreadable_overrides_become_warnings() -> None:
+    unreadable = {None: "not JSON", 1001: "no rate"}
+    listed = overrides_to_list(Overrides(unreadable=unreadable, warnings=("`x` is not a broker id",)))
+    assert list(listed.warnings) == [
+        "the override of the cluster cannot be read: not JSON",
+        "the override of broker 1001 cannot be read: no rate",
+        "`x` is not a broker id",
+    ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(rate_bytes_per_second=0),
+        Message(rate_bytes_per_second=-1),
+        Message(broker_id=0, rate_bytes_per_second=1),
+        Message(broker_id=-1, rate_bytes_per_second=1),
+    ],
+)
+def test_override_out_of_range_is_refused(message: Message) -> None:
+    with pytest.raises(Invalid, match="outside of"):
+        override_from_message(message)
+
+
+@pytest.mark.parametrize("seconds", [-(2**62), 2**62, 253_402_300_800])
+def test_invalid_expire_time_is_refused(seconds: int) -> None:
+    with pytest.raises(Invalid, match=r"expire_time is not a valid time: .*; give one in UTC"):
+        override_from_message(Message(rate_bytes_per_second=1, expire_time=Timestamp(seconds=seconds)))
+
+
+def test_foreign_etag_is_refused() -> None:
+    with pytest.raises(Invalid, match="give the etag of a response"):
+        override_from_message(Message(rate_bytes_per_second=1, etag="W/5"))
+
+
+@given(
+    st.builds(
+        AuditRecord,
+        int64,
+        times,
+        text,
+        st.sampled_from(AuditAction),
+        st.none() | broker_ids,
+        st.none() | overrides,
+        st.none() | overrides,
+        text,
+        st.none() | pauses,
+    )
+)
+def test_audit_record_round_trips(record: AuditRecord) -> None:
+    raw = audit_to_list([record]).SerializeToString()
+    (sent,) = admin_pb2.ListAuditRecordsResponse.FromString(raw).records
+    name = admin_pb2.AuditRecord.Action.Name(sent.action)
+    received = (sent.number, sent.time.ToDatetime(tzinfo=UTC), sent.who, name, sent.reason)
+    assert received == (record.number, record.time, record.who, f"ACTION_{record.action.name}", record.reason)
+    assert (sent.broker_id if sent.HasField("broker_id") else None) == record.broker_id
+    before = override_from_message(sent.before) if sent.HasField("before") else None
+    after = override_from_message(sent.after) if sent.HasField("after") else None
+    assert before == (None if record.before is None else (record.broker_id, record.before))
+    assert after == (None if record.after is None else (record.broker_id, record.after))
+    assert (pause_from_message(sent.pause) if sent.HasField("pause") else None) == record.pause
+
+
+def test_client_reads_a_member_as_it_was_sent() -> None:
+    sent = Member("run", ("discovery", "planner"), "1.2.3", "unix:/run/a.sock", "host1", 2**22, NOON)
+    response = admin_pb2.GetClusterStateResponse(members=[member_to_message(sent)])
+    (read,) = cluster_state_from_message(response).members
+    assert dataclasses.astuple(read) == dataclasses.astuple(sent)

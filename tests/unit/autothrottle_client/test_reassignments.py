@@ -1,0 +1,423 @@
+"""Reassignments in the client and on the command line: files, submission, progress, cancellation."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle_client import (
+    AdminClient,
+    Conflict,
+    Invalid,
+    Missing,
+    ReassigningTopic,
+    Reassignments,
+    Submission,
+    parse_reassignment,
+)
+from autothrottle_client.progress import Progress, ProgressTracker, duration, progress_line
+from autothrottle_client.throttlectl import main
+from tests import builders
+from tests.builders import NOON, eventually, mb
+from tests.in_process_services import BROKERS, InProcessServices
+
+PATIENT = timedelta(seconds=30)
+SECONDS = 60.0
+AT_ONCE = 10.0
+"""Seconds, on a busy machine."""
+
+
+@pytest.fixture
+def services(no_autothrottle_variables: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcessServices]:
+    """One leading planner; the environment names the admin service. Topic t1 is on 1001 and 1002."""
+    metrics = MemoryMetrics(*(builders.load(b, outbound=mb(20), inbound=mb(10)) for b in BROKERS))
+    with InProcessServices(metrics, metrics) as built:
+        built.cluster.add_topic("t1", {0: (1001, 1002), 1: (1002, 1001)})
+        built.start_planners()
+        eventually(lambda: built.planners[0].state().last_cycle)
+        monkeypatch.setenv("AUTOTHROTTLE_ADMIN_ADDR", built.address("admin"))
+        yield built
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    """Both partitions move from 1002 to 1003."""
+    return written(tmp_path, [row(0, 1001, 1003), row(1, 1003, 1001)])
+
+
+def row(partition: Any, *replicas: Any, **more: Any) -> dict[str, Any]:
+    return {"topic": "t1", "partition": partition, "replicas": list(replicas), **more}
+
+
+def written(directory: Path, rows: list[dict[str, Any]]) -> Path:
+    path = directory / "plan.json"
+    path.write_text(json.dumps({"version": 1, "partitions": rows}))
+    return path
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> tuple[str, str]:
+    """Run a command and return (standard output, standard error)."""
+    ended = main([*arguments, "--timeout", "30"])
+    printed = capsys.readouterr()
+    assert ended == status, printed
+    return printed.out, printed.err
+
+
+# Files.
+
+
+def test_a_file_of_kafkas_tool_is_parsed() -> None:
+    rows = [row(0, 1001, 1003, log_dirs=["any", "any"]), row(1, 0), {**row(0, 7), "topic": "t2", "comment": "x"}]
+    text = json.dumps({"version": 1, "partitions": rows, "who": "operator"})
+    assert parse_reassignment(text) == {("t1", 0): (1001, 1003), ("t1", 1): (0,), ("t2", 0): (7,)}
+
+
+def test_a_file_without_a_version_counts_as_version_1() -> None:
+    """The parser refused such files. Kafka's tool accepts them, and the README promises the same."""
+    assert parse_reassignment(json.dumps({"partitions": [row(0, 1001)]})) == {("t1", 0): (1001,)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the file is not JSON: Expecting value at line 1, column 1; give"),
+        ("{\n  'version': 1}", "double quotes at line 2, column 3; give"),
+        ('{"version":1,"partitions":[]}\nProposed', "the file is not JSON: Extra data at line 2, column 1; give"),
+        ('{"version":NaN}', "the file contains NaN, which is not JSON; give"),
+        ("[" * 200_000, "the file is nested too deeply; give"),
+        ('{"version":' + "1" * 5_000, "the file contains a number with thousands of digits; give"),
+        ("[1]", "the file contains a list instead of an object; give"),
+        ("null", "the file contains null instead of an object; give"),
+        ('{"version":"1"}', 'version is "1"; it must be 1'),
+        ('{"version":2,"partitions":[]}', "version is 2; it must be 1"),
+        ('{"version":true,"partitions":[]}', "version is true; it must be 1"),
+        ('{"version":1}', "partitions is missing; it must be a list of at least one"),
+        ('{"version":1,"partitions":[]}', "partitions is []; it must be a list of at least one"),
+        ('{"version":1,"version":1}', 'an object of the file has the key "version" twice; name it once'),
+        ('{"version":1,"partitions":[7]}', "partitions[0] is 7 instead of an object; give"),
+    ],
+)
+def test_a_malformed_file_is_refused_with_position_and_example(text: str, message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_reassignment(text)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_duplicate_among_many_entries_is_found_fast() -> None:
+    """The parser compared each name and broker with all others. It took hours to refuse a file of some MB."""
+    names, brokers = [f'"n{number}":0' for number in range(30_000)], list(range(100_000))
+    begun = time.monotonic()
+    with pytest.raises(Invalid, match='has the key "n29999" twice'):
+        parse_reassignment("{" + ",".join([*names, names[-1]]) + "}")
+    with pytest.raises(Invalid, match="names broker 99999 twice"):
+        parse_reassignment(json.dumps({"version": 1, "partitions": [row(0, *brokers, brokers[-1])]}))
+    assert time.monotonic() - begun < AT_ONCE
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"topic": ""}, 'partitions[1].topic is ""; it must be the name of a topic'),
+        ({"topic": None}, "partitions[1].topic is missing; it must be the name of a topic"),
+        ({"partition": -1}, "partitions[1].partition is -1; it must be an integer, 0 to 2147483647"),
+        ({"partition": 1.0}, "partitions[1].partition is 1.0; it must be an integer"),
+        ({"partition": True}, "partitions[1].partition is true; it must be an integer"),
+        ({"partition": 0}, "partitions[1] repeats t1-0; name each partition once"),
+        ({"replicas": []}, "partitions[1].replicas is []; it must be a list of at least one broker id"),
+        ({"replicas": "1,2"}, 'partitions[1].replicas is "1,2"; it must be a list'),
+        ({"replicas": [1, "2"]}, 'partitions[1].replicas[1] is "2"; it must be an integer, 0 to 2147483647'),
+        ({"replicas": [2**31]}, "partitions[1].replicas[0] is 2147483648; it must be an integer, 0 to"),
+        ({"replicas": [7, 8, 7]}, "partitions[1].replicas names broker 7 twice: [7, 8, 7]; name every broker once"),
+        ({"log_dirs": ["any"]}, "partitions[1].log_dirs is [\"any\"]; leave it out, or give 'any' for each replica"),
+        ({"log_dirs": ["any", "/d1"]}, 'partitions[1].log_dirs[1] is "/d1": autothrottle cannot throttle a move to'),
+    ],
+)
+def test_an_invalid_entry_is_refused_with_its_index(wrong: dict[str, Any], message: str) -> None:
+    rows = [row(0, 1001, 1003), {**row(1, 1001, 1003), **wrong}]
+    with pytest.raises(Invalid) as caught:
+        parse_reassignment(json.dumps({"version": 1, "partitions": rows}))
+    assert message in str(caught.value)
+
+
+def test_a_file_with_too_many_partitions_is_refused() -> None:
+    rows = [row(number, 1) for number in range(100_001)]
+    with pytest.raises(Invalid, match="partitions has 100001 entries; the limit is 100000: divide the file"):
+        parse_reassignment(json.dumps({"version": 1, "partitions": rows}))
+
+
+@given(st.text(max_size=40) | st.from_regex(r'\{"version":1,"partitions":.*', fullmatch=True))
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    try:
+        assert parse_reassignment(text)
+    except Invalid as error:
+        assert len(str(error)) < 400
+
+
+# Progress.
+
+WANTED = {("t1", 0): (1001,), ("t1", 1): (1001,), ("t2", 0): (1001,), ("t2", 1): (1001,)}
+
+
+def moving(t1: tuple[int, ...] = (), t2: tuple[int, ...] = (), **known: Any) -> Reassignments:
+    numbers = {"other": (5,), "t1": t1, "t2": t2}
+    topics = [ReassigningTopic(name, n, (1001,), (1002,), len(n), **known) for name, n in numbers.items() if n]
+    return Reassignments(tuple(topics))
+
+
+def test_progress_counts_requested_partitions_and_estimates_the_end_from_their_rate() -> None:
+    tracker = ProgressTracker(WANTED)
+    assert tracker.progress(NOON, moving((0, 1), (0, 1))) == Progress(4, 0)
+    later = NOON + timedelta(seconds=60)
+    assert tracker.progress(later, moving((1,), (0, 1))) == Progress(4, 1, eta=later + timedelta(seconds=180))
+    end = NOON + timedelta(seconds=90)
+    assert tracker.progress(end, moving()) == Progress(4, 4)
+
+
+def test_progress_prefers_the_eta_and_bytes_of_the_service() -> None:
+    eta = NOON + timedelta(hours=1)
+    found = moving((0,), (0, 1), bytes_copied=10, bytes_left=30)
+    (other, first, second) = found.topics
+    known = ProgressTracker(WANTED).progress(NOON, Reassignments((first, second), eta))
+    assert known == Progress(4, 1, bytes_left=60, bytes_copied=20, eta=eta)
+    unknown = ReassigningTopic("t2", second.partitions, (1001,), (1002,), 2)
+    assert ProgressTracker(WANTED).progress(NOON, Reassignments((other, first, unknown))).bytes_left is None
+
+
+def test_other_reassignments_do_not_delay_the_eta() -> None:
+    """Beside a reassignment of two days, one of some minutes got an ETA of two days."""
+    soon, late = NOON + timedelta(minutes=5), NOON + timedelta(days=2)
+    (other, first, second) = moving((0,), (0, 1)).topics
+    topics = replace(other, eta=late), replace(first, eta=NOON), replace(second, eta=soon)
+    assert ProgressTracker(WANTED).progress(NOON, Reassignments(topics, late)).eta == soon
+    unknown = (topics[0], topics[1], second)
+    assert ProgressTracker(WANTED).progress(NOON, Reassignments(unknown, late)).eta is None
+    elsewhere = (replace(second, partitions=(7,), eta=late), topics[1])
+    assert ProgressTracker(WANTED).progress(NOON, Reassignments(elsewhere, late)).eta == NOON
+
+
+@pytest.mark.parametrize(
+    ("progress", "line"),
+    [
+        (Progress(4, 0), "[........................] 0/4 partitions, ETA unknown"),
+        (
+            Progress(4, 1, 2_500_000, 1, NOON + timedelta(hours=1)),
+            "[######..................] 1/4 partitions, 2.50 MB left, ETA 1 h",
+        ),
+        (Progress(4, 3, eta=NOON - timedelta(seconds=5)), "[##################......] 3/4 partitions, ETA now"),
+        (Progress(4, 4), "[########################] 4/4 partitions"),
+    ],
+)
+def test_progress_is_formatted_as_one_line(progress: Progress, line: str) -> None:
+    assert progress_line(progress, NOON) == line
+
+
+def test_a_duration_shows_its_two_largest_units() -> None:
+    times = {0.4: "now", 59.6: "1 min", 61: "1 min 1 s", 3600: "1 h", 3605: "1 h", 93_600: "1 d 2 h"}
+    assert {seconds: duration(timedelta(seconds=seconds)) for seconds in times} == times
+
+
+# The client.
+
+
+def test_the_client_submits_lists_and_cancels_reassignments(services: InProcessServices) -> None:
+    with AdminClient(services.address("admin"), PATIENT) as admin:
+        wanted = {("t1", 0): (1001, 1003), ("t1", 1): (1003, 1001)}
+        assert admin.submit_reassignment(wanted, validate_only=True) == Submission(2)
+        assert services.cluster.submissions == []
+        assert admin.submit_reassignment(wanted) == Submission(2)
+        (topic,) = admin.list_reassignments().topics
+        assert (topic.topic, topic.partitions, topic.partitions_to_copy) == ("t1", (0, 1), 2)
+        assert (topic.adding_replicas, topic.removing_replicas) == ((1003,), (1002,))
+        with pytest.raises(Conflict, match="is already being reassigned to"):
+            admin.submit_reassignment({("t1", 0): (1004,)})
+        cancelled, refused = admin.cancel_reassignment([*wanted, ("t2", 0)])
+        assert (cancelled, list(refused)) == (2, [("t2", 0)])
+        eventually(lambda: services.is_clean(), SECONDS)
+        assert admin.list_reassignments() == Reassignments()
+        with pytest.raises(Missing, match="nothing was cancelled"):
+            admin.cancel_reassignment(wanted)
+
+
+def test_numbers_that_do_not_fit_the_proto_are_refused_without_a_call() -> None:
+    with AdminClient("127.0.0.1:1", PATIENT) as admin:
+        with pytest.raises(Invalid, match=r"t-0 to \(2147483648,\) is not a target"):
+            admin.submit_reassignment({("t", 0): (2**31,)})
+        with pytest.raises(Invalid, match="give a topic name and a partition number"):
+            admin.cancel_reassignment([("t", 2**31)])
+
+
+# The command.
+
+
+def command(*arguments: str) -> subprocess.Popen[str]:
+    """Start `throttlectl` as a process, as an operator does."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "autothrottle_client.throttlectl", *arguments, "--timeout", "30"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_reassign_follows_a_reassignment_until_it_is_complete(services: InProcessServices, plan: Path) -> None:
+    with command("reassign", str(plan)) as running:
+        eventually(lambda: services.cluster.submissions, SECONDS)
+        assert running.stdout is not None
+        lines = [running.stdout.readline() for _ in range(2)]
+        services.cluster.finish("t1", 0)
+        lines.append(running.stdout.readline())
+        services.cluster.finish("t1", 1)
+        rest, errors = running.communicate(timeout=SECONDS)
+    assert running.returncode == 0, errors
+    assert lines[0] == "2 partitions submitted, throttled from the first byte\n"
+    assert lines[1].startswith("[........................] 0/2 partitions")
+    assert lines[2].startswith("[############............] 1/2 partitions")
+    assert rest.splitlines()[-2:] == ["[########################] 2/2 partitions", "2 partitions arrived"]
+    eventually(lambda: services.is_clean(), SECONDS)
+
+
+def test_reassign_fails_if_a_followed_partition_is_cancelled(services: InProcessServices, plan: Path) -> None:
+    with command("reassign", str(plan)) as running:
+        eventually(lambda: services.cluster.submissions, SECONDS)
+        eventually(lambda: services.cluster.topics["t1"][1].moves, SECONDS)
+        services.cluster.cancel("t1", 1)
+        services.cluster.finish("t1", 0)
+        _, errors = running.communicate(timeout=SECONDS)
+    assert running.returncode == 1
+    assert errors == ("throttlectl: 1 partitions did not arrive: their reassignment was cancelled or replaced\n")
+
+
+def test_reassign_tolerates_a_broker_that_reports_later_than_the_controller(
+    services: InProcessServices, plan: Path
+) -> None:
+    """On a busy machine `reassign` reported a finished reassignment as cancelled.
+
+    The reassignment had ended, but the broker still reported the old replicas.
+    """
+    with command("reassign", str(plan)) as running:
+        eventually(lambda: services.cluster.submissions, SECONDS)
+        eventually(lambda: services.cluster.topics["t1"][1].moves, SECONDS)
+        target = services.cluster.submissions[0]["t1", 1]
+        assert target is not None
+        services.cluster.cancel("t1", 1)
+        services.cluster.finish("t1", 0)
+        assert running.stdout is not None
+        while "2/2 partitions" not in running.stdout.readline():
+            assert running.poll() is None
+        time.sleep(2.0)
+        assert running.poll() is None, "it checks again before it reports a failure"
+        services.cluster.submit_reassignment("t1", {1: target})
+        services.cluster.finish("t1", 1)
+        rest, errors = running.communicate(timeout=SECONDS)
+    assert running.returncode == 0, errors
+    assert rest.splitlines()[-1] == "2 partitions arrived"
+
+
+def test_an_interrupt_ends_the_following_but_not_the_reassignment(services: InProcessServices, plan: Path) -> None:
+    with command("reassign", str(plan), "--output=json") as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        running.stdout.readline()  # the first line of progress
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=SECONDS)
+    assert running.returncode == 130
+    assert re.search(rf"reassignment continues. Cancel: throttlectl cancel {re.escape(str(plan))}$", errors.strip())
+    assert services.cluster.topics["t1"][0].moves
+
+
+def test_a_reassignment_is_submitted_listed_and_cancelled(
+    services: InProcessServices, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert output(capsys, "reassignments") == ("no partitions are being reassigned\n", "")
+    assert output(capsys, "reassign", str(plan), "--dry-run") == ("2 partitions would be submitted\n", "")
+    assert services.cluster.submissions == []
+    printed = output(capsys, "reassign", str(plan), "--no-wait")
+    assert printed == ("2 partitions submitted, throttled from the first byte\n", "")
+    table, _ = output(capsys, "reassignments")
+    header = ["TOPIC", "PARTITIONS", "TO", "COPY", "TO", "BROKERS", "FROM", "BROKERS", "LEFT", "ETA"]
+    assert table.split() == [*header, "t1", "2", "2", "1003", "1002", "unknown", "unknown"]
+    printed = output(capsys, "reassign", str(plan), "--no-wait")
+    assert printed == ("nothing was submitted; 2 are already moving\n", "")
+    assert output(capsys, "cancel", str(plan)) == ("reassignment of 2 of 2 partitions cancelled\n", "")
+    eventually(lambda: services.is_clean(), SECONDS)
+    _, error = output(capsys, "cancel", str(plan), status=3)
+    assert error.startswith("throttlectl: nothing was cancelled: t1-0 is not being reassigned")
+
+
+def test_json_output_has_the_same_content(
+    services: InProcessServices, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, _ = output(capsys, "reassign", str(plan), "--no-wait", "--output=json")
+    assert json.loads(out) == {"submitted": 2, "already_in_progress": 0, "already_there": 0, "refused": {}}
+    out, _ = output(capsys, "reassignments", "--output=json")
+    assert [topic["partitions"] for topic in json.loads(out)["topics"]] == [[0, 1]]
+    services.cluster.finish("t1", 0)
+    out, error = output(capsys, "cancel", str(plan), "--output=json")
+    assert json.loads(out) == {
+        "cancelled": 1,
+        "refused": {"t1-0": "t1-0 is not being reassigned; there is nothing to cancel"},
+    }
+    assert error == "throttlectl: warning: t1-0: t1-0 is not being reassigned; there is nothing to cancel\n"
+
+
+def test_reassign_has_nothing_to_do_if_the_replicas_are_right(
+    services: InProcessServices, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = written(tmp_path, [row(0, 1001, 1002)])
+    printed = output(capsys, "reassign", str(there))
+    assert printed == ("nothing to do: all 1 partitions already have these replicas\n", "")
+
+
+def test_a_file_is_read_from_standard_input(
+    services: InProcessServices, plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(plan.read_text()))
+    assert output(capsys, "reassign", "-", "--dry-run") == ("2 partitions would be submitted\n", "")
+
+
+def test_a_reassignment_that_cannot_be_throttled_fails(
+    services: InProcessServices, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    services.cluster.refuse(ConfigResource.broker(1003), "broker 1003 does not answer")
+    out, error = output(capsys, "reassign", str(plan), status=1)
+    assert (out, services.cluster.submissions) == ("", [])
+    assert error == (
+        "throttlectl: nothing was submitted, since it could not be throttled: "
+        "brokers/1003: broker 1003 does not answer\n"
+    )
+
+
+def test_an_unusable_file_ends_with_a_usage_error(
+    services: InProcessServices, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = tmp_path / "absent.json"
+    _, error = output(capsys, "reassign", str(absent), status=2)
+    assert error == (
+        f"throttlectl: {absent} cannot be read: No such file or directory; give the path of a reassignment file\n"
+    )
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    assert "is not UTF-8 text" in output(capsys, "cancel", str(binary), status=2)[1]
+    elsewhere = written(tmp_path, [row(0, 1001, 1009)])
+    _, error = output(capsys, "reassign", str(elsewhere), status=2)
+    assert "broker 1009, a target replica of t1-0, is unknown or down; the registered brokers are" in error
+    unknown = written(tmp_path, [row(7, 1001)])
+    _, error = output(capsys, "reassign", str(unknown), status=3)
+    assert error == "throttlectl: t1-7 does not exist; give a partition's name\n"

@@ -1,0 +1,644 @@
+"""`throttlectl` as operators use it: output, exit status, refused input."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, ConfigResource
+from autothrottle_client import Basis, ClusterState, Cycle, Decision, Invalid, Member, Reason, ReplicaRole, tables
+from autothrottle_client.command_line import make_parser
+from autothrottle_client.completion import SHELLS, Grammar
+from autothrottle_client.expiry import parse_expiry
+from autothrottle_client.rates import format_rate, parse_rate
+from autothrottle_client.throttlectl import main
+from autothrottle_lab.servers.processes import free_ports
+from tests import builders
+from tests.builders import NOON, eventually, mb
+from tests.in_process_services import InProcessServices
+
+SECONDS = 30
+TLS = ("--tls-cert", "--tls-key", "--tls-ca", "--tls-server-name")
+
+COMMANDS = (
+    "get",
+    "set",
+    "remove",
+    "audit",
+    "estimate",
+    "reassign",
+    "cancel",
+    "reassignments",
+    "catchup",
+    "pause",
+    "resume",
+    "state",
+    "watch",
+    "completion",
+)
+
+
+pytestmark = pytest.mark.usefixtures("no_autothrottle_variables")
+
+
+@pytest.fixture
+def services() -> Iterator[InProcessServices]:
+    """Two planners, the first of which leads and has run its first cycle."""
+    metrics = MemoryMetrics(*(builders.load(b, outbound=mb(20), inbound=mb(10)) for b in (1001, 1002, 1003, 1004)))
+    with InProcessServices(metrics, metrics, planners=2) as built:
+        built.start_planners()
+        eventually(lambda: built.planners[0].state().last_cycle)
+        yield built
+
+
+@pytest.fixture
+def at(services: InProcessServices, monkeypatch: pytest.MonkeyPatch) -> InProcessServices:
+    """The house; the environment names its admin service."""
+    monkeypatch.setenv("AUTOTHROTTLE_ADMIN_ADDR", services.address("admin"))
+    return services
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> tuple[str, str]:
+    """Run a command and return (standard output, standard error)."""
+    ended = main(arguments)
+    printed = capsys.readouterr()
+    assert ended == status, printed
+    return printed.out, printed.err
+
+
+def process(arguments: Sequence[str]) -> subprocess.Popen[str]:
+    """Start `throttlectl` as a process, as an operator does."""
+    command = [sys.executable, "-m", "autothrottle_client.throttlectl", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+# Rates.
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("200", mb(200)),
+        ("200MB/s", mb(200)),
+        ("1500000B/s", 1_500_000),
+        ("1.5MB/s", 1_500_000),
+        ("0.5", 500_000),
+        ("1B/s", 1),
+        ("20kB/s", 20_000),
+        ("0.000000001GB/s", 1),
+        ("9223372036854775807B/s", 2**63 - 1),
+    ],
+)
+def test_a_rate_is_parsed_with_its_unit(text: str, rate: int) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            " ",
+            "200 MB/s",
+            " 200",
+            "200\n",
+            "+200",
+            "-200",
+            "00",
+            "007",
+            "1e3",
+            "0x10",
+            "nan",
+            "inf",
+            "1_000",
+            "1,5",
+        ),
+        *("200mb/s", "200MB", "200MiB/s", "200Mb/s", "MB/s", ".5", "5.", "٢٠٠", "²", "200%", "9" * 10_000),
+    ],
+)
+def test_a_malformed_rate_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(Invalid, match=r"is not a rate: .*give for example 200MB/s") as caught:
+        parse_rate(text)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("text", ["0", "0MB/s", "0.0", "9223372036854775808B/s", "9223372036855", "9" * 19 + "GB/s"])
+def test_a_rate_out_of_range_is_refused_with_the_range(text: str) -> None:
+    with pytest.raises(Invalid, match=r"outside 1\.\.9223372036854775807; give a positive rate"):
+        parse_rate(text)
+
+
+def test_a_fraction_of_a_byte_per_second_is_refused() -> None:
+    with pytest.raises(Invalid, match=r"'1.0000001MB/s' is 1000000.1 bytes/s: .*round it"):
+        parse_rate("1.0000001MB/s")
+
+
+@given(st.integers(1, 2**63 - 1))
+def test_a_formatted_rate_parses_to_the_same_rate(rate: int) -> None:
+    assert parse_rate(format_rate(rate)) == rate
+
+
+# Commands.
+
+
+def test_overrides_are_set_shown_and_removed_in_text_output(
+    at: InProcessServices, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert output(capsys, "get") == ("no throttle override is set\n", "")
+    assert output(capsys, "set", "200MB/s", "--autoremove") == ("cluster: throttle set to 200MB/s, autoremove\n", "")
+    assert output(capsys, "set", "1500000B/s", "--broker", "1002") == ("broker 1002: throttle set to 1.5MB/s\n", "")
+    everyone, own = at.overrides.read_overrides().cluster, at.overrides.read_overrides().brokers[1002]
+    assert everyone is not None
+    rows = [line.split() for line in output(capsys, "get")[0].splitlines()]
+    assert rows == [
+        ["BROKER", "RATE", "AUTOREMOVE", "EXPIRES", "ETAG"],
+        ["cluster", "200MB/s", "true", "never", f"{everyone.version:x}"],
+        ["1002", "1.5MB/s", "false", "never", f"{own.version:x}"],
+    ]
+    assert [line.split() for line in output(capsys, "get", "1002")[0].splitlines()] == [rows[0], rows[2]]
+    assert output(capsys, "remove", "--broker=1002") == ("broker 1002: throttle removed\n", "")
+    assert output(capsys, "remove") == ("cluster: throttle removed\n", "")
+    assert output(capsys, "get") == ("no throttle override is set\n", "")
+
+
+def test_every_command_prints_one_json_object(at: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
+    def read(*arguments: str) -> object:
+        out, _ = output(capsys, *arguments, "--output", "json")
+        assert out.count("\n") == 1
+        return json.loads(out)
+
+    own = {"broker_id": 1002, "rate_bytes_per_second": 50_000_000, "autoremove": False}
+    everyone = {"broker_id": None, "rate_bytes_per_second": 2**63 - 1, "autoremove": True}
+    for override, *arguments in ((own, "50", "--broker", "1002"), (everyone, f"{2**63 - 1}B/s", "--autoremove")):
+        answer = read("set", *arguments)
+        assert isinstance(answer, dict)
+        override |= {"expire_time": None, "etag": answer["override"]["etag"]}
+        assert answer == {"override": override, "warnings": []}
+    assert read("get") == {"overrides": [everyone, own], "warnings": []}
+    assert read("get", "1002") == own
+    state = read("state")
+    assert isinstance(state, dict)
+    assert state.keys() == {
+        "term",
+        "leader_address",
+        "leader_since",
+        "last_cycle",
+        "overrides",
+        "members",
+        "failures",
+        "pause",
+        "catch_ups",
+    }
+    assert (state["term"], state["leader_address"]) == (1, at.address("planner-1"))
+    assert state["overrides"] == [everyone, own]
+    assert state["last_cycle"]["start_time"].endswith("Z")
+    assert read("remove", "--broker", "1002") == {"removed": [{"broker_id": 1002}]}
+    assert read("set", "50", "--broker", "1003") != {}
+    assert read("remove", "--all") == {"removed": [{"broker_id": None}, {"broker_id": 1003}]}
+    assert read("remove", "--all") == {"removed": []}
+
+
+def test_an_etag_allows_a_change_only_of_the_current_version(
+    at: InProcessServices, capsys: pytest.CaptureFixture[str]
+) -> None:
+    etag = json.loads(output(capsys, "set", "50", "--output", "json")[0])["override"]["etag"]
+    assert output(capsys, "set", "60", "--etag", etag) == ("cluster: throttle set to 60MB/s\n", "")
+    for command in (("set", "70", "--etag", etag), ("remove", "--etag", etag)):
+        out, err = output(capsys, *command, status=1)
+        assert out == "" and "read it again, then decide again" in err
+    for malformed in ("", "x", f'"{etag}"'):
+        assert "is not an etag: give it as get shows it" in output(capsys, "remove", f"--etag={malformed}", status=2)[1]
+    assert "give it without --all" in output(capsys, "remove", "--all", "--etag", etag, status=2)[1]
+    assert output(capsys, "get")[0].split()[6] == "60MB/s"
+
+
+def test_an_override_is_set_with_an_expiry(at: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
+    printed, _ = output(capsys, "set", "50", "--expires", "2999-01-31T19:00:00+01:00")
+    assert printed == "cluster: throttle set to 50MB/s, until 2999-01-31T18:00:00Z\n"
+    assert output(capsys, "get")[0].split()[8] == "2999-01-31T18:00:00Z"
+    before = datetime.now(UTC)
+    output(capsys, "set", "50", "--broker", "1001", "--expires", "2h")
+    end = at.overrides.read_overrides().brokers[1001].expire_time
+    assert end is not None and before <= end - timedelta(hours=2) <= datetime.now(UTC)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "2", "h", "0m", "-1h", "1.5h", "2 h", "2H", "1w", "9999999d", "tomorrow", "18:00", "\u0662h"),
+        *("2999-01-31", "2999-01-31T18:00:00", "2999-02-31T18:00:00Z", "1999-01-31T18:00:00Z"),
+    ],
+)
+def test_a_malformed_or_past_expiry_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(Invalid, match=r"like 2h, or a time with its time zone like|give a later time"):
+        parse_expiry(text, NOON)
+
+
+def test_an_expiry_after_the_year_9999_is_refused() -> None:
+    with pytest.raises(Invalid, match="is not a time"):
+        parse_expiry("999999d", datetime(9000, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("1s", 1), ("90m", 5400), ("2h", 7200), ("7d", 604_800)])
+def test_an_expiry_may_be_a_duration_from_now(text: str, seconds: int) -> None:
+    assert parse_expiry(text, NOON) == NOON + timedelta(seconds=seconds)
+
+
+def test_audit_shows_changes_of_overrides_newest_first(
+    at: InProcessServices, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert output(capsys, "audit") == ("no override was changed, and autothrottle was never paused\n", "")
+    output(capsys, "set", "50", "--broker", "1001", "--expires", "2999-01-31T18:00:00Z")
+    output(capsys, "remove", "--broker", "1001")
+    at.overrides.set_override(None, mb(7), True, who="an\noperator")
+    header, *rows = output(capsys, "audit")[0].splitlines()
+    assert header.split() == ["TIME", "BROKER", "ACTION", "BEFORE", "AFTER", "WHO"]
+    shown = [re.split(r"  +", row)[1:] for row in rows]
+    until = "50MB/s, until 2999-01-31T18:00:00Z"
+    assert [row[:4] for row in shown] == [
+        ["cluster", "set", "-", "7MB/s, autoremove"],
+        ["1001", "remove", until, "-"],
+        ["1001", "set", "-", until],
+    ]
+    assert shown[0][4] == "an?operator"
+    assert shown[1][4].startswith("ipv4:127.0.0.1:")
+    records = json.loads(output(capsys, "audit", "--limit", "1", "--output", "json")[0])["records"]
+    assert [(record["who"], record["action"], record["before"]) for record in records] == [
+        ("an\noperator", "set", None)
+    ]
+    assert "give one" in output(capsys, "audit", "--limit", "1001", status=2)[1]
+
+
+def test_audit_shows_pause_and_resume_between_override_changes(
+    at: InProcessServices, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output(capsys, "pause", "--reason", "network work")
+    output(capsys, "set", "50", "--broker", "1001")
+    output(capsys, "resume")
+    shown = [re.split(r"  +", row)[1:] for row in output(capsys, "audit")[0].splitlines()[1:]]
+    assert [row[:4] for row in shown] == [
+        ["-", "resume", "keep: network work", "-"],
+        ["1001", "set", "-", "50MB/s"],
+        ["-", "pause", "-", "keep: network work"],
+    ]
+    assert all(row[4].startswith("ipv4:127.0.0.1:") for row in shown)
+    newest = json.loads(output(capsys, "audit", "--limit", "1", "--output", "json")[0])["records"][0]
+    assert (newest["action"], newest["pause"]["reason"], newest["after"]) == ("resume", "network work", None)
+
+
+def test_the_state_shows_foreign_throttles(
+    services: InProcessServices, at: InProcessServices, capsys: pytest.CaptureFixture[str]
+) -> None:
+    services.cluster.set_config_as_user(ConfigResource.broker(1004), LEADER_RATE, "1000")
+    services.cluster.set_config_as_user(ConfigResource.topic("old"), FOLLOWER_REPLICAS, "0:1001")
+    output(capsys, "set", "50", "--broker", "1001")  # starts a cycle, which finds them
+
+    def rows() -> list[str]:
+        return [line for line in output(capsys, "state")[0].splitlines() if line.startswith("not ours")]
+
+    eventually(rows)
+    assert [re.split(r"  +", row)[1] for row in rows()] == [
+        f"brokers/1004 {LEADER_RATE}=1000",
+        f"topics/old {FOLLOWER_REPLICAS}=0:1001",
+    ]
+    state = json.loads(output(capsys, "state", "--output", "json")[0])
+    assert state["last_cycle"]["foreign_throttles"] == [
+        {"resource": "brokers/1004", "key": LEADER_RATE, "value": "1000"},
+        {"resource": "topics/old", "key": FOLLOWER_REPLICAS, "value": "0:1001"},
+    ]
+
+
+def test_a_warning_goes_to_standard_error(at: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = output(capsys, "set", "50", "--broker", "4711")
+    assert out == "broker 4711: throttle set to 50MB/s\n"
+    assert err.startswith("throttlectl: warning: broker 4711 is not registered")
+
+
+def test_all_overrides_are_removed_at_once(at: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
+    for broker in ("1001", "1002"):
+        output(capsys, "set", "50", "--broker", broker)
+    output(capsys, "set", "70")
+    expected = "cluster: throttle removed\nbroker 1001: throttle removed\nbroker 1002: throttle removed\n"
+    assert output(capsys, "remove", "--all") == (expected, "")
+    assert output(capsys, "remove", "--all") == ("no throttle override is set\n", "")
+
+
+@pytest.mark.parametrize("arguments", [("get", "1002"), ("remove", "--broker", "1002"), ("remove",)])
+def test_a_missing_override_ends_with_status_3(
+    at: InProcessServices, capsys: pytest.CaptureFixture[str], arguments: Sequence[str]
+) -> None:
+    out, err = output(capsys, *arguments, status=3)
+    assert out == "" and "no throttle override is set for" in err
+
+
+def test_the_state_is_shown_as_text(at: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
+    output(capsys, "set", "50", "--broker", "1001")
+    out, _ = output(capsys, "state")
+    lines = out.splitlines()
+    assert lines[0].split() == ["leader", at.address("planner-1")]
+    assert lines[1].split() == ["term", "1"]
+    assert lines[2].startswith("since") and lines[2].endswith("Z")
+    assert lines[3].startswith("last cycle") and "took" in lines[3]
+    assert "1001    50MB/s  false" in out
+
+
+def test_a_pause_is_set_shown_and_resumed(at: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = output(capsys, "pause", "--reason", "a release")
+    assert re.fullmatch(r"paused: keep, since \S+Z, by ipv4:\S+: a release\n", out)
+    paused = next(line for line in output(capsys, "state")[0].splitlines() if line.startswith("paused"))
+    assert paused.split(maxsplit=1)[1] == out.removeprefix("paused: ").rstrip()
+    assert output(capsys, "pause", "--clear")[0].startswith("paused: clear, since ")
+    shown = json.loads(output(capsys, "state", "--output", "json")[0])["pause"]
+    assert (shown["mode"], shown["reason"]) == ("clear", "")
+    assert output(capsys, "resume") == ("resumed\n", "")
+    assert output(capsys, "resume") == ("autothrottle was not paused\n", "")
+    assert json.loads(output(capsys, "pause", "--output=json")[0])["pause"]["mode"] == "keep"
+    assert json.loads(output(capsys, "resume", "--output=json")[0]) == {"was_paused": True}
+    assert not any(line.startswith("paused") for line in output(capsys, "state")[0].splitlines())
+
+
+def test_the_state_shows_decisions_and_findings_without_control_characters() -> None:
+    decision = Decision(1001, ReplicaRole.LEADER, mb(126), Reason.HEADROOM, utilization_bytes_per_second=mb(80))
+    cycle = Cycle(2, 9, NOON, NOON, "interval", "1 rate set", ("t1",), (decision,), findings=("bell \x1b[2J",))
+    text = tables.state_text(ClusterState(2, "h:1", cycle, ()))
+    assert "1001    leader  126MB/s  headroom  80MB/s       -         -        -" in text
+    assert "finding     bell ?[2J" in text
+    assert text.endswith("no throttle override is set")
+    assert tables.cycle_line(cycle) == "2026-11-02T12:00:00Z  2/9  interval: 1 rate set"
+    nothing = tables.state_text(ClusterState(2, "h:1", None, ()))
+    assert "last cycle  none yet" in nothing
+
+
+def test_measured_rates_are_shown_with_two_decimals() -> None:
+    used = Decision(1001, ReplicaRole.LEADER, 72_000_001, Reason.HEADROOM, utilization_bytes_per_second=43_627_779)
+    cycle = Cycle(2, 9, NOON, NOON, "interval", "1 rate set", ("t1",), (used,))
+    assert "1001    leader  72MB/s  headroom  43.63MB/s" in tables.state_text(ClusterState(2, "h:1", cycle, ()))
+
+
+def test_the_state_shows_client_load_and_its_source() -> None:
+    follower = ReplicaRole.FOLLOWER
+    fresh = Decision(1001, follower, mb(63), Reason.HEADROOM, client_bytes_per_second=mb(30), basis=Basis.GROWTH)
+    stale = replace(fresh, broker_id=1002, basis=Basis.GUESSED, client_age_seconds=310)
+    cycle = Cycle(2, 9, NOON, NOON, "interval", "2 rates set", ("t1",), (fresh, stale))
+    shown = [re.split("  +", line)[-2:] for line in tables.state_text(ClusterState(2, "h:1", cycle, ())).splitlines()]
+    assert ["CLIENTS", "KNOWN BY"] in shown
+    assert ["30MB/s", "growth of logs"] in shown
+    assert ["30MB/s", "metric, replication guessed, 310 s old"] in shown
+
+
+def test_the_state_shows_leader_members_and_failures() -> None:
+    members = (
+        Member("metrics", ("metrics",), "1.2.3", "10.0.0.1:4002", "h1", 17, NOON),
+        Member("planner", ("planner",), "1.2.3", "10.0.0.2:4003", "h2", 5, NOON),
+    )
+    state = ClusterState(2, "h:1", None, (), leader_since=NOON, members=members, failures={1002: 3, 1001: 1, 1003: 0})
+    assert tables.state_text(state) == (
+        "leader      h:1\n"
+        "term        2\n"
+        "since       2026-11-02T12:00:00Z\n"
+        "last cycle  none yet\n"
+        "failing     broker 1001: no usable metrics, 1 in a row\n"
+        "failing     broker 1002: no usable metrics, 3 in a row\n"
+        "\n"
+        "no throttle override is set\n"
+        "\n"
+        "SERVICE  ADDRESS        HOST  PID  VERSION  STARTED\n"
+        "metrics  10.0.0.1:4002  h1    17   1.2.3    2026-11-02T12:00:00Z\n"
+        "planner  10.0.0.2:4003  h2    5    1.2.3    2026-11-02T12:00:00Z"
+    )
+    shown = json.loads(tables.to_json(state))
+    assert shown["leader_since"] == "2026-11-02T12:00:00Z"
+    assert shown["failures"] == {"1001": 1, "1002": 3, "1003": 0}
+    assert shown["members"][1] == {
+        "service": "planner",
+        "roles": ["planner"],
+        "version": "1.2.3",
+        "address": "10.0.0.2:4003",
+        "host": "h2",
+        "pid": 5,
+        "start_time": "2026-11-02T12:00:00Z",
+    }
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_options_are_accepted_before_and_after_the_command(
+    services: InProcessServices, capsys: pytest.CaptureFixture[str], behind: bool
+) -> None:
+    options = ["--addr", services.address("admin"), "--output=json", "--timeout", "20"]
+    out, _ = output(capsys, *(["get", *options] if behind else [*options, "get"]))
+    assert json.loads(out) == {"overrides": [], "warnings": []}
+
+
+def test_an_address_option_beats_the_environment_and_dead_addresses_are_skipped(
+    services: InProcessServices, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (dead,) = free_ports(1)
+    monkeypatch.setenv("AUTOTHROTTLE_ADMIN_ADDR", f"127.0.0.1:{dead}")
+    output(capsys, "--addr", f"127.0.0.1:{dead},{services.address('admin')}", "get")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("get",), ("get", "1001"), ("set", "200"), ("remove",), ("remove", "--all"), ("state",), ("watch",)],
+)
+def test_without_a_service_every_command_ends_with_status_4(
+    capsys: pytest.CaptureFixture[str], arguments: Sequence[str]
+) -> None:
+    (port,) = free_ports(1)
+    out, err = output(capsys, *arguments, "--addr", f"127.0.0.1:{port}", "--timeout", "0.5", status=4)
+    assert out == ""
+    assert err.startswith("throttlectl: admin is unavailable: ") and f"127.0.0.1:{port}" in err and "Fix: " in err
+
+
+# Bad input.
+
+BAD: dict[str, tuple[Sequence[str], str]] = {
+    "no command": ((), "required: COMMAND"),
+    "unknown command": (("gett",), "invalid choice: 'gett'"),
+    "unknown option": (("get", "--brokers", "1"), "unrecognized arguments: --brokers"),
+    "abbreviated option": (("set", "1", "--out=json"), "unrecognized arguments: --out"),
+    "no rate": (("set",), "required: RATE"),
+    "two rates": (("set", "1", "2"), "unrecognized arguments: 2"),
+    "rate not a number": (("set", "fast"), "'fast' is not a rate: .*give for example 200MB/s"),
+    "rate zero": (("set", "0"), "outside 1..9223372036854775807"),
+    "rate 00": (("set", "00"), "'00' is not a rate"),
+    "rate negative": (("set", "-5"), "'-5' is not a rate"),
+    "rate negative with unit": (("set", "--", "-5MB/s"), "'-5MB/s' is not a rate"),
+    "rate too large": (("set", "9223372036854775808B/s"), "outside 1..9223372036854775807"),
+    "rate in another unit": (("set", "200MiB/s"), "'200MiB/s' is not a rate"),
+    "broker zero": (("get", "0"), "'0' is not a broker id: it must be an integer, 1 to 2147483647"),
+    "broker not a number": (("set", "1", "--broker", "b1"), "'b1' is not a broker id"),
+    "broker too large": (("remove", "--broker", "2147483648"), "'2147483648' is not a broker id"),
+    "broker with many digits": (("remove", "--broker", "1" * 9_000), "is not a broker id"),
+    "broker missing": (("remove", "--broker"), "--broker: expected one argument"),
+    "broker a keyword": (("set", "1", "--broker", "all"), "'all' is not a broker id"),
+    "broker twice": (("set", "1", "--broker", "1", "--broker", "2"), "--broker: is given twice; give it once"),
+    "broker and all": (("remove", "--broker", "1", "--all"), "not allowed with argument"),
+    "two brokers": (("get", "1", "2"), "unrecognized arguments: 2"),
+    "autoremove with value": (("set", "1", "--autoremove=yes"), "ignored explicit argument 'yes'"),
+    "address twice": (("--addr", "a:1", "get", "--addr", "b:1"), "--addr: is given twice"),
+    "address without port": (("get", "--addr", "localhost"), "neither host:port"),
+    "address empty": (("get", "--addr", ""), "neither host:port"),
+    "output unknown": (("get", "--output", "yaml"), "invalid choice: 'yaml'"),
+    "timeout zero": (("get", "--timeout", "0"), "'0' is not a timeout: .*at most 3600"),
+    "timeout too large": (("get", "--timeout", "3601"), "'3601' is not a timeout"),
+    "timeout nan": (("get", "--timeout", "nan"), "'nan' is not a timeout"),
+    "planner address bad": (("watch", "--planner-addr", "x"), "neither host:port"),
+    "planner address elsewhere": (("state", "--planner-addr", "x:1"), "unrecognized arguments: --planner-addr"),
+    "shell unknown": (("completion", "tcsh"), "invalid choice: 'tcsh'"),
+    "shell missing": (("completion",), "required: shell"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_wrong_usage_ends_with_status_2_and_changes_nothing(
+    at: InProcessServices, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    arguments, expected = BAD[name]
+    out, err = output(capsys, *arguments, status=2)
+    assert out == ""
+    assert err.startswith("usage: throttlectl")
+    message = err[err.index(": error: ") :]
+    assert re.search(expected, message), message
+    overrides = at.overrides.read_overrides()
+    assert (overrides.cluster, overrides.brokers) == (None, {})
+
+
+def test_an_error_names_the_environment_variable_of_an_invalid_address(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTHROTTLE_ADMIN_ADDR", "nowhere")
+    out, err = output(capsys, "get", status=2)
+    assert out == "" and err.startswith("throttlectl: AUTOTHROTTLE_ADMIN_ADDR: address 'nowhere' is neither")
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_command_prints_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    out, err = output(capsys, *([command] if command else []), "--help")
+    assert out.startswith(f"usage: throttlectl {command}".rstrip()) and err == ""
+
+
+# Watching.
+
+
+def test_watch_prints_json_lines_across_leaders_until_interrupted(services: InProcessServices) -> None:
+    watching = process(["watch", "--addr", services.address("admin"), "--output", "json"])
+    try:
+        assert watching.stdout is not None
+        first = json.loads(watching.stdout.readline())
+        assert (first["term"], first["number"], first["error"]) == (1, 1, "")
+        services.servers["planner-1"].stop()
+        services.electorate.depose()
+        assert json.loads(watching.stdout.readline())["term"] == 2
+        watching.send_signal(signal.SIGINT)
+        out, err = watching.communicate(timeout=SECONDS)
+    finally:
+        watching.kill()
+        watching.wait(SECONDS)
+    assert watching.returncode == 130
+    assert out == ""
+    assert err.count("\n") == 1 and err.startswith("throttlectl: lost the leader, locating it again: ")
+
+
+def test_watch_uses_the_given_planner_addresses(services: InProcessServices) -> None:
+    (nowhere,) = free_ports(1)
+    options = ["--addr", f"127.0.0.1:{nowhere}", "--planner-addr", services.address("planner-2")]
+    watching = process(["watch", *options])
+    try:
+        assert watching.stdout is not None
+        assert "Z  1/1  " in watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        assert watching.communicate(timeout=SECONDS) == ("", "")
+    finally:
+        watching.kill()
+        watching.wait(SECONDS)
+    assert watching.returncode == 130
+
+
+def test_watch_ends_silently_when_its_output_is_closed(services: InProcessServices) -> None:
+    """For example in `throttlectl watch | head -n 1`."""
+    watching = process(["watch", "--addr", services.address("admin")])
+    try:
+        assert watching.stdout is not None and watching.stderr is not None
+        watching.stdout.readline()
+        watching.stdout.close()
+        deadline = time.monotonic() + SECONDS
+        while watching.poll() is None and time.monotonic() < deadline:
+            services.planners[0].request_cycle("a test asks")
+            time.sleep(0.1)
+        assert watching.stderr.read() == ""
+    finally:
+        watching.kill()
+        watching.wait(SECONDS)
+        if watching.stderr is not None:
+            watching.stderr.close()
+    assert watching.returncode == 141
+
+
+# Completion.
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_completion_script_contains_every_command_and_option(capsys: pytest.CaptureFixture[str], shell: str) -> None:
+    out, _ = output(capsys, "completion", shell)
+    grammar = Grammar.of(make_parser())
+    assert tuple(grammar.commands) == COMMANDS
+    dashes = {"fish": "-l "}.get(shell, "--")
+    options = ["addr", "planner-addr", "output", "timeout", "broker", "all", "autoremove", "help"]
+    for word in [*COMMANDS, *(dashes + option for option in options), "table json", "bash zsh fish"]:
+        assert word in out, word
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_completion_script_is_valid_in_its_shell(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, shell: str
+) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / f"throttlectl.{shell}"
+    script.write_text(output(capsys, "completion", shell)[0])
+    done = subprocess.run([shell, "-n", str(script)], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ([""], {*COMMANDS, "--addr", "--output", "--timeout", *TLS, "-h", "--help"}),
+        (["s"], {"set", "state"}),
+        (["set", "--b"], {"--broker"}),
+        (["--output", ""], {"table", "json"}),
+        (["--output", "json", "re"], {"remove", "reassign", "reassignments", "resume"}),
+        (["remove", "--a"], {"--addr", "--all"}),
+        (["watch", "--p"], {"--planner-addr"}),
+        (["completion", ""], {*SHELLS, "-h", "--help"}),
+        (["set", "--broker", ""], set()),
+    ],
+)
+def test_bash_completes_commands_options_and_values(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, typed: Sequence[str], offered: set[str]
+) -> None:
+    script = tmp_path / "throttlectl.bash"
+    script.write_text(output(capsys, "completion", "bash")[0])
+    words = " ".join(f"'{word}'" for word in ("throttlectl", *typed))
+    code = (
+        f"source '{script}'; COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _throttlectl; "
+        "printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert set(done.stdout.split()) == offered
+    assert done.stderr == ""

@@ -1,0 +1,31 @@
+"""Start, freeze and end of real processes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from autothrottle_lab.servers.processes import Process
+
+BUSY = "import threading\nfor _ in range(4): threading.Thread(target=lambda: [None for _ in iter(int, 1)]).start()\n"
+
+
+def states(process: Process) -> set[str]:
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    return {(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks}
+
+
+def test_all_threads_are_stopped_when_freeze_returns(tmp_path: Path) -> None:
+    with Process("busy", [sys.executable, "-c", BUSY], tmp_path / "log") as process:
+        for _ in range(10):
+            process.freeze()
+            assert states(process) == {"T"}
+            process.thaw()
+
+
+def test_freeze_of_an_ended_process_does_nothing(tmp_path: Path) -> None:
+    process = Process("short", [sys.executable, "-c", ""], tmp_path / "log")
+    process.freeze()
+    with process:
+        assert process.wait(30) == 0
+        process.freeze()

@@ -1,0 +1,517 @@
+"""README and docs match the product: links, options, make targets, routes, and every command in a code block."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+from xml.etree import ElementTree
+
+import pytest
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from autothrottle.__main__ import main
+from autothrottle.gateway import legacy, rest
+from autothrottle.gateway.web import SERVICE
+from autothrottle.runtime.configuration_reader import parse
+from autothrottle.runtime.options import OPTIONS
+from autothrottle.scorer.command import make_parser as make_score_parser
+from autothrottle.v1 import admin_pb2, planner_pb2
+from autothrottle_client import AdminClient, Cycle
+from autothrottle_client.command_line import ADDRESS_VARIABLE, make_parser
+from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE
+from autothrottle_lab.simulate.command import configure
+from autothrottle_lab.simulate.scenario_file import read_scenario
+from tests.benchmarks import pictures
+from tests.benchmarks.control.contest import RESULTS
+from tests.paths import ROOT
+
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PROJECT_FILES = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in [ROOT / "README.md", *DOCS, *PROJECT_FILES]}
+"""Path from the root -> text."""
+ALL_TEXT = "\n".join(PAGES.values())
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
+
+FLAG_SOURCES = (
+    "services/autothrottle_lab/demo/command.py",
+    "services/autothrottle_lab/simulate/command.py",
+    "services/autothrottle/scorer/command.py",
+    "tests/chaos/__main__.py",
+    "tests/benchmarks/control/contest.py",
+    "tests/benchmarks/links/contest.py",
+    "tests/benchmarks/scorer_bench.py",
+    "clients/autothrottle_client/command_line.py",
+    "tests/conftest.py",
+)
+"""Modules whose command lines the pages use, beside the options of the services."""
+FOREIGN_FLAGS = {
+    "kafka-configs.sh": {"bootstrap-server", "alter", "entity-type", "entity-name", "delete-config"},
+    "spark-submit": {"master", "deploy-mode"},
+    "systemctl": {"now"},
+    "kafka-reassign-partitions.sh": {"throttle", "verify", "bootstrap-server"},
+}
+"""Foreign program -> its flags in the pages."""
+BANNED = r"\b(nobody|somebody|whoever|everybody|anybody|is told|it is said|there is none|is no (?!longer)[a-z]+)"
+
+
+class Block(NamedTuple):
+    """One fenced block of a page."""
+
+    page: str
+    language: str
+    text: str
+
+
+def blocks() -> Iterator[Block]:
+    for page, text in PAGES.items():
+        for found in re.finditer(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE):
+            yield Block(page, found[2], found[3])
+
+
+def code(language: str, page: str | None = None) -> list[str]:
+    return [block.text for block in blocks() if block.language == language and page in (None, block.page)]
+
+
+def commands(*programs: str) -> list[list[str]]:
+    """The words of all commands in the pages, or of those of some programs; continued lines are joined."""
+    lines = "\n".join(code("sh")).replace("\\\n", " ").splitlines()
+    found = [words for line in lines if (words := shlex.split(line, comments=True))]
+    return [words for words in found if words[0] in programs] if programs else found
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of all table rows that begin with code."""
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line[:3] == "| `"]
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE))
+
+
+# --- Pages and links ------------------------------------------------------------------------------------------------
+
+
+def test_readme_has_at_most_200_lines() -> None:
+    assert len(PAGES["README.md"].splitlines()) <= 200
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_relative_link_and_image_resolves(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+        assert linked.exists(), f"{page} links to {target}"
+        if anchor:
+            assert anchor in anchors(linked.read_text("utf-8")), f"{page} links to {target}"
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of all headings, as Markdown viewers derive them."""
+    without_code = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", without_code, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("index", ["README.md", "docs/README.md"])
+def test_the_index_links_every_page(index: str) -> None:
+    linked = {((ROOT / index).parent / path).resolve() for path in re.findall(r"\]\(([\w./-]+\.md)", PAGES[index])}
+    assert linked >= {path for path in DOCS if path.name != "README.md"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_language_follows_the_style(page: str) -> None:
+    assert [found[0] for found in re.finditer(BANNED, PAGES[page], re.IGNORECASE)] == []
+
+
+@pytest.mark.parametrize("name", ["architecture.svg", "throttle.svg", "policies.svg"])
+def test_pictures_are_well_formed_and_shown_in_a_page(name: str) -> None:
+    root = ElementTree.parse(ROOT / "docs" / "images" / name).getroot()
+    assert root.tag.endswith("svg") and root.get("aria-label")
+    assert f"images/{name})" in ALL_TEXT
+
+
+def test_pictures_without_a_simulation_are_current() -> None:
+    """`make pictures` draws all of them; the simulation of throttle.svg takes 15 s and does not run here."""
+    recorded = json.loads(RESULTS.read_text("utf-8"))
+    images = ROOT / "docs" / "images"
+    assert (images / "architecture.svg").read_text("utf-8") == pictures.architecture()
+    assert (images / "policies.svg").read_text("utf-8") == pictures.policies(recorded)
+
+
+# --- Options, variables, make targets, paths ------------------------------------------------------------------------
+
+
+def option_cells() -> dict[str, tuple[str, str]]:
+    """First cell of an option's row -> its default and its allowed values."""
+    return {f"`--{o.name}`": (f"`{o.default}`" if o.default else "", o.range) for o in OPTIONS.values()}
+
+
+def update_option_table() -> None:
+    """Write defaults and allowed values into docs/configuration.md: `python -m tests.unit.test_docs`."""
+    path, cells = ROOT / "docs" / "configuration.md", option_cells()
+    lines = path.read_text("utf-8").splitlines()
+    for index, line in enumerate(lines):
+        if line.startswith("| `--") and (row := rows(line)[0])[0] in cells:
+            lines[index] = f"| {' | '.join([row[0], *cells[row[0]], row[-1]])} |"
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def test_option_table_has_every_option_with_default_and_range() -> None:
+    """The meaning in the table is free text."""
+    table = {name: (default, value) for name, default, value, _ in rows(PAGES["docs/configuration.md"])}
+    assert table == option_cells(), "run python -m tests.unit.test_docs, and add or remove rows"
+
+
+def test_every_flag_in_the_pages_exists() -> None:
+    flags = set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", ALL_TEXT)) - {"name"}
+    sources = [(ROOT / path).read_text("utf-8") for path in FLAG_SOURCES]
+    known = {flag for source in sources for flag in re.findall(r'"--([a-z][a-z-]+)"', source)}
+    assert flags <= OPTIONS.keys() | known.union(*FOREIGN_FLAGS.values())
+    assert flags >= OPTIONS.keys()
+
+
+def test_every_variable_in_the_pages_exists() -> None:
+    variables = set(re.findall(r"AUTOTHROTTLE_[A-Z_]+(?<!_)", ALL_TEXT)) - {"AUTOTHROTTLE_NAME"}
+    known = {o.variable for o in OPTIONS.values()} | {ADDRESS_VARIABLE, REPOSITORY_VARIABLE}
+    assert variables <= known
+    assert variables >= KEYS.keys()
+
+
+def test_every_make_target_in_the_pages_exists() -> None:
+    named = set(re.findall(r"(?:`|^ *)make ([a-z][a-z-]*)", ALL_TEXT, re.MULTILINE))
+    assert {"demo", "install", "check", "test", "bench", "proto", "pictures"} <= named
+    assert named <= make_targets()
+
+
+def test_every_path_in_the_pages_exists() -> None:
+    paths = set(re.findall(r"`((?:services|clients|proto|tests|deploy|docs)/[\w./-]+)`", ALL_TEXT))
+    assert len(paths) > 30
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_named_throttlectl_commands_exist() -> None:
+    named = set(re.findall(r"throttlectl ([a-z]+)", ALL_TEXT))
+    assert named <= throttlectl_commands().keys()
+
+
+# --- Commands -------------------------------------------------------------------------------------------------------
+
+
+def check_autothrottle(words: list[str], directory: Path) -> None:
+    """Parse the options of a service, of `simulate` or of `score`."""
+    command, *flags = (word for word in words[1:] if word != "&")
+    if ">" in flags:
+        flags = flags[: flags.index(">")]
+    if command == "score":
+        assert make_score_parser().parse_args(flags).out
+    elif command == "simulate" and flags[0].startswith("--from-"):
+        assert len(flags) == 2 and f'"{flags[0]}"' in (ROOT / FLAG_SOURCES[1]).read_text("utf-8")
+    elif command == "simulate":
+        scenario, *flags = flags
+        assert flags[-2] == "--plot"
+        assert configure(read_scenario(ROOT / scenario), flags[:-2], {}).interval.total_seconds() == 30
+    else:
+        assert main([command, "--help"]) == 0
+        (directory / "autothrottle.toml").write_text(code("toml")[0])
+        assert parse(flags, KEYS | {"AUTOTHROTTLE_CONFIG": "autothrottle.toml"}).addresses.listen
+
+
+def check_throttlectl(words: list[str], directory: Path) -> None:
+    assert make_parser().parse_args(words[1:]).command == words[1]
+
+
+def check_completion(words: list[str], directory: Path) -> None:
+    assert words[1:] == ["<(.venv/bin/throttlectl", "completion", "bash)"]
+
+
+MAKE_MODULES = {
+    "demo": "services/autothrottle_lab/demo/command.py",
+    "chaos": "tests/chaos/__main__.py",
+    "bench-control": "tests/benchmarks/control/contest.py",
+    "bench-links": "tests/benchmarks/links/contest.py",
+    "bench-score": "tests/benchmarks/scorer_bench.py",
+}
+"""Target -> the module that parses its ARGS; those of the others are pytest's."""
+
+
+def check_make(words: list[str], directory: Path) -> None:
+    """Look up the target, its variables, and the flags or test names in ARGS."""
+    target, *settings = words[1:]
+    assert target in make_targets(), target
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        assert re.search(rf"^{name} \?=|\$\({name}\)", MAKEFILE, re.MULTILINE), setting
+        if name == "ARGS":
+            check_make_arguments(target, shlex.split(value))
+
+
+def check_make_arguments(target: str, words: list[str]) -> None:
+    if target in MAKE_MODULES:
+        source = (ROOT / MAKE_MODULES[target]).read_text("utf-8")
+        flags = [word for word in words if word.startswith("--")]
+        assert words and [flag for flag in flags if f'"{flag}"' not in source] == []
+        return
+    folder = ROOT / "tests" / ("benchmarks" if target == "bench" else "")
+    names = {
+        name
+        for path in folder.rglob("test_*.py")
+        for name in (path.stem, *re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.MULTILINE))
+    }
+    if words[0] == "--part":
+        assert target == "test-all" and re.fullmatch(r"\d/\d", words[1])
+        return
+    wanted = words[words.index("-k") + 1]
+    assert any(wanted in name for name in names), f"make {target}: no test name contains {wanted}"
+    assert [word for word in words if word not in ("-k", wanted, "-s")] == []
+
+
+def check_curl(words: list[str], directory: Path) -> None:
+    """Match verb, path, query and body with the gateway's routes."""
+    verb = words[words.index("-X") + 1] if "-X" in words else "GET"
+    (url,) = (word for word in words if word.startswith("http://localhost:8080"))
+    parts = urlsplit(url)
+    body = words[words.index("-d") + 1] if "-d" in words else ""
+    if parts.path.startswith("/v1"):
+        binding, in_path = route(verb, parts.path)
+        rest.request(binding, in_path, parts.query, body.encode())
+        return
+    assert verb in legacy.allowed(parts.path)
+    patterns = [(v, re.sub(r"\{id\}", r"\\d+", path.partition("?")[0])) for v, path, _ in legacy.ROUTES]
+    assert any(v == verb and re.fullmatch(pattern, parts.path) for v, pattern in patterns)
+    given = dict(parse_qsl(parts.query))
+    assert given.keys() <= {"rate", "autoremove"}
+    if "rate" in given:
+        legacy.rate_megabytes(given["rate"])
+
+
+def route(verb: str, path: str) -> tuple[rest.Binding, Mapping[str, str]]:
+    for binding in rest.bindings(SERVICE):
+        pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", binding.path)
+        if binding.verb == verb and (found := re.fullmatch(pattern, path)):
+            return binding, found.groupdict()
+    raise AssertionError(f"no route answers {verb} {path}")
+
+
+def check_grpcurl(words: list[str], directory: Path) -> None:
+    """Parse the body as the request of the method; test_grpcurl_examples.py calls the services."""
+    if words[-1] == "list":
+        return
+    service, _, method = words[-1].rpartition("/")
+    body = words[words.index("-d") + 1] if "-d" in words else "{}"
+    file = admin_pb2 if service.endswith("AdminService") else planner_pb2
+    assert method in file.DESCRIPTOR.services_by_name[service.rpartition(".")[2]].methods_by_name
+    request: Message = json_format.Parse(body, getattr(file, f"{method}Request")())
+    # In proto JSON's own spelling: camelCase, int64 as a string.
+    assert json_format.MessageToDict(request) == json.loads(body)
+
+
+def check_export(words: list[str], directory: Path) -> None:
+    """test_every_variable_in_the_pages_exists knows the names."""
+    assert words[1:] and all("=" in word for word in words[1:])
+
+
+def check_copy(words: list[str], directory: Path) -> None:
+    assert (ROOT / words[1]).is_file()
+
+
+def check_python(words: list[str], directory: Path) -> None:
+    """A virtual environment, or a module of this repository."""
+    assert words[1] == "-m"
+    assert words[2] == "venv" or importlib.util.find_spec(words[2])
+
+
+def check_pip(words: list[str], directory: Path) -> None:
+    (extras,) = re.findall(r"^\.\[([\w,]+)\]$", words[2])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert words[1] == "install"
+    assert set(extras.split(",")) <= project["optional-dependencies"].keys()
+
+
+def check_spark_submit(words: list[str], directory: Path) -> None:
+    (script,) = (index for index, word in enumerate(words) if word.endswith(".py"))
+    assert (ROOT / words[script]).is_file()
+    assert make_score_parser().parse_args(words[script + 1 :]).out
+    check_foreign(words[:script], directory)
+
+
+def check_foreign(words: list[str], directory: Path) -> None:
+    flags = {word[2:] for word in words if word.startswith("--")}
+    assert flags <= FOREIGN_FLAGS.get(words[0], set())
+
+
+def check_script(words: list[str], directory: Path) -> None:
+    assert (ROOT / words[1]).is_file()
+
+
+CHECKS: Mapping[str, Callable[[list[str], Path], None]] = {
+    ".venv/bin/autothrottle": check_autothrottle,
+    ".venv/bin/throttlectl": check_throttlectl,
+    ".venv/bin/python": check_python,
+    "source": check_completion,
+    "make": check_make,
+    "curl": check_curl,
+    "grpcurl": check_grpcurl,
+    "export": check_export,
+    "cp": check_copy,
+    "bash": check_script,
+    "python3": check_python,
+    "/opt/autothrottle/bin/pip": check_pip,
+    "spark-submit": check_spark_submit,
+    "kafka-configs.sh": check_foreign,
+    "systemctl": check_foreign,
+    "mkdir": check_foreign,
+    "git": check_foreign,
+}
+"""Program -> how its command line is checked; a command of any other program fails the test."""
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_the_command_is_accepted(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert words[0] in CHECKS, f"no check for {words[0]}: add one to CHECKS"
+    CHECKS[words[0]](words, tmp_path)
+
+
+def spans(program: str) -> list[list[str]]:
+    """The words of all inline code that begins with a program."""
+    without_blocks = re.sub(r"^( *)```.*?^\1```$", "", ALL_TEXT, flags=re.DOTALL | re.MULTILINE)
+    return [shlex.split(found) for found in sorted(set(re.findall(rf"`({program} [^`\n]+)`", without_blocks)))]
+
+
+@pytest.mark.parametrize("words", spans("make"), ids=" ".join)
+def test_inline_make_command_is_accepted(words: list[str], tmp_path: Path) -> None:
+    check_make(words, tmp_path)
+
+
+@pytest.mark.parametrize("words", spans("throttlectl"), ids=" ".join)
+def test_inline_throttlectl_command_is_accepted(words: list[str], tmp_path: Path) -> None:
+    """A command without arguments is a name."""
+    if len(words) == 2:
+        assert words[1] in throttlectl_commands()
+    else:
+        check_throttlectl(words, tmp_path)
+
+
+def test_every_block_has_a_language_that_is_checked() -> None:
+    assert {block.language for block in blocks()} <= {"sh", "toml", "python", ""}
+    commands_without_check = [
+        line for text in code("") for line in text.splitlines() if line.split(" ")[0] in CHECKS or line[:2] == "$ "
+    ]
+    assert commands_without_check == []
+
+
+def test_enough_commands_are_found() -> None:
+    assert len(commands(".venv/bin/autothrottle")) >= 11
+    assert len(commands(".venv/bin/throttlectl")) >= 15
+    assert len(commands("make")) >= 10
+    assert len(commands("curl")) >= 4 and len(commands("grpcurl")) >= 5
+
+
+# --- Reference pages ------------------------------------------------------------------------------------------------
+
+
+def throttlectl_commands() -> Mapping[str, argparse.ArgumentParser]:
+    (subparsers,) = (a for a in make_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    found: Mapping[str, argparse.ArgumentParser] = subparsers.choices
+    return found
+
+
+def test_throttlectl_page_has_every_command_and_option() -> None:
+    page = PAGES["docs/throttlectl.md"]
+    for name, parser in throttlectl_commands().items():
+        assert re.search(rf"`{name}\b|throttlectl {name}\b", page), name
+        for action in parser._actions:
+            for flag in action.option_strings:
+                assert flag in ("-h", "--help") or flag in page or flag == "--planner-addr", f"{name} {flag}"
+
+
+def test_http_page_has_every_route() -> None:
+    table = {name.strip("`") for name, _ in rows(PAGES["docs/http-api.md"])}
+    json_routes = {f"{binding.verb} {binding.path}" for binding in rest.bindings(SERVICE)}
+    assert table == json_routes | {f"{verb} {path}" for verb, path, _ in legacy.ROUTES}
+
+
+def test_python_example_uses_existing_names() -> None:
+    (example,) = code("python")
+    compile(example, "docs/http-api.md", "exec")
+    calls = set(re.findall(r"admin\.(\w+)\(", example))
+    assert calls == {"set_override", "watch_cycles"} <= set(dir(AdminClient))
+    fields = set(re.findall(r"cycle\.(\w+)", example))
+    assert fields and fields <= set(Cycle.__dataclass_fields__)
+
+
+# --- deploy/ --------------------------------------------------------------------------------------------------------
+
+
+def test_example_files_are_accepted_without_a_warning(tmp_path: Path) -> None:
+    examples = [*code("toml"), (ROOT / "deploy" / "autothrottle.toml").read_text()]
+    assert len(examples) == 2
+    for number, text in enumerate(examples):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(text)
+        configuration = parse(["--config", str(path)], KEYS)
+        assert configuration.warnings == ()
+        assert configuration.capacities.by_instance_type["d2.4xlarge"].inbound == 200_000_000
+
+
+def test_commented_settings_of_the_example_file_are_the_defaults(tmp_path: Path) -> None:
+    text = (ROOT / "deploy" / "autothrottle.toml").read_text()
+    path = tmp_path / "all.toml"
+    # All but the addresses of single services, which have no default.
+    settings = re.findall(r"^# ((?!\w+-addr)[a-z-]+ = .*?)(?:$| {2,})(.*)$", text, re.MULTILINE)
+    assert len(settings) > 15
+    path.write_text("".join(f"{setting}\n" for setting, note in settings if "default: none" not in note))
+    assert parse(["--config", str(path)], KEYS) == parse([], KEYS)
+
+
+def test_services_listen_where_the_example_configuration_expects_them() -> None:
+    (toml,) = code("toml")
+    expected = set(re.findall(r'"(127\.0\.0\.1:\d+)"', toml))
+    listening = {words[3] for words in commands() if words[2:3] == ["--listen"]}
+    assert expected == listening
+
+
+def test_every_deploy_file_is_named_and_the_unit_matches_the_commands() -> None:
+    copied = {ROOT / words[1] for words in commands("cp")}
+    named = {ROOT / path for path in re.findall(r"`(deploy/[\w.-]+)`", ALL_TEXT)}
+    assert copied | named == set((ROOT / "deploy").iterdir())
+    unit = (ROOT / "deploy" / "autothrottle.service").read_text()
+    assert "/opt/autothrottle/bin/autothrottle run --config /etc/autothrottle/autothrottle.toml" in unit
+    assert "EnvironmentFile=/etc/autothrottle/keys" in unit
+
+
+def test_the_unit_may_write_where_the_examples_log_decisions() -> None:
+    """The file system was read-only for the unit. With the documented `decisions`, no planner started."""
+    unit = (ROOT / "deploy" / "autothrottle.service").read_text()
+    assert "ProtectSystem=strict" in unit
+    states = {f"/var/lib/{name}" for name in re.findall(r"^StateDirectory=(\S+)$", unit, re.MULTILINE)}
+    examples = OPTIONS["decisions"].example + OPTIONS["decisions-spool"].example
+    places = set(re.findall(r"/var/lib/[\w/-]+", ALL_TEXT + examples))
+    assert places
+    assert [place for place in places if not any(f"{place}/".startswith(f"{state}/") for state in states)] == []
+
+
+def test_hosted_workflow_and_hooks_call_the_commands_of_the_project() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8")
+    assert re.search(r"^ +- run: bash \.ci/run$", workflow, re.MULTILINE)
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text("utf-8")
+    assert "repo: local" in hooks and not re.search(r"repo: (?!local)", hooks)
+    named = set(re.findall(r"\.venv/bin/(\S+)", hooks))
+    recipe = MAKEFILE.split("\ncheck:")[1].split("\n\n")[0]
+    assert named and {name for name in named if f"$(BIN)/{name}" not in recipe} == set()
+
+
+if __name__ == "__main__":
+    update_option_table()

@@ -40,7 +40,7 @@ def test_step_down_and_recovery_after_an_ensemble_outage(
         recovery, servers = ward.recovery, ward.ensemble.servers
         recovery.wait_for_term(within_seconds=LONG)
         before, start = recovery.configs(), ward.ensemble.last_zxid()
-        recovery.start_move()
+        recovery.start_reassignment()
         ended: list[float] = []
 
         def end_outage() -> None:

@@ -34,7 +34,7 @@ def test_failover_of_small_cluster(figures: Figures, tmp_path: Path) -> None:
         recovery.services(planners=2, **options) as services,
     ):
         leader = recovery.wait_for_term(within_seconds=LIMIT_SECONDS)
-        recovery.start_move()
+        recovery.start_reassignment()
         recovery.wait_until_throttled(within_seconds=LIMIT_SECONDS)
         for sent in [signal.SIGKILL, signal.SIGTERM] * ROUNDS:
             recovery.wait_for_cycle(leader, 3, within_seconds=LIMIT_SECONDS)
@@ -51,7 +51,7 @@ def test_failover_of_small_cluster(figures: Figures, tmp_path: Path) -> None:
             writes[sent].append(seconds_since(ended, write.at))
             process.wait(LIMIT_SECONDS)
             services.start()
-        assert recovery.is_moving()
+        assert recovery.is_reassigning()
     size = "4 brokers, 21 partitions in reassignment"
     for sent, name in (
         (signal.SIGKILL, f"SIGKILL of the leader (session timeout {SESSION_SECONDS} s)"),

@@ -1,6 +1,7 @@
-"""Watches a recovery on a real cluster from outside: the controller's words and log sizes.
+"""Observes a reassignment on a real cluster: throttles, replica lists and bytes copied.
 
-`Decisions` is what the planner says of itself: a rate that it decided stands some seconds later, when it has risen.
+`RecoveryWatch` samples what Kafka's controller and the brokers' disks show. `Decisions` records what the planner
+decides. A decided rate becomes the current rate some seconds later, because raises are written as ramps.
 """
 
 from __future__ import annotations
@@ -33,33 +34,33 @@ Lists = tuple[frozenset[str], frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The cluster at one moment."""
+    """The state of the cluster at one moment."""
 
     at: float
     """`time.monotonic()`."""
     moving: frozenset[int]
-    """Partitions of the topic that are still being copied."""
+    """Partitions of the topic with a replica that is still being copied."""
     expected: Lists
-    """What the lists should be, from the topic's node and its partitions' states."""
+    """The replica lists that the reassignment needs, computed from the partitions' states."""
     lists: Lists
-    """What the lists are."""
+    """The current replica lists."""
     rates: Mapping[tuple[int, str], int]
-    """(broker id, key) -> bytes/s."""
+    """(broker id, config key) -> current throttle, bytes/s; absent: no throttle."""
     received: Mapping[int, int]
-    """Broker id -> bytes of the topic's partitions that it has copied while outside of the ISR, cumulative."""
+    """Broker id -> bytes of the topic that the broker has copied outside the ISR, cumulative."""
     inbound: Mapping[int, float]
     """Broker id -> all bytes received, cumulative."""
 
 
 class Decisions:
-    """The rates that a planner decides for one broker and role, as its cycles end; a context manager."""
+    """Records the rates that a planner decides for one link side, cycle by cycle; a context manager."""
 
     def __init__(self, planner: str, broker_id: int, role: str) -> None:
-        self._client, self._port = PlannerClient(planner), (broker_id, role)
+        self._client, self._link_side = PlannerClient(planner), (broker_id, role)
         self._watch = self._client.watch_cycles()
         self.rates: list[tuple[float, int]] = []
-        """(`time.monotonic()`, bytes/s), in order."""
-        self._thread = threading.Thread(target=self._follow, name="decisions", daemon=True)
+        """(`time.monotonic()` at the end of the cycle, bytes/s), in order."""
+        self._thread = threading.Thread(target=self._record, name="decisions", daemon=True)
 
     def __enter__(self) -> Decisions:
         self._thread.start()
@@ -71,24 +72,24 @@ class Decisions:
         self._client.close()
 
     def at(self, moment: float) -> int | None:
-        """Return what the last cycle before a moment decided, bytes/s; None: there was none."""
+        """Return the rate that the last cycle before a moment decided, bytes/s; None: no cycle had ended by then."""
         return next((rate for at, rate in reversed(self.rates) if at <= moment), None)
 
-    def _follow(self) -> None:
+    def _record(self) -> None:
         for cycle in self._watch:
             for decision in cycle.decisions:
-                if (decision.broker_id, decision.role) == self._port:
+                if (decision.broker_id, decision.role) == self._link_side:
                     self.rates.append((time.monotonic(), decision.rate_bytes_per_second))
 
 
 @dataclass(slots=True)
 class RecoveryWatch:
-    """Samples one moving topic; a context manager."""
+    """Samples one topic during its reassignment; a context manager."""
 
     cluster: KafkaCluster
     topic: str
     zookeeper: KazooClient | None = None
-    """For a cluster in ZooKeeper mode: what is asked for there moves from then on."""
+    """For a reassignment through the znode: its partitions count as moving from the moment the znode exists."""
     every_seconds: float = 0.2
     samples: list[Sample] = field(default_factory=list)
     _received: dict[int, int] = field(default_factory=dict)
@@ -119,7 +120,7 @@ class RecoveryWatch:
         assert self._counters is not None
         states = {p: state for (_, p), state in self.cluster.partitions([self.topic]).items()}
         adding: dict[int, Sequence[int]] = {p: state.adding_replicas for p, state in states.items()}
-        # What was asked for through the znode moves from then on, though the controller takes it up one by one.
+        # The controller starts the partitions of the znode one by one; they all count as moving at once.
         adding |= {p: ids for p, ids in self._targets().items() if not adding[p]}
         pending = {p: [b for b in ids if b not in states[p].isr] for p, ids in adding.items()}
         moving = frozenset(p for p, ids in pending.items() if ids)
@@ -141,7 +142,7 @@ class RecoveryWatch:
         return Sample(time.monotonic(), moving, expected, lists, rates, dict(self._received), inbound)
 
     def _count(self, pending: Mapping[int, Sequence[int]]) -> None:
-        """Count the growth of the logs of replicas that are being copied, their last bytes before they joined too."""
+        """Add the growth of the logs of adding replicas, including their last bytes before they joined the ISR."""
         copying = {(broker_id, partition) for partition, ids in pending.items() for broker_id in ids}
         for broker_id in {b for b, _ in copying | self._copying}:
             sizes = self.cluster.log_bytes(broker_id)
@@ -156,33 +157,40 @@ class RecoveryWatch:
         if self.zookeeper is None:
             return {}
         try:
-            asked = json.loads(self.zookeeper.get("/admin/reassign_partitions")[0])["partitions"]
+            requested = json.loads(self.zookeeper.get("/admin/reassign_partitions")[0])["partitions"]
         except NoNodeError:
             return {}
-        return {row["partition"]: row["replicas"] for row in asked if row["topic"] == self.topic}
+        return {row["partition"]: row["replicas"] for row in requested if row["topic"] == self.topic}
 
-    def wait_until(self, true: Callable[[Sample], bool], within_seconds: float, what: str) -> Sample:
-        """Return the first sample from now on of which it is true."""
+    def wait_until(self, accept: Callable[[Sample], bool], within_seconds: float, state: str) -> Sample:
+        """Return the first sample from now on that `accept` accepts.
+
+        Args:
+            accept: the condition.
+            within_seconds: the deadline.
+            state: the condition in words, for the error message.
+        """
         seen = len(self.samples)
         deadline = time.monotonic() + within_seconds
         while time.monotonic() < deadline:
             for sample in self.samples[seen:]:
-                if true(sample):
+                if accept(sample):
                     return sample
                 seen += 1
             time.sleep(0.02)
-        stood = {port: self.rates_of(*port) for port in {port for sample in self.samples for port in sample.rates}}
+        rates = {key: self.rates_of(*key) for key in {key for sample in self.samples for key in sample.rates}}
         raise AssertionError(
-            f"within {within_seconds:.0f} s it was never true that {what}: {self.samples[-1:]}; stood: {stood}"
+            f"not within {within_seconds:.0f} s: {state}; last sample: {self.samples[-1:]}; rates so far: {rates}"
         )
 
-    # Judgements.
+    # Evaluation.
 
     def worst_list_lag(self) -> float:
-        """Return for how long, at worst, a list lacked an entry or had one that was not right any more, in seconds.
+        """Return the longest time for which a list lacked a needed entry or kept an outdated one, in seconds.
 
-        Infinite when an entry stood that was never right. A sample reads the lists after the partitions, so what
-        is right by the next sample is right. What stands before anything moves was set for a move that is to come.
+        It is infinite if a list had an entry that was never needed. A sample reads the partitions first and the lists
+        second, so an entry that the next sample needs is correct. Entries that exist before the reassignment starts
+        are correct as well: they were written for it in advance.
         """
         worst = 0.0
         samples = list(dropwhile(lambda s: not s.moving, self.samples))
@@ -193,19 +201,20 @@ class RecoveryWatch:
             for side in (0, 1):
                 expected = {f"{side} {entry}" for entry in sample.expected[side]}
                 listed = {f"{side} {entry}" for entry in sample.lists[side]}
-                soon = {f"{side} {entry}" for entry in after.expected[side]}
+                expected_next = {f"{side} {entry}" for entry in after.expected[side]}
                 until |= dict.fromkeys(expected, sample.at)
                 since = {e: at for e, at in since.items() if not e.startswith(f"{side} ") or e in expected}
                 since = dict.fromkeys(expected, sample.at) | since
-                stale = [sample.at - until.get(entry, float("-inf")) for entry in listed - expected - soon]
-                missing = [sample.at - since[entry] for entry in (expected & soon) - listed]
+                stale = [sample.at - until.get(entry, float("-inf")) for entry in listed - expected - expected_next]
+                missing = [sample.at - since[entry] for entry in (expected & expected_next) - listed]
                 worst = max([worst, *stale, *missing])
         return worst
 
     def worst_window(self, broker_id: int, seconds: float = 12.0) -> float:
-        """Return the most bytes copied in a window, as a share of the highest throttle that stood in it.
+        """Return the most bytes that a broker copied in a window, as a share of what its throttle allowed.
 
-        Windows begin once the follower throttle stands.
+        The allowance is the highest throttle in the window, times its length. Windows start at the first follower
+        throttle.
         """
         key = (broker_id, FOLLOWER_RATE)
         throttled = [s for s in self.samples if key in s.rates]
@@ -214,13 +223,13 @@ class RecoveryWatch:
             window = [s for s in throttled[index:] if s.at <= first.at + seconds]
             if window[-1].at - first.at < seconds * 0.9:
                 break
-            moved = window[-1].received.get(broker_id, 0) - first.received.get(broker_id, 0)
+            copied = window[-1].received.get(broker_id, 0) - first.received.get(broker_id, 0)
             allowed = max(s.rates[key] for s in window) * (window[-1].at - first.at)
-            worst = max(worst, moved / allowed)
+            worst = max(worst, copied / allowed)
         return worst
 
     def seconds_over(self, broker_id: int, capacity: float) -> tuple[float, float]:
-        """Return (share of the move's seconds in which a broker received more than its capacity, peak bytes/s)."""
+        """Return (share of the reassignment's seconds with more inbound traffic than the capacity, peak bytes/s)."""
         moving = [s for s in self.samples if s.moving]
         rates = []
         start = moving[0]
@@ -231,7 +240,7 @@ class RecoveryWatch:
         return sum(rate > capacity for rate in rates) / max(1, len(rates)), max(rates, default=0.0)
 
     def rates_of(self, broker_id: int, key: str = FOLLOWER_RATE) -> list[tuple[float, int | None]]:
-        """Return the rates that stood on a broker one after the other, and when each was seen first."""
+        """Return the successive rates of a broker, each with the time of its first sample; None: no throttle."""
         found: list[tuple[float, int | None]] = []
         for sample in self.samples:
             rate = sample.rates.get((broker_id, key))
@@ -240,17 +249,17 @@ class RecoveryWatch:
         return found
 
 
-def by_admin(cluster: KafkaCluster) -> dict[str, str]:
-    """Return the options that make the services reach a cluster through Kafka's admin API."""
+def admin_backend_options(cluster: KafkaCluster) -> dict[str, str]:
+    """Return the options with which the services access a cluster through Kafka's Admin API."""
     return {"kafka-backend": "admin", "bootstrap-servers": cluster.bootstrap_servers}
 
 
 def submit(admin: admin_pb2_grpc.AdminServiceStub, targets: Mapping[Partition, Sequence[int]]) -> None:
-    """Let the leading planner submit a reassignment once its throttles stand: nothing of it lands before that.
+    """Submit a reassignment through autothrottle, which sets the throttles before Kafka copies a byte.
 
     Args:
         admin: the admin service.
-        targets: partition -> its replicas after the move.
+        targets: partition -> its replicas after the reassignment.
     """
     partitions = [
         types_pb2.PartitionTarget(topic=topic, partition=number, replicas=replicas)
@@ -265,7 +274,7 @@ def _entries(value: str | None) -> frozenset[str]:
 
 
 def feed(counters: BrokerCounters, datadog: DatadogEmulator, every_seconds: float = 0.25) -> None:
-    """Give the emulator what the brokers' network cards would count."""
+    """Record the brokers' network traffic in the emulator at regular intervals."""
 
     def record(sample: Mapping[int, Any]) -> None:
         now = time.time()
@@ -276,5 +285,5 @@ def feed(counters: BrokerCounters, datadog: DatadogEmulator, every_seconds: floa
 
 
 def moved(topic: str, assignment: Mapping[int, Sequence[int]], old: int, new: int) -> dict[Partition, list[int]]:
-    """Return the plan that puts one broker in the place of another."""
+    """Return the reassignment that replaces one broker by another: partition -> replicas."""
     return {(topic, p): [new if b == old else b for b in ids] for p, ids in assignment.items()}

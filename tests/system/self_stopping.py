@@ -1,11 +1,14 @@
-"""`autothrottle` that stops itself (SIGSTOP) around a write to Kafka, once it is asked to; a program for tests.
+"""A test program: `autothrottle` that can stop itself (SIGSTOP) before it writes a broker's throttle to Kafka.
 
     python self_stopping.py DIRECTORY run --zk-addr=...
 
-It stops before the next write of a broker's throttle when DIRECTORY holds a file `arm`, which names the place:
-`checked`, after the check of the term, or `sending`, when nothing is left but to hand the request over. The
-file is renamed to `stopped` right before that. `windows` gets a line for each such write: seconds from the beginning of
-the check to the sending.
+A test arms it with the file DIRECTORY/arm, whose content is the point at which to stop before the next write:
+
+    checked   after the check of the term
+    sending   immediately before the request is sent
+
+The program renames the file to `stopped` before it stops. It appends one line per write to DIRECTORY/windows: the
+seconds from the start of the check of the term to the sending of the request.
 """
 
 from __future__ import annotations
@@ -28,45 +31,45 @@ from autothrottle.adapters.kafka_admin.client import ConfigEdit, KafkaAdmin
 from autothrottle.adapters.kafka_admin.fence import Fence
 
 _BROKER = 4
-"""Kafka's number of the kind of resource."""
+"""Kafka's number of the resource type BROKER."""
 
 
 class Stopper:
-    """Where it stops, and how long the ways are."""
+    """Stops the process at the armed point, and measures the time from check to sending."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._lock = directory, threading.Lock()
         self._checked = 0.0
 
-    def checks(self) -> None:
-        """The check of the term begins."""
+    def on_check(self) -> None:
+        """Note the start of a check of the term."""
         self._checked = time.monotonic()
 
-    def sends(self) -> None:
-        """A request is handed to its connection."""
+    def on_send(self) -> None:
+        """Log the time since the check, and stop if armed; call it before a request is sent."""
         with self._lock, (self._directory / "windows").open("a") as windows:
             windows.write(f"{time.monotonic() - self._checked:.6f}\n")
         self.stop_at("sending")
 
-    def stop_at(self, place: str) -> None:
-        """Stop the process, when it shall be here."""
+    def stop_at(self, point: str) -> None:
+        """Stop the process, if it is armed for this point."""
         armed = self._directory / "arm"
         with self._lock:
-            if not armed.exists() or armed.read_text() != place:
+            if not armed.exists() or armed.read_text() != point:
                 return
             armed.rename(self._directory / "stopped")
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def hook(stopper: Stopper) -> None:
-    """Put the stopper into the real program."""
-    passed, alter, send = Fence.admit, KafkaAdmin.alter_broker_configs, KafkaConnection.send_request
+def install(stopper: Stopper) -> None:
+    """Wrap the functions of the real program that check the term and send requests."""
+    admit, alter, send = Fence.admit, KafkaAdmin.alter_broker_configs, KafkaConnection.send_request
 
-    def passing(fence: Fence, term: int, deadline: float, too_late: str) -> float:
-        stopper.checks()
-        return passed(fence, term, deadline, too_late)
+    def hooked_admit(fence: Fence, term: int, deadline: float, too_late: str) -> float:
+        stopper.on_check()
+        return admit(fence, term, deadline, too_late)
 
-    def altering(
+    def hooked_alter(
         kafka: KafkaAdmin,
         broker_id: int,
         edits: Sequence[ConfigEdit],
@@ -77,17 +80,17 @@ def hook(stopper: Stopper) -> None:
         stopper.stop_at("checked")
         alter(kafka, broker_id, edits, timeout=timeout, until=until)
 
-    def sending(connection: Any, request: Any, *arguments: Any, **options: Any) -> Any:
+    def hooked_send(connection: Any, request: Any, *arguments: Any, **options: Any) -> Any:
         is_write = isinstance(request, IncrementalAlterConfigsRequest)
         if is_write and any(resource.resource_type == _BROKER for resource in request.resources):
-            stopper.sends()
+            stopper.on_send()
         return send(connection, request, *arguments, **options)
 
-    Fence.admit = passing  # type: ignore[method-assign, assignment]
-    KafkaAdmin.alter_broker_configs = altering  # type: ignore[method-assign, assignment]
-    KafkaConnection.send_request = sending
+    Fence.admit = hooked_admit  # type: ignore[method-assign, assignment]
+    KafkaAdmin.alter_broker_configs = hooked_alter  # type: ignore[method-assign, assignment]
+    KafkaConnection.send_request = hooked_send
 
 
 if __name__ == "__main__":
-    hook(Stopper(Path(sys.argv[1])))
+    install(Stopper(Path(sys.argv[1])))
     sys.exit(main(sys.argv[2:]))

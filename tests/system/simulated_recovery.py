@@ -1,7 +1,7 @@
-"""A recovery on a simulated cluster, for tests about services that end, freeze and start again.
+"""A reassignment on a simulated cluster, for tests in which services stop, freeze and restart.
 
-The cluster lives in a real ZooKeeper, the services are separate processes, and what is judged is what ZooKeeper
-shows: its nodes, and the order of transactions in its log.
+A simulated Kafka keeps its znodes in a real ZooKeeper. The services are separate processes. Tests check the znodes and
+the order of transactions in ZooKeeper's log.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ SURVIVORS = (1001, 1002, 1003)
 NEW = 1004
 BROKERS = (*SURVIVORS, NEW)
 LINK = 300 * MEGABYTE
-"""What the simulated links carry; the services believe `CAPACITY`, so that an override can speed a move up."""
+"""Bytes/s of the simulated links. The services assume `CAPACITY`, so an override above it can speed up copying."""
 CAPACITY = 100 * MEGABYTE
+"""Capacity in the services' configuration, bytes/s."""
 CLIENTS = 20 * MEGABYTE
-"""What clients read from and write to every broker while the load is steady."""
+"""Steady client load of every broker in each direction, bytes/s."""
 THROTTLE = 72 * MEGABYTE
-"""The headroom of a steady load: 90 % of what clients leave of the capacity."""
+"""Headroom under the steady load, bytes/s: 90 % of the capacity minus the client load."""
 SPED_UP_MEGABYTES = 400
 
 STEADY = ClientTraffic.constant(CLIENTS, CLIENTS)
 RESTLESS = ClientTraffic(tuple(TrafficStep(at, r, r) for at in range(600) for r in [(20 + at % 3 * 15) * MEGABYTE]))
-"""Another load every second, so that most cycles have rates to write."""
+"""The client load changes every second, so that most cycles write rates."""
 
 T = TypeVar("T")
 Lists = tuple[frozenset[str], frozenset[str]]
@@ -61,7 +62,7 @@ Lists = tuple[frozenset[str], frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads, as the term's node says."""
+    """The current leader, as the term's znode names it."""
 
     fence: int
     address: str
@@ -75,15 +76,15 @@ class Write:
     at: datetime
     paths: tuple[str, ...]
     fence: int | None
-    """The term that it checked before anything else; None: it checked none."""
+    """The term that its first operation checks; None: it does not check the term."""
     term: int
-    """The term that was in force."""
+    """The current term at the time of the write."""
     session_id: int
-    """Who wrote."""
+    """Session of the writer."""
 
 
 class SimulatedRecovery:
-    """Broker 1004 takes the replicas of broker 1000; a context manager for the cluster and its Datadog."""
+    """Broker 1004 replaces broker 1000; a context manager for the cluster and its Datadog."""
 
     def __init__(
         self,
@@ -94,18 +95,18 @@ class SimulatedRecovery:
         traffic: ClientTraffic = STEADY,
         link: int = LINK,
     ) -> None:
-        """Say what there is to move.
+        """Define the cluster.
 
         Args:
-            zookeeper: the test's own.
+            zookeeper: the server or ensemble to use.
             directory: for the logs of the services.
             sizes: topic -> megabytes of each of its partitions.
-            prefix: Kafka's chroot.
-            traffic: of clients, on every broker.
-            link: bytes/s that a link really carries.
+            prefix: Kafka's chroot in ZooKeeper.
+            traffic: the client load of every broker.
+            link: bytes/s of each simulated link.
         """
         self.zookeeper, self.paths, self.own = zookeeper, KafkaPaths(prefix), OwnPaths()
-        self.moves = {(topic, p): (NEW, *_alive(p)) for topic, mb in sizes.items() for p in range(len(mb))}
+        self.targets = {(topic, p): (NEW, *_alive(p)) for topic, mb in sizes.items() for p in range(len(mb))}
         self._prefix, self._directory, self._deployments = prefix, directory, 0
         partitions = [
             SimulatedPartition(
@@ -143,7 +144,7 @@ class SimulatedRecovery:
     # The services.
 
     def deployment(self, **options: str) -> Deployment:
-        """Return a way to start services, with logs of their own; `_` in an option's name stands for `-`."""
+        """Return a new deployment with its own log directory; `_` in the name of an option stands for `-`."""
         self._deployments += 1
         directory = self._directory / f"start-{self._deployments}"
         directory.mkdir(parents=True)
@@ -159,11 +160,11 @@ class SimulatedRecovery:
         return Deployment(self.zookeeper.connect, self.datadog.url, directory, chosen)
 
     def services(self, *, planners: int = 2, **options: str) -> ServiceProcesses:
-        """Return all services, not started; every call is another deployment."""
+        """Return the processes of all services, not started; each call makes a new deployment."""
         return ServiceProcesses(self.deployment(**options), planners)
 
     def leader(self) -> Leader:
-        """Return the leader; fence 0: there was none yet."""
+        """Return the current leader; fence 0: there was no term yet."""
         try:
             data, stat = self.client.get(self.own.term)
         except NoNodeError:
@@ -171,16 +172,16 @@ class SimulatedRecovery:
         return Leader(stat.version, json.loads(data)["address"] if data else "")
 
     def wait_for_term(self, after: int = 0, within_seconds: float = 20.0) -> Leader:
-        """Return the leader of a term after that one, as soon as there is one."""
+        """Wait for a term later than `after`, and return its leader."""
 
         def newer() -> Leader | None:
             leader = self.leader()
             return leader if leader.fence > after else None
 
-        return wait_for(newer, within_seconds, f"there is a term after {after}")
+        return wait_for(newer, within_seconds, f"a term after {after} begins")
 
     def wait_for_cycle(self, leader: Leader, number: int = 1, within_seconds: float = 20.0) -> CycleRecord:
-        """Return the newest cycle of a term, once it has had so many."""
+        """Wait for cycle `number` of the leader's term or of a later term; return the last cycle."""
         planner = PlannerClient((leader.address,))
 
         def cycle() -> CycleRecord | None:
@@ -188,22 +189,22 @@ class SimulatedRecovery:
             return last if last and last.term >= leader.fence and last.number >= number else None
 
         try:
-            return wait_for(cycle, within_seconds, f"term {leader.fence} has had {number} cycles")
+            return wait_for(cycle, within_seconds, f"term {leader.fence} has run {number} cycles")
         finally:
             planner.close()
 
-    # What an operator does.
+    # Actions of an operator.
 
-    def start_move(self, *topics: str) -> None:
-        """Start to move some topics, or all."""
-        self.kafka.reassign({key: target for key, target in self.moves.items() if not topics or key[0] in topics})
+    def start_reassignment(self, *topics: str) -> None:
+        """Reassign some topics, or all topics if none is given."""
+        self.kafka.reassign({key: target for key, target in self.targets.items() if not topics or key[0] in topics})
 
-    def cancel_move(self, topic: str) -> None:
-        """Let the partitions of a topic stay where they were."""
-        self.kafka.reassign({key: (FAILED, *_alive(key[1])) for key in self.moves if key[0] == topic})
+    def cancel_reassignment(self, topic: str) -> None:
+        """Reassign the partitions of a topic back to their original replicas."""
+        self.kafka.reassign({key: (FAILED, *_alive(key[1])) for key in self.targets if key[0] == topic})
 
     def speed_up(self) -> None:
-        """Set the cluster's override to what the links carry, until the move is over."""
+        """Set a cluster override above the capacity of the links; it is removed when the reassignment ends."""
         override = {"rate": SPED_UP_MEGABYTES, "autoremove": True}
         self.client.ensure_path(self.own.overrides)
         self.client.set(self.own.overrides, json.dumps(override).encode())
@@ -216,10 +217,10 @@ class SimulatedRecovery:
         notification = json.dumps({"version": 2, "entity_path": entity_path}).encode()
         self.client.create(self.paths.change_notification, notification, sequence=True)
 
-    # What is there.
+    # State.
 
     def configs(self) -> dict[str, dict[str, str]]:
-        """Return every dynamic config by its entity path; an empty one is as none."""
+        """Return entity path -> dynamic config; entities with an empty config are absent."""
         found = {}
         for kind in ("brokers", "topics"):
             for name in self.client.get_children(f"{self.paths.configs}/{kind}"):
@@ -228,15 +229,15 @@ class SimulatedRecovery:
         return found
 
     def ledger(self) -> dict[str, dict[str, Any]]:
-        """Return the keys of every ledger entry by its entity path."""
+        """Return entity path -> keys of its ledger entry."""
         found = {}
         for kind in self._children(self.own.ledger):
             for name in self._children(f"{self.own.ledger}/{kind}"):
                 found[f"{kind}/{name}"] = self._json(f"{self.own.ledger}/{kind}/{name}")["keys"]
         return found
 
-    def half_written(self) -> list[str]:
-        """Return where throttles and ledger disagree. The cluster must have no foreign throttles."""
+    def ledger_mismatches(self) -> list[str]:
+        """Return one line for each throttle that differs from the ledger. Foreign throttles would count as such."""
         current = {
             (entity, key): value
             for entity, config in self.configs().items()
@@ -247,18 +248,18 @@ class SimulatedRecovery:
             (entity, key): known["written"] for entity, keys in self.ledger().items() for key, known in keys.items()
         }
         return [
-            f"{entity} {key}: {current.get((entity, key))!r} stands, {written.get((entity, key))!r} is in the ledger"
+            f"{entity} {key}: config {current.get((entity, key))!r}, ledger {written.get((entity, key))!r}"
             for entity, key in sorted(current.keys() | written.keys())
             if current.get((entity, key)) != written.get((entity, key))
         ]
 
     def rate(self, broker_id: int = NEW, key: str = FOLLOWER_RATE) -> int | None:
-        """Return a rate that stands, bytes/s."""
+        """Return a current rate, bytes/s; None: there is none."""
         value = self.configs().get(f"brokers/{broker_id}", {}).get(key)
         return None if value is None else int(value)
 
     def lists(self) -> dict[str, Lists]:
-        """Return the replica lists that stand, by topic."""
+        """Return topic -> current replica lists; topics without lists are absent."""
         return {
             entity.removeprefix("topics/"): (
                 _entries(config.get(LEADER_REPLICAS)),
@@ -269,7 +270,7 @@ class SimulatedRecovery:
         }
 
     def exact_lists(self, topic: str) -> Lists:
-        """Return what the replica lists of a topic should be, from its node and the states of its partitions."""
+        """Return the replica lists that a topic needs, computed from its znode and its partitions' states."""
         leader, follower = set(), set()
         for partition, adding in self._json(self.paths.topic(topic))["adding_replicas"].items():
             isr = self._json(self.paths.state(topic, int(partition)))["isr"]
@@ -279,39 +280,37 @@ class SimulatedRecovery:
         return frozenset(leader), frozenset(follower)
 
     def is_throttled(self, *topics: str) -> bool:
-        """Whether the new broker has a rate, and topics that move have their lists exactly."""
-        expected = {topic: self.exact_lists(topic) for topic in topics or sorted({t for t, _ in self.moves})}
+        """Whether the new broker has a rate, and all (or the given) topics have exactly the lists they need."""
+        expected = {topic: self.exact_lists(topic) for topic in topics or sorted({t for t, _ in self.targets})}
         lists = self.lists()
         return self.rate() is not None and all(any(e) and lists.get(t) == e for t, e in expected.items())
 
-    def is_moving(self) -> bool:
-        """Whether something is still being copied."""
+    def is_reassigning(self) -> bool:
+        """Whether any partition is still being reassigned."""
         return bool(self.kafka.counters()["moving_partitions"])
 
     def wait_until_throttled(self, *topics: str, within_seconds: float = 60.0) -> None:
-        """Return once `is_throttled`."""
-        wait_for(lambda: self.is_throttled(*topics) or None, within_seconds, f"{topics or 'all'} are throttled")
+        """Wait for `is_throttled`."""
+        wait_for(lambda: self.is_throttled(*topics) or None, within_seconds, f"{topics or 'all topics'} are throttled")
 
     def wait_until_clean(self, before: Mapping[str, Mapping[str, str]], within_seconds: float = 60.0) -> float:
-        """Return once the move is over and the configs are what they were; how long the latter took, seconds."""
-        wait_for(lambda: not self.is_moving() or None, within_seconds, "the move is over")
+        """Wait for the end of the reassignment and the original configs; return the seconds between the two."""
+        wait_for(lambda: not self.is_reassigning() or None, within_seconds, "the reassignment ends")
         over = time.monotonic()
         try:
-            wait_for(lambda: (self.configs() == before and not self.ledger()) or None, 10.0, "all is clean")
+            wait_for(lambda: (self.configs() == before and not self.ledger()) or None, 10.0, "throttles are removed")
         except AssertionError:
             assert (self.configs(), self.ledger()) == (before, {})
         return time.monotonic() - over
 
-    # What was written, and in which order.
+    # ZooKeeper's transaction log.
 
     def writes(self, after_zxid: int = 0) -> list[Write]:
-        """Return the transactions that wrote configs or ledger entries, in the order in which they became true."""
+        """Return the transactions that wrote configs or ledger entries, in commit order."""
         found = []
         term = 0
         for transaction in self.zookeeper.transactions():
-            paths = tuple(
-                o.path for o in transaction.operations if o.kind != "check" and self._is_ours_to_fence(o.path)
-            )
+            paths = tuple(o.path for o in transaction.operations if o.kind != "check" and self._is_fenced(o.path))
             if paths and transaction.zxid > after_zxid:
                 fence = _fence(transaction.operations, self.own.term)
                 found.append(Write(transaction.zxid, transaction.time, paths, fence, term, transaction.session_id))
@@ -321,7 +320,7 @@ class SimulatedRecovery:
         return found
 
     def assert_fenced(self, after_zxid: int, terms: int) -> list[Write]:
-        """Assert that every write checked the term in force, of which there were at least so many; return them."""
+        """Assert that every write checked the current term and that at least `terms` terms wrote; return the writes."""
         writes = self.writes(after_zxid)
         assert [w for w in writes if w.fence is None] == []
         assert [w for w in writes if w.fence != w.term] == []
@@ -330,7 +329,7 @@ class SimulatedRecovery:
         assert len(set(fences)) >= terms, f"only the terms {sorted(set(fences))} wrote"
         return writes
 
-    def _is_ours_to_fence(self, path: str) -> bool:
+    def _is_fenced(self, path: str) -> bool:
         parents = [
             f"{root}/{kind}/" for root in (self.paths.configs, self.own.ledger) for kind in ("brokers", "topics")
         ]
@@ -347,28 +346,28 @@ class SimulatedRecovery:
         return document
 
 
-def wait_for(found: Callable[[], T | None], within_seconds: float, what: str) -> T:
-    """Return what is found, as soon as something is."""
+def wait_for(poll: Callable[[], T | None], within_seconds: float, event: str) -> T:
+    """Call `poll` until it returns a value other than None; return that value."""
     deadline = time.monotonic() + within_seconds
-    while (value := found()) is None:
-        assert time.monotonic() < deadline, f"not within {within_seconds:g} s: {what}"
+    while (value := poll()) is None:
+        assert time.monotonic() < deadline, f"not within {within_seconds:g} s: {event}"
         time.sleep(POLL_SECONDS)
     return value
 
 
 def seconds_since(moment: datetime, until: datetime | None = None) -> float:
-    """Return the seconds from a moment until another one, or now."""
+    """Return the seconds from a moment to another one, or to now."""
     return ((until or datetime.now(UTC)) - moment).total_seconds()
 
 
 def broken_sessions(log: str) -> list[str]:
-    """Return the lines of a log that tell of a session with ZooKeeper that was cut."""
+    """Return the log lines about interrupted ZooKeeper sessions, and tracebacks."""
     signs = ("Connection dropped", "SUSPENDED", "session is lost", "LOST", "Connection loss", "Traceback")
     return [line for line in log.splitlines() if any(sign in line for sign in signs)]
 
 
 def _alive(partition: int) -> tuple[int, int]:
-    """The replicas of a partition that are in sync, the leader first."""
+    """Return the in-sync replicas of a partition, the leader first."""
     first = partition % len(SURVIVORS)
     return SURVIVORS[first], SURVIVORS[(first + 1) % len(SURVIVORS)]
 
@@ -383,7 +382,7 @@ def _fence(operations: Sequence[Operation], term: str) -> int | None:
 
 
 def tree(client: KazooClient, path: str) -> Iterator[str]:
-    """Yield every node below a path."""
+    """Yield the path of every znode below a path."""
     for name in sorted(client.get_children(path)):
         yield f"{path}/{name}"
         yield from tree(client, f"{path}/{name}")

@@ -94,7 +94,7 @@ def test_rates_are_kept_then_minimal_then_measured_for_every_datadog_fault(
     with ExitStack() as stack:
         services = stack.enter_context(recovery.services(planners=1))
         recovery.wait_for_cycle(recovery.wait_for_term(), within_seconds=60)
-        recovery.start_move()
+        recovery.start_reassignment()
         recovery.wait_until_throttled(within_seconds=60)
         planner = stack.enter_context(PlannerClient([services.addresses["planner-1"]]))
         watched = Watched(stack.enter_context(planner.watch_cycles()))

@@ -85,7 +85,7 @@ class Ward:
 
         The simulated controller may take seconds to find the ensemble again, and only then it says what moves.
         """
-        self.recovery.cancel_move("orders")
+        self.recovery.cancel_reassignment("orders")
         wait_for(lambda: is_clean(self.recovery, before) or None, LONG, "all is as it was")
 
 
@@ -132,7 +132,7 @@ def test_losing_one_server_misses_no_cycle_and_losing_the_quorum_ends_the_term(w
     recovery, ensemble = ward.recovery, ward.ensemble
     leader = recovery.wait_for_term(within_seconds=LONG)
     before, start = recovery.configs(), ensemble.last_zxid()
-    recovery.start_move()
+    recovery.start_reassignment()
     recovery.wait_until_throttled(within_seconds=LONG)
 
     gaps = assert_one_server_is_not_missed(ward, leader)

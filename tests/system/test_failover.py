@@ -50,12 +50,12 @@ def test_another_planner_continues_after_the_leader_is_killed_and_after_it_is_st
         before, start = recovery.configs(), fresh_zookeeper.last_zxid()
         with recovery.services(planners=3) as services:
             leader = recovery.wait_for_term()
-            recovery.start_move()
+            recovery.start_reassignment()
             recovery.wait_until_throttled()
             figures = []
             for number, most in ((signal.SIGKILL, SESSION_SECONDS + 2), (signal.SIGTERM, 2.0)):
                 time.sleep(INTERVAL_SECONDS / 2)
-                assert recovery.is_moving()
+                assert recovery.is_reassigning()
                 process, ended = services.planner(leader.address), datetime.now(UTC)
                 if number is signal.SIGKILL:
                     process.kill()
@@ -68,7 +68,7 @@ def test_another_planner_continues_after_the_leader_is_killed_and_after_it_is_st
                 assert seconds <= most, f"{seconds:.1f} s from {number.name} to the next cycle"
                 write = wait_for(lambda by=leader: first_write(recovery.writes(start), by), 10, "it writes")  # type: ignore[misc]
                 figures.append(f"{number.name}: cycle {seconds:.2f} s, write {seconds_since(ended, write.at):.2f} s")
-            assert recovery.is_moving()
+            assert recovery.is_reassigning()
             recovery.speed_up()
             recovery.wait_until_clean(before)
             recovery.assert_fenced(start, terms=3)
@@ -84,7 +84,7 @@ def test_leader_and_applier_frozen_beyond_their_session_write_nothing_late(
         before, start = recovery.configs(), fresh_zookeeper.last_zxid()
         with recovery.services() as services:
             old = recovery.wait_for_term()
-            recovery.start_move("orders", "payments")
+            recovery.start_reassignment("orders", "payments")
             recovery.wait_until_throttled("orders", "payments")
             planner, frozen = services.planner(old.address), datetime.now(UTC)
             planner.freeze()
@@ -96,14 +96,14 @@ def test_leader_and_applier_frozen_beyond_their_session_write_nothing_late(
             time.sleep(INTERVAL_SECONDS)
             assert recovery.leader() == new
             # The applier, in the middle of the same recovery, with something to be written meanwhile.
-            assert recovery.is_moving()
+            assert recovery.is_reassigning()
             services.processes["applier"].freeze()
-            recovery.start_move("later")
+            recovery.start_reassignment("later")
             time.sleep(1.5 * SESSION_SECONDS)
             assert "later" not in recovery.lists()
             services.processes["applier"].thaw()
             recovery.wait_until_throttled("later")
-            recovery.cancel_move("later")
+            recovery.cancel_reassignment("later")
             recovery.speed_up()
             recovery.wait_until_clean(before)
             recovery.assert_fenced(start, terms=2)
@@ -171,12 +171,12 @@ def test_write_decided_before_the_end_of_the_term_is_refused_after_it(
         before, start = recovery.configs(), fresh_zookeeper.last_zxid()
         with pairs(recovery.deployment()) as found:
             old = recovery.wait_for_term()
-            recovery.start_move("orders")
+            recovery.start_reassignment("orders")
             recovery.wait_until_throttled("orders")
             first = next(pair for pair in found if pair.address == old.address)
             writers = {write.session_id for write in recovery.writes(start)}
             first.applier.freeze()
-            recovery.start_move("later")
+            recovery.start_reassignment("later")
             wait_until_it_waits_for_its_applier(old)
             first.planner.freeze()
             assert "later" not in recovery.lists()
@@ -195,7 +195,7 @@ def test_write_decided_before_the_end_of_the_term_is_refused_after_it(
             wait_for(lambda: f"term {old.fence} is over" in first.planner.log.read_text() or None, 10, "it knows")
             assert recovery.leader() == new
             assert [w for w in recovery.writes(woken) if w.fence == old.fence] == []
-            recovery.cancel_move("later")
+            recovery.cancel_reassignment("later")
             recovery.speed_up()
             recovery.wait_until_clean(before)
             recovery.assert_fenced(start, terms=2)

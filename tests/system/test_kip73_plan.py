@@ -23,7 +23,7 @@ from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from tests.system.recovery_watch import RecoveryWatch, Sample, by_admin, submit
+from tests.system.recovery_watch import RecoveryWatch, Sample, admin_backend_options, submit
 
 MB = 1_000_000
 RATE = 6 * MB
@@ -73,7 +73,7 @@ def admin(
     options = {"interval": "600", "cap-map": '{"lab":20}', "zk-session-timeout": "3", "log-level": "debug"}
     options["zk-config-prefix"] = f"autothrottle-kip73-{each_cluster.version}"
     if isinstance(each_cluster, KraftCluster):
-        options |= by_admin(each_cluster)
+        options |= admin_backend_options(each_cluster)
     with DatadogEmulator() as datadog:
         for broker_id in each_cluster.brokers:
             datadog.add_host(f"host-{broker_id}", broker_id, "lab")

@@ -22,7 +22,7 @@ from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from tests.system.recovery_watch import FOLLOWER_RATE, RecoveryWatch, Sample, by_admin, feed
+from tests.system.recovery_watch import FOLLOWER_RATE, RecoveryWatch, Sample, admin_backend_options, feed
 
 MB = 1_000_000
 DESTINATION = 1005
@@ -124,7 +124,7 @@ def stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: Path) ->
         "zk-config-prefix": "autothrottle-ramps",
     }
     if isinstance(cluster, KraftCluster):
-        options |= by_admin(cluster)
+        options |= admin_backend_options(cluster)
     with (
         DatadogEmulator() as datadog,
         BrokerCounters(cluster) as counters,

@@ -33,7 +33,7 @@ from tests.system.recovery_watch import (
     LEADER_REPLICAS,
     Decisions,
     RecoveryWatch,
-    by_admin,
+    admin_backend_options,
     feed,
 )
 
@@ -107,7 +107,7 @@ def services(
     if log_sizes:
         options["bootstrap-servers"] = cluster.bootstrap_servers
     if isinstance(cluster, KraftCluster):
-        options |= {**by_admin(cluster), "zk-config-prefix": "autothrottle-kraft"}
+        options |= {**admin_backend_options(cluster), "zk-config-prefix": "autothrottle-kraft"}
     deployment = Deployment(zookeeper.connect, datadog.url, directory, options)
     with ServiceProcesses(deployment, planners=1) as running:
         yield running

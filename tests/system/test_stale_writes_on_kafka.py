@@ -21,7 +21,7 @@ from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.system import self_stopping
-from tests.system.recovery_watch import FOLLOWER_RATE, LEADER_RATE, by_admin
+from tests.system.recovery_watch import FOLLOWER_RATE, LEADER_RATE, admin_backend_options
 from tests.system.test_throttlectl import KEYS, address_of
 
 MB = 1_000_000
@@ -73,7 +73,7 @@ def candidates(
         "interval": str(INTERVAL),
         "datadog-url": "http://127.0.0.1:1",
         "api-listen": "127.0.0.1:0",
-        **by_admin(kraft_cluster),
+        **admin_backend_options(kraft_cluster),
     }
     with ExitStack() as stack:
         first = Candidate("first", options, tmp_path, stack)

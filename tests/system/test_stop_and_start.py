@@ -62,7 +62,7 @@ def test_services_ended_at_any_moment_leave_throttles_and_ledger_consistent(
         for number, how in enumerate(rounds):
             with recovery.services() as services:
                 if not number:
-                    recovery.start_move()
+                    recovery.start_reassignment()
                 time.sleep(chance.uniform(0.0, 1.2))
                 stopped = time.monotonic()
                 if how == "SIGTERM":
@@ -71,15 +71,15 @@ def test_services_ended_at_any_moment_leave_throttles_and_ledger_consistent(
                 else:
                     for process in services.processes.values():
                         process.kill()
-                assert recovery.half_written() == [], f"after {how} {number}"
+                assert recovery.ledger_mismatches() == [], f"after {how} {number}"
                 assert "Traceback" not in services.log()
-        assert recovery.is_moving()
+        assert recovery.is_reassigning()
         assert recovery.configs() != before
         assert longest < 10
         stops = len({write.fence for write in recovery.writes(start)})
         with recovery.services():
             recovery.wait_until_throttled("bulk", within_seconds=20)
-            recovery.cancel_move("bulk")
+            recovery.cancel_reassignment("bulk")
             recovery.speed_up()
             recovery.wait_until_clean(before)
         writes = recovery.assert_fenced(start, terms=(stops + kills) // 3)  # not every start lasts until a write
@@ -131,7 +131,7 @@ def test_restart_during_a_reassignment_rewrites_nothing(fresh_zookeeper: ZooKeep
         with steady() as services:
             recovery.wait_for_term()
             time.sleep(STEADY_SECONDS)  # a move that begins before its loads are known starts low, and is raised later
-            recovery.start_move()
+            recovery.start_reassignment()
             recovery.wait_until_throttled()
             wait_until_settled(recovery)
             mark, current = fresh_zookeeper.last_zxid(), recovery.configs()
@@ -144,7 +144,7 @@ def test_restart_during_a_reassignment_rewrites_nothing(fresh_zookeeper: ZooKeep
             assert [path for write in recovery.writes(mark) for path in write.paths] == []
             assert recovery.configs() == current
             assert not cycle.error
-            recovery.cancel_move("orders")
+            recovery.cancel_reassignment("orders")
             recovery.wait_until_clean(before)
 
 
@@ -169,7 +169,7 @@ def test_uninstall_restores_all_configs_and_is_refused_while_a_planner_runs(
         uninstall = recovery.deployment().process("uninstall", "uninstall", {})
         with recovery.services() as services:
             leader = recovery.wait_for_term()
-            recovery.start_move()
+            recovery.start_reassignment()
             recovery.wait_until_throttled()
             throttled = recovery.ledger().keys()
             assert ended(uninstall) == 1
@@ -180,7 +180,7 @@ def test_uninstall_restores_all_configs_and_is_refused_while_a_planner_runs(
             for process in services.processes.values():
                 process.kill()
         assert ended(uninstall) == 0, uninstall.log_end()
-        assert recovery.is_moving()
+        assert recovery.is_reassigning()
         assert recovery.configs() == before
         own = [recovery.own.overrides, f"{recovery.own.overrides}/{NEW}", recovery.own.term]
         assert sorted(tree(recovery.client, recovery.own.root)) == own
@@ -209,7 +209,7 @@ def test_uninstall_with_a_wrong_prefix_changes_nothing_and_keeps_the_ledger(
     with SimulatedRecovery(fresh_zookeeper, tmp_path, {"orders": [1_000] * 3}) as recovery:
         before = recovery.configs()
         with recovery.services() as services:
-            recovery.start_move()
+            recovery.start_reassignment()
             recovery.wait_until_throttled()
             for process in services.processes.values():
                 process.kill()
@@ -240,7 +240,7 @@ def test_idle_start_changes_nothing_and_foreign_configs_survive_a_recovery(
             ]
             assert len(reports) == 1
             assert all(entity in reports[0] for entity in FOREIGN if entity != "topics/orders")
-            recovery.start_move()
+            recovery.start_reassignment()
             recovery.wait_until_throttled()
             assert recovery.rate() != 33_000_000
             others = ("brokers/1007", "topics/sessions")

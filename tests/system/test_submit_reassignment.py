@@ -23,7 +23,7 @@ from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
-from tests.system.recovery_watch import by_admin
+from tests.system.recovery_watch import admin_backend_options
 
 SECONDS = 300.0
 MB = 1_000_000
@@ -105,9 +105,9 @@ class Backend:
 def backend(request: pytest.FixtureRequest, zookeeper: ZooKeeperServer) -> Backend:
     if request.param == "admin-kraft":
         kraft: KraftCluster = request.getfixturevalue("kraft_cluster")
-        return Backend(request.param, kraft, by_admin(kraft), zookeeper)
+        return Backend(request.param, kraft, admin_backend_options(kraft), zookeeper)
     cluster: ZooKeeperModeCluster = request.getfixturevalue("kafka_cluster")
-    options = by_admin(cluster) if request.param == "admin-zookeeper" else {}
+    options = admin_backend_options(cluster) if request.param == "admin-zookeeper" else {}
     return Backend(request.param, cluster, options, zookeeper)
 
 

@@ -33,7 +33,7 @@ def test_the_trace_of_a_cycle_runs_through_the_processes_of_all_services(
 ) -> None:
     with SimulatedRecovery(fresh_zookeeper, tmp_path, {"t": [30_000, 30_000]}) as recovery:
         # So the first cycle of the term reads everything, and writes; a move that is over by then would leave it idle.
-        recovery.start_move()
+        recovery.start_reassignment()
         services = recovery.services(planners=1)
         with services:
             last = recovery.wait_for_cycle(recovery.wait_for_term(), 2)

@@ -23,7 +23,7 @@ from tests.system.recovery_watch import (
     LEADER_REPLICAS,
     Decisions,
     RecoveryWatch,
-    by_admin,
+    admin_backend_options,
     feed,
     submit,
 )
@@ -57,7 +57,7 @@ def services(
         "min-rate": "1",
         "zk-session-timeout": "3",
         "log-level": "debug",
-        **by_admin(kraft_cluster),
+        **admin_backend_options(kraft_cluster),
         "zk-config-prefix": "autothrottle-troubles",
     }
     with DatadogEmulator() as datadog, BrokerCounters(kraft_cluster) as counters:

@@ -8,7 +8,7 @@ from kazoo.client import KazooClient
 from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, get_many_async, watch_many_async
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from tests.system.zookeeper_tree import caught_up, session
+from tests.system.zookeeper_tree import read_all_changes, session
 
 MANY = BATCH_NODES + 300
 """More than one request holds."""
@@ -31,7 +31,7 @@ def created(client: KazooClient, count: int) -> list[str]:
 def mirrored(client: KazooClient, paths: list[str]) -> ZnodeMirror:
     mirror = ZnodeMirror(client)
     mirror.track([(Part.DATA, path) for path in paths])
-    caught_up(mirror)
+    read_all_changes(mirror)
     return mirror
 
 
@@ -71,10 +71,10 @@ def test_a_mirror_of_many_nodes_reads_them_all_and_then_only_what_changed(
     paths = created(client, MANY)
     mirror = mirrored(client, paths)
     assert [mirror.data(path) for path in paths] == [str(number).encode() for number in range(MANY)]
-    assert caught_up(mirror) == set()
+    assert read_all_changes(mirror) == set()
     for data in (b"once", b"twice"):
         other.set(paths[7], data)
-        assert caught_up(mirror) == {(Part.DATA, paths[7])}
+        assert read_all_changes(mirror) == {(Part.DATA, paths[7])}
         assert mirror.data(paths[7]) == data
     mirror.close()
 
@@ -86,10 +86,10 @@ def test_a_mirror_follows_deletion_and_return_of_a_node_among_many(client: Kazoo
     assert mirror.data(missing) is None
     other.delete(paths[3])
     other.create(missing, b"here")
-    caught_up(mirror)
+    read_all_changes(mirror)
     assert (mirror.data(paths[3]), mirror.data(missing)) == (None, b"here")
     other.create(paths[3], b"back")
-    caught_up(mirror)
+    read_all_changes(mirror)
     assert mirror.data(paths[3]) == b"back"
     mirror.close()
 
@@ -105,8 +105,8 @@ def test_a_mirror_of_many_nodes_is_fresh_after_its_server_was_killed(fresh_zooke
             deadline = time.monotonic() + SECONDS
             while not client.connected and time.monotonic() < deadline:
                 time.sleep(0.05)
-            assert len(caught_up(mirror)) == MANY
+            assert len(read_all_changes(mirror)) == MANY
             other.set(paths[6], b"newer")
-            assert caught_up(mirror) == {(Part.DATA, paths[6])}
+            assert read_all_changes(mirror) == {(Part.DATA, paths[6])}
         assert (mirror.data(paths[5]), mirror.data(paths[6])) == (b"new", b"newer")
         mirror.close()

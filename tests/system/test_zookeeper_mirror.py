@@ -9,7 +9,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
-from tests.system.zookeeper_tree import caught_up
+from tests.system.zookeeper_tree import read_all_changes
 
 
 def test_children_are_followed_also_when_their_parent_is_made_while_it_is_looked_for(
@@ -30,10 +30,10 @@ def test_children_are_followed_also_when_their_parent_is_made_while_it_is_looked
     monkeypatch.setattr(client, "exists_async", made_just_before)
     mirror = ZnodeMirror(client)
     mirror.track([(Part.CHILDREN, parent)])
-    caught_up(mirror)
+    read_all_changes(mirror)
     for name in ("first", "second"):
         other.create(f"{parent}/{name}")
-        caught_up(mirror)
+        read_all_changes(mirror)
     assert mirror.children(parent) == ("first", "second")
     mirror.close()
 
@@ -45,17 +45,17 @@ def test_a_node_that_is_made_deleted_and_made_again_is_seen_each_time(
     path = f"/mirror-{uuid.uuid4().hex}"
     mirror = ZnodeMirror(client)
     mirror.track([(part, path)])
-    assert caught_up(mirror) == {(part, path)}
+    assert read_all_changes(mirror) == {(part, path)}
     for data in (b"one", b"two"):
         other.create(path, data)
         other.create(f"{path}/child-{data.decode()}")
-        caught_up(mirror)
+        read_all_changes(mirror)
         if part is Part.DATA:
             assert mirror.data(path) == data
         else:
             assert mirror.children(path) == (f"child-{data.decode()}",)
         other.delete(path, recursive=True)
-        caught_up(mirror)
+        read_all_changes(mirror)
         assert mirror.data(path) is None
         assert mirror.children(path) == ()
     mirror.close()

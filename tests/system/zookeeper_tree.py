@@ -1,4 +1,4 @@
-"""A Kafka cluster's znodes under a prefix of their own, written as controllers, tools and users write them."""
+"""The znodes of a Kafka cluster under their own prefix, written as Kafka's controller, tools and users write them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def session(server: ZooKeeperServer, seconds: float = 10.0) -> Iterator[KazooCli
         disconnect(client)
 
 
-def caught_up(mirror: ZnodeMirror, seconds: float = 30.0) -> set[Key]:
-    """Read all that was written so far; return what was read."""
+def read_all_changes(mirror: ZnodeMirror, seconds: float = 30.0) -> set[Key]:
+    """Let a mirror read everything written before this call; return the keys that it read."""
     mirror.sync(seconds)
     read: set[Key] = set()
     while some := mirror.read_changed(seconds):
@@ -46,12 +46,11 @@ def caught_up(mirror: ZnodeMirror, seconds: float = 30.0) -> set[Key]:
 
 
 def freeze(server: ZooKeeperServer) -> None:
-    """Freeze a server."""
     server.freeze()
 
 
 class Tree:
-    """One cluster with brokers 1001 to 1004 and no topic, and our own tree beside it."""
+    """A cluster with brokers 1001 to 1004 and no topic, and autothrottle's own znodes."""
 
     def __init__(self, client: KazooClient, zk_prefix: str | None = None) -> None:
         name = f"test-{uuid.uuid4().hex}"
@@ -64,7 +63,7 @@ class Tree:
             client.ensure_path(path)
         client.ensure_path(f"{self.kafka.configs}/changes")
 
-    # Nodes.
+    # Znodes.
 
     def write(self, path: str, data: bytes) -> None:
         try:
@@ -80,7 +79,7 @@ class Tree:
         return data
 
     def nodes(self, path: str = "") -> set[str]:
-        """Everything below our own root, as paths relative to it."""
+        """Return the paths of all of autothrottle's own znodes, relative to their root."""
         found: set[str] = set()
         try:
             children = self.client.get_children(f"{self.own.root}{path}")
@@ -90,7 +89,7 @@ class Tree:
             found |= {f"{path}/{child}"} | self.nodes(f"{path}/{child}")
         return found
 
-    # What the controller does.
+    # Changes by Kafka's controller.
 
     def add_topic(self, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
         self.set_topic(topic, assignment)
@@ -159,7 +158,7 @@ class Tree:
         entries = [{"topic": t, "partition": p, "replicas": list(r)} for (t, p), r in targets.items()]
         self.write(self.kafka.reassign_partitions, encoded({"version": 1, "partitions": entries}))
 
-    # Configs, terms, ledger.
+    # Configs, ledger and term.
 
     def set_config(self, resource: ConfigResource, config: Mapping[str, str]) -> None:
         self.write(self.kafka.config(resource), encoded({"version": 1, "config": dict(config)}))

@@ -1,4 +1,4 @@
-"""The demo as a user starts it: its numbers, and that nothing of it is left, however it ends."""
+"""The demo as a user starts it: its figures, and its complete cleanup however it ends."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ KEYS = {
     *("recovery_seconds", "ideal_seconds", "client_bytes", "client_bytes_deferred", "first_throttle_seconds"),
     *("writes", "cycles", "leader_changes"),
 }
-"""What the summary's file must have."""
+"""Required keys of the summary file."""
 
 
 class Demo:
-    """A demo in a session of its own, with a temporary directory of its own and its output in a file."""
+    """A demo process with its own session and temporary directory; its output goes to a file."""
 
     def __init__(
         self, directory: Path, *arguments: str, terminal: int | None = None, stdout: int | None = None
@@ -54,13 +54,13 @@ class Demo:
     def wait_until(self, ready: Callable[[], bool], within_seconds: float) -> None:
         deadline = time.monotonic() + within_seconds
         while not ready():
-            self.look()
+            self.record_processes()
             assert self.process.poll() is None, self.text()
             assert time.monotonic() < deadline, self.text()
             time.sleep(0.05)
 
-    def look(self) -> None:
-        """Remember the processes that descend from the demo."""
+    def record_processes(self) -> None:
+        """Record the descendants of the demo that run now."""
         parents = {pid: parent for pid, parent, _ in _processes()}
         for pid, _, started in _processes():
             ancestor = pid
@@ -70,35 +70,35 @@ class Demo:
                 self._seen.add((pid, started))
 
     def kill_service(self, name: str) -> None:
-        """End a service that `look` has seen by SIGKILL."""
+        """Kill a recorded service."""
         for pid, _ in self._seen:
             if f" autothrottle {name} " in _command(pid):
                 os.kill(pid, signal.SIGKILL)
                 return
-        raise AssertionError(f"{name} does not run")
+        raise AssertionError(f"{name} is not running")
 
     @property
-    def seen(self) -> int:
-        """How many processes it was at least."""
+    def process_count(self) -> int:
+        """Number of recorded processes, including those that have ended."""
         return len(self._seen)
 
-    def left(self, within_seconds: float = 3) -> list[str]:
-        """Return the processes and files of the demo that are still there, after a moment for the guard."""
+    def leftovers(self, within_seconds: float = 3) -> list[str]:
+        """Return the remaining processes and files of the demo, after giving its guard time to clean up."""
         deadline = time.monotonic() + within_seconds
-        while (found := self._left()) and time.monotonic() < deadline:
+        while (found := self._leftovers()) and time.monotonic() < deadline:
             time.sleep(0.1)
         return found
 
-    def _left(self) -> list[str]:
+    def _leftovers(self) -> list[str]:
         alive = {(pid, started) for pid, _, started in _processes()}
         mentions = [command for command in _commands() if str(self.scratch) in command]
-        # Where Java has its performance counters, whatever TMPDIR says.
+        # Java writes its performance counters here, even if TMPDIR is set.
         counters = [p for pid, _ in self._seen for p in Path("/tmp").glob(f"hsperfdata_*/{pid}")]
         return [*map(str, self._seen & alive), *mentions, *map(str, counters), *map(str, self.scratch.iterdir())]
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:
-    """Yield (process id, parent's, start time) of all that run; a zombie has ended."""
+    """Yield (process id, parent's process id, start time) of all running processes; zombies have ended."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(") ")[2].split()
@@ -126,7 +126,7 @@ def running(directory: Path, *arguments: str, terminal: int | None = None, stdou
     try:
         yield demo
     finally:
-        demo.process.kill()  # what it started goes with it
+        demo.process.kill()  # its guard ends the processes that it started
         demo.process.wait()
 
 
@@ -135,24 +135,24 @@ def test_demo_replaces_a_broker_in_near_ideal_time_and_defers_few_client_bytes(t
     file = tmp_path / "summary.json"
     with running(tmp_path, "--json", str(file)) as demo:
         demo.wait_until(lambda: "replaces it" in demo.text(), 60)
-        demo.look()
+        demo.record_processes()
         assert demo.process.wait(timeout=120) == 0, demo.text()
-        assert demo.left() == []
-        said = demo.text()
+        assert demo.leftovers() == []
+        output = demo.text()
     found = json.loads(file.read_text())
     assert found.keys() >= KEYS
-    # The goals of the issue, with slack for a machine that does other things as well.
-    assert 1 <= found["recovery_seconds"] / found["ideal_seconds"] <= 1.35, said
-    assert found["client_bytes_deferred"] / found["client_bytes"] <= 0.01, said
-    assert found["first_throttle_seconds"] <= 1.5, said
+    # The demo's goals, with slack for a busy machine.
+    assert 1 <= found["recovery_seconds"] / found["ideal_seconds"] <= 1.35, output
+    assert found["client_bytes_deferred"] / found["client_bytes"] <= 0.01, output
+    assert found["first_throttle_seconds"] <= 1.5, output
     assert found["leader_changes"] >= 1
     assert found["cycles"] > 10
-    # At the start 6 rates and 4 lists, at the end as many removals.
+    # 6 rates and 4 lists at the start, and the same number of removals at the end.
     assert found["writes"] >= 20
-    assert_the_story_is_told(said)
+    assert_log_lines_are_in_order(output)
 
 
-def assert_the_story_is_told(said: str) -> None:
+def assert_log_lines_are_in_order(output: str) -> None:
     lines = [
         "Autothrottle Running",
         "Topics with ongoing reassignments: [clickstream orders payments telemetry]",
@@ -169,12 +169,12 @@ def assert_the_story_is_told(said: str) -> None:
     ]
     at = 0
     for line in lines:
-        assert line in said[at:], f"{line!r} is missing, or too early:\n{said}"
-        at = said.index(line, at)
-    # Before or after: a throttle ends when all replicas are in sync, the reassignment when the controller has noted it.
-    assert "Topics done reassigning: [clickstream orders payments telemetry]" in said
-    assert "Traceback" not in said
-    assert "no metrics" not in said, "it began before there was a window of metrics"
+        assert line in output[at:], f"{line!r} is missing, or too early:\n{output}"
+        at = output.index(line, at)
+    # Its position varies: throttles end when all replicas are in sync, the reassignment when the controller ends it.
+    assert "Topics done reassigning: [clickstream orders payments telemetry]" in output
+    assert "Traceback" not in output
+    assert "no metrics" not in output, "the reassignment began before the first window of metrics was complete"
 
 
 @pytest.mark.parametrize(
@@ -185,13 +185,13 @@ def test_signal_during_the_reassignment_leaves_no_process_and_no_file(
 ) -> None:
     with running(tmp_path) as demo:
         demo.wait_until(lambda: "Updated throttle" in demo.text(), 60)
-        demo.look()
-        # Itself, its guard, ZooKeeper, the brokers, two planners, four other services.
-        assert demo.seen >= 10
+        demo.record_processes()
+        # The demo, its guard, ZooKeeper, the simulated brokers, two planners, four other services.
+        assert demo.process_count >= 10
         assert list(demo.scratch.iterdir()) != []
         demo.process.send_signal(number)
         assert demo.process.wait(timeout=15) == status
-        assert demo.left() == []
+        assert demo.leftovers() == []
         assert "Traceback" not in demo.text()
 
 
@@ -200,23 +200,23 @@ def test_signal_during_the_reassignment_leaves_no_process_and_no_file(
 )
 def test_ctrl_c_during_start_leaves_no_process_and_no_file(tmp_path: Path, processes: int) -> None:
     with running(tmp_path) as demo:
-        demo.wait_until(lambda: demo.seen >= processes, 60)
+        demo.wait_until(lambda: demo.process_count >= processes, 60)
         demo.process.send_signal(signal.SIGINT)
         assert demo.process.wait(timeout=15) == 130
-        assert demo.left() == []
+        assert demo.leftovers() == []
         assert "Traceback" not in demo.text()
 
 
 def test_demo_ends_silently_when_its_reader_closes_the_pipe(tmp_path: Path) -> None:
-    """It was `autothrottle demo | head`, which ended with a traceback of the interpreter's last flush."""
+    """`autothrottle demo | head` ended with a traceback. The interpreter's last flush wrote to the closed pipe."""
     ours, theirs = os.pipe()
     with os.fdopen(ours, "rb") as reader, running(tmp_path, stdout=theirs) as demo:
         os.close(theirs)
         assert b"starting ZooKeeper" in reader.readline()
-        demo.wait_until(lambda: demo.seen >= 4, 60)
+        demo.wait_until(lambda: demo.process_count >= 4, 60)
         reader.close()
         assert demo.process.wait(timeout=120) == 141
-        assert demo.left() == []
+        assert demo.leftovers() == []
         assert demo.text() == ""
 
 
@@ -224,18 +224,18 @@ def test_demo_ends_silently_when_its_reader_closes_the_pipe(tmp_path: Path) -> N
 def test_second_ctrl_c_ends_the_demo_at_once_without_leftovers(tmp_path: Path) -> None:
     with running(tmp_path) as demo:
         demo.wait_until(lambda: "Updated throttle" in demo.text(), 60)
-        demo.look()
+        demo.record_processes()
         demo.process.send_signal(signal.SIGINT)
         time.sleep(0.2)
         demo.process.send_signal(signal.SIGINT)
         assert demo.process.wait(timeout=2) == 130
-        assert demo.left() == []
+        assert demo.leftovers() == []
 
 
 def test_ctrl_c_during_exit_does_not_change_the_exit_status(tmp_path: Path) -> None:
-    """It was -2: the interpreter had given SIGINT its default back when the second one came."""
+    """The exit status was -2. The interpreter had restored the default action of SIGINT when the second one arrived."""
     with running(tmp_path) as demo:
-        demo.wait_until(lambda: demo.seen >= 4, 60)
+        demo.wait_until(lambda: demo.process_count >= 4, 60)
         demo.process.send_signal(signal.SIGINT)
         while "all processes have ended" not in demo.text():
             assert demo.process.poll() is None, demo.text()
@@ -243,20 +243,20 @@ def test_ctrl_c_during_exit_does_not_change_the_exit_status(tmp_path: Path) -> N
         while demo.process.poll() is None:
             demo.process.send_signal(signal.SIGINT)
         assert demo.process.returncode == 130
-        assert demo.left() == []
+        assert demo.leftovers() == []
 
 
-def test_demo_exits_with_1_and_names_a_service_that_ended_by_itself(tmp_path: Path) -> None:
+def test_demo_exits_with_1_and_names_a_service_that_ended_unexpectedly(tmp_path: Path) -> None:
     with running(tmp_path) as demo:
         demo.wait_until(lambda: "Updated throttle" in demo.text(), 60)
-        demo.look()
+        demo.record_processes()
         demo.kill_service("applier")
         assert demo.process.wait(timeout=15) == 1
         assert "autothrottle demo: applier ended unexpectedly" in demo.text()
-        assert demo.left() == []
+        assert demo.leftovers() == []
 
 
-def test_on_a_terminal_there_is_a_progress_bar(tmp_path: Path) -> None:
+def test_terminal_shows_a_progress_bar(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     try:
         with running(tmp_path, terminal=theirs) as demo:
@@ -264,7 +264,7 @@ def test_on_a_terminal_there_is_a_progress_bar(tmp_path: Path) -> None:
             demo.process.send_signal(signal.SIGINT)
             shown += read_terminal(ours, lambda _: demo.process.poll() is not None, 15)
             assert demo.process.returncode == 130
-            assert demo.left() == []
+            assert demo.leftovers() == []
     finally:
         os.close(ours)
         os.close(theirs)
@@ -274,7 +274,7 @@ def test_on_a_terminal_there_is_a_progress_bar(tmp_path: Path) -> None:
 
 
 def read_terminal(terminal: int, enough: Callable[[str], bool], within_seconds: float) -> str:
-    """Return what a terminal shows until it is enough."""
+    """Return the output of a terminal, read until `enough` accepts it."""
     deadline = time.monotonic() + within_seconds
     shown = ""
     while not enough(shown):
@@ -297,13 +297,13 @@ def test_unwritable_summary_file_is_refused_before_the_start(tmp_path: Path, cap
     assert "cannot be written" in capfd.readouterr().err
 
 
-# The observer's judgement
+# The observer's report
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def written(milliseconds: int, **nodes: object) -> Transaction:
-    """A transaction that sets nodes, named without dashes and slashes; None deletes one."""
+    """A transaction that sets znodes, named by the keys of `PATHS`; the value None deletes a znode."""
     operations = [Operation("delete" if v is None else "set", PATHS[k], _encoded(v)) for k, v in nodes.items()]
     return Transaction(0, 0, START + timedelta(milliseconds=milliseconds), "multi", tuple(operations))
 
@@ -374,12 +374,12 @@ def test_clean_time_is_when_the_last_throttle_is_removed_after_the_end() -> None
     assert (timeline.writes, timeline.leader_changes) == (6, 1)
 
 
-def test_a_throttle_that_is_left_is_never_clean() -> None:
+def test_clean_time_is_none_while_a_throttle_is_left() -> None:
     timeline = read_timeline([*BEFORE, written(1100, leader=LEADER), written(9000, reassignment=None)])
     assert timeline.clean is None
 
 
-def test_the_summary_counts_what_clients_offered_during_the_move_only() -> None:
+def test_summary_counts_client_bytes_of_the_reassignment_only() -> None:
     timeline = read_timeline(
         [*BEFORE, written(1500, leader=LEADER, topic=LISTS, follower=FOLLOWER), written(51000, reassignment=None)]
     )

@@ -1,4 +1,4 @@
-"""`make demo KAFKA=4`: the same story on real brokers, and nothing of it is left, however it ends."""
+"""`make demo KAFKA=4`: the demo on real brokers, and its complete cleanup however it ends."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ def test_demo_replaces_a_failed_broker_of_a_real_cluster_under_throttles(tmp_pat
     file = tmp_path / "summary.json"
     with running(tmp_path, "--kafka", "4", "--json", str(file)) as demo:
         demo.wait_until(lambda: "replaces it" in demo.text(), 300)
-        demo.look()
-        # Itself, its guard, ZooKeeper, the controller, four brokers that live, two planners, four other services.
-        assert demo.seen >= 14
+        demo.record_processes()
+        # The demo, its guard, ZooKeeper, the controller, four live brokers, two planners, four other services.
+        assert demo.process_count >= 14
         assert demo.process.wait(timeout=400) == 0, demo.text()
-        assert demo.left(within_seconds=30) == []
-        said = demo.text()
+        assert demo.leftovers(within_seconds=30) == []
+        output = demo.text()
     found = json.loads(file.read_text())
     assert found["kafka"] == "4.3.1"
-    # Without throttles it takes a few seconds.
-    assert found["recovery_seconds"] > bytes_to_copy() / CAPACITY * 0.8, said
-    assert found["client_failures"] == 0, said
+    # An unthrottled reassignment takes a few seconds.
+    assert found["recovery_seconds"] > bytes_to_copy() / CAPACITY * 0.8, output
+    assert found["client_failures"] == 0, output
     assert found["client_bytes"] > 0
-    assert found["first_throttle_seconds"] is not None, said
-    assert found["clean_seconds"] is not None, said
+    assert found["first_throttle_seconds"] is not None, output
+    assert found["clean_seconds"] is not None, output
     assert found["leader_changes"] >= 1
     assert found["cycles"] > 5
-    # At the start 4 rates and 8 lists, at the end as many removals.
+    # 4 rates and 8 lists at the start, and the same number of removals at the end.
     assert found["writes"] >= 24
-    assert_the_story_is_told(said)
+    assert_log_lines_are_in_order(output)
 
 
-def assert_the_story_is_told(said: str) -> None:
+def assert_log_lines_are_in_order(output: str) -> None:
     lines = [
         "demo: broker 1000 is killed (SIGKILL)",
         "Autothrottle Running",
@@ -58,19 +58,19 @@ def assert_the_story_is_told(said: str) -> None:
     ]
     at = 0
     for line in lines:
-        assert line in said[at:], f"{line!r} is missing, or too early:\n{said}"
-        at = said.index(line, at)
+        assert line in output[at:], f"{line!r} is missing, or too early:\n{output}"
+        at = output.index(line, at)
     rate = "Replication throttle rate for broker 1006 [follower] (based on a 90% max free capacity utilization): "
-    assert rate in said
-    assert "Traceback" not in said
+    assert rate in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(
     "moment",
     [
-        pytest.param(lambda demo: demo.seen >= 5, id="start", marks=pytest.mark.repeat),
+        pytest.param(lambda demo: demo.process_count >= 5, id="start", marks=pytest.mark.repeat),
         pytest.param(lambda demo: "filling" in demo.text(), id="filling"),
-        pytest.param(lambda demo: "throttle rate for broker" in demo.text(), id="move", marks=pytest.mark.repeat),
+        pytest.param(lambda demo: "throttle rate for broker" in demo.text(), id="copying", marks=pytest.mark.repeat),
     ],
 )
 def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path, moment: Callable[[Demo], bool]) -> None:
@@ -78,7 +78,7 @@ def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path, moment: Callable[[
         demo.wait_until(lambda: moment(demo), 300)
         demo.process.send_signal(signal.SIGINT)
         assert demo.process.wait(timeout=120) == 130
-        assert demo.left(within_seconds=30) == []
+        assert demo.leftovers(within_seconds=30) == []
         assert "Traceback" not in demo.text()
 
 

@@ -1,6 +1,6 @@
-"""Two planners of which the leader is killed, stopped or frozen: the other goes on, and no late write lands.
+"""Failover: the leading planner is killed, stopped or frozen; another one takes over, and late writes are refused.
 
-What is asserted is the order of transactions in ZooKeeper's own log.
+The tests check the order of transactions in ZooKeeper's log.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tests.system.simulated_recovery import (
 )
 
 BAD_VERSION = -103
-"""ZooKeeper's code of a check that failed."""
+"""ZooKeeper's error code of a failed version check."""
 
 MANY_PARTITIONS = {"orders": [15 * n for n in range(1, 13)], "payments": [15 * n for n in range(1, 10)]}
-"""Of many sizes, so that they join the ISR, and lists change, all along."""
+"""Topic -> sizes in MB. They differ, so that replicas join the ISR, and lists change, throughout the test."""
 
 
 def first_write(writes: list[Write], leader: Leader) -> Write | None:
@@ -43,7 +43,7 @@ def first_write(writes: list[Write], leader: Leader) -> Write | None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("prefix", [pytest.param("", marks=pytest.mark.repeat), "/kafka/cluster"])
-def test_another_planner_continues_after_the_leader_is_killed_and_after_it_is_stopped(
+def test_another_planner_takes_over_after_sigkill_and_after_sigterm_of_the_leader(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path, prefix: str
 ) -> None:
     with SimulatedRecovery(fresh_zookeeper, tmp_path, MANY_PARTITIONS, prefix, RESTLESS) as recovery:
@@ -95,7 +95,7 @@ def test_leader_and_applier_frozen_beyond_their_session_write_nothing_late(
             planner.thaw()
             time.sleep(INTERVAL_SECONDS)
             assert recovery.leader() == new
-            # The applier, in the middle of the same recovery, with something to be written meanwhile.
+            # Freeze the applier during the same reassignment, and start another one that needs throttles.
             assert recovery.is_reassigning()
             services.processes["applier"].freeze()
             recovery.start_reassignment("later")
@@ -113,16 +113,16 @@ def test_leader_and_applier_frozen_beyond_their_session_write_nothing_late(
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A planner, and the applier that it alone uses."""
+    """A planner and its own applier."""
 
     planner: Process
     applier: Process
     address: str
-    """Of the planner."""
+    """Address of the planner."""
 
 
 def started(deployment: Deployment, stack: ExitStack, service: str, name: str, **options: str) -> tuple[Process, str]:
-    """Start one service; return it and its address."""
+    """Start one service; return its process and address."""
     given = {option.replace("_", "-"): value for option, value in options.items()}
     process = stack.enter_context(deployment.process(service, name, given))
 
@@ -140,16 +140,16 @@ def pairs(deployment: Deployment) -> Iterator[list[Pair]]:
         _, metrics = started(deployment, stack, "metrics", "metrics")
         found = []
         for number in (1, 2):
-            # A session that outlasts the freeze: what refuses the late write is the fence and nothing else.
+            # The applier's session outlasts the freeze, so that only the fence can refuse the late write.
             applier, address = started(deployment, stack, "applier", f"applier-{number}", zk_session_timeout="40")
             peers = {"discovery_addr": discovery, "metrics_addr": metrics, "applier_addr": address}
-            planner, at = started(deployment, stack, "planner", f"planner-{number}", **peers)
-            found.append(Pair(planner, applier, at))
+            planner, planner_address = started(deployment, stack, "planner", f"planner-{number}", **peers)
+            found.append(Pair(planner, applier, planner_address))
         yield found
 
 
-def wait_until_it_waits_for_its_applier(leader: Leader) -> None:
-    """Return once a cycle has begun and not ended for longer than an interval: its writes are on the way."""
+def wait_until_leader_waits_for_its_applier(leader: Leader) -> None:
+    """Wait until no cycle has ended for longer than an interval: the current cycle waits for its writes."""
     planner = PlannerClient((leader.address,))
 
     def waits() -> bool | None:
@@ -165,7 +165,7 @@ def wait_until_it_waits_for_its_applier(leader: Leader) -> None:
 def test_write_decided_before_the_end_of_the_term_is_refused_after_it(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
-    """The leader sleeps between plan and commit, another leads, and then the commit arrives."""
+    """The leader freezes between plan and commit, another planner takes over, and then the commit arrives."""
     sizes = {"orders": [300] * 3, "later": [1_200] * 3}
     with SimulatedRecovery(fresh_zookeeper, tmp_path, sizes) as recovery:
         before, start = recovery.configs(), fresh_zookeeper.last_zxid()
@@ -177,24 +177,25 @@ def test_write_decided_before_the_end_of_the_term_is_refused_after_it(
             writers = {write.session_id for write in recovery.writes(start)}
             first.applier.freeze()
             recovery.start_reassignment("later")
-            wait_until_it_waits_for_its_applier(old)
+            wait_until_leader_waits_for_its_applier(old)
             first.planner.freeze()
             assert "later" not in recovery.lists()
             new = recovery.wait_for_term(old.fence)
             recovery.wait_until_throttled("later")
-            woken = fresh_zookeeper.last_zxid()
+            thawed_at = fresh_zookeeper.last_zxid()
             assert first_write(recovery.writes(start), new)
             first.applier.thaw()
 
             def refused() -> bool | None:
-                late = [t for t in fresh_zookeeper.transactions(woken, refused=True) if t.session_id in writers]
+                late = [t for t in fresh_zookeeper.transactions(thawed_at, refused=True) if t.session_id in writers]
                 return any(t.kind == "multi" and t.error == BAD_VERSION for t in late) or None
 
-            wait_for(refused, 10, "the write of the old term is refused by ZooKeeper")
+            wait_for(refused, 10, "ZooKeeper refuses the write of the old term")
             first.planner.thaw()
-            wait_for(lambda: f"term {old.fence} is over" in first.planner.log.read_text() or None, 10, "it knows")
+            over = f"term {old.fence} is over"
+            wait_for(lambda: over in first.planner.log.read_text() or None, 10, "the old leader logs its end")
             assert recovery.leader() == new
-            assert [w for w in recovery.writes(woken) if w.fence == old.fence] == []
+            assert [w for w in recovery.writes(thawed_at) if w.fence == old.fence] == []
             recovery.cancel_reassignment("later")
             recovery.speed_up()
             recovery.wait_until_clean(before)

@@ -1,4 +1,4 @@
-"""The client of Kafka's admin API against real brokers: 3.9 in ZooKeeper mode and 4.x in KRaft mode."""
+"""The Admin API client against real brokers: 3.9 in ZooKeeper mode and 4.x in KRaft mode."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ TLS = CERTIFICATES
 PATIENCE_SECONDS = 60.0
 LONG = timedelta(seconds=60)
 SHORT = timedelta(seconds=3)
-"""For a broker that will not answer."""
+"""Timeout of requests to a broker that does not answer."""
 
 
-def until(true: Callable[[], T], accept: Callable[[T], bool]) -> T:
-    """What was found when it was acceptable: brokers hear of changes a moment after the controller."""
+def until(poll: Callable[[], T], accept: Callable[[T], bool]) -> T:
+    """Call `poll` until `accept` accepts its value, and return it; brokers apply changes later than the controller."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not accept(found := true()):
+    while not accept(found := poll()):
         assert time.monotonic() < deadline, f"still {found}"
         time.sleep(0.05)
     return found
@@ -75,7 +75,7 @@ def admin(each_cluster: KafkaCluster) -> Iterator[KafkaAdmin]:
 
 
 def rates(admin: KafkaAdmin, broker_id: int) -> Mapping[str, str | None]:
-    """What is set on the broker itself."""
+    """Return the rates set on the broker itself, not inherited from the default."""
     described = admin.broker_configs([broker_id]).values[broker_id]
     return {key: value.current for key, value in described.items() if value.current is not None}
 
@@ -86,14 +86,14 @@ def lists(admin: KafkaAdmin, topic: str) -> Mapping[str, str | None]:
 
 
 def produce(cluster: KafkaCluster, topic: str, partitions: Sequence[int], bytes_each: int) -> None:
-    """Write one message to each of the partitions, and return when all replicas in sync have them."""
+    """Write one message to each partition, and return when all in-sync replicas have it."""
     producer = kafka.KafkaProducer(bootstrap_servers=cluster.bootstrap_servers, acks="all", **CLIENT)
     with closing(producer):
         for partition in partitions:
             producer.send(topic, bytes(bytes_each), partition=partition).get(timeout=PATIENCE_SECONDS)
 
 
-# What is, and what moves
+# Metadata and reassignments
 
 
 def test_running_brokers_are_listed(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
@@ -103,19 +103,20 @@ def test_running_brokers_are_listed(each_cluster: KafkaCluster, admin: KafkaAdmi
 def test_partitions_match_the_controller_metadata(
     each_cluster: KafkaCluster, admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In requests of two topics each."""
+    """The client splits the request into requests of two topics each."""
     monkeypatch.setattr(client_module, "_TOPICS_AT_ONCE", 2)
     topics = [f"admin-where-{n}" for n in range(3)]
     for topic in topics:
         each_cluster.create_topic(topic, {0: [1001, 1002], 1: [1003, 1001]})
     try:
-        told = until(lambda: admin.partitions([*topics, "admin-nowhere"]), lambda a: len(a.values) == 3)
+        answers = until(lambda: admin.partitions([*topics, "admin-nowhere"]), lambda a: len(a.values) == 3)
         for (topic, partition), state in each_cluster.partitions(topics).items():
-            found = told.values[topic][partition]
+            found = answers.values[topic][partition]
             assert (found.leader, found.replicas) == (state.leader, state.replicas)
             assert set(found.isr) == set(state.isr)
-        assert isinstance(told.failures["admin-nowhere"], Missing) and "Fix: " in str(told.failures["admin-nowhere"])
-        assert admin.partitions(None).values.items() >= told.values.items()
+        failure = answers.failures["admin-nowhere"]
+        assert isinstance(failure, Missing) and "Fix: " in str(failure)
+        assert admin.partitions(None).values.items() >= answers.values.items()
         configured = admin.topic_configs([*topics, "admin-nowhere"])
         assert configured.values.keys() == set(topics)
         assert configured.failures.keys() == {"admin-nowhere"}
@@ -136,8 +137,8 @@ def test_reassignment_starts_and_invalid_partitions_are_refused_one_by_one(
             {(topic, 0): [1004], (topic, 1): None, (topic, 7): [1001], (topic, 2): [4711], ("nowhere", 0): [1001]}
         )
         kinds = {partition: type(problem) for partition, problem in refused.items()}
-        nothing_there = {(topic, 1): Missing, (topic, 7): Missing, ("nowhere", 0): Missing}
-        assert kinds == {(topic, 2): Invalid, **nothing_there}
+        missing = {(topic, 1): Missing, (topic, 7): Missing, ("nowhere", 0): Missing}
+        assert kinds == {(topic, 2): Invalid, **missing}
         assert "admin-move-2" in str(refused[topic, 2])
         each_cluster.wait_until_reassigned()
         assert each_cluster.partitions([topic])[topic, 0].replicas == (1004,)
@@ -147,12 +148,12 @@ def test_reassignment_starts_and_invalid_partitions_are_refused_one_by_one(
 
 
 def test_running_reassignment_lists_adding_and_removing_replicas(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
-    """It would take a quarter of an hour: a throttle of a few bytes lets one fetch through in each of its windows."""
+    """A throttle of 1 byte/s keeps the reassignment running: it lets one fetch through per quota window."""
     topic = "admin-open-move"
     each_cluster.create_topic(topic, {0: [1001], 1: [1002]})
     try:
         produce(each_cluster, topic, [0] * 10, bytes_each=900_000)
-        # A broker hears of both in this order.
+        # A broker applies config changes in order, so once the rate is set, the list is set as well.
         assert admin.alter_topic_configs({topic: [set_to(FOLLOWER_REPLICAS, "0:1005")]}) == {}
         admin.alter_broker_configs(1005, [set_to(FOLLOWER_RATE, "1")])
         until(lambda: rates(admin, 1005), lambda found: found == {FOLLOWER_RATE: "1"})
@@ -199,7 +200,7 @@ def test_rate_is_set_and_deleted_on_one_broker_only(each_cluster: KafkaCluster, 
 
 
 def test_broker_value_is_distinguished_from_the_cluster_default(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
-    """Kafka's `<default>`: in force wherever a broker has no value of its own, and again when that goes."""
+    """Kafka's `<default>` applies to brokers without their own value, and again after that value is deleted."""
     assert admin.default_broker_configs() == {}
     each_cluster.set_configs_as_a_user({LEADER_RATE: "777"}, default=True)
     try:
@@ -215,7 +216,7 @@ def test_broker_value_is_distinguished_from_the_cluster_default(each_cluster: Ka
         assert (inherited.value, inherited.source) == ("777", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
         assert (inherited.current, inherited.default) == (None, "777")
         admin.alter_broker_configs(1001, [deletion(LEADER_RATE)])
-        # For a moment a broker tells the new source with the old value.
+        # For a moment a broker reports the new source with the old value.
         again = until(
             lambda: admin.broker_configs([1001]).values[1001][LEADER_RATE],
             lambda found: (found.value, found.source) == ("777", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
@@ -251,7 +252,7 @@ def test_unknown_broker_does_not_affect_the_others(admin: KafkaAdmin) -> None:
         admin.alter_broker_configs(4711, [set_to(LEADER_RATE, "1")])
 
 
-def test_list_entries_are_appended_and_removed_and_a_refused_topic_stops_no_other(
+def test_list_entries_are_appended_and_removed_and_a_refused_topic_does_not_affect_others(
     each_cluster: KafkaCluster, admin: KafkaAdmin
 ) -> None:
     topic, other = "admin-lists", "admin-other-lists"
@@ -262,7 +263,7 @@ def test_list_entries_are_appended_and_removed_and_a_refused_topic_stops_no_othe
     try:
         entries = ConfigEdit(LEADER_REPLICAS, append, "0:1001,1:1002,0:1003")
         assert admin.alter_topic_configs({topic: [entries]}) == {}
-        assert admin.alter_topic_configs({topic: [entries]}) == {}, "what is there is not added again"
+        assert admin.alter_topic_configs({topic: [entries]}) == {}, "existing entries are not added twice"
         until(lambda: lists(admin, topic), lambda found: found == {LEADER_REPLICAS: "0:1001,1:1002,0:1003"})
         refused = admin.alter_topic_configs(
             {
@@ -283,7 +284,7 @@ def test_list_entries_are_appended_and_removed_and_a_refused_topic_stops_no_othe
         until(lambda: lists(admin, topic), lambda found: found == {LEADER_REPLICAS: ""})
         assert admin.alter_topic_configs({topic: [deletion(LEADER_REPLICAS)]}) == {}
         until(lambda: lists(admin, topic), lambda found: found == {})
-        # Another broker may be asked here than was before.
+        # This request may reach another broker than the previous one.
         until(lambda: each_cluster.described_topic_configs(topic), lambda found: found == {"retention.ms": "86400000"})
     finally:
         for name in (topic, other):
@@ -291,7 +292,7 @@ def test_list_entries_are_appended_and_removed_and_a_refused_topic_stops_no_othe
 
 
 def test_list_beyond_kafkas_limit_is_refused_before_the_request(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
-    """Kafka answers by closing the connection, and all other topics of the request with it."""
+    """Kafka closes the connection on a list that is too long, so all other topics of the request fail as well."""
     topic, other = "admin-long-list", "admin-short-list"
     for name in (topic, other):
         each_cluster.create_topic(name, {0: [1001]})
@@ -312,7 +313,7 @@ def test_list_beyond_kafkas_limit_is_refused_before_the_request(each_cluster: Ka
 
 
 def test_topic_that_kafka_cannot_describe_does_not_hide_others(kafka_cluster: ZooKeeperModeCluster) -> None:
-    """A list that was written to ZooKeeper may be too long for every admin client (kafka-facts 26)."""
+    """A list written directly to ZooKeeper may be longer than the Admin API's response can encode."""
     names = [f"admin-described-{n}" for n in range(5)]
     for name in names:
         kafka_cluster.create_topic(name, {0: [1001]})
@@ -345,17 +346,18 @@ def test_many_threads_share_one_client(admin: KafkaAdmin) -> None:
         assert set(pool.map(ask, range(200))) == {(5, str(16 * 1024 * 1024))}
 
 
-# Brokers that are down, and who we are: a cluster of its own
+# Broker failures and authentication, on a separate cluster
 
 
 @dataclass(frozen=True, slots=True)
-class House:
-    """Two brokers, each with four ports: plain text, SASL, TLS, and SASL over TLS."""
+class SecuredCluster:
+    """Two brokers, each with four listeners: plaintext, SASL, TLS, and SASL over TLS."""
 
     cluster: KraftCluster
-    users: tuple[str, ...]
+    sasl: tuple[str, ...]
+    """Addresses of the listeners with SASL."""
     tls: tuple[str, ...]
-    users_by_tls: tuple[str, ...]
+    sasl_over_tls: tuple[str, ...]
 
     def admin(self, timeout: timedelta = LONG) -> KafkaAdmin:
         cluster = self.cluster
@@ -368,9 +370,9 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
-def _listeners(plain: int, users: int, tls: int, users_by_tls: int) -> str:
-    """Of a broker's server.properties: where later lines beat those of the lab."""
-    ports = {"PLAINTEXT": plain, "USERS": users, "TLS": tls, "BOTH": users_by_tls}
+def _listeners(plain: int, users: int, tls: int, both: int) -> str:
+    """Return lines to append to a broker's server.properties; they override the lab's lines above them."""
+    ports = {"PLAINTEXT": plain, "USERS": users, "TLS": tls, "BOTH": both}
     lines = [
         "listeners=" + ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
@@ -391,7 +393,7 @@ def _listeners(plain: int, users: int, tls: int, users_by_tls: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[House]:
+def secured() -> Iterator[SecuredCluster]:
     with scratch_directory() as directory:
         cluster = KraftCluster(directory, (1, 2))
         ports = {broker_id: free_ports(3) for broker_id in cluster.brokers}
@@ -401,7 +403,7 @@ def house() -> Iterator[House]:
         with cluster:
             _add_scram_users(cluster)
             users, tls, both = zip(*ports.values(), strict=True)
-            yield House(cluster, *(tuple(f"127.0.0.1:{port}" for port in some) for some in (users, tls, both)))
+            yield SecuredCluster(cluster, *(tuple(f"127.0.0.1:{port}" for port in some) for some in (users, tls, both)))
 
 
 def _add_scram_users(cluster: KraftCluster) -> None:
@@ -422,36 +424,36 @@ def _add_scram_users(cluster: KraftCluster) -> None:
     until(added, lambda problem: not problem)
 
 
-def test_configs_of_other_parties_stay_byte_identical(house: House) -> None:
-    """D13: the original wrote back what it had read, and turned a secret into its mask."""
+def test_configs_of_other_parties_stay_byte_identical(secured: SecuredCluster) -> None:
+    """The original destroyed secrets. It read all configs of a broker, with secrets masked, and wrote them all back."""
     secret = "listener.name.internal.plain.sasl.jaas.config"
     others = {secret: f'{PLAIN} required user_alice="s3cret" user_carol="hush";', "max.connections": "999"}
-    house.cluster.set_configs_as_a_user(others, broker_id=1)
+    secured.cluster.set_configs_as_a_user(others, broker_id=1)
     try:
-        before = house.cluster.stored_configs()["brokers/1"]
-        with closing(house.admin()) as admin:
+        before = secured.cluster.stored_configs()["brokers/1"]
+        with closing(secured.admin()) as admin:
             admin.alter_broker_configs(1, [set_to(LEADER_RATE, "1"), set_to(FOLLOWER_RATE, "2")])
             until(lambda: rates(admin, 1), lambda found: len(found) == 2)
-            assert house.cluster.stored_configs()["brokers/1"] == {**before, LEADER_RATE: "1", FOLLOWER_RATE: "2"}
+            assert secured.cluster.stored_configs()["brokers/1"] == {**before, LEADER_RATE: "1", FOLLOWER_RATE: "2"}
             hidden = admin.broker_configs([1], [secret]).values[1][secret]
             assert (hidden.value, hidden.source) == (None, ConfigSource.DYNAMIC_BROKER_CONFIG)
             admin.alter_broker_configs(1, [deletion(LEADER_RATE), deletion(FOLLOWER_RATE)])
             until(lambda: rates(admin, 1), lambda found: found == {})
-        assert house.cluster.stored_configs()["brokers/1"] == before == others
+        assert secured.cluster.stored_configs()["brokers/1"] == before == others
     finally:
-        house.cluster.set_configs_as_a_user(dict.fromkeys(others), broker_id=1)
+        secured.cluster.set_configs_as_a_user(dict.fromkeys(others), broker_id=1)
 
 
-def test_frozen_broker_exhausts_only_its_own_deadline(house: House) -> None:
-    frozen = house.cluster.brokers[2].process
-    with closing(house.admin()) as admin:
+def test_frozen_broker_exhausts_only_its_own_deadline(secured: SecuredCluster) -> None:
+    frozen = secured.cluster.brokers[2].process
+    with closing(secured.admin()) as admin:
         assert admin.brokers() == {1, 2}
         frozen.freeze()
         try:
             answers = admin.broker_configs([1, 2], timeout=SHORT)
             assert answers.values.keys() == {1}
             assert isinstance(answers.failures[2], Unavailable)
-            address = f"broker 2 (127.0.0.1:{house.cluster.brokers[2].port}) is unreachable: no answer in time"
+            address = f"broker 2 (127.0.0.1:{secured.cluster.brokers[2].port}) is unreachable: no answer in time"
             assert address in str(answers.failures[2])
             with pytest.raises(Unavailable, match="no answer in time"):
                 admin.alter_broker_configs(2, [set_to(LEADER_RATE, "1")], timeout=SHORT)
@@ -462,15 +464,15 @@ def test_frozen_broker_exhausts_only_its_own_deadline(house: House) -> None:
         finally:
             frozen.thaw()
         until(lambda: admin.broker_configs([1, 2]).values.keys(), lambda found: found == {1, 2})
-        # What was sent to the frozen broker may have been carried out when it woke: "unknown".
+        # The thawed broker may have executed the request that timed out, so the outcome is unknown.
         until(admin.brokers, lambda found: found == {1, 2})
         admin.alter_broker_configs(2, [deletion(LEADER_RATE)])
 
 
-def test_killed_broker_is_unreachable_until_it_restarts(house: House) -> None:
-    with closing(house.admin()) as admin:
+def test_killed_broker_is_unreachable_until_it_restarts(secured: SecuredCluster) -> None:
+    with closing(secured.admin()) as admin:
         assert admin.broker_configs([1, 2]).failures == {}
-        house.cluster.kill_broker(2)
+        secured.cluster.kill_broker(2)
         try:
             answers = admin.broker_configs([1, 2])
             assert answers.values.keys() == {1} and isinstance(answers.failures[2], Unavailable)
@@ -478,50 +480,50 @@ def test_killed_broker_is_unreachable_until_it_restarts(house: House) -> None:
                 admin.alter_broker_configs(2, [set_to(LEADER_RATE, "1")])
             until(admin.brokers, lambda found: found == {1})
         finally:
-            house.cluster.start_broker(2)
+            secured.cluster.start_broker(2)
         until(lambda: admin.broker_configs([1, 2]).failures, lambda failures: failures == {})
 
 
-def test_throttle_of_a_stopped_broker_is_removed_through_the_controller(house: House) -> None:
-    """KIP-919. Without it the broker would come back throttled."""
-    with closing(house.admin()) as admin:
+def test_throttle_of_a_stopped_broker_is_removed_through_the_controller(secured: SecuredCluster) -> None:
+    """Without KIP-919, the broker would still be throttled after its restart."""
+    with closing(secured.admin()) as admin:
         admin.alter_broker_configs(2, [set_to(LEADER_RATE, "1000"), set_to(FOLLOWER_RATE, "2000")])
         until(lambda: rates(admin, 2), lambda found: len(found) == 2)
-        house.cluster.kill_broker(2)
+        secured.cluster.kill_broker(2)
         try:
             admin.alter_broker_configs_through_controller(2, [deletion(LEADER_RATE), set_to(FOLLOWER_RATE, "3000")])
             with pytest.raises(Invalid, match="No node with id 4711"):
                 admin.alter_broker_configs_through_controller(4711, [set_to(LEADER_RATE, "1")])
-            for value in ("fast", "-1"):  # the controller would take both
+            for value in ("fast", "-1"):  # the controller would accept both
                 with pytest.raises(Invalid, match=value):
                     admin.alter_broker_configs_through_controller(2, [set_to(LEADER_RATE, value)])
-            assert house.cluster.stored_configs()["brokers/2"] == {FOLLOWER_RATE: "3000"}
+            assert secured.cluster.stored_configs()["brokers/2"] == {FOLLOWER_RATE: "3000"}
             admin.alter_broker_configs_through_controller(2, [deletion(FOLLOWER_RATE)])
         finally:
-            house.cluster.start_broker(2)
+            secured.cluster.start_broker(2)
         until(lambda: admin.broker_configs([2]).values.get(2, {}).keys(), lambda found: LEADER_RATE not in found)
         until(lambda: rates(admin, 2), lambda found: found == {})
 
 
-def test_without_reachable_controllers_no_write_is_reported_as_done(house: House) -> None:
-    brokers = servers(house.cluster.bootstrap_servers)
+def test_without_reachable_controllers_no_write_is_reported_as_done(secured: SecuredCluster) -> None:
+    brokers = servers(secured.cluster.bootstrap_servers)
     with closing(KafkaAdmin(KafkaSettings(brokers))) as admin, pytest.raises(Unavailable, match="give kafka-boots"):
         admin.alter_broker_configs_through_controller(1, [deletion(LEADER_RATE)])
     (port,) = free_ports(1)
-    said = f"no controller of 127.0.0.1:{port} is available: .+ECONNREFUSED"
+    message = f"no controller of 127.0.0.1:{port} is available: .+ECONNREFUSED"
     with (
         closing(KafkaAdmin(KafkaSettings(brokers, (f"127.0.0.1:{port}",)))) as admin,
-        pytest.raises(Unavailable, match=said),
+        pytest.raises(Unavailable, match=message),
     ):
         admin.alter_broker_configs_through_controller(1, [deletion(LEADER_RATE)])
-    # A broker, given as controller by mistake.
+    # An operator gave the address of a broker as that of a controller.
     with closing(KafkaAdmin(KafkaSettings(brokers, brokers))) as admin, pytest.raises((Unavailable, Invalid)):
         admin.alter_broker_configs_through_controller(1, [deletion(LEADER_RATE)])
 
 
-def test_one_reachable_bootstrap_server_is_enough(house: House) -> None:
+def test_one_reachable_bootstrap_server_is_enough(secured: SecuredCluster) -> None:
     dead = tuple(f"127.0.0.1:{port}" for port in free_ports(3))
-    (alive, *_) = servers(house.cluster.bootstrap_servers)
+    (alive, *_) = servers(secured.cluster.bootstrap_servers)
     for given in ((*dead, alive), (alive, *dead)):
         with closing(KafkaAdmin(KafkaSettings(given))) as admin:
             assert admin.brokers() == {1, 2}
@@ -533,8 +535,8 @@ def test_one_reachable_bootstrap_server_is_enough(house: House) -> None:
             assert "Fix: " in str(caught.value)
 
 
-def connected(given: tuple[str, ...], properties: Mapping[str, str]) -> KafkaAdmin:
-    return KafkaAdmin(KafkaSettings(given, (), properties, request_timeout=LONG))
+def connected(servers: tuple[str, ...], properties: Mapping[str, str]) -> KafkaAdmin:
+    return KafkaAdmin(KafkaSettings(servers, (), properties, request_timeout=LONG))
 
 
 def sasl(mechanism: str, username: str, password: str, protocol: str = "SASL_PLAINTEXT") -> dict[str, str]:
@@ -548,18 +550,20 @@ CLIENT_KEY = {"ssl.keystore.location": str(TLS / "client.pem")}
 
 
 @pytest.mark.parametrize(
-    ("port", "properties"),
+    ("listener", "properties"),
     [
-        ("users", sasl("PLAIN", "alice", "s3cret")),
-        ("users", sasl("SCRAM-SHA-256", "bob", "t0psecret")),
-        ("users", sasl("SCRAM-SHA-512", "bob", "t0psecret")),
+        ("sasl", sasl("PLAIN", "alice", "s3cret")),
+        ("sasl", sasl("SCRAM-SHA-256", "bob", "t0psecret")),
+        ("sasl", sasl("SCRAM-SHA-512", "bob", "t0psecret")),
         ("tls", {"security.protocol": "SSL", **TRUST, **CLIENT_KEY}),
-        ("users_by_tls", sasl("PLAIN", "alice", "s3cret", "SASL_SSL") | TRUST),
-        ("users_by_tls", sasl("SCRAM-SHA-512", "bob", "t0psecret", "SASL_SSL") | TRUST),
+        ("sasl_over_tls", sasl("PLAIN", "alice", "s3cret", "SASL_SSL") | TRUST),
+        ("sasl_over_tls", sasl("SCRAM-SHA-512", "bob", "t0psecret", "SASL_SSL") | TRUST),
     ],
 )
-def test_sasl_and_tls_pass_through_to_every_broker(house: House, port: str, properties: dict[str, str]) -> None:
-    with closing(connected(getattr(house, port), properties)) as admin:
+def test_sasl_and_tls_pass_through_to_every_broker(
+    secured: SecuredCluster, listener: str, properties: dict[str, str]
+) -> None:
+    with closing(connected(getattr(secured, listener), properties)) as admin:
         assert admin.brokers() == {1, 2}
         assert admin.broker_configs([1, 2]).values.keys() == {1, 2}
         admin.alter_broker_configs(2, [set_to(LEADER_RATE, "4000")])
@@ -571,8 +575,8 @@ def test_sasl_and_tls_pass_through_to_every_broker(house: House, port: str, prop
 @pytest.mark.parametrize(
     ("mechanism", "username"), [("PLAIN", "alice"), ("SCRAM-SHA-256", "bob"), ("SCRAM-SHA-512", "nobody")]
 )
-def test_wrong_password_is_reported_without_showing_it(house: House, mechanism: str, username: str) -> None:
-    with closing(connected(house.users, sasl(mechanism, username, "hush-hush"))) as admin:
+def test_wrong_password_is_reported_without_showing_it(secured: SecuredCluster, mechanism: str, username: str) -> None:
+    with closing(connected(secured.sasl, sasl(mechanism, username, "hush-hush"))) as admin:
         for _ in range(2):
             with pytest.raises(
                 Invalid, match=r"refuses our credentials: .*[Aa]uthentication failed.+Fix: sasl"
@@ -584,29 +588,31 @@ def test_wrong_password_is_reported_without_showing_it(house: House, mechanism: 
 
 
 @pytest.mark.parametrize(
-    ("port", "properties", "said"),
+    ("listener", "properties", "message"),
     [
-        ("users", {}, "it closed the connection. Fix: .+security.protocol"),
+        ("sasl", {}, "it closed the connection. Fix: .+security.protocol"),
         ("tls", {"security.protocol": "SSL", **CLIENT_KEY}, "unreachable by TLS: .+CERTIFICATE_VERIFY_FAILED"),
         ("tls", {"security.protocol": "SSL", **TRUST}, "is unreachable"),
-        ("users", {"security.protocol": "SSL", **TRUST}, "is unreachable"),
+        ("sasl", {"security.protocol": "SSL", **TRUST}, "is unreachable"),
     ],
 )
-def test_wrong_protocol_for_a_port_is_reported(house: House, port: str, properties: dict[str, str], said: str) -> None:
-    with closing(connected(getattr(house, port), properties)) as admin, pytest.raises(Unavailable, match=said):
+def test_wrong_protocol_for_a_listener_is_reported(
+    secured: SecuredCluster, listener: str, properties: dict[str, str], message: str
+) -> None:
+    with closing(connected(getattr(secured, listener), properties)) as admin, pytest.raises(Unavailable, match=message):
         admin.brokers(timeout=SHORT)
 
 
-def test_closed_client_leaves_no_thread_and_refuses_calls(house: House) -> None:
-    def ours() -> list[str]:
+def test_closed_client_leaves_no_thread_and_refuses_calls(secured: SecuredCluster) -> None:
+    def threads() -> list[str]:
         return [t.name for t in threading.enumerate() if t.name.startswith(("kafka-io-autothrottle", "kafka-close"))]
 
-    until(ours, lambda names: names == [])
-    admin = house.admin()
+    until(threads, lambda names: names == [])
+    admin = secured.admin()
     assert admin.brokers() == {1, 2}
-    assert ours() != []
+    assert threads() != []
     admin.close()
     admin.close()
-    until(ours, lambda names: names == [])
+    until(threads, lambda names: names == [])
     with pytest.raises(Unavailable, match="closed"):
         admin.brokers()

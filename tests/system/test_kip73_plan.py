@@ -1,7 +1,7 @@
-"""The test plan of KIP-73 on real Kafka, 3.9 and 4.x: replicas move at the rate that the throttle dictates.
+"""The test plan of KIP-73 on real Kafka, 3.9 and 4.x: replicas are copied at the rate of the throttle.
 
-The throttle is an operator's override, so that it is one rate all the time, and every move is submitted under it, so
-that nothing moves before it stands. What is judged is what lands on the disks of the destinations.
+An override keeps the throttle constant. autothrottle submits each reassignment, so that no byte is copied before the
+throttle is set. The tests measure the growth of the logs on the destinations' disks.
 """
 
 from __future__ import annotations
@@ -28,47 +28,48 @@ from tests.system.recovery_watch import RecoveryWatch, Sample, admin_backend_opt
 MB = 1_000_000
 RATE = 6 * MB
 WINDOW_SECONDS = 12.0
-"""Kafka's quota is a mean over 11 windows of 1 s: shorter ones say nothing."""
+"""Kafka's quota is a mean over 11 samples of 1 s, so shorter windows prove nothing."""
 MEASURED_SECONDS = 16.0
 BYTES_PER_PARTITION = 14 * MB
-"""12 of them are what the throttle lets through at once (11 to 12 s of the rate), and then 16 s of the rate more."""
+"""12 partitions are enough for the initial burst (11 to 12 s of the rate) and for 16 s at the rate."""
 SLACK = 0.1
-"""Share of the throttle that a noisy machine may add to a limit; 0.89 to 1.00 of it were seen."""
+"""Tolerance for a busy machine, as a share of the throttle. Measured rates were 0.89 to 1.00 of the throttle."""
 PRODUCED = 1.2 * MB
-"""Bytes per second to the whole moving topic."""
+"""Produce rate of the whole topic, bytes/s."""
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """One row of the plan; one broker's throttle, whatever the others', bounds the whole move."""
+class Reassignment:
+    """One case of KIP-73's plan. In each, the throttle of one broker limits the whole reassignment."""
 
     before: Mapping[int, list[int]]
     """Partition -> replicas, the leader first."""
     after: Mapping[int, list[int]]
+    """Partition -> replicas after the reassignment."""
 
 
-MOVES = {
-    "to-an-emptied-node": Move({p: [1001] for p in range(12)}, {p: [1001, 1002] for p in range(12)}),
-    "one-to-two": Move({p: [1003] for p in range(12)}, {p: [1004 + p % 2] for p in range(12)}),
-    "two-to-one": Move({p: [1001 + p % 2] for p in range(12)}, {p: [1003] for p in range(12)}),
-    "replace": Move(
+REASSIGNMENTS = {
+    "to-an-emptied-node": Reassignment({p: [1001] for p in range(12)}, {p: [1001, 1002] for p in range(12)}),
+    "one-to-two": Reassignment({p: [1003] for p in range(12)}, {p: [1004 + p % 2] for p in range(12)}),
+    "two-to-one": Reassignment({p: [1001 + p % 2] for p in range(12)}, {p: [1003] for p in range(12)}),
+    "replace": Reassignment(
         {p: [1004 + p % 2, 1003] for p in range(12)},
         {p: [1004 + p % 2, 1001] for p in range(12)},
     ),
 }
 
 PAIRS = [("to-an-emptied-node", "one-to-two"), ("two-to-one", "replace")]
-"""Moves that run at the same time: they share no meter, which a broker has one of for each role.
+"""Reassignments that run at the same time. They share no quota meter; a broker has one meter for each role.
 
-In this order no meter that bounds a move has counted anything for the last 12 s: what it has not spent goes out at
-once, and what it has spent too much holds the next move back."""
+In this order, every meter that limits a reassignment has been idle for the last 12 s. A meter with unused quota would
+allow a burst, and a meter with overused quota would delay the next reassignment."""
 
 
 @pytest.fixture(scope="module")
 def admin(
     each_cluster: KafkaCluster, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[admin_pb2_grpc.AdminServiceStub]:
-    """All services, with an override and an interval so long that no measurement counts."""
+    """All services, with an interval so long that no scheduled cycle measures the load."""
     directory: Path = tmp_path_factory.mktemp("services")
     options = {"interval": "600", "cap-map": '{"lab":20}', "zk-session-timeout": "3", "log-level": "debug"}
     options["zk-config-prefix"] = f"autothrottle-kip73-{each_cluster.version}"
@@ -96,19 +97,19 @@ CASES = [
     for produced in (0.0, PRODUCED)
     for pair in PAIRS
 ]
-"""`make test` runs every move once, both clusters, and topics with and without clients."""
+"""`make test` runs each reassignment once, both clusters, and topics with and without producers."""
 
 
 @pytest.mark.alone
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("each_cluster", "produced", "names"), CASES, indirect=["each_cluster"])
-def test_replicas_move_at_the_rate_that_the_throttle_dictates(
+def test_replicas_are_copied_at_the_rate_of_the_throttle(
     names: tuple[str, str], produced: float, each_cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub
 ) -> None:
     cluster = each_cluster
-    topics = {f"kip73-{name}-{'produced-to' if produced else 'quiet'}": MOVES[name] for name in names}
-    for topic, move in topics.items():
-        cluster.create_topic(topic, move.before)
+    topics = {f"kip73-{name}-{'produced-to' if produced else 'quiet'}": REASSIGNMENTS[name] for name in names}
+    for topic, case in topics.items():
+        cluster.create_topic(topic, case.before)
         fill(cluster, topic, BYTES_PER_PARTITION)
     before = cluster.stored_configs()
     override(admin, RATE)
@@ -116,23 +117,23 @@ def test_replicas_move_at_the_rate_that_the_throttle_dictates(
     load = ClientLoad(cluster, rates, acks=1) if produced else nullcontext()
     with load, ExitStack() as stack:
         watches = {topic: stack.enter_context(RecoveryWatch(cluster, topic)) for topic in topics}
-        submit(admin, {(topic, p): to for topic, move in topics.items() for p, to in move.after.items()})
-        began = [watch.wait_until(lambda s: bool(s.moving), 30, "it moves") for watch in watches.values()]
+        submit(admin, {(topic, p): to for topic, case in topics.items() for p, to in case.after.items()})
+        began = [watch.wait_until(lambda s: bool(s.moving), 30, "it starts") for watch in watches.values()]
         time.sleep(MEASURED_SECONDS)
         measured = {topic: copied(watch, max(s.at for s in began) + 1) for topic, watch in watches.items()}
-        # Cancelled, not hurried to its end: what is sent beyond the throttle would count against the next move.
-        with suppress(Invalid):  # some are done by now
+        # Cancel it. Finishing it without a throttle would fill the quota meters that the next reassignment uses.
+        with suppress(Invalid):  # some partitions may be done by now
             cluster.reassign_through_bootstrap(dict.fromkeys(cluster.reassigning()))
         for watch in watches.values():
-            watch.wait_until(lambda s: not s.moving, 120, "the move is over")
+            watch.wait_until(lambda s: not s.moving, 120, "the reassignment ends")
         admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(), timeout=10)
         for watch in watches.values():
-            watch.wait_until(lambda s: not s.rates and not any(s.lists), 30, "nothing is left")
+            watch.wait_until(lambda s: not s.rates and not any(s.lists), 30, "all throttles are removed")
     for topic, (windows, whole) in measured.items():
         by_window = f"{min(windows) / RATE:.2f} to {max(windows) / RATE:.2f}"
-        print(f"\n{cluster.version} {topic}: {whole / RATE:.2f} of the throttle, by window {by_window}")
+        print(f"\n{cluster.version} {topic}: {whole / RATE:.2f} of the throttle; single windows {by_window}")
     for topic, (_, whole) in measured.items():
-        # Single windows are only printed: with a few fetches a second one more or less is some percent.
+        # Single windows are only printed: with a few fetches per second, one fetch more or less is a few percent.
         assert (0.85 - SLACK) * RATE <= whole <= (1.15 + SLACK) * RATE, topic
         assert watches[topic].worst_list_lag() <= 3.0
     assert cluster.stored_configs() == before
@@ -141,19 +142,19 @@ def test_replicas_move_at_the_rate_that_the_throttle_dictates(
 
 
 def copied(watch: RecoveryWatch, start: float) -> tuple[list[float], float]:
-    """Return what landed on the destinations after `start`, in bytes per second: in each window, and in all."""
+    """Return the copy rate on the destinations after `start`, bytes/s: (of each window, of the whole time)."""
     samples = [sample for sample in watch.samples if sample.at >= start]
     rates = []
     for first in samples:
         last = next((s for s in samples if s.at >= first.at + WINDOW_SECONDS), None)
         if last is None:
             break
-        rates.append(between(first, last))
-    assert rates, "the move was watched for less than a window"
-    return rates, between(samples[0], samples[-1])
+        rates.append(copy_rate(first, last))
+    assert rates, "the reassignment was observed for less than a window"
+    return rates, copy_rate(samples[0], samples[-1])
 
 
-def between(first: Sample, last: Sample) -> float:
+def copy_rate(first: Sample, last: Sample) -> float:
     return (sum(last.received.values()) - sum(first.received.values())) / (last.at - first.at)
 
 

@@ -1,4 +1,4 @@
-"""Log sizes of real brokers, in ZooKeeper mode and without ZooKeeper, and the progress of a move that they give."""
+"""Log sizes of real brokers, in ZooKeeper mode and in KRaft mode, and the reassignment progress computed from them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ MB = 1_000_000
 TIMEOUT = timedelta(seconds=30)
 SIDES = {1001: "leader.replication.throttled", 1004: "follower.replication.throttled"}
 FLOW = Flow(1001, 1004)
-BESIDE = 10 * MB
-"""What clients produce to each partition during the reassignment."""
+PRODUCED = 10 * MB
+"""Bytes that clients produce to each partition of another topic during the reassignment."""
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def test_sizes_match_the_disk_and_carry_the_time_of_the_answer(each_cluster: Kaf
             assert logs.sizes == on_disk(each_cluster, broker_id, name)
             assert began <= logs.at <= ended
         assert read.brokers.keys() == {1001, 1002, 1003, 1004}
-        # Two segments of 16 MB: all of them count.
+        # A log of 20 MB has two segments of at most 16 MB; both count.
         assert all(size >= 20 * MB for logs in read.brokers.values() for size in logs.sizes.values())
         assert read.brokers[1002].sizes.keys() == {(name, 0), (name, 1)}
         assert read.brokers[1004].sizes == {}
@@ -112,7 +112,7 @@ def test_hanging_broker_delays_only_its_own_answer(each_cluster: KafkaCluster) -
             read = sizes.fetch_log_sizes(wanted, TIMEOUT)
             return read if read.brokers.keys() == wanted.keys() else None
 
-        eventually(all_answer, 60)  # connected to all
+        eventually(all_answer, 60)  # the client is connected to all brokers
         process = each_cluster.brokers[1005].process
         process.freeze()
         try:
@@ -123,18 +123,18 @@ def test_hanging_broker_delays_only_its_own_answer(each_cluster: KafkaCluster) -
         assert read.brokers.keys() == {1001, 1002}
         assert read.problems.keys() == {1005}
         assert max(logs.at for logs in read.brokers.values()) - began < timedelta(seconds=15)
-        # Its session may have been over: it registers anew before the next test.
+        # Its session may have expired. Wait until it has registered again, before the next test.
         eventually(lambda: 1005 in kafka.brokers(timeout=TIMEOUT) and all_answer(), 120)
 
 
 @contextlib.contextmanager
 def throttled(cluster: KafkaCluster, name: str, rate: int) -> Iterator[None]:
-    """Throttle the copying of the one partition from 1001 to 1004 for as long as this lasts."""
+    """Throttle the copying of partition 0 from broker 1001 to 1004; a context manager."""
     lists: dict[str, str | None] = {f"{side}.replicas": f"0:{broker_id}" for broker_id, side in SIDES.items()}
     cluster.set_configs_as_a_user(lists, topic=name)
     for broker_id, side in SIDES.items():
         cluster.set_configs_as_a_user({f"{side}.rate": str(rate)}, broker_id=broker_id)
-    for broker_id, side in SIDES.items():  # a broker applies configs in their order: the rate last
+    for broker_id, side in SIDES.items():  # a broker applies configs in order, so the rate is the last one
         eventually(lambda b=broker_id, s=side: cluster.described_configs(b).get(f"{s}.rate") == str(rate))  # type: ignore[misc]
     try:
         yield
@@ -145,8 +145,8 @@ def throttled(cluster: KafkaCluster, name: str, rate: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def slow_move(cluster: KafkaCluster, name: str, rate: int) -> Iterator[None]:
-    """Move the one partition from 1001 to 1004, throttled for as long as this lasts; then let it end."""
+def slow_reassignment(cluster: KafkaCluster, name: str, rate: int) -> Iterator[None]:
+    """Reassign partition 0 from broker 1001 to 1004 under a throttle; on exit, remove the throttle and wait."""
     try:
         with throttled(cluster, name, rate):
             cluster.reassign_through_bootstrap({(name, 0): [1004]})
@@ -156,10 +156,10 @@ def slow_move(cluster: KafkaCluster, name: str, rate: int) -> Iterator[None]:
 
 
 class Reader(ProgressReader):
-    """Says when it was first told what moves."""
+    """Signals the first call of `follow`."""
 
     def __init__(self, kafka: KafkaAdmin) -> None:
-        self.told = threading.Event()
+        self.started = threading.Event()
         sizes, often = KafkaLogSizes(kafka), timedelta(seconds=1)
         super().__init__(sizes, GrowthReader(sizes, interval=often), interval=often)
 
@@ -170,7 +170,7 @@ class Reader(ProgressReader):
         unchanged_until: datetime | None = None,
     ) -> None:
         super().follow(reassignments, brokers, unchanged_until)
-        self.told.set()
+        self.started.set()
 
 
 @contextlib.contextmanager
@@ -182,15 +182,15 @@ def followed(kafka: KafkaAdmin) -> Iterator[Reader]:
         reader.close()
 
 
-class Watched:
-    """What the snapshots of a source say of the one flow."""
+class FlowSamples:
+    """The progress of the flow in successive snapshots."""
 
     def __init__(self, source: SnapshotSource) -> None:
         self.source = source
         self.seen: list[FlowProgress] = []
         self.snapshot = Snapshot.empty()
 
-    def look(self) -> FlowProgress | None:
+    def sample(self) -> FlowProgress | None:
         self.snapshot = self.source.fetch_snapshot(timeout=TIMEOUT)
         assert self.snapshot.progress is not None
         found = self.snapshot.progress.flows.get(FLOW)
@@ -199,64 +199,64 @@ class Watched:
         return found
 
     def produced(self, after: datetime) -> dict[int, tuple[int, int]]:
-        """(led, received) of both ends, as they were read after a moment; a broker that was not is absent."""
-        self.look()
+        """Return broker id -> (led, received) of the flow's brokers; brokers not read since `after` are absent."""
+        self.sample()
         assert self.snapshot.progress is not None
         read = self.snapshot.progress.growth.items()
         return {b: (growth.led, growth.received) for b, growth in read if b in SIDES and growth.at > after}
 
 
-def clients_bring_more_than_lands(cluster: KafkaCluster, watched: Watched) -> None:
-    """Produce to both brokers: their growth excludes the bytes of the reassignment itself."""
-    with topic(cluster, {0: [1001, 1004], 1: [1004, 1001]}, 1000) as beside:
+def assert_growth_excludes_the_reassignment(cluster: KafkaCluster, samples: FlowSamples) -> None:
+    """Produce to both brokers; their growth must contain these bytes, without those of the reassignment."""
+    with topic(cluster, {0: [1001, 1004], 1: [1004, 1001]}, 1000) as other:
         created = datetime.now(UTC)
-        eventually(lambda: watched.produced(created).keys() == SIDES.keys(), 60)
-        known = watched.produced(created)
-        size = on_disk(cluster, 1001, beside)[beside, 0]
-        fill(cluster, beside, BESIDE)
-        produced = on_disk(cluster, 1001, beside)[beside, 0] - size
-        assert produced >= BESIDE
-        # Each leads one of both partitions and holds the other one, too.
+        eventually(lambda: samples.produced(created).keys() == SIDES.keys(), 60)
+        known = samples.produced(created)
+        size = on_disk(cluster, 1001, other)[other, 0]
+        fill(cluster, other, PRODUCED)
+        produced = on_disk(cluster, 1001, other)[other, 0] - size
+        assert produced >= PRODUCED
+        # Each broker leads one of the two partitions, and follows the other one.
         expected = {b: (led + produced, received + 2 * produced) for b, (led, received) in known.items()}
 
-        def are_counted() -> bool:
-            found = watched.produced(created)
-            ends = [(found[b], expected[b]) for b in SIDES]
-            return all(abs(count - wanted) < MB for end in ends for count, wanted in zip(*end, strict=True))
+        def is_counted() -> bool:
+            found = samples.produced(created)
+            pairs = [(found[b], expected[b]) for b in SIDES]
+            return all(abs(count - wanted) < MB for pair in pairs for count, wanted in zip(*pair, strict=True))
 
-        eventually(are_counted, 60)
+        eventually(is_counted, 60)
 
 
 def follow_to_the_end(
     cluster: KafkaCluster, name: str, source: SnapshotSource, reader: Reader, until_eta: bool
 ) -> None:
-    """Follow a slow move until its ETA is known, or only until something has landed, and then to its end."""
+    """Sample a slow reassignment to its end; with `until_eta`, keep it slow until its ETA is known."""
     size = on_disk(cluster, 1001, name)[name, 0]
-    watched = Watched(source)
-    assert reader.told.wait(60)
-    with slow_move(cluster, name, 1 * MB):
-        eventually(lambda: (found := watched.look()) and found.bytes_copied > 0, 60)
+    samples = FlowSamples(source)
+    assert reader.started.wait(60)
+    with slow_reassignment(cluster, name, 1 * MB):
+        eventually(lambda: (found := samples.sample()) and found.bytes_copied > 0, 60)
         if until_eta:
-            clients_bring_more_than_lands(cluster, watched)
-        # Nothing is produced: what has landed and what is left are the leader's log, of one reading.
-        assert {seen.bytes_copied + seen.bytes_left for seen in watched.seen} == {size}
+            assert_growth_excludes_the_reassignment(cluster, samples)
+        # Clients do not produce to this topic, so the bytes copied and left add up to the leader's log.
+        assert {seen.bytes_copied + seen.bytes_left for seen in samples.seen} == {size}
         if until_eta:
-            eventually(lambda: watched.look() and (left := remainder(watched.snapshot)) and left.eta, 90)
-            left = remainder(watched.snapshot)
+            eventually(lambda: samples.sample() and (left := remainder(samples.snapshot)) and left.eta, 90)
+            left = remainder(samples.snapshot)
             assert left is not None and left.eta is not None
             assert 0 < left.bytes_left < size
             assert left.at < left.eta < left.at + timedelta(minutes=10)
         assert (name, 0) in cluster.reassigning()
-    eventually(lambda: (found := watched.look()) and found.bytes_copied == size, 60)
-    counts = [seen.bytes_copied for seen in watched.seen]
+    eventually(lambda: (found := samples.sample()) and found.bytes_copied == size, 60)
+    counts = [seen.bytes_copied for seen in samples.seen]
     assert counts == sorted(counts)
-    assert len({seen.since for seen in watched.seen}) == 1
-    # It was seen not to move before: what landed, landed since.
-    assert watched.seen[-1].recent[0] == CopiedMark(watched.seen[-1].since, 0)
-    assert watched.seen[-1].bytes_left == 0
-    assert watched.seen[-1].bytes_produced == 0
-    eventually(lambda: watched.look() and watched.snapshot.reassignments == (), 60)
-    assert remainder(watched.snapshot) is None
+    assert len({seen.since for seen in samples.seen}) == 1
+    # The reader saw the topic before the reassignment, so the count of copied bytes starts at 0.
+    assert samples.seen[-1].recent[0] == CopiedMark(samples.seen[-1].since, 0)
+    assert samples.seen[-1].bytes_left == 0
+    assert samples.seen[-1].bytes_produced == 0
+    eventually(lambda: samples.sample() and samples.snapshot.reassignments == (), 60)
+    assert remainder(samples.snapshot) is None
 
 
 @repeat_on_zookeeper
@@ -304,24 +304,24 @@ def test_snapshots_report_the_missing_bytes_of_a_broker_until_it_is_in_sync(
     ):
         each_cluster.wait_until_in_sync([name])
 
-        def look() -> FlowProgress | None:
-            asked = source.fetch_snapshot(partitions=[(name, 0)], catching_up=[1004], timeout=TIMEOUT)
-            assert asked.reassignments == () and asked.progress is not None
-            return asked.progress.flows.get(FLOW)
+        def progress() -> FlowProgress | None:
+            snapshot = source.fetch_snapshot(partitions=[(name, 0)], catching_up=[1004], timeout=TIMEOUT)
+            assert snapshot.reassignments == () and snapshot.progress is not None
+            return snapshot.progress.flows.get(FLOW)
 
         with throttled(each_cluster, name, 1 * MB):
             each_cluster.stop_broker(1004)
             try:
                 fill(each_cluster, name, 40 * MB)
-                assert look() is None, "a stopped broker has no progress"
+                assert progress() is None, "a stopped broker has no progress"
             finally:
                 each_cluster.start_broker(1004)
-            eventually(lambda: (found := look()) and 0 < found.bytes_copied < found.bytes_left, 60)
+            eventually(lambda: (found := progress()) and 0 < found.bytes_copied < found.bytes_left, 60)
         each_cluster.wait_until_in_sync([name])
-        eventually(lambda: (found := look()) and found.bytes_left == 0 and found.at > found.since, 60)
-        last = look()
+        eventually(lambda: (found := progress()) and found.bytes_left == 0 and found.at > found.since, 60)
+        last = progress()
         assert last is not None
-        assert 30 * MB < last.bytes_copied - last.recent[0].bytes_copied <= 42 * MB, "the 10 MB of before did not land"
+        assert 30 * MB < last.bytes_copied - last.recent[0].bytes_copied <= 42 * MB, "the first 10 MB are not included"
 
 
 def test_snapshot_does_not_wait_for_a_broker_without_log_sizes(
@@ -335,7 +335,7 @@ def test_snapshot_does_not_wait_for_a_broker_without_log_sizes(
         session(zookeeper) as client,
         followed(unreachable) as reader,
         contextlib.closing(ZooKeeperSnapshots(client, KafkaPaths(""), own, reader)) as source,
-        slow_move(kafka_cluster, name, 1 * MB),
+        slow_reassignment(kafka_cluster, name, 1 * MB),
     ):
         eventually(lambda: source.fetch_snapshot(timeout=TIMEOUT).reassignments)
         began = time.monotonic()
@@ -354,7 +354,7 @@ def test_fetch_settings_are_returned_for_existing_brokers_and_topics_only(
     each_cluster.create_topic(strict, {0: [1001, 1002]}, {"min.insync.replicas": "2"})
     with admin(each_cluster) as kafka:
         found = KafkaFetchSettings(kafka).fetch_settings([1001, 1002, 4711], [plain, strict, "missing-topic"], TIMEOUT)
-    assert found.brokers == {b: FetchSettings(524_288, 11) for b in (1001, 1002)}, "as these brokers are configured"
+    assert found.brokers == {b: FetchSettings(524_288, 11) for b in (1001, 1002)}, "the lab's broker configuration"
     assert found.min_in_sync_replicas == {plain: 1, strict: 2}
     for name in (plain, strict):
         each_cluster.delete_topic(name)

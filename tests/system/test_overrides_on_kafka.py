@@ -1,4 +1,4 @@
-"""Overrides act on real Kafka 3.9: set over gRPC, judged by what the controller and the brokers show."""
+"""Overrides and catch-ups on real Kafka 3.9, requested over gRPC and checked in Kafka's configs and logs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.system.recovery_watch import FOLLOWER_RATE, LEADER_RATE, RecoveryWatc
 
 MB = 1_000_000
 SLACK_SECONDS = 0.5
-"""What a noisy machine may add to a limit."""
+"""Tolerance for a busy machine."""
 
 
 @pytest.fixture(scope="module")
 def running(
     zookeeper: ZooKeeperServer, kafka_cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServiceProcesses]:
-    """All services, with an interval so long that nothing here can be the work of a scheduled cycle."""
+    """All services, with an interval so long that no scheduled cycle runs during a test."""
     options = {"interval": "600", "metrics-window": "10", "cap-map": '{"lab":20}', "zk-session-timeout": "3"}
     options["bootstrap-servers"] = kafka_cluster.bootstrap_servers
     with DatadogEmulator() as datadog, BrokerCounters(kafka_cluster) as counters:
@@ -63,42 +63,42 @@ def test_overrides_take_effect_within_a_second_and_leave_no_config(
     topic = "overridden"
     assignment = {p: [1001 + p % 3, 1001 + (p + 1) % 3] for p in range(6)}
     kafka_cluster.create_topic(topic, assignment)
-    fill(kafka_cluster, topic, 80 * MB)  # the first second of a throttle lets a burst of its whole window through
+    fill(kafka_cluster, topic, 80 * MB)  # much, because a new throttle lets the quota of a whole window through at once
     before = kafka_cluster.stored_configs()
     with RecoveryWatch(kafka_cluster, topic, every_seconds=0.05) as watch:
         kafka_cluster.reassign_through_bootstrap({(topic, p): [ids[0], 1005] for p, ids in assignment.items()})
-        watch.wait_until(lambda s: (1005, FOLLOWER_RATE) in s.rates, 20, "the move is throttled")
+        watch.wait_until(lambda s: (1005, FOLLOWER_RATE) in s.rates, 20, "the reassignment is throttled")
         time.sleep(2)
 
-        def everywhere(rate: int, destination: int) -> dict[tuple[int, str], int]:
+        def rates(rate: int, destination: int) -> dict[tuple[int, str], int]:
             return {**{(b, LEADER_RATE): rate for b in (1001, 1002, 1003)}, (1005, FOLLOWER_RATE): destination}
 
-        asked = time.monotonic()
+        requested = time.monotonic()
         set_override(admin, 4_250_000, autoremove=True)
-        stood = watch.wait_until(lambda s: s.rates == everywhere(4_250_000, 4_250_000), 10, "the override stands")
-        print(f"\nthe cluster's override stood on all participants after {stood.at - asked:.2f} s")
-        assert stood.at - asked <= 1.0 + SLACK_SECONDS
+        applied = watch.wait_until(lambda s: s.rates == rates(4_250_000, 4_250_000), 10, "the override is applied")
+        print(f"\ncluster override applied to all participating brokers after {applied.at - requested:.2f} s")
+        assert applied.at - requested <= 1.0 + SLACK_SECONDS
 
         set_override(admin, 9_000_000, broker_id=1005)
-        watch.wait_until(lambda s: s.rates == everywhere(4_250_000, 9_000_000), 30, "the broker's own beats it")
-        # The broker hears of the last step of the raise a moment after it stands.
+        watch.wait_until(lambda s: s.rates == rates(4_250_000, 9_000_000), 30, "the broker override beats it")
+        # The broker applies the last step of the ramp a moment after the controller has stored it.
         eventually(lambda: kafka_cluster.described_configs(1005)[FOLLOWER_RATE] == "9000000", 60)
 
         admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=1005), timeout=5)
-        watch.wait_until(lambda s: s.rates == everywhere(4_250_000, 4_250_000), 10, "removal leaves the cluster's")
-        set_override(admin, 100 * MB, autoremove=True)  # hurry to the end
-        watch.wait_until(lambda s: not s.moving, 300, "the move is over")
-        watch.wait_until(lambda s: not s.rates and not any(s.lists), 10, "nothing is left")
+        watch.wait_until(lambda s: s.rates == rates(4_250_000, 4_250_000), 10, "the cluster override applies")
+        set_override(admin, 100 * MB, autoremove=True)  # copy the rest quickly
+        watch.wait_until(lambda s: not s.moving, 300, "the reassignment ends")
+        watch.wait_until(lambda s: not s.rates and not any(s.lists), 10, "all throttles are removed")
     assert kafka_cluster.stored_configs() == before
-    # Autoremove: in the cycle that took the throttles back, right after them.
+    # The cycle that removes the throttles also removes the override with autoremove, after the throttles.
     eventually(lambda: list(admin.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=5).overrides) == [], 10)
 
 
 @pytest.mark.timeout(600)
-def test_stopped_broker_with_its_own_override_catches_up_no_faster(
+def test_stopped_broker_catches_up_at_most_at_its_override(
     kafka_cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub
 ) -> None:
-    """The seed's main use of a broker's override: no reassignment runs, and nothing but the override slows it."""
+    """No reassignment runs, so the override alone throttles the broker. This is the main use of a broker override."""
     topic, rate, behind = "lagging", 8 * MB, 96 * MB
     assignment = {p: [1001 + p % 3, 1004] for p in range(6)}
     kafka_cluster.create_topic(topic, assignment, {"min.insync.replicas": "1"})
@@ -110,7 +110,7 @@ def test_stopped_broker_with_its_own_override_catches_up_no_faster(
         assert "not registered" in " ".join(answer.warnings)
         deadline = time.monotonic() + 10
         while LEADER_RATE not in kafka_cluster.stored_configs().get("brokers/1004", {}):
-            assert time.monotonic() < deadline, "the override never stood on the stopped broker"
+            assert time.monotonic() < deadline, "the override was never applied to the stopped broker"
             time.sleep(0.05)
         assert "0:1004" in kafka_cluster.stored_configs()[f"topics/{topic}"]["follower.replication.throttled.replicas"]
     finally:
@@ -135,7 +135,7 @@ def test_stopped_broker_with_its_own_override_catches_up_no_faster(
 def test_catch_up_stays_below_the_headroom_and_leaves_no_config(
     kafka_cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub
 ) -> None:
-    """KIP-73's second question: no reassignment runs, and nothing but the catch-up throttles it."""
+    """No reassignment runs, so the catch-up alone throttles the broker. KIP-73 names this as its second use."""
     topic, behind, headroom = "bootstrapped", 84 * MB, 18 * MB
     assignment = {p: [1001 + p % 3, 1004] for p in range(6)}
     kafka_cluster.create_topic(topic, assignment, {"min.insync.replicas": "1"})

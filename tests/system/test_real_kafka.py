@@ -1,4 +1,4 @@
-"""The lab's Kafka is real: it moves data, obeys throttles, and its logs tell the traffic of every broker."""
+"""The lab's Kafka clusters: reassignments, throttles, configs, the metadata log, and traffic counted from log sizes."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ MB = 1_000_000
 LEADER_RATE = "leader.replication.throttled.rate"
 LEADER_REPLICAS = "leader.replication.throttled.replicas"
 OLDEST = "2.4.0"
-"""The first Kafka with KIP-455 and the first for Scala 2.13; it starts on Java 17."""
+"""The first Kafka with KIP-455, and the first one built for Scala 2.13; it runs on Java 17."""
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def throttled(cluster: KafkaCluster, topic: str, rate: int, leader: int, followe
     cluster.set_configs_as_a_user(lists, topic=topic)
     for broker_id, side in sides.items():
         cluster.set_configs_as_a_user({f"{side}.rate": str(rate)}, broker_id=broker_id)
-    for broker_id, side in sides.items():  # a broker applies configs in their order: the rate last
+    for broker_id, side in sides.items():  # a broker applies configs in order, so the rate is the last one
         eventually(lambda b=broker_id, s=side: cluster.described_configs(b).get(f"{s}.rate") == str(rate))  # type: ignore[misc]
     try:
         yield
@@ -61,23 +61,23 @@ def throttled(cluster: KafkaCluster, topic: str, rate: int, leader: int, followe
 # Brokers
 
 
-def test_five_brokers_are_up(each_cluster: KafkaCluster) -> None:
+def test_five_brokers_run(each_cluster: KafkaCluster) -> None:
     assert each_cluster.start_seconds > 0
     assert all(broker.process.running and broker.listening for broker in each_cluster.brokers.values())
 
 
-def test_the_controller_is_a_process_of_its_own_and_knows_every_broker(kraft_cluster: KraftCluster) -> None:
+def test_controller_has_its_own_process_and_knows_every_broker(kraft_cluster: KraftCluster) -> None:
     processes = [kraft_cluster.controller.process, *(b.process for b in kraft_cluster.brokers.values())]
     assert len({process.pid for process in processes if process.running}) == 6
     assert kraft_cluster.metadata.brokers() == set(kraft_cluster.brokers)
 
 
 @repeat_on_zookeeper
-def test_a_stopped_broker_keeps_its_log_and_catches_up(each_cluster: KafkaCluster) -> None:
+def test_stopped_broker_keeps_its_log_and_catches_up(each_cluster: KafkaCluster) -> None:
     with topic(each_cluster, "restarted", {0: [1001, 1005]}) as name:
         fill(each_cluster, name, 2 * MB)
         each_cluster.stop_broker(1005)
-        assert each_cluster.brokers[1005].process.returncode == 143  # Java ended by SIGTERM
+        assert each_cluster.brokers[1005].process.returncode == 143  # Java's exit status after SIGTERM
         assert each_cluster.log_bytes(1005)[name, 0] >= 2 * MB
         eventually(lambda: each_cluster.partitions([name])[name, 0].isr == (1001,))
         with pytest.raises(Unavailable):
@@ -87,7 +87,7 @@ def test_a_stopped_broker_keeps_its_log_and_catches_up(each_cluster: KafkaCluste
 
 
 @repeat_on_kraft
-def test_a_killed_broker_starts_again_once_its_session_is_over(each_cluster: KafkaCluster) -> None:
+def test_killed_broker_restarts_after_its_session_has_expired(each_cluster: KafkaCluster) -> None:
     with topic(each_cluster, "killed", {0: [1005, 1001]}) as name:
         each_cluster.kill_broker(1005)
         eventually(lambda: each_cluster.partitions([name])[name, 0].leader == 1001)
@@ -95,7 +95,7 @@ def test_a_killed_broker_starts_again_once_its_session_is_over(each_cluster: Kaf
         each_cluster.wait_until_in_sync([name])
 
 
-def test_a_cluster_below_a_chroot_leaves_nothing_behind(fresh_zookeeper: ZooKeeperServer) -> None:
+def test_cluster_under_a_chroot_leaves_no_process_and_no_file(fresh_zookeeper: ZooKeeperServer) -> None:
     with scratch_directory() as directory:
         with ZooKeeperModeCluster(fresh_zookeeper.connect, directory, (7,), chroot="/kafka/eu") as cluster:
             cluster.create_topic("alone", {0: [7]}, {"retention.ms": "1000"})
@@ -110,7 +110,7 @@ def test_a_cluster_below_a_chroot_leaves_nothing_behind(fresh_zookeeper: ZooKeep
 
 
 @pytest.mark.repeat
-def test_the_last_kafka_with_zookeeper_runs_without_it_too() -> None:
+def test_last_kafka_with_zookeeper_runs_in_kraft_mode_too() -> None:
     with scratch_directory() as directory:
         with KraftCluster(directory, (7,), version="3.9.2") as cluster:
             cluster.create_topic("alone", {0: [7]}, {"retention.ms": "1000"})
@@ -121,13 +121,13 @@ def test_the_last_kafka_with_zookeeper_runs_without_it_too() -> None:
         assert list(directory.iterdir()) == []
 
 
-def test_a_broker_cannot_have_the_controllers_id() -> None:
+def test_broker_with_the_controllers_id_is_refused() -> None:
     with scratch_directory() as directory, pytest.raises(Invalid, match="9000 is the controller's"):
         KraftCluster(directory, (1, CONTROLLER_ID))
 
 
 @pytest.mark.repeat
-def test_the_oldest_kafka_starts_and_moves_a_partition(fresh_zookeeper: ZooKeeperServer) -> None:
+def test_oldest_kafka_starts_and_reassigns_a_partition(fresh_zookeeper: ZooKeeperServer) -> None:
     with (
         scratch_directory() as directory,
         ZooKeeperModeCluster(fresh_zookeeper.connect, directory, (1, 2), version=OLDEST) as cluster,
@@ -138,7 +138,7 @@ def test_the_oldest_kafka_starts_and_moves_a_partition(fresh_zookeeper: ZooKeepe
             "brokers/1": {LEADER_RATE: "5000000"},
             "topics/old": {"retention.ms": "-1"},
         }
-        # A broker so old says that there is a throttle, and hides how much: it takes what it does not know as secret.
+        # A broker of this version shows that the throttle exists, but hides its value as that of an unknown config.
         eventually(lambda: cluster.described_sources(1).get(LEADER_RATE) == (None, "DYNAMIC_BROKER_CONFIG"))
         cluster.reassign_through_bootstrap({("old", 0): [2]})
         cluster.wait_until_reassigned()
@@ -148,12 +148,12 @@ def test_the_oldest_kafka_starts_and_moves_a_partition(fresh_zookeeper: ZooKeepe
 # Reassignments
 
 
-def test_a_reassignment_moves_the_data(each_cluster: KafkaCluster) -> None:
+def test_reassignment_copies_the_data_and_deletes_the_old_replicas(each_cluster: KafkaCluster) -> None:
     with topic(each_cluster, "moved", {0: [1001, 1002], 1: [1002, 1003]}) as name:
         fill(each_cluster, name, 20 * MB)
         before = each_cluster.log_bytes(1001)[name, 0]
         assert before >= 20 * MB
-        with throttled(each_cluster, name, MB // 2, 1001, (1004, 1005)):  # so that it is seen on its way
+        with throttled(each_cluster, name, MB // 2, 1001, (1004, 1005)):  # slow enough to observe the reassignment
             each_cluster.reassign_through_bootstrap({(name, 0): [1004, 1005]})
             assert each_cluster.reassigning() == {(name, 0)}
             state = each_cluster.partitions([name])[name, 0]
@@ -166,7 +166,7 @@ def test_a_reassignment_moves_the_data(each_cluster: KafkaCluster) -> None:
         assert (name, 1) in each_cluster.log_bytes(1002)
 
 
-def test_a_cancelled_reassignment_leaves_the_replicas_as_they_were(each_cluster: KafkaCluster) -> None:
+def test_cancelled_reassignment_keeps_the_original_replicas(each_cluster: KafkaCluster) -> None:
     with topic(each_cluster, "cancelled", {0: [1001, 1002]}) as name:
         fill(each_cluster, name, 20 * MB)
         with throttled(each_cluster, name, MB // 2, 1001, (1004,)):
@@ -178,7 +178,7 @@ def test_a_cancelled_reassignment_leaves_the_replicas_as_they_were(each_cluster:
         eventually(lambda: (name, 0) not in each_cluster.log_bytes(1004))
 
 
-def test_a_reassignment_to_an_unknown_broker_is_refused(each_cluster: KafkaCluster) -> None:
+def test_reassignment_to_an_unknown_broker_is_refused(each_cluster: KafkaCluster) -> None:
     with (
         topic(each_cluster, "refused", {0: [1001]}) as name,
         pytest.raises(Invalid, match=r"refuses to reassign.*refused-0"),
@@ -186,7 +186,7 @@ def test_a_reassignment_to_an_unknown_broker_is_refused(each_cluster: KafkaClust
         each_cluster.reassign_through_bootstrap({(name, 0): [4711]})
 
 
-def test_a_second_reassignment_through_the_znode_waits_for_the_first(kafka_cluster: ZooKeeperModeCluster) -> None:
+def test_second_reassignment_through_the_znode_is_refused_during_the_first(kafka_cluster: ZooKeeperModeCluster) -> None:
     with topic(kafka_cluster, "znode", {0: [1001]}) as name:
         fill(kafka_cluster, name, 20 * MB)
         with throttled(kafka_cluster, name, MB // 2, 1001, (1004,)):
@@ -213,15 +213,15 @@ def test_throttle_set_by_a_user_limits_the_byte_rate(each_cluster: KafkaCluster)
     received = after[1004].rx_bytes - before[1004].rx_bytes
     assert received == pytest.approx(size, rel=0.02)
     assert after[1001].tx_bytes - before[1001].tx_bytes == pytest.approx(received, rel=0.02)
-    # A meter that has been idle lets a whole window through at once (11 to 12 s of the rate), and then the rate.
-    # Without a throttle all of it takes a second or two.
+    # An idle quota meter lets a whole window through at once (11 to 12 s of the rate), and then the rate.
+    # Without a throttle, copying takes a second or two.
     assert received <= rate * (seconds + 12.0)
 
 
 # Configs
 
 
-def test_the_brokers_themselves_report_what_a_user_set(each_cluster: KafkaCluster) -> None:
+def test_brokers_report_the_configs_of_a_user(each_cluster: KafkaCluster) -> None:
     with topic(each_cluster, "configured", {0: [1001]}) as name:
         each_cluster.set_configs_as_a_user({LEADER_RATE: "5000000", "log.cleaner.threads": "2"}, broker_id=1001)
         each_cluster.set_configs_as_a_user({LEADER_REPLICAS: "0:1001"}, topic=name)
@@ -239,37 +239,37 @@ def test_the_brokers_themselves_report_what_a_user_set(each_cluster: KafkaCluste
     assert f"topics/{name}" not in each_cluster.stored_configs()
 
 
-def test_a_default_is_in_force_where_a_broker_has_no_value_of_its_own(each_cluster: KafkaCluster) -> None:
-    def in_force(broker_id: int) -> tuple[str | None, str] | None:
+def test_default_applies_to_brokers_without_their_own_value(each_cluster: KafkaCluster) -> None:
+    def effective(broker_id: int) -> tuple[str | None, str] | None:
         return each_cluster.described_sources(broker_id).get(LEADER_RATE)
 
     default, own = ("7000000", "DYNAMIC_DEFAULT_BROKER_CONFIG"), ("5000000", "DYNAMIC_BROKER_CONFIG")
     each_cluster.set_configs_as_a_user({LEADER_RATE: "7000000"}, default=True)
     try:
-        eventually(lambda: in_force(1001) == in_force(1002) == default)
+        eventually(lambda: effective(1001) == effective(1002) == default)
         assert each_cluster.stored_configs()["brokers/<default>"][LEADER_RATE] == "7000000"
         each_cluster.set_configs_as_a_user({LEADER_RATE: "5000000"}, broker_id=1001)
-        eventually(lambda: in_force(1001) == own)
-        assert in_force(1002) == default
+        eventually(lambda: effective(1001) == own)
+        assert effective(1002) == default
         each_cluster.set_configs_as_a_user({LEADER_RATE: None}, broker_id=1001)
-        eventually(lambda: in_force(1001) == default)
+        eventually(lambda: effective(1001) == default)
     finally:
         each_cluster.set_configs_as_a_user({LEADER_RATE: None}, default=True)
-    eventually(lambda: in_force(1001) is in_force(1002) is None)
+    eventually(lambda: effective(1001) is effective(1002) is None)
     assert LEADER_RATE not in each_cluster.stored_configs().get("brokers/<default>", {})
 
 
-def test_a_sensitive_config_is_hidden_by_the_broker_and_stored_by_the_controller(each_cluster: KafkaCluster) -> None:
+def test_sensitive_config_is_hidden_by_the_broker_and_stored_by_the_controller(each_cluster: KafkaCluster) -> None:
     password = "listener.name.plaintext.ssl.truststore.password"
     each_cluster.set_configs_as_a_user({password: "secret"}, broker_id=1002)
     try:
         eventually(lambda: each_cluster.described_sources(1002).get(password) == (None, "DYNAMIC_BROKER_CONFIG"))
         stored = each_cluster.stored_configs()["brokers/1002"][password]
-        assert stored == "secret" or "encryptedPassword:" in stored  # so it is in ZooKeeper
+        assert stored == "secret" or "encryptedPassword:" in stored  # encrypted in ZooKeeper
         each_cluster.set_configs_as_a_user({LEADER_RATE: "5000000"}, broker_id=1002)
         after = each_cluster.stored_configs()["brokers/1002"]
         assert after.keys() == {password, LEADER_RATE}
-        # With ZooKeeper every change through the admin API makes Kafka encrypt the password anew.
+        # In ZooKeeper mode, Kafka encrypts the password again at every change through the Admin API.
         assert (after[password] == stored) == isinstance(each_cluster, KraftCluster)
     finally:
         each_cluster.set_configs_as_a_user({password: None, LEADER_RATE: None}, broker_id=1002)
@@ -277,32 +277,32 @@ def test_a_sensitive_config_is_hidden_by_the_broker_and_stored_by_the_controller
 
 
 @pytest.mark.parametrize("of", [{}, {"broker_id": 1, "topic": "t"}, {"topic": "t", "default": True}])
-def test_configs_are_those_of_one_entity(kraft_cluster: KraftCluster, of: dict[str, object]) -> None:
+def test_configs_of_none_or_several_entities_are_refused(kraft_cluster: KraftCluster, of: dict[str, object]) -> None:
     with pytest.raises(Invalid, match="exactly one of them"):
         kraft_cluster.set_configs_as_a_user({LEADER_RATE: "1"}, **of)  # type: ignore[arg-type]
 
 
-# What a controller wrote
+# The controller's metadata log
 
 
 def test_metadata_log_contains_every_change_in_order(kraft_cluster: KraftCluster) -> None:
     log = kraft_cluster.metadata
     before = log.last_offset()
-    kraft_cluster.create_topic("told", {0: [1001]}, {LEADER_REPLICAS: "0:1001"})
-    for _ in range(2):  # the second changes nothing, and is a record all the same
+    kraft_cluster.create_topic("logged", {0: [1001]}, {LEADER_REPLICAS: "0:1001"})
+    for _ in range(2):  # the second request changes nothing, but Kafka writes a record for it
         kraft_cluster.set_configs_as_a_user({LEADER_RATE: "5000000"}, broker_id=1001)
-    kraft_cluster.reassign_through_bootstrap({("told", 0): [1002]})
+    kraft_cluster.reassign_through_bootstrap({("logged", 0): [1002]})
     kraft_cluster.wait_until_reassigned()
     kraft_cluster.set_configs_as_a_user({LEADER_RATE: None}, broker_id=1001)
-    kraft_cluster.delete_topic("told")
+    kraft_cluster.delete_topic("logged")
     records = kraft_cluster.metadata_records(before)
     changes = [r.change for r in records if not isinstance(r.change, PartitionWritten | BrokerFenced)]
     assert changes == [
-        ConfigWritten("topics/told", LEADER_REPLICAS, "0:1001"),
+        ConfigWritten("topics/logged", LEADER_REPLICAS, "0:1001"),
         ConfigWritten("brokers/1001", LEADER_RATE, "5000000"),
         ConfigWritten("brokers/1001", LEADER_RATE, "5000000"),
         ConfigWritten("brokers/1001", LEADER_RATE, None),
-        TopicDeleted("told"),
+        TopicDeleted("logged"),
     ]
     states = [r.change.state for r in records if isinstance(r.change, PartitionWritten)]
     assert [(s.replicas, s.adding_replicas) for s in states][:2] == [((1001,), ()), ((1002, 1001), (1002,))]
@@ -315,7 +315,7 @@ def test_growing_metadata_log_is_read_up_to_the_last_complete_record(
 ) -> None:
     (segment,) = (kraft_cluster.controller.logs / "__cluster_metadata-0").glob("*.log")
     content = segment.read_bytes()
-    MetadataLog(tmp_path).records()  # nothing is there yet
+    MetadataLog(tmp_path).records()  # the log does not exist yet
     (tmp_path / segment.name).write_bytes(content)
     whole = MetadataLog(tmp_path).records()
     assert len(whole) > 10
@@ -330,7 +330,7 @@ def test_growing_metadata_log_is_read_up_to_the_last_complete_record(
 # Traffic
 
 
-def test_client_load_is_followed_by_the_counters_of_every_broker(each_cluster: KafkaCluster) -> None:
+def test_traffic_counters_of_every_broker_match_the_client_load(each_cluster: KafkaCluster) -> None:
     samples: list[Mapping[int, TrafficCounters]] = []
     assignment = {0: [1001, 1002], 1: [1003, 1002]}
     with topic(each_cluster, "loaded", assignment) as name, BrokerCounters(each_cluster) as counters:

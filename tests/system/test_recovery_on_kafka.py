@@ -1,7 +1,7 @@
-"""A recovery on real Kafka, 3.9 in ZooKeeper mode and 4.x without ZooKeeper, by our services as separate processes.
+"""A throttled reassignment on real Kafka, 3.9 in ZooKeeper mode and 4.x, with the services as separate processes.
 
-What is judged is what the brokers and the controller show; the loads that the services see come from the growth of the
-brokers' logs.
+The tests check the state of the brokers and of the controller. The network traffic that Datadog reports is computed
+from the growth of the brokers' logs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PARTITIONS = 12
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much data moves, and how often the planner decides."""
+    """The amount of data, and the timing of the planner."""
 
     interval: int
     """Seconds."""
@@ -53,7 +53,7 @@ class Scale:
     """Seconds."""
     bytes_per_partition: int
     judged_seconds: float | None = None
-    """After the step in load; an override then hurries the move to its end. None: the move ends by itself."""
+    """Seconds after the load step that are checked; then an override speeds up the rest. None: check until the end."""
 
     @property
     def total_bytes(self) -> int:
@@ -61,10 +61,10 @@ class Scale:
 
 
 SHORT = Scale(interval=5, metrics_window=6, bytes_per_partition=38 * MB, judged_seconds=26.0)
-"""17 s of 9 MB/s until the step in load, 26 s of 5.4 MB/s, and more than 30 s of it that are left out."""
+"""17 s at 9 MB/s until the load step, 26 s at 5.4 MB/s, and data for more than 30 s that an override speeds up."""
 
 LONG = Scale(interval=10, metrics_window=12, bytes_per_partition=90 * MB)
-"""As the original was measured with."""
+"""The scale at which the original was measured."""
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +78,12 @@ def datadog(each_cluster: KafkaCluster) -> Iterator[DatadogEmulator]:
 
 @pytest.fixture(scope="module")
 def clients(each_cluster: KafkaCluster) -> Iterator[ClientLoad]:
-    """A steady produce load on every broker; each partition has one replica."""
+    """A steady produce rate on every broker; each partition has one replica."""
     each_cluster.create_topic("clients", {n: [broker_id] for n, broker_id in enumerate(BROKERS)})
     rates = {("clients", n): 2.0 * MB for n in range(len(BROKERS))}
     with ClientLoad(each_cluster, rates, acks=1) as load:
         yield load
-    each_cluster.delete_topic("clients")  # the fixture is made anew for each row, of the same cluster too
+    each_cluster.delete_topic("clients")  # pytest sets this fixture up again for each parameter of the same cluster
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def services(
     ],
     indirect=["each_cluster"],
 )
-def test_a_recovery_follows_the_load_with_exact_lists_and_leaves_the_cluster_as_it_was(
+def test_recovery_follows_the_load_with_exact_lists_and_leaves_no_config(
     form: str,
     capacity_mb: int,
     log_sizes: bool,
@@ -150,7 +150,7 @@ def test_a_recovery_follows_the_load_with_exact_lists_and_leaves_the_cluster_as_
     with throttles_of_a_user(cluster, form):
         before = cluster.stored_configs()
         with services(cluster, zookeeper, datadog, tmp_path, capacity_mb, log_sizes, scale) as running:
-            time.sleep(interval + 2)  # an idle cycle or two, which must change nothing
+            time.sleep(interval + 2)  # one or two idle cycles must not change anything
             assert cluster.stored_configs() == before
             with (
                 RecoveryWatch(cluster, topic, client if form == "znode" else None) as watch,
@@ -171,10 +171,10 @@ def test_a_recovery_follows_the_load_with_exact_lists_and_leaves_the_cluster_as_
                 stepped = time.monotonic()
                 clients.set_total(len(BROKERS) * 6.0 * MB)
                 if judged := scale.judged_seconds:
-                    watch.wait_until(lambda s: s.at > stepped + judged, 60, "enough was seen")
+                    watch.wait_until(lambda s: s.at > stepped + judged, 60, "the checked time is over")
                     assert watch.samples[-1].moving
-                    hurry(running.addresses["admin"])
-                end = watch.wait_until(lambda s: not s.moving and s.at > submitted + 5, 600, "the move is over")
+                    speed_up(running.addresses["admin"])
+                end = watch.wait_until(lambda s: not s.moving and s.at > submitted + 5, 600, "the reassignment ends")
                 clean = watch.wait_until(lambda s: s.rates == watch.samples[0].rates and not any(s.lists), 30, "clean")
                 time.sleep(1)
             statuses = running.stop()
@@ -187,34 +187,34 @@ def test_a_recovery_follows_the_load_with_exact_lists_and_leaves_the_cluster_as_
         else first_throttle_in_zookeeper(zookeeper, topic)
     )
     print_figures(watch, decided, form, capacity_mb, scale, submitted, stepped, end.at, clean.at, first)
-    polled = isinstance(cluster, KraftCluster)  # there are no watches: the reassignment is seen at the next poll
-    # The brokers themselves report a rate of those that the controller had; of a raise not every step is in a sample.
-    stood = [rate for _, rate in watch.rates_of(DESTINATION) if rate is not None]
-    assert min(stood) <= int(reported[FOLLOWER_RATE]) <= max(stood)
-    assert first <= (1.5 + 3 * SLACK if polled else 0.5 + SLACK)  # 2.2 s were seen under a load of 30 on 2 cores
-    # Cycles are 1 s apart, a sample is 0.2 s old, and a poll another 0.5 s.
+    polled = isinstance(cluster, KraftCluster)  # without watches, the next poll finds the reassignment
+    # The rate that the broker reports is within those of the samples; the samples may miss steps of a ramp.
+    sampled = [rate for _, rate in watch.rates_of(DESTINATION) if rate is not None]
+    assert min(sampled) <= int(reported[FOLLOWER_RATE]) <= max(sampled)
+    assert first <= (1.5 + 3 * SLACK if polled else 0.5 + SLACK)  # measured: 2.2 s at a load average of 30 on 2 cores
+    # Cycles are 1 s apart, samples 0.2 s, and polls 0.5 s.
     assert watch.worst_list_lag() <= (1.5 if polled else 1.0) + 2 * SLACK
-    # 0.92 to 1.23 were seen; the rest is for a noisy machine.
+    # Measured: 0.92 to 1.23; the rest is for a busy machine.
     assert watch.worst_window(DESTINATION) <= 1.25 + 0.1
     ideal = ideal_after_the_step(capacity_mb)
-    # From two cycles after the step on, until the end is near: what is nearly done keeps its rate.
+    # Check from two cycles after the load step until shortly before the end, when rates are no longer lowered.
     begin = stepped + max(2 * interval, METER_SECONDS) + SLACK
     judged_until = stepped + scale.judged_seconds if scale.judged_seconds else end.at - ENDS_SOON
     settled = [rate for at, rate in decided.rates if begin < at < judged_until]
     assert settled or not log_sizes
-    # Without log sizes the formula decides: 0.95 to 1.17 were seen.
+    # Without log sizes, the headroom formula decides; measured: 0.95 to 1.17.
     limit = (0.1 if log_sizes else 0.3) + 0.05
     assert all(abs(rate / ideal - 1) <= limit for rate in settled), [rate / ideal for rate in settled]
-    lowered, right = followed_seconds(watch, capacity_mb, stepped)
-    # A cycle sees only the part of a step that its window of metrics has seen, and so much less than the change
-    # threshold is not written: then the next one follows. One interval more is for a noisy machine.
+    lowered, adjusted = reaction_seconds(watch, capacity_mb, stepped)
+    # The metrics of the first cycle may contain so little of the load step that the change is below the change
+    # threshold. Then the next cycle lowers the rate. One more interval is for a busy machine.
     assert lowered <= 2 * interval + interval + SLACK
-    assert right <= 3 * interval + interval + SLACK
+    assert adjusted <= 3 * interval + interval + SLACK
     assert clean.at - end.at <= 2.0 + SLACK
 
 
-def hurry(admin: str) -> None:
-    """Let the rest of a move pass at once: what was to be seen of it was seen."""
+def speed_up(admin: str) -> None:
+    """Set a high override, so that the rest of the reassignment is copied quickly."""
     with grpc.insecure_channel(admin) as channel:
         override = admin_pb2.Override(rate_bytes_per_second=500 * MB, autoremove=True)
         request = admin_pb2.SetOverrideRequest(override=override)
@@ -222,18 +222,18 @@ def hurry(admin: str) -> None:
 
 
 ENDS_SOON = 30.0
-"""Seconds before the end of a move within which rates are not lowered any more."""
+"""Rates are not lowered in this time before the end of a reassignment, seconds."""
 
 METER_SECONDS = 12.0
-"""Kafka's quota is a mean over 11 windows of 1 s, so its bursts and pauses are over after that."""
+"""Bursts and pauses end within this time, because Kafka's quota is a mean over 11 samples of 1 s."""
 
 SLACK = 0.5
-"""Seconds that a noisy machine may add to a limit."""
+"""Tolerance for a busy machine, seconds."""
 
 
 @contextmanager
 def throttles_of_a_user(cluster: KafkaCluster, form: str) -> Iterator[None]:
-    """Rates on brokers that take part and on one that does not, lists on another topic, other dynamic keys."""
+    """Set foreign configs: rates inside and outside the reassignment, lists of another topic, other dynamic configs."""
     other = f"others-{form}"
     cluster.create_topic(other, {0: [1004, 1002]}, {"retention.ms": "86400000"})
     of_brokers = {
@@ -252,27 +252,27 @@ def throttles_of_a_user(cluster: KafkaCluster, form: str) -> Iterator[None]:
 
 
 def first_throttle_in_zookeeper(zookeeper: ZooKeeperServer, topic: str) -> float:
-    """From the reassignment to the first list, in seconds, by the times in ZooKeeper's transaction log."""
-    moved = listed = None
+    """Return the seconds from the reassignment to the first list, from ZooKeeper's transaction log."""
+    started = listed = None
     for transaction in zookeeper.transactions():
         for operation in transaction.operations:
             data = operation.data or b""
-            if moved is None and (
+            if started is None and (
                 (operation.path == "/admin/reassign_partitions" and topic.encode() in data)
                 or (operation.path == f"/brokers/topics/{topic}" and b'"adding_replicas":{"' in data)
             ):
-                moved = transaction.time
+                started = transaction.time
             if listed is None and operation.path == f"/config/topics/{topic}" and b"throttled" in data:
                 listed = transaction.time
-    assert moved is not None
+    assert started is not None
     assert listed is not None
-    return (listed - moved).total_seconds()
+    return (listed - started).total_seconds()
 
 
 def first_throttle_in_metadata_log(cluster: KraftCluster, topic: str) -> float:
-    """From the reassignment to the last of the first rates and lists, in seconds, by the controller's own log."""
+    """Return the seconds from the reassignment until all rates and lists are set, from the metadata log."""
     records = cluster.metadata_records()
-    moved = next(
+    started = next(
         record.time
         for record in records
         if isinstance(change := record.change, PartitionWritten)
@@ -284,23 +284,23 @@ def first_throttle_in_metadata_log(cluster: KraftCluster, topic: str) -> float:
     first: dict[tuple[str, str], datetime] = {}
     for record in records:
         change = record.change
-        if record.time >= moved and isinstance(change, ConfigWritten) and change.value:
+        if record.time >= started and isinstance(change, ConfigWritten) and change.value:
             first.setdefault((change.entity, change.key), record.time)
-    return (max(first[key] for key in wanted) - moved).total_seconds()
+    return (max(first[key] for key in wanted) - started).total_seconds()
 
 
 def ideal_after_the_step(capacity_mb: int) -> float:
-    """Bytes/s for the destination, at 90 % of what its clients leave."""
+    """Return the headroom of the destination after the load step: 90 % of what its clients leave, bytes/s."""
     return (capacity_mb - 6.0) * 0.9 * MB
 
 
-def followed_seconds(watch: RecoveryWatch, capacity_mb: int, stepped: float) -> tuple[float, float]:
-    """From the step in client load to the first lower throttle, and to one at most 20 % above what is then right."""
+def reaction_seconds(watch: RecoveryWatch, capacity_mb: int, stepped: float) -> tuple[float, float]:
+    """Return the seconds from the load step to (the first lower throttle, one at most 20 % above the ideal)."""
     ideal = ideal_after_the_step(capacity_mb)
     rates = watch.rates_of(DESTINATION)
-    stood = next(rate for at, rate in reversed(rates) if at <= stepped and rate is not None)
+    before = next(rate for at, rate in reversed(rates) if at <= stepped and rate is not None)
     after = [(at - stepped, rate) for at, rate in rates if at > stepped and rate is not None]
-    lowered = next((at for at, rate in after if rate < stood), float("inf"))
+    lowered = next((at for at, rate in after if rate < before), float("inf"))
     return lowered, next((at for at, rate in after if rate <= 1.2 * ideal), float("inf"))
 
 
@@ -316,7 +316,7 @@ def print_figures(
     clean: float,
     first: float,
 ) -> None:
-    """Print our column of the table of what the original reaches (same machine class, same scenario)."""
+    """Print a table of the figures beside the original's (same class of machine, same scenario)."""
     over, peak = watch.seconds_over(DESTINATION, capacity_mb * MB)
     total = scale.total_bytes
     before, after = (capacity_mb - 2) * 0.9, ideal_after_the_step(capacity_mb) / MB
@@ -327,20 +327,20 @@ def print_figures(
     )
     rates = ", ".join("-" if rate is None else f"{rate / MB:.1f}" for _, rate in watch.rates_of(DESTINATION))
     cycles = ", ".join(f"{rate / MB:.2f} at {at - stepped:.0f} s" for at, rate in decided.rates)
-    lowered, right = followed_seconds(watch, capacity_mb, stepped)
-    untouched = min((s.received.get(DESTINATION, 0) for s in watch.samples if s.lists[1]), default=0)
+    lowered, adjusted = reaction_seconds(watch, capacity_mb, stepped)
+    unthrottled = min((s.received.get(DESTINATION, 0) for s in watch.samples if s.lists[1]), default=0)
     print(f"""
-recovery started through {form}, capacity {capacity_mb} MB/s, clients 2 then 6 MB/s, {total / MB:.0f} MB
-| figure | original (ZooKeeper) | ours |
+reassignment through {form}, capacity {capacity_mb} MB/s, clients 2 then 6 MB/s, {total / MB:.0f} MB
+| figure | original (ZooKeeper) | autothrottle |
 |---|---|---|
-| start to the last list | 1.8 to 3.2 s | {first:.3f} s |
-| moved unthrottled until then | 269 to 336 MB | {untouched / MB:.0f} MB |
+| start of the reassignment to the last list | 1.8 to 3.2 s | {first:.3f} s |
+| copied unthrottled until then | 269 to 336 MB | {unthrottled / MB:.0f} MB |
 | rates on the destination, ideal {before:.1f} then {after:.1f} | 9.1, 1.0, 10.0, 7.8, 9.1, 3.6, 5.2 ... | {rates} |
-| decided for it, seconds from the step on | swings by 30 % | {cycles} |
-| seconds over capacity, peak | 23 to 27 %, 137 to 179 MB/s | {over * 100:.1f} %, {peak / MB:.0f} MB/s |
-| step in load to a lower throttle, to the right one | | {lowered:.1f} s, {right:.1f} s |
-| lists stood that were not right any more | whole move | at most {watch.worst_list_lag():.1f} s |
+| decided rates, seconds after the load step | swings by 30 % | {cycles} |
+| share of seconds over capacity, peak | 23 to 27 %, 137 to 179 MB/s | {over * 100:.1f} %, {peak / MB:.0f} MB/s |
+| load step to a lower throttle, to the ideal one | | {lowered:.1f} s, {adjusted:.1f} s |
+| time with inexact lists | whole reassignment | at most {watch.worst_list_lag():.1f} s |
 | bytes in 12 s / throttle, worst | | {watch.worst_window(DESTINATION):.2f} |
-| makespan (bytes / headroom) | 137 s | {end - submitted:.0f} s ({bound:.0f} s) |
-| end to the last throttle gone | 5 to 7 s | {clean - end:.2f} s |
+| duration (bytes / headroom) | 137 s | {end - submitted:.0f} s ({bound:.0f} s) |
+| end of the reassignment to the removal of the last throttle | 5 to 7 s | {clean - end:.2f} s |
 """)

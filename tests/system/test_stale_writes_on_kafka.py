@@ -1,6 +1,6 @@
-"""A planner on Kafka 4 that is stopped right before a write and wakes when another one leads.
+"""Stale writes on Kafka 4: a leader stops (SIGSTOP) immediately before a write, and continues after another one leads.
 
-Kafka knows nothing of our terms, so that a stale write can only be made improbable, and repaired.
+Kafka cannot check autothrottle's terms. Therefore a stale write cannot be excluded, only made improbable and repaired.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MB = 1_000_000
 SESSION_SECONDS, INTERVAL = 3, 2
 BROKER = 1003
 LONG = 120
-"""Seconds that a busy machine may take for what takes two or three."""
+"""Seconds that a busy machine may need for steps that otherwise take two or three."""
 LANDED_SECONDS = 5.0
-"""By then what a planner sends when it wakes has landed, on a busy machine too."""
+"""A request that a planner sends when it continues reaches Kafka within this time, even on a busy machine."""
 
 
 class Candidate:
-    """One process of all services that can be told to stop itself."""
+    """One process with all services that stops itself on demand."""
 
     def __init__(self, name: str, options: dict[str, str], directory: Path, stack: ExitStack) -> None:
         self.directory = directory / name
@@ -44,17 +44,17 @@ class Candidate:
         self.process = stack.enter_context(Process(name, command, self.directory / "log", KEYS))
         self.admin = stack.enter_context(AdminClient([address_of(self.process)]))
 
-    def stop_at(self, place: str) -> None:
+    def stop_at(self, point: str) -> None:
         (self.directory / "stopped").unlink(missing_ok=True)
         new = self.directory / "new"
-        new.write_text(place)
-        new.rename(self.directory / "arm")  # as a whole, since it is looked for all the time
+        new.write_text(point)
+        new.rename(self.directory / "arm")  # atomic, because the process may read it at any time
 
     def has_stopped(self) -> bool:
         return (self.directory / "stopped").exists()
 
     def windows(self) -> list[float]:
-        """Seconds from the beginning of each check of the term to the sending of its write."""
+        """Return the seconds from each check of the term to the sending of its write."""
         return [float(line) for line in (self.directory / "windows").read_text().split()]
 
     def log(self) -> str:
@@ -65,7 +65,7 @@ class Candidate:
 def candidates(
     kraft_cluster: KraftCluster, zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> Iterator[tuple[Candidate, Candidate]]:
-    """Two of them, the first of which leads."""
+    """Two candidates; the first one leads."""
     options = {
         "zk-addr": zookeeper.connect,
         "zk-config-prefix": "autothrottle-stale",
@@ -82,13 +82,13 @@ def candidates(
 
 
 def rates(cluster: KraftCluster) -> set[str]:
-    """The rates that stand on the broker."""
+    """Return the current rates of the broker."""
     config = cluster.stored_configs().get(f"brokers/{BROKER}", {})
     return {config[key] for key in (LEADER_RATE, FOLLOWER_RATE) if key in config}
 
 
 def written(cluster: KraftCluster, after: int, rate: int) -> list[MetadataRecord]:
-    """The records that set a rate on the broker."""
+    """Return the metadata records that set this rate on the broker."""
     return [
         record
         for record in cluster.metadata.records(after)
@@ -97,47 +97,51 @@ def written(cluster: KraftCluster, after: int, rate: int) -> list[MetadataRecord
     ]
 
 
-def put(cluster: KraftCluster, by: Candidate, rate: int) -> None:
-    """Set the broker's override, and return when its rates stand."""
+def set_override(cluster: KraftCluster, by: Candidate, rate: int) -> None:
+    """Set the broker's override, and wait until it is applied."""
     by.admin.set_override(rate, broker_id=BROKER)
     eventually(lambda: rates(cluster) == {str(rate)}, LONG)
 
 
-def woken_with_a_stale_write(cluster: KraftCluster, old: Candidate, new: Candidate, place: str, rate: int) -> int:
-    """Stop the leader around its write of `rate`; when the other has written `rate + 1`, wake it; return the offset."""
-    old.stop_at(place)
+def thaw_with_a_stale_write(cluster: KraftCluster, old: Candidate, new: Candidate, point: str, rate: int) -> int:
+    """Stop the leader before its write of `rate`, let the other one write `rate + 1`, and thaw the old leader.
+
+    Returns:
+        The metadata offset at the thaw.
+    """
+    old.stop_at(point)
     new.admin.set_override(rate, broker_id=BROKER)
     eventually(old.has_stopped, LONG)
-    eventually(lambda: rates(cluster) == {str(rate)}, LONG)  # by the other, which leads now
-    put(cluster, new, rate + 1)
+    eventually(lambda: rates(cluster) == {str(rate)}, LONG)  # the other one leads now, and writes it
+    set_override(cluster, new, rate + 1)
     offset = cluster.metadata.last_offset()
     old.process.thaw()
     return offset
 
 
 @pytest.mark.timeout(600)
-def test_planner_woken_after_its_session_writes_nothing_and_a_request_in_flight_is_repaired(
+def test_planner_thawed_after_its_session_writes_nothing_and_a_request_in_flight_is_repaired(
     kraft_cluster: KraftCluster, candidates: tuple[Candidate, Candidate]
 ) -> None:
     first, second = candidates
     before = kraft_cluster.stored_configs()
-    # Each is lower than the one before, or hardly higher: a raise would be written in steps.
+    # Each rate is lower than the previous one, or at most slightly higher, because raises are written as ramps.
     for rate in range(60, 55, -1):
-        put(kraft_cluster, first, rate * MB)
+        set_override(kraft_cluster, first, rate * MB)
 
-    offset = woken_with_a_stale_write(kraft_cluster, first, second, "checked", 50 * MB)
+    offset = thaw_with_a_stale_write(kraft_cluster, first, second, "checked", 50 * MB)
     eventually(lambda: f"brokers/{BROKER}: not written" in first.log(), LONG)
-    put(kraft_cluster, second, 45 * MB)
-    assert written(kraft_cluster, offset, 50 * MB) == [], "it was too late, and nothing was sent"
+    set_override(kraft_cluster, second, 45 * MB)
+    assert written(kraft_cluster, offset, 50 * MB) == [], "the deadline was over, so nothing was sent"
 
-    offset = woken_with_a_stale_write(kraft_cluster, second, first, "sending", 40 * MB)
-    woken = time.time()
+    offset = thaw_with_a_stale_write(kraft_cluster, second, first, "sending", 40 * MB)
+    thawed_at = time.time()
     repaired = f"another party changed the rate from {40 * MB + 1} to {40 * MB}; repaired"
-    # Which of its threads runs first when it wakes is left to chance: the one that sends, or the one that gives up.
+    # After the thaw, it is random which thread runs first: the one that sends, or the one that gives up the term.
     given_up = f"brokers/{BROKER}: not written"
     eventually(lambda: written(kraft_cluster, offset, 40 * MB) or given_up in second.log(), LONG)
-    # A planner that gave up its term may still have sent the request. If it takes effect after the throttle was
-    # removed, it stays and counts as foreign.
+    # A planner that gave up its term may still send the request. A rate that arrives after the throttle was removed
+    # would stay as a foreign throttle.
     time.sleep(LANDED_SECONDS)
     if stale := written(kraft_cluster, offset, 40 * MB):
         eventually(lambda: repaired in first.log(), LONG)
@@ -147,18 +151,19 @@ def test_planner_woken_after_its_session_writes_nothing_and_a_request_in_flight_
     eventually(lambda: kraft_cluster.stored_configs() == before, LONG)
     windows = first.windows()
     print(
-        f"\ncheck of the term to the sending: median {1000 * statistics.median(windows):.1f} ms, most "
-        f"{1000 * max(windows):.1f} ms of {len(windows)} writes; stopped after the check and woken after the session: "
-        f"0 stale writes; stopped at the sending: {told(kraft_cluster, stale, woken)}"
+        f"\ncheck of the term to sending: median {1000 * statistics.median(windows):.1f} ms, maximum "
+        f"{1000 * max(windows):.1f} ms of {len(windows)} writes; stopped after the check, thawed after the session: "
+        f"0 stale writes; stopped before sending: {stale_writes(kraft_cluster, stale, thawed_at)}"
     )
 
 
-def told(cluster: KraftCluster, stale: Sequence[MetadataRecord], woken: float) -> str:
+def stale_writes(cluster: KraftCluster, stale: Sequence[MetadataRecord], thawed_at: float) -> str:
+    """Return the number of stale writes in words, with the time until their repair."""
     if not stale:
         return "0"
-    copied = stale[0]
-    repaired = written(cluster, copied.offset, 40 * MB + 1)[0]
+    record = stale[0]
+    repaired = written(cluster, record.offset, 40 * MB + 1)[0]
     return (
-        f"1, landed {copied.time.timestamp() - woken:.3f} s after it woke, "
-        f"repaired {(repaired.time - copied.time).total_seconds():.2f} s later"
+        f"1, written {record.time.timestamp() - thawed_at:.3f} s after the thaw, "
+        f"repaired {(repaired.time - record.time).total_seconds():.2f} s later"
     )

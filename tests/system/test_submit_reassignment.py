@@ -1,4 +1,4 @@
-"""`throttlectl reassign` on real Kafka: not a byte moves before its throttles stand, and nothing is left behind."""
+"""`throttlectl reassign` on real Kafka: throttles are set before a byte is copied, and removed at the end."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.system.recovery_watch import admin_backend_options
 SECONDS = 300.0
 MB = 1_000_000
 RATE = 1 * MB
-"""Bytes/s that every broker may send or receive: what is left to a broker without metrics."""
+"""Rate of every broker, bytes/s: the minimum rate, because the brokers have no metrics."""
 
 PARTITIONS, PARTITION_BYTES = 4, 5 * MB
 DESTINATION = 1005
 SPARE = 11 * RATE + 2 * MB
-"""What a meter lets through at once: a whole window that it has not spent, and a response to a fetch of each leader.
+"""Bytes that a quota meter may let through at once: one unused window, and one fetch response of each leader.
 
-Without a throttle all of it lands within a second.
+Without a throttle, all bytes of the topic arrive within a second.
 """
 
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
@@ -46,7 +46,7 @@ Configs = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A cluster, and the way in which it is read and written."""
+    """A cluster, and the services' options to access it."""
 
     name: str
     cluster: KafkaCluster
@@ -54,13 +54,13 @@ class Backend:
     zookeeper: ZooKeeperServer
 
     def mark(self) -> int:
-        """Where the cluster's history is now."""
+        """Return the current end of the cluster's history: a metadata offset or a zxid."""
         if isinstance(self.cluster, KraftCluster):
             return self.cluster.metadata.last_offset()
         return self.zookeeper.last_zxid()
 
-    def standing_at_the_start(self, topic: str, mark: int) -> tuple[Configs, datetime, datetime]:
-        """Return (the configs written before the first partition began to move, the last one's time, that begin)."""
+    def configs_at_the_start(self, topic: str, mark: int) -> tuple[Configs, datetime, datetime]:
+        """Return (configs written before the reassignment, time of the last write, start of the reassignment)."""
         history = self._records(mark) if isinstance(self.cluster, KraftCluster) else self._transactions(mark)
         written: dict[str, dict[str, str]] = {}
         last: datetime | None = None
@@ -69,9 +69,9 @@ class Backend:
                 written.setdefault(entity, {}).update(config)
                 last = at
             elif entity == topic:
-                assert last is not None, "nothing was written before"
+                assert last is not None, "no config was written before the reassignment"
                 return written, last, at
-        raise AssertionError("nothing has moved")
+        raise AssertionError("the reassignment has not started")
 
     def _records(self, mark: int) -> Iterator[tuple[datetime, str, Mapping[str, str] | None]]:
         assert isinstance(self.cluster, KraftCluster)
@@ -113,7 +113,7 @@ def backend(request: pytest.FixtureRequest, zookeeper: ZooKeeperServer) -> Backe
 
 @pytest.fixture
 def running(backend: Backend, tmp_path: Path) -> Iterator[str]:
-    """All services in one process, without metrics and with an interval that never ends; the admin's address."""
+    """All services in one process, without metrics and with an interval longer than the test; its gRPC address."""
     options = {
         "zk-addr": backend.zookeeper.connect,
         "zk-config-prefix": f"submitting-{backend.name}",
@@ -129,18 +129,18 @@ def running(backend: Backend, tmp_path: Path) -> Iterator[str]:
     log = tmp_path / "autothrottle.log"
     with Process("autothrottle", [sys.executable, "-m", "autothrottle", "run", *flags], log, KEYS) as process:
 
-        def said(pattern: str) -> str:
+        def logged(pattern: str) -> str:
             found = re.search(pattern, log.read_text(), re.MULTILINE)
             return found[1] if found else ""
 
-        process.wait_until(lambda: bool(said(r"(Leading in term)") and said(r"gRPC API: (\S+)$")), SECONDS)
-        yield said(r"gRPC API: (\S+)$")
+        process.wait_until(lambda: bool(logged(r"(Leading in term)") and logged(r"gRPC API: (\S+)$")), SECONDS)
+        yield logged(r"gRPC API: (\S+)$")
         process.stop()
 
 
 @pytest.fixture
 def topic(backend: Backend) -> Iterator[str]:
-    """Partitions on two of the first three brokers each."""
+    """A topic whose partitions each have replicas on two of the first three brokers."""
     name = f"submitted-{backend.name}"
     backend.cluster.create_topic(name, {p: [1001 + p % 3, 1001 + (p + 1) % 3] for p in range(PARTITIONS)})
     try:
@@ -152,7 +152,7 @@ def topic(backend: Backend) -> Iterator[str]:
 
 @pytest.fixture
 def plan(topic: str, tmp_path: Path) -> Path:
-    """Each partition's second replica moves to the destination."""
+    """A plan that replaces the second replica of each partition by the destination."""
     rows = [{"topic": topic, "partition": p, "replicas": [1001 + p % 3, DESTINATION]} for p in range(PARTITIONS)]
     rows[0]["log_dirs"] = ["any", "any"]
     path = tmp_path / "plan.json"
@@ -168,7 +168,7 @@ def throttlectl(address: str, *arguments: str, status: int = 0) -> tuple[str, st
 
 
 def needed(topic: str) -> Mapping[str, Mapping[str, str]]:
-    """What has to stand before the plan's partitions move."""
+    """Return the configs that the plan's reassignment needs before it starts."""
     leader, follower = "leader.replication.throttled", "follower.replication.throttled"
     entries = sorted((p, b) for p in range(PARTITIONS) for b in (1001 + p % 3, 1001 + (p + 1) % 3))
     lists = {
@@ -179,13 +179,13 @@ def needed(topic: str) -> Mapping[str, Mapping[str, str]]:
     return {**leaders, f"brokers/{DESTINATION}": {f"{follower}.rate": str(RATE)}, f"topics/{topic}": lists}
 
 
-def stands(configs: Configs, wanted: Configs) -> bool:
+def contains(configs: Configs, wanted: Configs) -> bool:
     return all(values.items() <= configs.get(entity, {}).items() for entity, values in wanted.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was seen between two moments: the bytes first, the configs then."""
+    """The bytes copied, and then the configs, read between two moments."""
 
     begin: float
     end: float
@@ -194,7 +194,7 @@ class Sample:
 
 
 class Watch:
-    """Samples the destination's disk and the throttles, as often as it can; a context manager."""
+    """Samples the destination's disk and the throttles as often as possible; a context manager."""
 
     def __init__(self, cluster: KafkaCluster, topic: str) -> None:
         self._cluster, self._topic, self._wanted = cluster, topic, needed(topic)
@@ -219,42 +219,42 @@ class Watch:
         begin = time.monotonic()
         logs = self._cluster.log_bytes(DESTINATION)
         copied = sum(size for (topic, _), size in logs.items() if topic == self._topic)
-        throttled = stands(self._cluster.stored_configs(), self._wanted)
+        throttled = contains(self._cluster.stored_configs(), self._wanted)
         self.samples.append(Sample(begin, time.monotonic(), copied, throttled))
 
-    def landed_before_the_throttle(self) -> int:
-        """Bytes on the destination's disk while a throttle was missing, which was seen after they were counted."""
+    def copied_before_the_throttle(self) -> int:
+        """Return the most bytes in any sample without complete throttles, which it read after the bytes."""
         first = next(index for index, sample in enumerate(self.samples) if sample.throttled)
         return max(sample.bytes_copied for sample in self.samples[:first])
 
     def most_above_the_rate(self) -> int:
-        """Bytes that had landed at some moment beyond what the rate allows since it stands."""
+        """Return the largest excess of the bytes copied over what the rate allows since it was set."""
         first = next(index for index, sample in enumerate(self.samples) if sample.throttled)
-        # It may have stood since it was looked for in vain.
-        stands, moving = self.samples[first - 1].begin, [s for s in self.samples[first:] if s.bytes_copied]
-        return max(round(s.bytes_copied - RATE * (s.end - stands)) for s in moving)
+        # The rate may have been set at any time since the previous sample.
+        since, copying = self.samples[first - 1].begin, [s for s in self.samples[first:] if s.bytes_copied]
+        return max(round(s.bytes_copied - RATE * (s.end - since)) for s in copying)
 
 
 @pytest.mark.timeout(900)
-def test_a_reassignment_is_throttled_before_a_byte_moves_followed_and_leaves_nothing(
+def test_reassignment_is_throttled_before_a_byte_is_copied_and_leaves_no_config(
     backend: Backend, running: str, topic: str, plan: Path
 ) -> None:
     before, mark = backend.cluster.stored_configs(), backend.mark()
     with Watch(backend.cluster, topic) as watch:
-        said, _ = throttlectl(running, "reassign", str(plan), "--output", "json")
-    submitted, *followed, arrived = map(json.loads, said.splitlines())
+        output, _ = throttlectl(running, "reassign", str(plan), "--output", "json")
+    submitted, *followed, arrived = map(json.loads, output.splitlines())
     assert (submitted["submitted"], submitted["refused"], arrived) == (PARTITIONS, {}, {"arrived": PARTITIONS})
     assert followed[-1]["done"] == followed[-1]["partitions"] == PARTITIONS
 
-    written, throttled_at, began_at = backend.standing_at_the_start(topic, mark)
-    assert stands(written, needed(topic)), written
-    assert watch.landed_before_the_throttle() == 0
+    written, throttled_at, began_at = backend.configs_at_the_start(topic, mark)
+    assert contains(written, needed(topic)), written
+    assert watch.copied_before_the_throttle() == 0
     copied = max(sample.bytes_copied for sample in watch.samples)
     excess = watch.most_above_the_rate()
     ahead = (began_at - throttled_at).total_seconds()
     print(
-        f"\n{backend.name}: the throttles stood {ahead:.2f} s before the move began; "
-        f"0 bytes before, {copied / MB:.1f} MB in all, at most {excess / MB:.2f} MB more than rate x time"
+        f"\n{backend.name}: throttles set {ahead:.2f} s before the reassignment started; copied 0 bytes before, "
+        f"{copied / MB:.1f} MB in all, at most {excess / MB:.2f} MB more than rate x time"
     )
     assert copied >= PARTITIONS * PARTITION_BYTES
     assert excess <= SPARE
@@ -268,12 +268,12 @@ def test_a_reassignment_is_throttled_before_a_byte_moves_followed_and_leaves_not
 
 
 @pytest.mark.timeout(900)
-def test_a_reassignment_is_cancelled_and_leaves_nothing(backend: Backend, running: str, topic: str, plan: Path) -> None:
+def test_cancelled_reassignment_leaves_no_config(backend: Backend, running: str, topic: str, plan: Path) -> None:
     before = backend.cluster.stored_configs()
     replicas = {partition: state.replicas for partition, state in backend.cluster.partitions([topic]).items()}
-    throttlectl(running, "set", "200kB/s")  # so slow that it is not over before it is cancelled
-    said, _ = throttlectl(running, "reassign", str(plan), "--no-wait")
-    assert said == f"{PARTITIONS} partitions submitted, throttled from the first byte\n"
+    throttlectl(running, "set", "200kB/s")  # slow enough to cancel the reassignment before it ends
+    output, _ = throttlectl(running, "reassign", str(plan), "--no-wait")
+    assert output == f"{PARTITIONS} partitions submitted, throttled from the first byte\n"
     if backend.name == "znode":
         _, refusal = throttlectl(running, "cancel", str(plan), status=2)
         assert "cannot be cancelled through ZooKeeper" in refusal and "--kafka-backend admin" in refusal

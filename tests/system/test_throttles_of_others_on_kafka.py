@@ -33,7 +33,7 @@ KEYS = {"AUTOTHROTTLE_API_KEY": API_KEY, "AUTOTHROTTLE_APP_KEY": APP_KEY}
 
 
 class Deployed:
-    """One process of all services, on the shared cluster, and started anew with other options."""
+    """Starts processes with all services on the shared cluster, each time with other options."""
 
     def __init__(self, zookeeper: ZooKeeperServer, kafka: KafkaCluster, directory: Path, stack: ExitStack) -> None:
         self.datadog = stack.enter_context(DatadogEmulator())
@@ -54,7 +54,7 @@ class Deployed:
         self._directory, self._stack, self._starts = directory, stack, 0
 
     def start(self, *flags: str) -> Process:
-        """Start, and return when it answers and leads."""
+        """Start a process, and wait until it leads and has run a cycle."""
         self._starts += 1
         command = [sys.executable, "-m", "autothrottle", "run", *(f"--{k}={v}" for k, v in self._options.items())]
         log = self._directory / f"run-{self._starts}.log"
@@ -64,7 +64,7 @@ class Deployed:
 
 
 def state_of(process: Process) -> ClusterState | None:
-    """The state as its API tells it; None: there is no leader yet, or no cycle has run."""
+    """Return the state from the process's API; None: there is no leader yet, or no cycle has run."""
     try:
         with AdminClient([address_of(process)]) as admin:
             state = admin.state()
@@ -74,14 +74,14 @@ def state_of(process: Process) -> ClusterState | None:
 
 
 def foreign_in(process: Process) -> list[tuple[str, str, str]]:
-    """What others left, as the API tells it."""
+    """Return the foreign throttles in the process's API: (resource, key, value)."""
     state = state_of(process)
     found = state.last_cycle.foreign_throttles if state and state.last_cycle else ()
     return [(one.resource, one.key, one.value) for one in found]
 
 
 def cycles_of(process: Process) -> int:
-    """The number of the last cycle; 0: unknown at the moment."""
+    """Return the number of the last cycle; 0: unknown."""
     state = state_of(process)
     return state.last_cycle.number if state and state.last_cycle else 0
 
@@ -93,7 +93,7 @@ def deployed(zookeeper: ZooKeeperServer, kafka_cluster: ZooKeeperModeCluster, tm
 
 
 def execute_with_the_tool(cluster: KafkaCluster, plan: dict[int, list[int]], topic: str, directory: Path) -> str:
-    """Start a reassignment with Kafka's own tool and its `--throttle`; return what it says."""
+    """Start a reassignment with Kafka's own tool and its `--throttle`; return the tool's output."""
     rows = [
         {"topic": topic, "partition": p, "replicas": ids, "log_dirs": ["any"] * len(ids)} for p, ids in plan.items()
     ]
@@ -120,26 +120,26 @@ def test_throttles_of_kafkas_tool_are_removed_with_its_reassignment_and_others_s
         process = deployed.start()
         eventually(lambda: foreign_in(process) == [(f"brokers/{BYSTANDER}", LEADER_RATE, "7000000")], 30)
         with RecoveryWatch(kafka_cluster, topic, every_seconds=0.05) as watch:
-            said = execute_with_the_tool(kafka_cluster, {p: [1001, DESTINATION] for p in range(4)}, topic, tmp_path)
-            assert f"throttle limit was set to {TOOL_RATE} B/s" in said
+            output = execute_with_the_tool(kafka_cluster, {p: [1001, DESTINATION] for p in range(4)}, topic, tmp_path)
+            assert f"throttle limit was set to {TOOL_RATE} B/s" in output
             taken = watch.wait_until(
                 lambda s: bool(s.moving) and TOOL_RATE not in s.rates.values() and s.lists == s.expected,
                 60,
-                "the move is taken over: no rate of the tool's, and our lists",
+                "autothrottle has replaced the tool's rates and lists",
             )
             assert taken.rates.keys() >= {(1001, LEADER_RATE), (DESTINATION, FOLLOWER_RATE)}
-            watch.wait_until(lambda s: not s.moving, 200, "the move is over")
+            watch.wait_until(lambda s: not s.moving, 200, "the reassignment ends")
             eventually(lambda: kafka_cluster.stored_configs() == {**before, f"brokers/{BYSTANDER}": forgotten}, 30)
         if by_tool := [s for s in watch.samples if TOOL_RATE in s.rates.values()]:
-            print(f"\nthe tool's throttles stood alone for {taken.at - by_tool[0].at:.2f} s")
-        assert_left_overs_are_reported_and_go_only_when_that_is_wanted(deployed, process, kafka_cluster, topic)
+            print(f"\nautothrottle replaced the tool's throttles after {taken.at - by_tool[0].at:.2f} s")
+        assert_foreign_throttles_are_reported_and_removed_only_on_request(deployed, process, kafka_cluster, topic)
         assert kafka_cluster.stored_configs() == before
     finally:
         kafka_cluster.set_configs_as_a_user({LEADER_RATE: None}, broker_id=BYSTANDER)
         kafka_cluster.delete_topic(topic)
 
 
-def assert_left_overs_are_reported_and_go_only_when_that_is_wanted(
+def assert_foreign_throttles_are_reported_and_removed_only_on_request(
     deployed: Deployed, process: Process, cluster: ZooKeeperModeCluster, topic: str
 ) -> None:
     cluster.set_configs_as_a_user({FOLLOWER_REPLICAS: "0:1001"}, topic=topic)
@@ -157,7 +157,7 @@ def assert_left_overs_are_reported_and_go_only_when_that_is_wanted(
     eventually(
         lambda: (s := state_of(process)) is not None and s.last_cycle is not None and s.last_cycle.number >= number, 60
     )
-    assert cluster.stored_configs() == current, "untouched"
+    assert cluster.stored_configs() == current, "foreign throttles stay by default"
     process.stop()
 
     began = time.monotonic()
@@ -165,6 +165,6 @@ def assert_left_overs_are_reported_and_go_only_when_that_is_wanted(
     eventually(lambda: cluster.stored_configs() != current, 60)
     eventually(lambda: cycles_of(process) > 0, 30)
     assert cycles_of(process) > CLEANUP_AFTER
-    print(f"left-overs went {time.monotonic() - began:.1f} s after the start with --cleanup-foreign")
+    print(f"foreign throttles removed {time.monotonic() - began:.1f} s after the start with --cleanup-foreign")
     eventually(lambda: LEADER_RATE not in cluster.stored_configs().get(f"brokers/{BYSTANDER}", {}), 30)
     eventually(lambda: foreign_in(process) == [], 30)

@@ -1,4 +1,4 @@
-"""What goes wrong around a move on Kafka 4 without ZooKeeper: a broker stops, others delete lists, a default stands."""
+"""Faults during a reassignment on Kafka 4: a broker dies, other tools delete lists, a default throttle exists."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ CAPACITY_MB = 8
 INTERVAL = 5
 DESTINATION = 1005
 CHANGE_THRESHOLD = 0.1
-"""The services' default."""
+"""The default of the services, as a fraction."""
 SLACK_SECONDS = INTERVAL + 1.0
-"""What a noisy machine may add to a limit of one cycle."""
+"""Tolerance for a busy machine in limits of one cycle."""
 
 
 @pytest.fixture(scope="module")
 def clients(kraft_cluster: KraftCluster) -> Iterator[ClientLoad]:
-    """A steady produce load on the destination and on one leader."""
+    """A steady produce rate on the destination and on one leader."""
     kraft_cluster.create_topic("clients-in-trouble", {0: [DESTINATION], 1: [1001]})
     with ClientLoad(kraft_cluster, {("clients-in-trouble", n): 2.0 * MB for n in (0, 1)}, acks=1) as load:
         yield load
@@ -70,25 +70,25 @@ def services(
 
 
 @contextmanager
-def moving(cluster: KraftCluster, services: ServiceProcesses, topic: str, megabytes: int) -> Iterator[RecoveryWatch]:
-    """A throttled move, watched; at the end it is hurried to its end and everything has to be as it was."""
+def observed(cluster: KraftCluster, services: ServiceProcesses, topic: str, megabytes: int) -> Iterator[RecoveryWatch]:
+    """Observe a throttled reassignment; at the end, speed it up and check that it leaves no config behind."""
     assignment = {p: [1001 + p % 3] for p in range(12)}
     cluster.create_topic(topic, assignment)
     fill(cluster, topic, megabytes * MB // 12)
     before = cluster.stored_configs()
     with RecoveryWatch(cluster, topic) as watch, grpc.insecure_channel(services.addresses["admin"]) as channel:
-        # Found by a poll it would be over on a fast machine: without a throttle it takes a second there.
+        # autothrottle submits it. Unthrottled, it could be over on a fast machine before the next poll finds it.
         admin = admin_pb2_grpc.AdminServiceStub(channel)
         submit(admin, {(topic, p): [DESTINATION] for p in assignment})
         watch.wait_until(lambda s: bool(s.lists[1]) and (DESTINATION, FOLLOWER_RATE) in s.rates, 30, "throttled")
         yield watch
-        hurry = admin_pb2.Override(rate_bytes_per_second=500 * MB)
-        admin.SetOverride(admin_pb2.SetOverrideRequest(override=hurry), timeout=10)
+        fast = admin_pb2.Override(rate_bytes_per_second=500 * MB)
+        admin.SetOverride(admin_pb2.SetOverrideRequest(override=fast), timeout=10)
         try:
-            watch.wait_until(lambda s: not s.moving, 200, "the move is over")
+            watch.wait_until(lambda s: not s.moving, 200, "the reassignment ends")
         finally:
             admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(), timeout=10)
-        watch.wait_until(lambda s: not s.rates and not any(s.lists), 60, "nothing is left")
+        watch.wait_until(lambda s: not s.rates and not any(s.lists), 60, "all throttles are removed")
     after = cluster.stored_configs()
     assert without_defaults(after) == without_defaults(before)
     cluster.delete_topic(topic)
@@ -106,45 +106,45 @@ def last_cycle(services: ServiceProcesses) -> types_pb2.Cycle:
 
 
 @pytest.mark.timeout(600)
-def test_stopped_broker_delays_no_other_and_gets_its_throttle_after_its_return(
+def test_killed_broker_delays_no_other_and_gets_its_throttle_after_its_restart(
     kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ClientLoad
 ) -> None:
     clients.set_total(2.0 * 2 * MB)
     with (
-        moving(kraft_cluster, services, "a-broker-stops", 420) as watch,
+        observed(kraft_cluster, services, "a-broker-stops", 420) as watch,
         Decisions(services.addresses["planner-1"], 1002, "leader") as decided,
     ):
-        right = 0.9 * (CAPACITY_MB - 2) * MB
+        ideal = 0.9 * (CAPACITY_MB - 2) * MB
         watch.wait_until(
-            lambda s: 0.8 * right <= s.rates.get((DESTINATION, FOLLOWER_RATE), 0) <= 1.2 * right, 90, "it is right"
+            lambda s: 0.8 * ideal <= s.rates.get((DESTINATION, FOLLOWER_RATE), 0) <= 1.2 * ideal, 90, "rate near ideal"
         )
-        kraft_cluster.kill_broker(1002)  # a broker that is asked to stop gives its throttle back before it is gone
+        kraft_cluster.kill_broker(1002)  # SIGTERM would give autothrottle time to remove the broker's throttle
         try:
             stepped = time.monotonic()
             clients.set_total(2.0 * 5 * MB)
             followed = watch.wait_until(
-                lambda s: s.rates[DESTINATION, FOLLOWER_RATE] < 0.75 * right, 120, "the others follow the load"
+                lambda s: s.rates[DESTINATION, FOLLOWER_RATE] < 0.75 * ideal, 120, "the other rates follow the load"
             )
-            print(f"\nwith a broker down the destination's rate followed a step after {followed.at - stepped:.1f} s")
+            print(f"\nwith a broker down, the destination's rate followed the load after {followed.at - stepped:.1f} s")
             eventually(lambda: refused(services, "brokers/1002"), 60)
         finally:
             kraft_cluster.start_broker(1002, within_seconds=180)
         back = time.monotonic()
-        # A late sample is compared with the decision of its own time, not with a newer one.
+        # Compare each sample with the decision of its own time, not with a newer one.
         again = watch.wait_until(
             lambda s: is_near(s.rates.get((1002, LEADER_RATE)), decided.at(s.at)),
             120,
-            "the broker that is back has its throttle",
+            "the restarted broker has its throttle",
         )
-        print(f"it was right on the broker {again.at - back:.1f} s after its return")
-    # The metrics show a step in full after their window of 6 s; then the next cycle follows.
+        print(f"the restarted broker had the decided rate after {again.at - back:.1f} s")
+    # The metrics contain the whole load step after their window of 6 s; then the next cycle follows it.
     assert followed.at - stepped <= 2 * INTERVAL + SLACK_SECONDS
     assert again.at - back <= INTERVAL + SLACK_SECONDS
 
 
-def is_near(stands: int | None, decided: int | None) -> bool:
-    """Whether a cycle that decides so leaves what stands."""
-    return stands is not None and decided is not None and abs(stands / decided - 1) <= CHANGE_THRESHOLD
+def is_near(current: int | None, decided: int | None) -> bool:
+    """Whether the decided rate differs from the current one by at most the change threshold."""
+    return current is not None and decided is not None and abs(current / decided - 1) <= CHANGE_THRESHOLD
 
 
 def refused(services: ServiceProcesses, resource: str) -> bool:
@@ -158,16 +158,16 @@ def refused(services: ServiceProcesses, resource: str) -> bool:
 def test_replica_lists_deleted_during_a_reassignment_are_repaired_and_reported(
     kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ClientLoad
 ) -> None:
-    """Strimzi's topic operator deletes them, since they are not in its own idea of the topic."""
+    """Strimzi's topic operator deletes the lists, because they are not in its resource of the topic."""
     clients.set_total(2.0 * 2 * MB)
-    with moving(kraft_cluster, services, "lists-deleted", 200) as watch:
+    with observed(kraft_cluster, services, "lists-deleted", 200) as watch:
         time.sleep(2 * INTERVAL)
         kraft_cluster.set_configs_as_a_user({LEADER_REPLICAS: None, FOLLOWER_REPLICAS: None}, topic="lists-deleted")
         deleted = time.monotonic()
         repaired = watch.wait_until(lambda s: s.at > deleted and s.lists == s.expected, 60, "the lists are repaired")
-        print(f"\nthe lists stood again {repaired.at - deleted:.1f} s after another party had deleted them")
-        said = "topics/lists-deleted, leader.replication.throttled.replicas: another party removed "
-        eventually(lambda: said in services.log(), 30)
+        print(f"\nlists repaired {repaired.at - deleted:.1f} s after another party deleted them")
+        report = "topics/lists-deleted, leader.replication.throttled.replicas: another party removed "
+        eventually(lambda: report in services.log(), 30)
     assert repaired.at - deleted <= INTERVAL + SLACK_SECONDS
 
 
@@ -175,11 +175,11 @@ def test_replica_lists_deleted_during_a_reassignment_are_repaired_and_reported(
 def test_foreign_default_throttle_does_not_interfere_and_stays(
     kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ClientLoad
 ) -> None:
-    """Cruise Control hangs for hours while clearing when a default throttle stands."""
+    """With a default throttle, Cruise Control hangs for hours while it clears throttles."""
     clients.set_total(2.0 * 2 * MB)
     kraft_cluster.set_configs_as_a_user({FOLLOWER_RATE: "50000000"}, default=True)
     try:
-        with moving(kraft_cluster, services, "under-a-default", 200) as watch:
+        with observed(kraft_cluster, services, "under-a-default", 200) as watch:
             rates = watch.samples[-1].rates
             assert rates[DESTINATION, FOLLOWER_RATE] < 50 * MB
             kraft_cluster.set_configs_as_a_user({LEADER_RATE: "40000000"}, default=True)

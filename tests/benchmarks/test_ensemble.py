@@ -10,7 +10,7 @@ import pytest
 
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.benchmarks.figures import Figures
-from tests.system.test_ensemble_outages import LONG, SESSION_SECONDS, STEP_DOWN_SECONDS, freeze, thaw, warded
+from tests.system.test_ensemble_outages import LONG, SESSION_SECONDS, STEP_DOWN_SECONDS, ensemble_recovery, freeze, thaw
 
 OUTAGE_SECONDS = 60.0
 SIZE = f"3 servers, session {SESSION_SECONDS:g} s, outage of {OUTAGE_SECONDS:g} s"
@@ -36,10 +36,10 @@ def start_majority(servers: list[ZooKeeperServer]) -> None:
 def test_step_down_and_recovery_after_an_ensemble_outage(
     figures: Figures, tmp_path: Path, outage: str, begin: Act, end: Act
 ) -> None:
-    with warded(tmp_path) as ward:
-        recovery, servers = ward.recovery, ward.ensemble.servers
+    with ensemble_recovery(tmp_path) as subject:
+        recovery, servers = subject.recovery, subject.ensemble.servers
         recovery.wait_for_term(within_seconds=LONG)
-        before, start = recovery.configs(), ward.ensemble.last_zxid()
+        before, start = recovery.configs(), subject.ensemble.last_zxid()
         recovery.start_reassignment()
         ended: list[float] = []
 
@@ -47,9 +47,9 @@ def test_step_down_and_recovery_after_an_ensemble_outage(
             end(servers)
             ended.append(time.monotonic())
 
-        step_down_seconds = ward.outage(lambda: begin(servers), end_outage, OUTAGE_SECONDS)
+        step_down_seconds = subject.outage(lambda: begin(servers), end_outage, OUTAGE_SECONDS)
         recovery_seconds = time.monotonic() - ended[0]
-        ward.cancel(before)
+        subject.cancel(before)
         recovery.assert_fenced(start, terms=2)
     figures.add(
         f"{outage}: until the leader steps down (limit {STEP_DOWN_SECONDS:g} s)", SIZE, "s", [step_down_seconds]

@@ -1,7 +1,7 @@
-"""What a whole chain of services does while Datadog fails, in every way that it can, and while one broker is missing.
+"""Failures of Datadog, and of the metrics of one broker, with all services as separate processes.
 
-Rates stand for `--failure-threshold` cycles, then every broker has the minimum; the cycle after the failure measures
-again. No cycle waits for Datadog longer than two fifths of an interval.
+Rates are kept for `--failure-threshold` cycles, and then lowered to the minimum. The first cycle after the failure uses
+metrics again. A cycle waits for Datadog for at most two fifths of an interval.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.system.simulated_recovery import INTERVAL_SECONDS, NEW, SURVIVORS, SimulatedRecovery
 
 MINIMUM = 10 * MEGABYTE
-PORTS = {NEW, *SURVIVORS}
+PARTICIPATING = {NEW, *SURVIVORS}
 MEASURED = {Reason.HEADROOM, Reason.UNCHANGED}
 FAULTS: dict[str, Fault] = {
     "500": 500,
@@ -33,22 +33,22 @@ FAULTS: dict[str, Fault] = {
 }
 BEFORE = datetime.min.replace(tzinfo=UTC)
 SLACK_SECONDS = 1.0
-"""Of the limit on a cycle, for a machine that does much else."""
+"""Tolerance of the limit on the duration of a cycle, for a busy machine."""
 SLACK_CYCLES = 1
-"""Of the one cycle that a recovery takes: a reading may be too slow on such a machine, and counts as none."""
+"""Additional cycles until metrics are used again; on a busy machine, a query may time out."""
 WITHIN = 30
-"""Cycles that may pass until something is seen; two do."""
+"""Limit of cycles until an expected decision; two are usual."""
 
 
-class Watched:
-    """The cycles of the planner that leads, one by one."""
+class Cycles:
+    """The cycles of the leading planner, in order."""
 
     def __init__(self, cycles: Iterator[Cycle]) -> None:
         self._cycles = cycles
         self.all: list[Cycle] = []
 
     def next(self) -> Cycle:
-        """Return the next scheduled cycle; those that an event starts count no failure."""
+        """Return the next scheduled cycle; cycles started by an event do not count failures."""
         while True:
             cycle = next(self._cycles)
             assert not cycle.error, cycle.error
@@ -56,8 +56,8 @@ class Watched:
             if "interval" in cycle.reason:
                 return cycle
 
-    def until(self, reasons: set[Reason], brokers: set[int] = PORTS, after: datetime = BEFORE) -> Cycle:
-        """Return the next that began after a time and decided these brokers' rates for no other reasons."""
+    def until(self, reasons: set[Reason], brokers: set[int] = PARTICIPATING, after: datetime = BEFORE) -> Cycle:
+        """Return the next scheduled cycle that began after a time and decided the brokers' rates for these reasons."""
         for _ in range(WITHIN):
             cycle = self.next()
             if cycle.start_time > after and reasons_of(cycle, brokers) <= reasons:
@@ -65,7 +65,7 @@ class Watched:
         raise AssertionError(f"no cycle decided for {reasons}; the last one was {self.all[-1]}")
 
     def scheduled(self, after: datetime) -> list[Cycle]:
-        """Return the scheduled cycles that have been seen and began after a time."""
+        """Return the scheduled cycles so far that began after a time."""
         return [cycle for cycle in self.all if "interval" in cycle.reason and cycle.start_time > after]
 
 
@@ -83,7 +83,7 @@ def seconds_of(cycle: Cycle) -> float:
 
 @pytest.fixture
 def recovery(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[SimulatedRecovery]:
-    # More than can be copied meanwhile, so that the same brokers take part from beginning to end.
+    # Large enough that the reassignment outlasts the test, so that the same brokers participate throughout.
     with SimulatedRecovery(zookeeper, tmp_path, {"orders": [100_000] * 3}, prefix="/datadog-faults") as built:
         yield built
 
@@ -97,43 +97,43 @@ def test_rates_are_kept_then_minimal_then_measured_for_every_datadog_fault(
         recovery.start_reassignment()
         recovery.wait_until_throttled(within_seconds=60)
         planner = stack.enter_context(PlannerClient([services.addresses["planner-1"]]))
-        watched = Watched(stack.enter_context(planner.watch_cycles()))
-        watched.until(MEASURED)
-        lines = [assert_all_fail_and_recover(recovery, watched, name, fault) for name, fault in FAULTS.items()]
-        assert_one_broker_fails_alone(recovery, watched)
+        cycles = Cycles(stack.enter_context(planner.watch_cycles()))
+        cycles.until(MEASURED)
+        lines = [assert_all_fail_and_recover(recovery, cycles, name, fault) for name, fault in FAULTS.items()]
+        assert_one_broker_fails_alone(recovery, cycles)
     with capsys.disabled():
-        print(f"\nSeconds of each cycle while Datadog fails, interval {INTERVAL_SECONDS:g} s:", *lines, sep="\n")
+        print(f"\nDuration of cycles while Datadog fails, s (interval {INTERVAL_SECONDS:g} s):", *lines, sep="\n")
 
 
-def assert_all_fail_and_recover(recovery: SimulatedRecovery, watched: Watched, name: str, fault: Fault) -> str:
-    """Let every query fail in one way, and heal it; return how long the cycles took, in words."""
+def assert_all_fail_and_recover(recovery: SimulatedRecovery, cycles: Cycles, name: str, fault: Fault) -> str:
+    """Let every query fail in one way, and heal it; return a line with the durations of the cycles."""
     failed = datetime.now(UTC)
     recovery.datadog.fail(fault, path="/api/v1/query")
-    kept = watched.until({Reason.KEPT})
-    assert rates_of(kept) == rates_of(watched.all[-2]), name
+    kept = cycles.until({Reason.KEPT})
+    assert rates_of(kept) == rates_of(cycles.all[-2]), name
     assert any("metrics cannot be read" in finding for finding in kept.findings), name
-    lowest = watched.next()
-    assert reasons_of(lowest, PORTS) == {Reason.MINIMUM}, name
+    lowest = cycles.next()
+    assert reasons_of(lowest, PARTICIPATING) == {Reason.MINIMUM}, name
     assert set(rates_of(lowest).values()) == {MINIMUM} and recovery.rate() == MINIMUM, name
     recovery.datadog.heal()
     healed = datetime.now(UTC)
-    watched.until(MEASURED, after=healed)
-    assert len(watched.scheduled(healed)) <= 1 + SLACK_CYCLES, name
-    took = [seconds_of(cycle) for cycle in watched.scheduled(failed)]
+    cycles.until(MEASURED, after=healed)
+    assert len(cycles.scheduled(healed)) <= 1 + SLACK_CYCLES, name
+    took = [seconds_of(cycle) for cycle in cycles.scheduled(failed)]
     assert statistics.median(took) < INTERVAL_SECONDS / 2 + SLACK_SECONDS, f"{name}: cycles took {took} s"
     return f"  {name:<22} {' '.join(f'{seconds:.2f}' for seconds in took)}"
 
 
-def assert_one_broker_fails_alone(recovery: SimulatedRecovery, watched: Watched) -> None:
-    others = PORTS - {NEW}
+def assert_one_broker_fails_alone(recovery: SimulatedRecovery, cycles: Cycles) -> None:
+    others = PARTICIPATING - {NEW}
     recovery.datadog.drop_host(NEW)
-    kept = watched.until({Reason.KEPT}, brokers={NEW})
-    assert rates_of(kept)[NEW] == rates_of(watched.all[-2])[NEW]
+    kept = cycles.until({Reason.KEPT}, brokers={NEW})
+    assert rates_of(kept)[NEW] == rates_of(cycles.all[-2])[NEW]
     assert reasons_of(kept, others) <= MEASURED
-    lowest = watched.next()
+    lowest = cycles.next()
     assert reasons_of(lowest, {NEW}) == {Reason.MINIMUM} and recovery.rate() == MINIMUM
     assert reasons_of(lowest, others) <= MEASURED
     recovery.datadog.restore_host(NEW)
     restored = datetime.now(UTC)
-    watched.until(MEASURED, after=restored)
-    assert len(watched.scheduled(restored)) <= 1 + SLACK_CYCLES
+    cycles.until(MEASURED, after=restored)
+    assert len(cycles.scheduled(restored)) <= 1 + SLACK_CYCLES

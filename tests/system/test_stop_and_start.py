@@ -1,4 +1,4 @@
-"""Services that end at any moment, start again, and are taken away for good: nothing is left half done."""
+"""Stops, restarts and uninstallation: throttles and ledger stay consistent whenever services end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.system.simulated_recovery import (
 
 SEED = 3
 STEADY_SECONDS = 6
-"""How long nothing may have been written before a load counts as steady."""
+"""Seconds without a write after which the rates count as settled."""
 FOREIGN = {
     "brokers/1001": {FOLLOWER_RATE: "31000000", "log.cleaner.threads": "2"},
     f"brokers/{NEW}": {LEADER_RATE: "32000000", FOLLOWER_RATE: "33000000"},
@@ -36,11 +36,11 @@ FOREIGN = {
     "topics/orders": {"retention.ms": "86400000"},
     "topics/sessions": {FOLLOWER_REPLICAS: "0:1002", "retention.ms": "3600000"},
 }
-"""What others set: rates on brokers that take part and on one that does not, a list, keys that are no throttles."""
+"""Foreign configs: rates inside and outside the reassignment, a list, and keys that are not throttles."""
 
 
 def ended(process: Process, within_seconds: float = 30.0) -> int:
-    """Start a process, and return its exit status."""
+    """Run a process to its end, and return its exit status."""
     with process:
         return process.wait(within_seconds)
 
@@ -51,7 +51,7 @@ def ended(process: Process, within_seconds: float = 30.0) -> int:
 def test_services_ended_at_any_moment_leave_throttles_and_ledger_consistent(
     stops: int, kills: int, fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
-    # Bulk outlasts every stop, however slow the machine is; partitions of the others join all along.
+    # `bulk` is never finished, however slow the machine is. Replicas of the other topics join the ISR throughout.
     sizes = {"orders": [20 * n for n in range(1, 13)], "payments": [20 * n for n in range(1, 10)], "bulk": [30_000] * 3}
     chance = random.Random(SEED)
     rounds = ["SIGTERM"] * stops + ["SIGKILL"] * kills
@@ -82,8 +82,8 @@ def test_services_ended_at_any_moment_leave_throttles_and_ledger_consistent(
             recovery.cancel_reassignment("bulk")
             recovery.speed_up()
             recovery.wait_until_clean(before)
-        writes = recovery.assert_fenced(start, terms=(stops + kills) // 3)  # not every start lasts until a write
-        print(f"\n{stops} of {len(rounds)} starts wrote, {len(writes)} writes; SIGTERM took at most {longest:.2f} s")
+        writes = recovery.assert_fenced(start, terms=(stops + kills) // 3)  # some rounds end before a write
+        print(f"\n{stops} terms in {len(rounds)} rounds, {len(writes)} writes; stopping took at most {longest:.2f} s")
 
 
 def test_services_start_again_after_a_stop_and_find_each_other(
@@ -96,7 +96,7 @@ def test_services_start_again_after_a_stop_and_find_each_other(
         recovery.wait_for_term()
         before = dict(services.addresses)
         assert services.stop() == [0] * len(services.processes)
-        last = recovery.leader().fence  # while all were stopping another may have led
+        last = recovery.leader().fence  # another planner may have led while all were stopping
         services.start()
         leader = recovery.wait_for_term(last)
         assert services.addresses.keys() == before.keys() and services.addresses != before
@@ -105,7 +105,7 @@ def test_services_start_again_after_a_stop_and_find_each_other(
 
 
 def test_admin_service_runs_at_lower_priority_than_the_others(fresh_zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
-    """On two busy CPUs a cycle took a fifth longer while 50 operators called at once."""
+    """50 concurrent calls by operators made cycles a fifth longer on two busy CPUs. A lower priority prevents that."""
     with (
         SimulatedRecovery(fresh_zookeeper, tmp_path, {"orders": [9_000] * 3}) as recovery,
         recovery.services() as services,
@@ -113,30 +113,30 @@ def test_admin_service_runs_at_lower_priority_than_the_others(fresh_zookeeper: Z
         recovery.wait_for_term()
         ours = os.getpriority(os.PRIO_PROCESS, 0)
         pids = {name: process.pid for name, process in services.processes.items()}
-        gives_way = {name for name, pid in pids.items() if os.getpriority(os.PRIO_PROCESS, pid) > ours}
-        # Each has a session of its own here, and Linux weighs sessions.
+        lowered = {name for name, pid in pids.items() if os.getpriority(os.PRIO_PROCESS, pid) > ours}
+        # Each process has its own session here, and Linux's autogroup scheduling applies priorities per session.
         groups = {name: Path(f"/proc/{pid}/autogroup") for name, pid in pids.items()}
         nice = {name for name, group in groups.items() if group.exists() and group.read_text().split()[-1] == "15"}
-    assert gives_way == {"admin"}
+    assert lowered == {"admin"}
     assert nice == {"admin"} or not groups["admin"].exists()
 
 
 def test_restart_during_a_reassignment_rewrites_nothing(fresh_zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
-    # Links as narrow as the services believe: no burst before the first throttle that later measurements show. The
-    # leaders' headroom is 25 % more than what is set at first. 4 s of metrics see the pauses and bursts of Kafka's
-    # quota of 11 s: only what is far off is written.
+    # The links have exactly the configured capacity, so that no burst before the first throttle affects later
+    # measurements. The leaders' headroom is 25 % above their first rate, and metrics of 4 s contain pauses and bursts
+    # of Kafka's 11 s quota. Therefore the high change threshold allows only large changes.
     with SimulatedRecovery(fresh_zookeeper, tmp_path, {"orders": [9_000] * 3}, link=CAPACITY) as recovery:
         steady = partial(recovery.services, metrics_window="4", change_threshold="90")
         before = recovery.configs()
         with steady() as services:
             recovery.wait_for_term()
-            time.sleep(STEADY_SECONDS)  # a move that begins before its loads are known starts low, and is raised later
+            time.sleep(STEADY_SECONDS)  # until the load is known; the first rates would be low otherwise
             recovery.start_reassignment()
             recovery.wait_until_throttled()
             wait_until_settled(recovery)
             mark, current = fresh_zookeeper.last_zxid(), recovery.configs()
             assert services.stop() == [0] * len(services.processes)
-            last = recovery.leader().fence  # while all were stopping another may have led
+            last = recovery.leader().fence  # another planner may have led while all were stopping
         with steady():
             second = recovery.wait_for_term(last)
             cycle = recovery.wait_for_cycle(second, 4)
@@ -149,12 +149,12 @@ def test_restart_during_a_reassignment_rewrites_nothing(fresh_zookeeper: ZooKeep
 
 
 def wait_until_settled(recovery: SimulatedRecovery) -> None:
-    """Return once nothing was written for some scheduled cycles."""
+    """Wait until several scheduled cycles have written nothing."""
 
     def settled() -> bool | None:
         return seconds_since(recovery.writes()[-1].at) > STEADY_SECONDS or None
 
-    wait_for(settled, 40, "under a steady load nothing is written")
+    wait_for(settled, 40, "cycles write nothing under a steady load")
 
 
 def test_uninstall_restores_all_configs_and_is_refused_while_a_planner_runs(
@@ -185,7 +185,7 @@ def test_uninstall_restores_all_configs_and_is_refused_while_a_planner_runs(
         own = [recovery.own.overrides, f"{recovery.own.overrides}/{NEW}", recovery.own.term]
         assert sorted(tree(recovery.client, recovery.own.root)) == own
         assert json.loads(recovery.client.get(own[1])[0]) == override
-        # In mid-move the services can come back, and go for good when it is over.
+        # The services can return during the reassignment. After its end, uninstall removes everything.
         with recovery.services() as services:
             recovery.wait_until_throttled()
             recovery.client.delete(own[1])
@@ -201,10 +201,10 @@ def test_uninstall_restores_all_configs_and_is_refused_while_a_planner_runs(
 def test_uninstall_with_a_wrong_prefix_changes_nothing_and_keeps_the_ledger(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
-    """Without the services' --zk-prefix, or with ZooKeeper for a Kafka that has none, Kafka's nodes were not found.
+    """Without the services' --zk-prefix, uninstall did not find Kafka's znodes and saw a cluster without throttles.
 
-    That looked like a cluster without throttles: the ledger was deleted, "5 configs were given back" was logged, and
-    the throttles stayed for ever. A planner with such options forgot them in the same way.
+    It deleted the ledger and reported success, and the throttles stayed forever. A planner with such options, or with
+    the ZooKeeper backend for a Kafka in KRaft mode, did the same.
     """
     with SimulatedRecovery(fresh_zookeeper, tmp_path, {"orders": [1_000] * 3}) as recovery:
         before = recovery.configs()
@@ -214,9 +214,9 @@ def test_uninstall_with_a_wrong_prefix_changes_nothing_and_keeps_the_ledger(
             for process in services.processes.values():
                 process.kill()
         throttled = recovery.ledger().keys()
-        astray = recovery.deployment().process("uninstall", "astray", {"zk-prefix": "/no-kafka"})
-        assert ended(astray) == 1, astray.log_end()
-        assert "/no-kafka/brokers/ids does not exist in ZooKeeper, so Kafka is not there" in astray.log_end(1)
+        wrong = recovery.deployment().process("uninstall", "wrong-prefix", {"zk-prefix": "/no-kafka"})
+        assert ended(wrong) == 1, wrong.log_end()
+        assert "/no-kafka/brokers/ids does not exist in ZooKeeper, so Kafka is not there" in wrong.log_end(1)
         assert recovery.ledger().keys() == throttled
         assert recovery.is_throttled()
         assert ended(recovery.deployment().process("uninstall", "uninstall", {})) == 0
@@ -252,14 +252,14 @@ def test_idle_start_changes_nothing_and_foreign_configs_survive_a_recovery(
         assert recovery.configs() == before
 
 
-# Lists of more than a megabyte, on topics that are znodes and nothing else: a model would be too slow.
+# Lists of more than a megabyte. The topics exist only as znodes, because simulating them would be too slow.
 
 LARGE_TOPICS = [f"large-{n:02}" for n in range(40)]
 LARGE_PARTITIONS = 1_000
 
 
 def write_large_topics(client: KazooClient, recovery: SimulatedRecovery) -> None:
-    """Write the large topics, each in one transaction: node by node it would take a minute."""
+    """Create the large topics, each in one transaction; single writes would take a minute."""
     state = {"controller_epoch": 1, "leader": 1001, "version": 1, "leader_epoch": 0, "isr": [1001, 1002]}
     content = json.dumps(state).encode()
     for topic in LARGE_TOPICS:
@@ -273,7 +273,7 @@ def write_large_topics(client: KazooClient, recovery: SimulatedRecovery) -> None
 
 
 def large_topic(moving: bool) -> bytes:
-    """Return a topic's node, with every partition on its way from broker 1000 to 1004 as KIP-455 shows it, or none."""
+    """Return a topic's znode; with `moving`, all partitions are being reassigned from broker 1000 to 1004 (KIP-455)."""
     replicas = [NEW, 1001, 1002, 1000] if moving else [1000, 1001, 1002]
     document = {
         "version": 3,
@@ -294,12 +294,12 @@ def test_lists_of_more_than_a_megabyte_do_not_suspend_the_sessions(
         followers = frozenset(f"{p}:{NEW}" for p in range(LARGE_PARTITIONS))
         with recovery.services(zk_session_timeout="6") as services:
             recovery.wait_for_cycle(recovery.wait_for_term(within_seconds=40))
-            moved = time.monotonic()
+            started = time.monotonic()
             for topic in LARGE_TOPICS:
                 recovery.client.set(recovery.paths.topic(topic), large_topic(moving=True))
             complete = dict.fromkeys(LARGE_TOPICS, (leaders, followers))
             wait_for(lambda: recovery.lists() == complete or None, 60, "lists are complete")
-            seconds = time.monotonic() - moved
+            seconds = time.monotonic() - started
             listed = sum(len(value) for config in recovery.configs().values() for value in config.values())
             for topic in LARGE_TOPICS:
                 recovery.client.set(recovery.paths.topic(topic), large_topic(moving=False))

@@ -1,4 +1,4 @@
-"""A cycle is one trace, also when every service is a process of its own."""
+"""Tracing: a cycle is one trace, even if each service is a separate process."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         yield made
 
 
-def writes(trace: list[CollectedSpan]) -> bool:
-    """Whether a trace has everything: a cycle that read the cluster and its loads, and wrote."""
+def is_complete(trace: list[CollectedSpan]) -> bool:
+    """Whether a trace is complete: a cycle that read the snapshot and the loads, and wrote."""
     return {"cycle", "GetSnapshot", "GetLoads", "Apply"} <= {span.name.rpartition("/")[2] for span in trace}
 
 
-def test_the_trace_of_a_cycle_runs_through_the_processes_of_all_services(
+def test_trace_of_a_cycle_spans_the_processes_of_all_services(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path, collector: Collector
 ) -> None:
     with SimulatedRecovery(fresh_zookeeper, tmp_path, {"t": [30_000, 30_000]}) as recovery:
-        # So the first cycle of the term reads everything, and writes; a move that is over by then would leave it idle.
+        # Start before the services, so that the first cycle of the term reads everything and writes. The partitions
+        # are large, because a reassignment that ends before that cycle would leave it idle.
         recovery.start_reassignment()
         services = recovery.services(planners=1)
         with services:
@@ -41,7 +42,7 @@ def test_the_trace_of_a_cycle_runs_through_the_processes_of_all_services(
     traces = collector.traces()
     numbers = sorted(trace[0].attributes["number"] for trace in traces)
     assert numbers == list(range(1, len(traces) + 1)) and len(traces) >= last.number
-    whole = next(trace for trace in traces if writes(trace))
+    whole = next(trace for trace in traces if is_complete(trace))
     at = {" > ".join(name.rpartition("/")[2] for name in path(span, whole)): span for span in whole}
     made_by = {way: at[way].service.removeprefix("autothrottle-") for way in at if "change" not in way}
     assert made_by == {

@@ -59,7 +59,7 @@ def run(ensemble: ZooKeeperEnsemble, plan: Schedule, directory: Path) -> Result:
         directory: an empty directory for sockets and logs; its path must be short.
     """
     with Stage(ensemble, plan, directory) as stage:
-        return _Run(stage).play()
+        return _Run(stage).execute()
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class _Run:
     extra: list[Violation] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def play(self) -> Result:
+    def execute(self) -> Result:
         stage = self.stage
         for name in stage.processes:
             stage.start(name)
@@ -103,9 +103,9 @@ class _Run:
 
     # Waits, which execute the repairs that are due
 
-    def _until(self, true: Callable[[], bool], state: str) -> None:
+    def _until(self, is_reached: Callable[[], bool], state: str) -> None:
         deadline = time.monotonic() + LIMIT_SECONDS
-        while not true():
+        while not is_reached():
             if time.monotonic() > deadline:
                 self.extra.append(Violation(STUCK, 0, f"not within {LIMIT_SECONDS:.0f} s: {state}"))
                 return

@@ -297,7 +297,7 @@ class Stage:
                 raise
             except (KazooException, KazooTimeoutError):
                 time.sleep(0.05)
-        raise Unavailable(f"the ensemble does not request within {within_seconds:g} s; see its logs")
+        raise Unavailable(f"the ensemble does not answer within {within_seconds:g} s; see its logs")
 
 
 def _alive(partition: int) -> tuple[int, int]:

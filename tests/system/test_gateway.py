@@ -1,4 +1,4 @@
-"""`autothrottle run` on a real ZooKeeper: what is set over HTTP stands where the original reads it; who may set it."""
+"""`autothrottle run` on a real ZooKeeper: overrides over HTTP in the original's format, authentication, and audit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PEMS = CERTIFICATES
 TOKEN = "t" * 32
 
 
-def said(address: str, verb: str, target: str) -> str:
+def call(address: str, verb: str, target: str) -> str:
     request = urllib.request.Request(f"http://{address}{target}", method=verb)
     with urllib.request.urlopen(request, timeout=START_SECONDS) as response:
         text: str = response.read().decode()
@@ -36,7 +36,7 @@ def said(address: str, verb: str, target: str) -> str:
 
 
 def rates(client: KazooClient) -> dict[str, str]:
-    """The dynamic configs of broker 1001."""
+    """Return the dynamic configs of broker 1001."""
     path = "/kafka/config/brokers/1001"
     found: dict[str, str] = json.loads(client.get(path)[0])["config"] if client.exists(path) else {}
     return found
@@ -58,13 +58,13 @@ def test_override_set_over_http_is_stored_in_the_original_format_and_starts_a_cy
             (address,) = re.findall(r" Admin API: (\S+)$", log.read_text(), re.MULTILINE)
             assert re.search(r" gRPC API: 127\.0\.0\.1:\d+$", log.read_text(), re.MULTILINE)
             set_to = "broker 1001: throttle successfully set to 50MB/s, autoremove==false\n"
-            assert said(address, "POST", "/throttle/1001?rate=50") == set_to
-            stands = json.loads(client.get("/autothrottle/override_rate/1001")[0])
-            assert (stands["rate"], stands["autoremove"]) == (50, False)
-            # The interval is 180 s: only a cycle that the POST has started writes it now.
+            assert call(address, "POST", "/throttle/1001?rate=50") == set_to
+            stored = json.loads(client.get("/autothrottle/override_rate/1001")[0])
+            assert (stored["rate"], stored["autoremove"]) == (50, False)
+            # The interval is 180 s, so only a cycle that the POST starts can write the rates now.
             run.wait_until(lambda: rates(client) == {LEADER_RATE: "50000000", FOLLOWER_RATE: "50000000"}, START_SECONDS)
-            assert json.loads(said(address, "GET", "/v1/state"))["overrides"][0]["rateBytesPerSecond"] == "50000000"
-            assert said(address, "POST", "/throttle/remove/all") == "broker 1001: throttle removed\n"
+            assert json.loads(call(address, "GET", "/v1/state"))["overrides"][0]["rateBytesPerSecond"] == "50000000"
+            assert call(address, "POST", "/throttle/remove/all") == "broker 1001: throttle removed\n"
             run.wait_until(lambda: rates(client) == {}, START_SECONDS)
             assert client.exists("/autothrottle/override_rate/1001") is None
             run.terminate()

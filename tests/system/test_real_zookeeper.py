@@ -1,4 +1,4 @@
-"""The lab's ZooKeeper is real, says the order of its writes, and is never left behind."""
+"""The lab's ZooKeeper server: its transaction log, its faults, and the cleanup of its process and files."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def client_of(server: ZooKeeperServer, session_seconds: float = 10.0) -> Iterato
         client.close()
 
 
-def test_writes_are_read_back_in_the_order_in_which_they_became_true(zookeeper: ZooKeeperServer) -> None:
+def test_transaction_log_contains_writes_in_commit_order(zookeeper: ZooKeeperServer) -> None:
     before = zookeeper.last_zxid()
     with client_of(zookeeper) as client:
         client.create("/order", b"1")
@@ -44,9 +44,9 @@ def test_writes_are_read_back_in_the_order_in_which_they_became_true(zookeeper: 
         multi.commit()
         client.delete("/order")
         session_id = client.client_id[0]
-        told = [t for t in zookeeper.transactions(after_zxid=before) if t.session_id == session_id]
-    assert [t.kind for t in told] == ["open_session", "create", "set", "multi", "delete"]
-    assert [t.operations for t in told[1:]] == [
+        logged = [t for t in zookeeper.transactions(after_zxid=before) if t.session_id == session_id]
+    assert [t.kind for t in logged] == ["open_session", "create", "set", "multi", "delete"]
+    assert [t.operations for t in logged[1:]] == [
         (Operation("create", "/order", b"1"),),
         (Operation("set", "/order", b"2", version=1),),
         (
@@ -57,11 +57,11 @@ def test_writes_are_read_back_in_the_order_in_which_they_became_true(zookeeper: 
         ),
         (Operation("delete", "/order"),),
     ]
-    assert [t.zxid for t in told] == sorted({t.zxid for t in told})
-    assert told[0].zxid > before
+    assert [t.zxid for t in logged] == sorted({t.zxid for t in logged})
+    assert logged[0].zxid > before
 
 
-def test_refused_multi_is_not_among_the_applied_transactions(zookeeper: ZooKeeperServer) -> None:
+def test_refused_multi_is_not_an_applied_transaction(zookeeper: ZooKeeperServer) -> None:
     before = zookeeper.last_zxid()
     with client_of(zookeeper) as client:
         client.create("/refused", b"kept")
@@ -80,11 +80,11 @@ def test_refused_multi_is_not_among_the_applied_transactions(zookeeper: ZooKeepe
     assert [(t.kind, t.error) for t in refused] == [("multi", -103), ("error", -110)]
 
 
-def test_a_session_of_two_seconds_is_granted_and_takes_its_nodes_along(
+def test_ephemeral_znode_disappears_after_its_two_second_session_expires(
     fresh_zookeeper: ZooKeeperServer,
 ) -> None:
     with client_of(fresh_zookeeper) as watcher:
-        # A client that dies without a word: the server has to end its session by itself.
+        # The client is killed without closing its session, so the server must let the session expire.
         code = (
             "import os, sys; from kazoo.client import KazooClient\n"
             "client = KazooClient(sys.argv[1], timeout=2.0); client.start()\n"
@@ -107,7 +107,7 @@ def test_frozen_server_is_silent_and_continues_when_thawed(fresh_zookeeper: ZooK
     eventually(lambda: fresh_zookeeper.four_letter_word("ruok") == "imok")
 
 
-def test_a_killed_server_comes_back_with_all_it_had_confirmed(fresh_zookeeper: ZooKeeperServer) -> None:
+def test_killed_server_restarts_with_all_confirmed_writes(fresh_zookeeper: ZooKeeperServer) -> None:
     with client_of(fresh_zookeeper) as client:
         for number in range(50):
             client.create(f"/kept-{number}")
@@ -121,7 +121,7 @@ def test_a_killed_server_comes_back_with_all_it_had_confirmed(fresh_zookeeper: Z
 
 
 def test_server_ends_with_a_killed_parent_process() -> None:
-    """A test run ended by SIGKILL, as a time-out in CI does, must leave neither process nor directory."""
+    """A test run that CI ends by SIGKILL must not leave a process or a directory behind."""
     code = (
         "import time\n"
         "from autothrottle_lab.servers.processes import scratch_directory\n"
@@ -140,14 +140,14 @@ def test_server_ends_with_a_killed_parent_process() -> None:
     eventually(lambda: not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
-def test_a_missing_java_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_java_is_reported_with_its_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Missing, match=r"no java on the PATH.*Fix: install Java >= 17"):
         require_java()
 
 
-def test_an_old_java_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_old_java_is_reported_with_its_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n")
@@ -157,7 +157,7 @@ def test_an_old_java_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_
         require_java()
 
 
-def test_jars_that_cannot_be_fetched_are_a_clear_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_failed_jar_download_is_reported_without_the_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("AUTOTHROTTLE_MAVEN_REPOSITORY", f"http://user:secret@127.0.0.1:{free_ports(1)[0]}/")
     with pytest.raises(Unavailable, match=r"Kafka 3\.9\.2 could not be fetched.*Fix: ") as caught:

@@ -1,4 +1,4 @@
-"""The simulated cluster behaves in a real ZooKeeper as Kafka 3.9 does there."""
+"""The simulated cluster behaves like Kafka 3.9 towards a real ZooKeeper."""
 
 import json
 import logging
@@ -41,11 +41,11 @@ LEADER_LIST = ReplicaRole.LEADER.replicas_key
 
 
 class Operator:
-    """An operator with a ZooKeeper client, who reads and writes as Kafka's tools do, under one prefix."""
+    """A ZooKeeper client that reads and writes like Kafka's tools, under one prefix."""
 
     def __init__(self, connect: str, prefix: str) -> None:
         self.prefix = prefix
-        # In one test ZooKeeper is away for ten seconds, as long as kazoo's own session lasts.
+        # One test stops ZooKeeper for ten seconds, which is kazoo's default session timeout.
         self.client = KazooClient(hosts=connect, timeout=60.0)
         self.client.start()
 
@@ -74,8 +74,8 @@ class Operator:
     def notify(self, content: bytes) -> None:
         self.client.create(f"{self.prefix}/config/changes/config_change_", content, sequence=True, makepath=True)
 
-    def reassign(self, moves: Mapping[tuple[str, int], tuple[int, ...]]) -> None:
-        content = json.dumps(reassignment_document(moves)).encode()
+    def reassign(self, targets: Mapping[tuple[str, int], tuple[int, ...]]) -> None:
+        content = json.dumps(reassignment_document(targets)).encode()
         self.client.create(f"{self.prefix}/admin/reassign_partitions", content)
 
     def state(self, topic: str, partition: int) -> Any:
@@ -84,13 +84,13 @@ class Operator:
 
 @pytest.fixture
 def operator(zookeeper: ZooKeeperServer) -> Iterator[Operator]:
-    someone = Operator(zookeeper.connect, f"/simulated-{uuid.uuid4().hex}")
-    yield someone
-    someone.close()
+    operator = Operator(zookeeper.connect, f"/simulated-{uuid.uuid4().hex}")
+    yield operator
+    operator.close()
 
 
 def small_cluster(size: int = 1_000 * MEGABYTE) -> Cluster:
-    """Brokers 1, 2, 3 alive, 9 dead; partition 0 of `t` is on 9 and 1, and partition 1, 4 x as large, on 9 and 2."""
+    """Brokers 1, 2 and 3 are alive and 9 is dead. `t-0` is on 9 and 1; `t-1`, four times as large, is on 9 and 2."""
     brokers = [SimulatedBroker(broker_id, Capacity(LINK, LINK)) for broker_id in (1, 2, 3)]
     partitions = [
         SimulatedPartition(
@@ -101,20 +101,20 @@ def small_cluster(size: int = 1_000 * MEGABYTE) -> Cluster:
     return Cluster(brokers, partitions)
 
 
-MOVES = {("t", 0): (3, 1), ("t", 1): (3, 2)}
+TARGETS = {("t", 0): (3, 1), ("t", 1): (3, 2)}
 
 
 def live(zookeeper: ZooKeeperServer, operator: Operator, cluster: Cluster) -> SimulatedKafka:
     return SimulatedKafka(zookeeper.connect, cluster, operator.prefix)
 
 
-def bytes_moved_in(kafka: SimulatedKafka, seconds: float) -> int:
+def bytes_copied_in(kafka: SimulatedKafka, seconds: float) -> int:
     before = kafka.counters()["bytes_left"]
     time.sleep(seconds)
     return int(before - kafka.counters()["bytes_left"])
 
 
-def test_the_znodes_are_those_of_a_cluster_and_the_brokers_go_with_it(
+def test_cluster_writes_kafkas_znodes_and_deletes_its_broker_ids_at_the_end(
     zookeeper: ZooKeeperServer, operator: Operator
 ) -> None:
     with live(zookeeper, operator, small_cluster()):
@@ -142,12 +142,12 @@ def test_the_znodes_are_those_of_a_cluster_and_the_brokers_go_with_it(
     assert operator.exists("/brokers/topics/t")
 
 
-def test_a_reassignment_in_the_admin_node_starts_the_move_and_goes_away_at_its_end(
+def test_reassignment_through_the_znode_starts_and_deletes_the_znode_at_its_end(
     zookeeper: ZooKeeperServer, operator: Operator
 ) -> None:
     seen: list[dict[tuple[str, int], tuple[int, ...]]] = []
     with live(zookeeper, operator, small_cluster(100 * MEGABYTE)):
-        operator.reassign(MOVES)
+        operator.reassign(TARGETS)
 
         @operator.client.DataWatch(f"{operator.prefix}/admin/reassign_partitions")  # type: ignore[untyped-decorator]
         def remember(content: bytes | None, _: object) -> None:
@@ -167,58 +167,56 @@ def test_a_reassignment_in_the_admin_node_starts_the_move_and_goes_away_at_its_e
         assert topic["adding_replicas"] == topic["removing_replicas"] == {}
         assert sorted(operator.state("t", 1)["isr"]) == [2, 3]
         eventually(lambda: seen[-1] == {})
-    assert seen == [MOVES, {("t", 1): (3, 2)}, {}]
+    assert seen == [TARGETS, {("t", 1): (3, 2)}, {}]
 
 
-def test_a_move_of_the_bootstrap_kind_shows_in_the_topic_node_only(
+def test_reassignment_through_the_admin_api_shows_in_the_topic_znode_only(
     zookeeper: ZooKeeperServer, operator: Operator
 ) -> None:
     with live(zookeeper, operator, small_cluster(50 * MEGABYTE)) as kafka:
-        kafka.reassign(MOVES)
+        kafka.reassign(TARGETS)
         eventually(lambda: operator.read("/brokers/topics/t")["adding_replicas"] == {"0": [3], "1": [3]}, 2)
         assert not operator.exists("/admin/reassign_partitions")
         eventually(lambda: kafka.counters()["moving_partitions"] == 0)
         eventually(lambda: operator.read("/brokers/topics/t")["partitions"] == {"0": [3, 1], "1": [3, 2]})
 
 
-def test_a_config_takes_effect_with_its_notification_and_not_before(
+def test_config_takes_effect_with_its_notification_and_not_before(
     zookeeper: ZooKeeperServer, operator: Operator
 ) -> None:
     with live(zookeeper, operator, small_cluster(10_000 * MEGABYTE)) as kafka:
         operator.set_config("brokers/3", {FOLLOWER_RATE: "1000000"}, notify=False)
         operator.set_config("topics/t", {FOLLOWER_LIST: "0:3,1:3"}, notify=False)
-        kafka.reassign(MOVES)
-        assert bytes_moved_in(kafka, 1.5) > 50 * MEGABYTE
+        kafka.reassign(TARGETS)
+        assert bytes_copied_in(kafka, 1.5) > 50 * MEGABYTE
         operator.set_config("brokers/3", {FOLLOWER_RATE: "1000000"})
         operator.set_config("topics/t", {FOLLOWER_LIST: "0:3,1:3"})
         time.sleep(0.5)
-        assert bytes_moved_in(kafka, 3) <= 1.25 * 3 * MEGABYTE + 2 * MEGABYTE
+        assert bytes_copied_in(kafka, 3) <= 1.25 * 3 * MEGABYTE + 2 * MEGABYTE
         operator.set_config("brokers/3", {}, notify=False)
-        assert bytes_moved_in(kafka, 2) <= 1.25 * 2 * MEGABYTE + 2 * MEGABYTE
+        assert bytes_copied_in(kafka, 2) <= 1.25 * 2 * MEGABYTE + 2 * MEGABYTE
         operator.set_config("brokers/3", {})
         time.sleep(0.5)
-        assert bytes_moved_in(kafka, 1.5) > 50 * MEGABYTE
+        assert bytes_copied_in(kafka, 1.5) > 50 * MEGABYTE
 
 
 def rate_of(cluster: Cluster, broker_id: int) -> int | None:
     return cluster.brokers[broker_id].inbound.rate
 
 
-def test_configs_present_at_the_start_are_in_force(zookeeper: ZooKeeperServer, operator: Operator) -> None:
+def test_configs_present_at_the_start_apply(zookeeper: ZooKeeperServer, operator: Operator) -> None:
     operator.set_config("brokers/3", {FOLLOWER_RATE: "7000000", "log.cleaner.threads": "2"})
     operator.set_config("topics/t", {FOLLOWER_LIST: "*"})
     cluster = small_cluster()
     with live(zookeeper, operator, cluster) as kafka:
         assert rate_of(cluster, 3) == 7_000_000
-        kafka.reassign(MOVES)
+        kafka.reassign(TARGETS)
         time.sleep(1)
         assert kafka.counters()["unthrottled_bytes"] == 0
         assert operator.read("/config/topics/t") == {"version": 1, "config": {FOLLOWER_LIST: "*"}}
 
 
-def test_a_broker_without_a_rate_of_its_own_has_the_clusters_default(
-    zookeeper: ZooKeeperServer, operator: Operator
-) -> None:
+def test_default_rate_applies_to_brokers_without_their_own_rate(zookeeper: ZooKeeperServer, operator: Operator) -> None:
     cluster = small_cluster()
     with live(zookeeper, operator, cluster):
         operator.set_config("brokers/<default>", {FOLLOWER_RATE: "5000000"})
@@ -231,7 +229,7 @@ def test_a_broker_without_a_rate_of_its_own_has_the_clusters_default(
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "warning"),
     [
         ({FOLLOWER_RATE: "fast"}, "fast"),
         ({FOLLOWER_RATE: 5}, "not a string"),
@@ -242,7 +240,7 @@ def test_invalid_config_is_refused_and_the_old_one_stays(
     operator: Operator,
     caplog: pytest.LogCaptureFixture,
     config: dict[str, object],
-    said: str,
+    warning: str,
 ) -> None:
     cluster = small_cluster()
     with live(zookeeper, operator, cluster):
@@ -252,10 +250,10 @@ def test_invalid_config_is_refused_and_the_old_one_stays(
         operator.set_config("brokers/2", {FOLLOWER_RATE: "8000000"})
         eventually(lambda: rate_of(cluster, 2) == 8_000_000)
         assert rate_of(cluster, 3) == 9_000_000
-    assert any(r.levelno == logging.WARNING and said in r.getMessage() for r in caplog.records)
+    assert any(r.levelno == logging.WARNING and warning in r.getMessage() for r in caplog.records)
 
 
-def test_malformed_list_leaves_the_old_one_in_force(
+def test_malformed_list_is_refused_and_the_old_one_stays(
     zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = small_cluster()
@@ -270,7 +268,7 @@ def test_malformed_list_leaves_the_old_one_in_force(
         eventually(lambda: cluster.throttled_replicas("t", ReplicaRole.FOLLOWER) == frozenset())
 
 
-def test_a_negative_rate_means_unthrottled(
+def test_negative_rate_means_unthrottled(
     zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = small_cluster()
@@ -282,7 +280,7 @@ def test_a_negative_rate_means_unthrottled(
     assert "negative" in caplog.text
 
 
-def test_a_config_node_that_cannot_be_read_counts_as_empty(
+def test_unreadable_config_znode_counts_as_empty(
     zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = small_cluster()
@@ -296,7 +294,7 @@ def test_a_config_node_that_cannot_be_read_counts_as_empty(
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b'{"version":2}', b'{"version":3,"entity_path":"brokers/3"}'])
-def test_a_malformed_notification_is_refused_and_does_not_stop_the_next(
+def test_malformed_notification_is_refused_and_the_next_one_applies(
     zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     cluster = small_cluster()
@@ -307,7 +305,7 @@ def test_a_malformed_notification_is_refused_and_does_not_stop_the_next(
     assert "notification config_change_" in caplog.text
 
 
-def test_an_impossible_reassignment_leaves_the_node_and_the_others_move(
+def test_invalid_partitions_of_a_reassignment_are_skipped_and_the_others_are_copied(
     zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     with live(zookeeper, operator, small_cluster(20 * MEGABYTE)):
@@ -318,14 +316,14 @@ def test_an_impossible_reassignment_leaves_the_node_and_the_others_move(
     assert "u-0" in caplog.text
 
 
-def test_a_reassignment_that_cannot_be_read_is_ignored(
+def test_unreadable_reassignment_is_ignored(
     zookeeper: ZooKeeperServer, operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     with live(zookeeper, operator, small_cluster(20 * MEGABYTE)):
         operator.write("/admin/reassign_partitions", b'{"version":1,')
         eventually(lambda: "Ignoring the reassignment" in caplog.text)
         assert operator.read("/brokers/topics/t")["adding_replicas"] == {}
-        operator.write("/admin/reassign_partitions", json.dumps(reassignment_document(MOVES)).encode())
+        operator.write("/admin/reassign_partitions", json.dumps(reassignment_document(TARGETS)).encode())
         eventually(lambda: not operator.exists("/admin/reassign_partitions"))
         assert operator.read("/brokers/topics/t")["partitions"] == {"0": [3, 1], "1": [3, 2]}
 
@@ -335,7 +333,7 @@ def test_samples_are_cumulative_and_carry_their_time(zookeeper: ZooKeeperServer,
     cluster = small_cluster(10_000 * MEGABYTE)
     began = time.time()
     with SimulatedKafka(zookeeper.connect, cluster, operator.prefix, lambda *sample: samples.append(sample)) as kafka:
-        kafka.reassign(MOVES)
+        kafka.reassign(TARGETS)
         eventually(lambda: len(samples) >= 30)
     of_broker_3 = [(at, inbound) for broker_id, at, _, inbound in samples if broker_id == 3]
     assert {broker_id for broker_id, *_ in samples} == {1, 2, 3}
@@ -350,7 +348,7 @@ def test_simulated_cluster_survives_a_restart_of_zookeeper(fresh_zookeeper: ZooK
     operator = Operator(fresh_zookeeper.connect, "")
     cluster = small_cluster(200 * MEGABYTE)
     with SimulatedKafka(fresh_zookeeper.connect, cluster, session_timeout_seconds=2) as kafka:
-        operator.reassign(MOVES)
+        operator.reassign(TARGETS)
         eventually(lambda: kafka.counters()["moving_partitions"] == 2)
         fresh_zookeeper.kill()
         eventually(lambda: kafka.counters()["moving_partitions"] == 0, 20)
@@ -358,12 +356,12 @@ def test_simulated_cluster_survives_a_restart_of_zookeeper(fresh_zookeeper: ZooK
         eventually(lambda: not operator.exists("/admin/reassign_partitions"), 30)
         assert operator.read("/brokers/topics/t")["partitions"] == {"0": [3, 1], "1": [3, 2]}
         eventually(lambda: operator.children("/brokers/ids") == ["1", "2", "3"], 30)
-        time.sleep(3)  # longer than the old session: what it had registered is gone now
+        time.sleep(3)  # longer than the old session, whose ephemeral znodes are gone now
         eventually(lambda: operator.children("/brokers/ids") == ["1", "2", "3"], 30)
     operator.close()
 
 
-def test_it_stops_while_its_zookeeper_is_gone(fresh_zookeeper: ZooKeeperServer) -> None:
+def test_simulated_cluster_stops_while_zookeeper_is_down(fresh_zookeeper: ZooKeeperServer) -> None:
     kafka = SimulatedKafka(fresh_zookeeper.connect, small_cluster(), session_timeout_seconds=2)
     kafka.start()
     fresh_zookeeper.kill()
@@ -372,13 +370,13 @@ def test_it_stops_while_its_zookeeper_is_gone(fresh_zookeeper: ZooKeeperServer) 
     assert time.monotonic() - start < 20
 
 
-def test_unreachable_zookeeper_is_named() -> None:
+def test_error_names_the_unreachable_zookeeper() -> None:
     nowhere = f"127.0.0.1:{free_ports(1)[0]}"
     with pytest.raises(Unavailable, match=nowhere):
         SimulatedKafka(nowhere, small_cluster(), connect_timeout_seconds=1).start()
 
 
-# Over HTTP, and as a process
+# HTTP endpoint and command
 
 
 def fetch(url: str, body: bytes | None = None) -> Any:
@@ -388,7 +386,7 @@ def fetch(url: str, body: bytes | None = None) -> Any:
 
 def test_counters_contain_the_fields_of_the_observer(zookeeper: ZooKeeperServer, operator: Operator) -> None:
     with live(zookeeper, operator, small_cluster(50 * MEGABYTE)) as kafka, CountersEndpoint(kafka) as endpoint:
-        fetch(f"{endpoint.url}/reassignments", json.dumps(reassignment_document(MOVES)).encode())
+        fetch(f"{endpoint.url}/reassignments", json.dumps(reassignment_document(TARGETS)).encode())
         eventually(lambda: fetch(f"{endpoint.url}/counters")["moving_partitions"] == 0)
         counters = fetch(f"{endpoint.url}/counters")
         assert counters["ideal_seconds"] == pytest.approx(2.5)
@@ -417,7 +415,7 @@ def run_main(*arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_as_a_process_it_runs_the_demo_until_a_signal(
+def test_command_runs_the_demo_scenario_until_a_signal(
     zookeeper: ZooKeeperServer, operator: Operator, number: signal.Signals
 ) -> None:
     with run_main("--zookeeper", zookeeper.connect, "--prefix", operator.prefix) as process:
@@ -425,8 +423,8 @@ def test_as_a_process_it_runs_the_demo_until_a_signal(
             assert process.stdout
             url = process.stdout.readline().removeprefix("Simulated Kafka: ").strip()
             assert operator.children("/brokers/ids") == ["1001", "1002", "1003", "1004", "1005", "1006"]
-            moves = parse_reassignment(json.dumps(demo_scenario()["reassignment"]).encode())
-            operator.reassign(moves)
+            targets = parse_reassignment(json.dumps(demo_scenario()["reassignment"]).encode())
+            operator.reassign(targets)
             eventually(lambda: fetch(f"{url}/counters")["moving_partitions"] == 40)
             process.send_signal(number)
             assert process.wait(timeout=20) == 0
@@ -436,34 +434,34 @@ def test_as_a_process_it_runs_the_demo_until_a_signal(
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"brokers": []}', '{"brokers": [{"id": 1}], "partitions": []}'])
-def test_invalid_scenario_ends_the_process_with_status_2(tmp_path: Path, content: str) -> None:
+def test_invalid_scenario_ends_the_command_with_status_2(tmp_path: Path, content: str) -> None:
     scenario = tmp_path / "scenario.json"
     scenario.write_text(content)
     with run_main("--zookeeper", "127.0.0.1:1", "--scenario", str(scenario)) as process:
-        _, said = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=30)
     assert process.returncode == 2
-    assert "demo_scenario()" in said
+    assert "demo_scenario()" in errors
 
 
 # The demo's scenario
 
 
-def test_the_demo_replaces_a_failed_broker_in_45_to_50_seconds_at_best() -> None:
+def test_shortest_duration_of_the_demos_reassignment_is_45_to_50_seconds() -> None:
     scenario = json.loads(json.dumps(demo_scenario()))
     cluster = read_cluster(scenario)
-    moves = parse_reassignment(json.dumps(scenario["reassignment"]).encode())
-    assert len(moves) == 40
+    targets = parse_reassignment(json.dumps(scenario["reassignment"]).encode())
+    assert len(targets) == 40
     assert sorted(cluster.brokers) == [1001, 1002, 1003, 1004, 1005, 1006]
-    for key, target in moves.items():
+    for key, target in targets.items():
         moving = cluster.partitions[key]
         assert 1000 in moving.replicas
         assert moving.leader in range(1001, 1006)
         assert [1000 if b == 1006 else b for b in target] == list(moving.replicas)
-    cluster.submit_reassignment(moves)
+    cluster.submit_reassignment(targets)
     assert 45 <= cluster.ideal_seconds() <= 50
 
 
-def test_the_demos_partitions_join_all_along_and_clients_suffer_without_throttles() -> None:
+def test_demos_replicas_join_the_isr_throughout_and_clients_wait_without_throttles() -> None:
     cluster = read_cluster(demo_scenario())
     cluster.submit_reassignment(parse_reassignment(json.dumps(demo_scenario()["reassignment"]).encode()))
     left = {}
@@ -480,16 +478,16 @@ def test_the_demos_partitions_join_all_along_and_clients_suffer_without_throttle
 
 
 @pytest.mark.parametrize("content", [b"[]", b'{"partitions":[{"topic":"t"}]}', b'{"partitions":5}', b"\xff"])
-def test_a_malformed_reassignment_is_invalid(content: bytes) -> None:
+def test_malformed_reassignment_is_invalid(content: bytes) -> None:
     with pytest.raises(Invalid, match="Kafka's form"):
         parse_reassignment(content)
 
 
-def test_a_reassignment_takes_integers_only() -> None:
+def test_reassignment_with_a_broker_id_that_is_a_string_is_invalid() -> None:
     with pytest.raises(Invalid, match="integers"):
         parse_reassignment(b'{"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}')
 
 
-def test_an_unknown_partition_is_missing(zookeeper: ZooKeeperServer, operator: Operator) -> None:
+def test_reassignment_of_an_unknown_partition_is_missing(zookeeper: ZooKeeperServer, operator: Operator) -> None:
     with live(zookeeper, operator, small_cluster()) as kafka, pytest.raises(Missing, match="u-0"):
         kafka.reassign({("u", 0): (1,)})

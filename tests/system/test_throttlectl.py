@@ -1,4 +1,4 @@
-"""`throttlectl` against two processes of `autothrottle run` on a real ZooKeeper, of which the leader is killed."""
+"""`throttlectl` with two `autothrottle run` processes on a real ZooKeeper, before and after the leader is killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def throttlectl(address: str, *arguments: str) -> str:
 
 
 def address_of(process: Process) -> str:
-    """Where its gRPC API answers, once it does."""
+    """Wait until the gRPC API listens, and return its address."""
 
     def found() -> list[str]:
         return re.findall(r" gRPC API: (\S+)$", process.log.read_text(), re.MULTILINE)
@@ -38,12 +38,12 @@ def address_of(process: Process) -> str:
 
 
 def cycles(log: Path) -> list[dict[str, object]]:
-    """What a watch has printed so far, whole lines only."""
+    """Return the cycles that `throttlectl watch` has printed so far, from complete lines."""
     return [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("}\n")]
 
 
 def rates(client: KazooClient) -> Sequence[str | None]:
-    """The two rates of broker 1001."""
+    """Return the leader and follower rates of broker 1001."""
     path = "/kafka/config/brokers/1001"
     config = json.loads(client.get(path)[0])["config"] if client.exists(path) else {}
     return [config.get(LEADER_RATE), config.get(FOLLOWER_RATE)]
@@ -71,7 +71,7 @@ def test_override_stays_and_a_watch_continues_when_the_leader_is_killed(
         command = [*COMMAND, "watch", "--addr", both, "--output", "json"]
         watch = stack.enter_context(Process("watch", command, log))
         assert throttlectl(both, "set", "50MB/s", "--broker", "1001") == "broker 1001: throttle set to 50MB/s\n"
-        # The interval is 180 s: only a cycle that the override has started writes it now.
+        # The interval is 180 s, so only a cycle that the override starts can write the rates now.
         first.wait_until(lambda: rates(client) == ["50000000", "50000000"], SECONDS)
         watch.wait_until(lambda: bool(cycles(log)), SECONDS)
         assert json.loads(throttlectl(address_of(second), "state", "--output=json"))["leader_address"] == leader
@@ -83,5 +83,5 @@ def test_override_stays_and_a_watch_continues_when_the_leader_is_killed(
         assert throttlectl(both, "remove", "--all") == "broker 1001: throttle removed\n"
         second.wait_until(lambda: rates(client) == [None, None], SECONDS)
         order = [(cycle["term"], cycle["number"]) for cycle in cycles(log)]
-        assert len(set(order)) == len(order), "each cycle once"
+        assert len(set(order)) == len(order), "each cycle is printed once"
         assert log.read_text().count("lost the leader, locating it again") == 1

@@ -1,4 +1,4 @@
-"""Nodes read in bulk behave as nodes read singly: they are fresh, watched, and may be missing."""
+"""Bulk reads of znodes return the same as single reads: fresh data, watches, and None for missing znodes."""
 
 import time
 import uuid
@@ -11,13 +11,13 @@ from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.system.zookeeper_tree import read_all_changes, session
 
 MANY = BATCH_NODES + 300
-"""More than one request holds."""
+"""More znodes than fit into one request."""
 
 SECONDS = 30.0
 
 
 def created(client: KazooClient, count: int) -> list[str]:
-    """The paths of so many new nodes, each of which holds its number."""
+    """Create `count` znodes that contain their numbers, and return their paths."""
     root = f"/bulk-{uuid.uuid4().hex}"
     client.create(root)
     for start in range(0, count, 500):
@@ -35,7 +35,7 @@ def mirrored(client: KazooClient, paths: list[str]) -> ZnodeMirror:
     return mirror
 
 
-def test_what_is_read_in_bulk_is_what_a_single_read_returns(client: KazooClient) -> None:
+def test_bulk_read_returns_the_same_as_single_reads(client: KazooClient) -> None:
     paths = created(client, 3)
     client.set(paths[1], b"")
     client.set(paths[2], "é".encode() * 1000)
@@ -50,7 +50,7 @@ def test_missing_node_is_none_among_existing_ones(client: KazooClient) -> None:
     assert [node and node[0] for node in found] == [b"0", None, b"1"]
 
 
-def test_a_watch_fires_at_once_for_what_was_written_or_deleted_since(client: KazooClient, other: KazooClient) -> None:
+def test_watch_fires_at_once_for_nodes_changed_since_the_read(client: KazooClient, other: KazooClient) -> None:
     paths = created(client, 4)
     get_many_async(client, paths).get(timeout=SECONDS)
     zxid = client.last_zxid
@@ -65,9 +65,7 @@ def test_a_watch_fires_at_once_for_what_was_written_or_deleted_since(client: Kaz
     assert sorted(fired) == sorted(paths[1:])
 
 
-def test_a_mirror_of_many_nodes_reads_them_all_and_then_only_what_changed(
-    client: KazooClient, other: KazooClient
-) -> None:
+def test_mirror_of_many_nodes_reads_all_and_then_only_the_changed_ones(client: KazooClient, other: KazooClient) -> None:
     paths = created(client, MANY)
     mirror = mirrored(client, paths)
     assert [mirror.data(path) for path in paths] == [str(number).encode() for number in range(MANY)]
@@ -79,7 +77,7 @@ def test_a_mirror_of_many_nodes_reads_them_all_and_then_only_what_changed(
     mirror.close()
 
 
-def test_a_mirror_follows_deletion_and_return_of_a_node_among_many(client: KazooClient, other: KazooClient) -> None:
+def test_mirror_sees_deletion_and_recreation_of_one_of_many_nodes(client: KazooClient, other: KazooClient) -> None:
     paths = created(client, MANY)
     missing = f"{paths[0]}-later"
     mirror = mirrored(client, [*paths, missing])
@@ -94,7 +92,7 @@ def test_a_mirror_follows_deletion_and_return_of_a_node_among_many(client: Kazoo
     mirror.close()
 
 
-def test_a_mirror_of_many_nodes_is_fresh_after_its_server_was_killed(fresh_zookeeper: ZooKeeperServer) -> None:
+def test_mirror_of_many_nodes_is_fresh_after_a_restart_of_the_server(fresh_zookeeper: ZooKeeperServer) -> None:
     with session(fresh_zookeeper) as client:
         paths = created(client, MANY)
         mirror = mirrored(client, paths)

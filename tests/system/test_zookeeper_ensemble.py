@@ -1,4 +1,4 @@
-"""The lab's ensemble is real: it survives the loss of one server, stops without a majority, and loses no data."""
+"""The lab's ZooKeeper ensemble: it survives the loss of one server, stops without a quorum, and loses no data."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ def client_of(ensemble: ZooKeeperEnsemble | ZooKeeperServer) -> Iterator[KazooCl
 
 
 def written(client: KazooClient, path: str) -> bool:
-    """Whether a node has been created; not known while the connection breaks."""
+    """Try to create a znode; return whether it exists now. After a connection error, the result is unknown: False."""
     try:
         client.create_async(path).get(timeout=5)
     except NodeExistsError:
@@ -51,7 +51,7 @@ def created(ensemble: ZooKeeperEnsemble | ZooKeeperServer) -> list[str]:
     return [o.path for o in operations if o.kind == "create" and o.path.startswith("/kept")]
 
 
-def test_one_of_three_leads_and_each_of_them_has_the_same_log(ensemble: ZooKeeperEnsemble) -> None:
+def test_one_of_three_servers_leads_and_all_have_the_same_log(ensemble: ZooKeeperEnsemble) -> None:
     assert sorted(server.mode() for server in ensemble.servers) == ["follower", "follower", "leader"]
     with client_of(ensemble) as client:
         client.create("/seen", b"by all")
@@ -93,12 +93,12 @@ def test_ensemble_without_a_quorum_serves_no_client(ensemble: ZooKeeperEnsemble)
     assert created(ensemble)[-2:] == ["/kept-before", "/kept-after"]
 
 
-def test_what_one_server_has_alone_did_not_become_true(tmp_path: Path) -> None:
-    """As a leader has it that proposed and was then cut off: the others go on without it."""
+def test_transaction_in_the_log_of_only_one_server_is_not_committed(tmp_path: Path) -> None:
+    """A leader that is cut off after a proposal has such a transaction, and the others continue without it."""
     with ZooKeeperEnsemble(tmp_path) as ensemble:
         with client_of(ensemble) as client:
             client.create("/kept-by-most")
-        # A server that ends forgets nothing that it has written, and the others may be a moment behind.
+        # Wait until all servers have written the transaction; the followers may lag for a moment.
         eventually(lambda: len({server.last_zxid() for server in ensemble.servers}) == 1)
         ensemble.kill()
         with ZooKeeperServer(ensemble.servers[0].directory) as alone, client_of(alone) as client:

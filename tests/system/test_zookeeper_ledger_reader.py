@@ -1,4 +1,4 @@
-"""The ledger in a real ZooKeeper, read as a whole by sources that read Kafka through the admin API."""
+"""`LedgerReader` on a real ZooKeeper: snapshots through the Admin API use it to read the whole ledger."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_unwritten_ledger_is_empty(subject: Subject) -> None:
     assert subject.read() == LedgerCopy()
 
 
-def test_what_was_written_before_the_call_is_read(subject: Subject) -> None:
+def test_read_returns_all_writes_before_the_call(subject: Subject) -> None:
     intended = LedgerEntry({"x": LedgerKey(None, None, intent="6")}, 3)
     subject.read()
     for entry in (ENTRY, intended, ledger_entry(term=4, y="7")):
@@ -64,7 +64,7 @@ def test_what_was_written_before_the_call_is_read(subject: Subject) -> None:
     assert subject.read() == LedgerCopy({BROKER: ENTRY})
 
 
-def test_an_entry_that_cannot_be_read_is_named_and_stays_as_it_was(subject: Subject) -> None:
+def test_unreadable_entry_is_reported_and_keeps_its_last_value(subject: Subject) -> None:
     path = subject.tree.own.ledger_entry(BROKER)
     subject.write(BROKER, ENTRY)
     subject.write(T1, ENTRY)
@@ -82,13 +82,13 @@ def test_an_entry_that_cannot_be_read_is_named_and_stays_as_it_was(subject: Subj
     assert subject.read() == LedgerCopy({T1: ENTRY})
 
 
-def test_names_that_are_no_broker_ids_are_passed_over(subject: Subject) -> None:
+def test_entry_without_a_valid_broker_id_is_ignored(subject: Subject) -> None:
     subject.tree.write(f"{subject.tree.own.ledger}/brokers/x", format_ledger_entry(ENTRY))
     subject.write(BROKER, ENTRY)
     assert subject.read() == LedgerCopy({BROKER: ENTRY})
 
 
-def test_a_ledger_of_thousands_is_read_and_followed(subject: Subject) -> None:
+def test_ledger_of_thousands_of_entries_is_read_and_updated(subject: Subject) -> None:
     topics = [ConfigResource.topic(f"t{number}") for number in range(2_500)]
     subject.tree.client.ensure_path(f"{subject.tree.own.ledger}/topics")
     written = [
@@ -104,7 +104,7 @@ def test_a_ledger_of_thousands_is_read_and_followed(subject: Subject) -> None:
     assert subject.read().entries == {**dict.fromkeys(topics[2:], ENTRY), topics[1]: changed}
 
 
-def test_a_server_that_does_not_answer_is_unavailable_and_what_it_says_later_is_read(
+def test_read_is_unavailable_while_the_server_is_frozen_and_works_after_the_thaw(
     fresh_zookeeper: ZooKeeperServer,
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -121,7 +121,7 @@ def test_a_server_that_does_not_answer_is_unavailable_and_what_it_says_later_is_
         assert subject.read().entries == {BROKER: ENTRY, T1: ENTRY}
 
 
-def test_after_the_server_was_away_the_ledger_is_read_anew(fresh_zookeeper: ZooKeeperServer) -> None:
+def test_ledger_is_read_again_after_a_restart_of_the_server(fresh_zookeeper: ZooKeeperServer) -> None:
     with contextlib.ExitStack() as stack:
         subject = Subject(fresh_zookeeper, stack)
         subject.write(BROKER, ENTRY)

@@ -1,4 +1,4 @@
-"""A mirror's copies are fresh whatever happens between two of its requests."""
+"""A mirror's copies are fresh, even if znodes change between two of its requests."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from tests.system.zookeeper_tree import read_all_changes
 
 
-def test_children_are_followed_also_when_their_parent_is_made_while_it_is_looked_for(
+def test_mirror_sees_children_of_a_parent_created_between_its_two_requests(
     client: KazooClient, other: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list of a parent that is not there is asked for, then whether it is there now.
+    """A mirror requests the children of a missing parent, and then sets a watch with `exists`.
 
-    A leader made the ledger's directory between the two. What stands on a node that is there then is a watch of its
-    data; the mirror took it for one of its children, and for two minutes a second planner, which led by then, saw
-    nothing of the ledger: it gave back the wrong rates and left the lists.
+    A leader created the ledger's parent between the two requests. The watch was then a data watch, but the mirror took
+    it for a child watch. So the next leader did not see the ledger for two minutes, restored wrong rates, and left the
+    lists.
     """
     parent, exists = f"/mirror-{uuid.uuid4().hex}", client.exists_async
 
-    def made_just_before(path: str, watch: Any = None) -> Any:
+    def create_and_check(path: str, watch: Any = None) -> Any:
         other.ensure_path(parent)
         return exists(path, watch=watch)
 
-    monkeypatch.setattr(client, "exists_async", made_just_before)
+    monkeypatch.setattr(client, "exists_async", create_and_check)
     mirror = ZnodeMirror(client)
     mirror.track([(Part.CHILDREN, parent)])
     read_all_changes(mirror)
@@ -39,9 +39,7 @@ def test_children_are_followed_also_when_their_parent_is_made_while_it_is_looked
 
 
 @pytest.mark.parametrize("part", Part)
-def test_a_node_that_is_made_deleted_and_made_again_is_seen_each_time(
-    client: KazooClient, other: KazooClient, part: Part
-) -> None:
+def test_mirror_sees_each_creation_and_deletion_of_a_node(client: KazooClient, other: KazooClient, part: Part) -> None:
     path = f"/mirror-{uuid.uuid4().hex}"
     mirror = ZnodeMirror(client)
     mirror.track([(part, path)])

@@ -1,4 +1,4 @@
-"""Which brokers run, read from a real ZooKeeper."""
+"""The broker registrations in a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.system.zookeeper_tree import Tree, freeze, session
 SLACK = timedelta(seconds=30)
 
 
-def test_a_broker_is_registered_for_as_long_as_its_node_is_there(zookeeper: ZooKeeperServer) -> None:
+def test_broker_is_registered_while_its_znode_exists(zookeeper: ZooKeeperServer) -> None:
     with session(zookeeper) as client:
         tree = Tree(client)
         registry = ZooKeeperRegistrations(client, tree.kafka)
@@ -23,7 +23,7 @@ def test_a_broker_is_registered_for_as_long_as_its_node_is_there(zookeeper: ZooK
         assert not registry.is_registered(1001, SLACK)
 
 
-def test_a_zookeeper_that_does_not_answer_is_unavailable(fresh_zookeeper: ZooKeeperServer) -> None:
+def test_lookup_is_unavailable_while_zookeeper_is_frozen(fresh_zookeeper: ZooKeeperServer) -> None:
     with session(fresh_zookeeper) as client:
         registry = ZooKeeperRegistrations(client, Tree(client).kafka)
         freeze(fresh_zookeeper)

@@ -1,4 +1,4 @@
-"""Uninstalling leaves nothing of ours in ZooKeeper but what operators set, and the number of the term."""
+"""Uninstalling removes all own znodes from ZooKeeper, except operators' settings, their audit log, and the term."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BROKER_PATH, TOPIC_PATH = "brokers/1001", "topics/t1"
 
 
 class Installation:
-    """Everything that a running autothrottle puts into ZooKeeper."""
+    """The znodes that a running autothrottle creates."""
 
     def __init__(self, server: ZooKeeperServer, stack: contextlib.ExitStack) -> None:
         self.tree = Tree(stack.enter_context(session(server)))
@@ -54,7 +54,7 @@ def installation(zookeeper: ZooKeeperServer) -> Iterator[Installation]:
         yield Installation(zookeeper, stack)
 
 
-def test_only_overrides_with_the_record_of_their_changes_and_the_term_are_left(installation: Installation) -> None:
+def test_removal_keeps_only_overrides_the_audit_log_and_the_term(installation: Installation) -> None:
     fence = installation.election.term
     installation.apply(UNSET)
     installation.election.leave()
@@ -66,7 +66,7 @@ def test_only_overrides_with_the_record_of_their_changes_and_the_term_are_left(i
     assert fence is not None and leader is not None and leader.fence == fence.fence
 
 
-def test_a_ledger_with_entries_is_refused(installation: Installation) -> None:
+def test_removal_is_refused_while_the_ledger_has_entries(installation: Installation) -> None:
     installation.election.leave()
     with pytest.raises(Conflict, match=r"/ledger/brokers is not empty; remove autothrottle's throttles first"):
         remove_own_tree(installation.client, installation.tree.own)

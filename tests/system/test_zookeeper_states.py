@@ -1,4 +1,4 @@
-"""States of moving partitions are fresh, watched, and may be missing or unreadable, however many there are."""
+"""`PartitionStates` on a real ZooKeeper: fresh and watched states, also missing, unreadable and very many ones."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.system.zookeeper_tree import Tree, session
 
 SECONDS = 30.0
 MANY = BATCH_NODES + 300
-"""More than one request holds."""
+"""More znodes than fit into one request."""
 
 
 class Subject:
-    """States under test; the controller writes through another session."""
+    """The partition states under test; the controller writes through another session."""
 
     def __init__(self, client: KazooClient, cluster: Tree) -> None:
         self.client, self.cluster = client, cluster
         self.states = PartitionStates(client, cluster.kafka)
         self._mirror = ZnodeMirror(client)
 
-    def catch_up(self) -> set[str]:
-        """Read all that was written so far; return the topics of which something was read."""
+    def read_all_changes(self) -> set[str]:
+        """Read everything written before this call; return the topics with changed states."""
         self._mirror.sync(SECONDS)
         read: set[str] = set()
         while some := self.states.read_changed(SECONDS):
@@ -55,7 +55,7 @@ def subject(zookeeper: ZooKeeperServer) -> Iterator[Subject]:
 
 
 def create_states(cluster: Tree, topic: str, count: int) -> None:
-    """The states of so many partitions, each led by the broker of its number."""
+    """Write the states of `count` partitions; the leader of each is the broker with the partition's number."""
     root = f"{cluster.kafka.topic(topic)}/partitions"
     cluster.client.ensure_path(root)
     for start in range(0, count, 250):
@@ -66,31 +66,31 @@ def create_states(cluster: Tree, topic: str, count: int) -> None:
         assert not any(isinstance(result, Exception) for result in transaction.commit())
 
 
-def test_many_states_are_read_and_then_only_what_changed(subject: Subject) -> None:
+def test_many_states_are_read_and_then_only_the_changed_ones(subject: Subject) -> None:
     create_states(subject.cluster, "t1", MANY)
     subject.cluster.set_state("t2", 0, 1001, [1001])
     subject.states.follow("t1", range(MANY))
     subject.states.follow("t2", [0])
-    assert subject.catch_up() == {"t1", "t2"}
+    assert subject.read_all_changes() == {"t1", "t2"}
     assert subject.states.of("t1") == {p: StateNode(p, (p, 9)) for p in range(MANY)}
-    assert subject.catch_up() == set()
-    for leader in (7, 8):  # a watch that fired stands again
+    assert subject.read_all_changes() == set()
+    for leader in (7, 8):  # a watch that has fired is set again
         subject.cluster.set_state("t1", MANY - 1, leader, [leader])
-        assert subject.catch_up() == {"t1"}
+        assert subject.read_all_changes() == {"t1"}
         assert subject.states.of("t1")[MANY - 1] == StateNode(leader, (leader,))
 
 
 def test_state_is_read_when_its_node_appears_and_when_it_reappears(subject: Subject) -> None:
     subject.cluster.set_state("t1", 0, 1001, [1001])
     subject.states.follow("t1", [0, 1])
-    subject.catch_up()
+    subject.read_all_changes()
     assert subject.states.of("t1") == {0: StateNode(1001, (1001,))}
     for leader in (1002, 1003):
         subject.cluster.set_state("t1", 1, leader, [leader])
-        subject.catch_up()
+        subject.read_all_changes()
         assert subject.states.of("t1")[1] == StateNode(leader, (leader,))
         subject.cluster.client.delete(subject.cluster.kafka.state("t1", 1))
-        subject.catch_up()
+        subject.read_all_changes()
         assert subject.states.of("t1").keys() == {0}
 
 
@@ -99,11 +99,11 @@ def test_read_that_ran_out_of_time_is_completed_by_the_next_one(subject: Subject
     create_states(subject.cluster, "t2", 3)
     subject.states.follow("t1", range(MANY))
     subject.states.follow("t2", range(3))
-    told: set[str] = set()
-    for seconds in (0.0, 0.001, 0.01, 0.1):  # wherever it is cut off
+    topics: set[str] = set()
+    for seconds in (0.0, 0.001, 0.01, 0.1):  # the timeout interrupts the read at different points
         with contextlib.suppress(Unavailable):
-            told |= subject.states.read_changed(seconds)
-    assert told | subject.catch_up() == {"t1", "t2"}
+            topics |= subject.states.read_changed(seconds)
+    assert topics | subject.read_all_changes() == {"t1", "t2"}
     assert (len(subject.states.of("t1")), len(subject.states.of("t2"))) == (MANY, 3)
 
 
@@ -111,54 +111,54 @@ def test_state_no_longer_followed_is_not_read_again(subject: Subject) -> None:
     for partition in (0, 1):
         subject.cluster.set_state("t1", partition, 1001, [1001])
     subject.states.follow("t1", [0, 1])
-    subject.catch_up()
+    subject.read_all_changes()
     subject.states.forget("t1", [1])
     subject.cluster.set_state("t1", 1, 1002, [1002])
-    assert subject.catch_up() == set()
+    assert subject.read_all_changes() == set()
     subject.states.forget("t1", [0])
     assert subject.states.of("t1") == {}
     subject.states.follow("t1", [1])
-    subject.catch_up()
+    subject.read_all_changes()
     assert subject.states.of("t1") == {1: StateNode(1002, (1002,))}
 
 
-def test_unreadable_state_is_named_until_it_is_readable(subject: Subject) -> None:
+def test_unreadable_state_is_reported_until_it_is_readable(subject: Subject) -> None:
     subject.cluster.set_state("t1", 0, 1001, [1001])
     subject.states.follow("t1", [0])
-    subject.catch_up()
+    subject.read_all_changes()
     path = subject.cluster.kafka.state("t1", 0)
     subject.cluster.write(path, b'{"leader":true,"isr":[1001]}')
-    subject.catch_up()
+    subject.read_all_changes()
     assert subject.states.problems.keys() == {path}
     assert subject.states.of("t1") == {0: StateNode(1001, (1001,))}
     subject.cluster.set_state("t1", 0, 1002, [1002])
-    subject.catch_up()
+    subject.read_all_changes()
     assert not subject.states.problems
     assert subject.states.of("t1") == {0: StateNode(1002, (1002,))}
 
 
-def test_states_are_fresh_after_the_server_was_killed(fresh_zookeeper: ZooKeeperServer) -> None:
+def test_states_are_fresh_after_a_restart_of_the_server(fresh_zookeeper: ZooKeeperServer) -> None:
     with session(fresh_zookeeper) as client, session(fresh_zookeeper) as other:
         subject = Subject(client, Tree(other))
         create_states(subject.cluster, "t1", MANY)
         subject.states.follow("t1", range(MANY))
-        subject.catch_up()
+        subject.read_all_changes()
         fresh_zookeeper.kill()
         fresh_zookeeper.start()
         with session(fresh_zookeeper) as later:
             subject.cluster.client = later
             subject.cluster.set_state("t1", 5, 1001, [1001])
             builders.eventually(lambda: client.connected, SECONDS)
-            assert subject.catch_up() == {"t1"}
+            assert subject.read_all_changes() == {"t1"}
             subject.cluster.set_state("t1", 6, 1002, [1002])
-            assert subject.catch_up() == {"t1"}
+            assert subject.read_all_changes() == {"t1"}
         assert (subject.states.of("t1")[5].leader, subject.states.of("t1")[6].leader) == (1001, 1002)
         assert len(subject.states.of("t1")) == MANY
         subject.close()
 
 
 def test_server_without_multi_read_is_read_node_by_node(subject: Subject) -> None:
-    """As servers before 3.6 answer."""
+    """ZooKeeper before 3.6 does not implement multi-read."""
     subject.cluster.set_state("t1", 0, 1001, [1001])
     paths = [subject.cluster.kafka.state("t1", partition) for partition in (0, 1)]
     refusal = subject.client.handler.async_result()

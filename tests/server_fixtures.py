@@ -6,6 +6,7 @@ cluster to the same process.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -63,14 +64,23 @@ With the default of 10 MB, a response is a second of such a throttle, and every 
 
 BROKERS = (1001, 1002, 1003, 1004, 1005)
 
-_CLUSTERS = pytest.StashKey[list[KafkaCluster]]()
-"""The shared clusters that run now."""
+_CLUSTERS = pytest.StashKey[dict[str, KafkaCluster]]()
+"""The shared clusters that run now, by the name of their fixture."""
 
 
 @pytest.fixture(scope="session")
-def shared_clusters(request: pytest.FixtureRequest) -> list[KafkaCluster]:
-    """The shared clusters that run now."""
-    return request.session.stash.setdefault(_CLUSTERS, [])
+def shared_clusters(request: pytest.FixtureRequest) -> dict[str, KafkaCluster]:
+    """The shared clusters that run now, by the name of their fixture."""
+    return request.session.stash.setdefault(_CLUSTERS, {})
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop a shared cluster after the last test of its group: five idle brokers use up to a tenth of two CPUs."""
+    group, following = ((of and of.get_closest_marker("xdist_group")) for of in (item, nextitem))
+    if "PYTEST_XDIST_WORKER" in os.environ and group and group != following:
+        if cluster := item.session.stash.get(_CLUSTERS, {}).pop(group.args[0], None):
+            cluster.close()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -78,7 +88,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Remove all throttles after a failure: the test did not remove its own, and the next tests would fail too."""
     report = yield
     if report.when == "teardown" and item.stash.get(_FAILED, False):
-        for cluster in item.session.stash.get(_CLUSTERS, []):
+        for cluster in item.session.stash.get(_CLUSTERS, {}).values():
             remove_throttles(cluster)
     elif report.when == "call" and report.failed:
         item.stash[_FAILED] = True
@@ -103,7 +113,9 @@ def remove_throttles(cluster: KafkaCluster) -> None:
 
 
 @pytest.fixture(scope="session")
-def kafka_cluster(zookeeper: ZooKeeperServer, shared_clusters: list[KafkaCluster]) -> Iterator[ZooKeeperModeCluster]:
+def kafka_cluster(
+    zookeeper: ZooKeeperServer, shared_clusters: dict[str, KafkaCluster]
+) -> Iterator[ZooKeeperModeCluster]:
     """Five brokers of Kafka 3.9 in ZooKeeper mode.
 
     Each test uses its own topics and removes the configs that it sets.
@@ -112,21 +124,19 @@ def kafka_cluster(zookeeper: ZooKeeperServer, shared_clusters: list[KafkaCluster
         scratch_directory() as directory,
         ZooKeeperModeCluster(zookeeper.connect, directory, BROKERS, broker_properties=SCALED_FETCHES) as cluster,
     ):
-        shared_clusters.append(cluster)
+        shared_clusters["kafka_cluster"] = cluster
         yield cluster
-        shared_clusters.remove(cluster)
 
 
 @pytest.fixture(scope="session")
-def kraft_cluster(shared_clusters: list[KafkaCluster]) -> Iterator[KraftCluster]:
+def kraft_cluster(shared_clusters: dict[str, KafkaCluster]) -> Iterator[KraftCluster]:
     """Five brokers of Kafka 4 and their controller. Each test uses its own topics and removes the configs it sets."""
     with (
         scratch_directory() as directory,
         KraftCluster(directory, BROKERS, broker_properties=SCALED_FETCHES) as cluster,
     ):
-        shared_clusters.append(cluster)
+        shared_clusters["kraft_cluster"] = cluster
         yield cluster
-        shared_clusters.remove(cluster)
 
 
 @pytest.fixture(scope="session", params=["kafka_cluster", "kraft_cluster"], ids=["zookeeper", "kraft"])

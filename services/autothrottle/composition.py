@@ -1,6 +1,7 @@
 """The composition root: the only module that names concrete adapters. It builds the services from them.
 
-`__main__` maps commands to services. The type to know is `Composition`.
+`__main__` maps commands to services. The type to know is `Composition`. Adapters whose libraries start slowly
+(Datadog, Kafka's Admin API: 0.2 s of CPU time each) are imported where they are built: most services need none of them.
 """
 
 from __future__ import annotations
@@ -16,23 +17,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kazoo.client import KazooClient
 
 from autothrottle import __version__
 from autothrottle.adapters.credentials.tls import Tls
-from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
 from autothrottle.adapters.grpc import AdminClient, ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
-from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
-from autothrottle.adapters.kafka_admin.client_properties import client_options, read_client_properties
-from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
-from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
-from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
-from autothrottle.adapters.kafka_admin.reassigner import AdminReassigner
-from autothrottle.adapters.kafka_admin.registrations import KafkaRegistrations
-from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
@@ -59,7 +51,7 @@ from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.settings import PlannerDependencies, PlannerSettings
 from autothrottle.planner.uninstall import take_back_everything
-from autothrottle.ports.kafka import BrokerRegistry, ConfigWriter, Reassigner, SnapshotSource
+from autothrottle.ports.kafka import BrokerRegistry, ConfigWriter, FetchSettingsSource, Reassigner, SnapshotSource
 from autothrottle.ports.state_store import Term
 from autothrottle.ports.telemetry import DecisionSink
 from autothrottle.runtime.configuration import Configuration, KafkaBackend, KafkaConfiguration
@@ -72,6 +64,10 @@ from autothrottle.v1 import (
     metrics_pb2_grpc,
     planner_pb2_grpc,
 )
+
+if TYPE_CHECKING:
+    from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
+    from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
 
 C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient, AdminClient)
 
@@ -101,18 +97,15 @@ class Composition:
         self._tls = Tls(files) if files else None
 
     def discovery(self) -> Servicer:
-        kafka = self._kafka_admin
         source = self._snapshots(self._session(), self._progress())
-        servicer = DiscoveryServicer(
-            source,
-            KafkaLogSizes(kafka) if kafka else None,
-            KafkaFetchSettings(kafka) if kafka else None,
-            source if isinstance(source, ZooKeeperSnapshots) else None,
-        )
+        early = source if isinstance(source, ZooKeeperSnapshots) else None
+        servicer = DiscoveryServicer(source, self._log_sizes, self._fetch_settings(), early)
         add = discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server
         return add, servicer, "autothrottle.v1.DiscoveryService"
 
     def metrics(self) -> Servicer:
+        from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
+
         datadog = self.configuration.datadog
         settings = DatadogSettings(
             url=datadog.url,
@@ -265,39 +258,61 @@ class Composition:
         """The process's client of Kafka's admin API; None without bootstrap servers."""
         if not self.configuration.kafka.bootstrap_servers:
             return None
+        from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+
         kafka = KafkaAdmin(_kafka_settings(self.configuration.kafka))
         self._stack.callback(kafka.close)
         return kafka
 
-    def _progress(self) -> ProgressReader | None:
-        """The background reader of log sizes; None without an admin API client."""
+    @cached_property
+    def _log_sizes(self) -> KafkaLogSizes | None:
         if self._kafka_admin is None:
             return None
-        sizes = KafkaLogSizes(self._kafka_admin)
-        progress = ProgressReader(sizes, GrowthReader(sizes))
+        from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
+
+        return KafkaLogSizes(self._kafka_admin)
+
+    def _fetch_settings(self) -> FetchSettingsSource | None:
+        if self._kafka_admin is None:
+            return None
+        from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
+
+        return KafkaFetchSettings(self._kafka_admin)
+
+    def _progress(self) -> ProgressReader | None:
+        """The background reader of log sizes; None without an admin API client."""
+        if self._log_sizes is None:
+            return None
+        progress = ProgressReader(self._log_sizes, GrowthReader(self._log_sizes))
         self._stack.callback(progress.close)
         return progress
 
     def _snapshots(self, client: KazooClient, progress: ProgressReader | None) -> SnapshotSource:
-        source: ZooKeeperSnapshots | AdminSnapshots
         if self._by_admin_api and self._kafka_admin:
+            from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
+
             ledger = LedgerReader(client, self._own)
             self._stack.callback(ledger.close)
             kafka = self.configuration.kafka
             reaches_controllers = bool(kafka.bootstrap_controllers)
-            source = AdminSnapshots(self._kafka_admin, ledger, kafka.discovery_poll, reaches_controllers, progress)
-        else:
-            source = ZooKeeperSnapshots(client, self._kafka, self._own, progress)
-        self._stack.callback(source.close)
-        return source
+            polled = AdminSnapshots(self._kafka_admin, ledger, kafka.discovery_poll, reaches_controllers, progress)
+            self._stack.callback(polled.close)
+            return polled
+        watched = ZooKeeperSnapshots(client, self._kafka, self._own, progress)
+        self._stack.callback(watched.close)
+        return watched
 
     def _brokers(self) -> BrokerRegistry:
         if self._by_admin_api and self._kafka_admin:
+            from autothrottle.adapters.kafka_admin.registrations import KafkaRegistrations
+
             return KafkaRegistrations(self._kafka_admin)
         return ZooKeeperRegistrations(self._session(), self._kafka)
 
     def _writer(self, client: KazooClient) -> ConfigWriter:
         if self._by_admin_api and self._kafka_admin:
+            from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
+
             session_timeout = self.configuration.zookeeper.session_timeout
             return AdminConfigWriter(self._kafka_admin, client, self._own, session_timeout)
         return ZooKeeperConfigWriter(client, self._kafka, self._own)
@@ -305,6 +320,8 @@ class Composition:
     def _reassigner(self, client: KazooClient) -> Reassigner:
         """Prefers the admin API if configured: only it can cancel, and accept several submissions at once."""
         if self._kafka_admin:
+            from autothrottle.adapters.kafka_admin.reassigner import AdminReassigner
+
             session_timeout = self.configuration.zookeeper.session_timeout
             return AdminReassigner(self._kafka_admin, client, self._own, session_timeout)
         return ZooKeeperReassigner(client, self._kafka, self._own)
@@ -378,7 +395,10 @@ def validate_kafka_settings(configuration: KafkaConfiguration) -> None:
     Raises:
         Invalid: the file that kafka-client-config names cannot be read, or has an unsupported property.
     """
-    client_options(_kafka_settings(configuration).client_properties)
+    if configuration.client_config:
+        from autothrottle.adapters.kafka_admin.client_properties import client_options
+
+        client_options(_kafka_settings(configuration).client_properties)
 
 
 def _kafka_settings(configuration: KafkaConfiguration) -> KafkaSettings:
@@ -387,6 +407,9 @@ def _kafka_settings(configuration: KafkaConfiguration) -> KafkaSettings:
     Raises:
         Invalid: the file that kafka-client-config names cannot be read, or has an unsupported property.
     """
+    from autothrottle.adapters.kafka_admin.client import KafkaSettings
+    from autothrottle.adapters.kafka_admin.client_properties import read_client_properties
+
     path = configuration.client_config
     return KafkaSettings(
         bootstrap_servers=configuration.bootstrap_servers,

@@ -408,7 +408,7 @@ def test_the_last_replica_that_answered_is_called_first(serve: Serve, cluster: M
 def test_a_call_during_server_shutdown_continues_at_another_replica(serve: Serve, cluster: MemoryCluster) -> None:
     """gRPC's own retry lost one of some dozens of calls forever. A leading planner would have hung."""
     staying = serve(Discovery(cluster))
-    for _ in range(400):
+    for _ in range(200):
         stopping = Server(Discovery(cluster))
         with discovery(stopping.address, staying.address) as client:
             client.fetch_snapshot(timeout=TIMEOUT)

@@ -126,9 +126,10 @@ def test_an_unreadable_node_does_not_hide_other_members(subject: Subject) -> Non
     assert membership.members(TIMEOUT) == (ONE,)
 
 
-def test_process_is_listed_when_zookeeper_starts_and_after_each_outage() -> None:
-    with scratch_directory() as directory, ZooKeeperServer(directory) as server, contextlib.ExitStack() as stack:
-        server.kill()
+def test_process_is_listed_when_zookeeper_starts_and_after_each_outage(fresh_zookeeper: ZooKeeperServer) -> None:
+    server = fresh_zookeeper
+    server.kill()
+    with contextlib.ExitStack() as stack:
         duration = timedelta(seconds=SESSION_SECONDS)
         client = connect_in_background(server.connect, duration)
         stack.callback(disconnect_soon, client)

@@ -66,6 +66,11 @@ def test_five_brokers_run(each_cluster: KafkaCluster) -> None:
     assert all(broker.process.running and broker.listening for broker in each_cluster.brokers.values())
 
 
+def test_brokers_map_the_archive_of_loaded_classes(each_cluster: KafkaCluster) -> None:
+    archive = f"kafka-{each_cluster.version}.jsa"
+    assert archive in Path(f"/proc/{each_cluster.brokers[1001].process.pid}/maps").read_text()
+
+
 def test_controller_has_its_own_process_and_knows_every_broker(kraft_cluster: KraftCluster) -> None:
     processes = [kraft_cluster.controller.process, *(b.process for b in kraft_cluster.brokers.values())]
     assert len({process.pid for process in processes if process.running}) == 6

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NodeExistsError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.core.errors import Unavailable
-from autothrottle_lab.servers.processes import scratch_directory
+from autothrottle.runtime.configuration_reader import parse
+from autothrottle_lab.servers.processes import free_ports, scratch_directory
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from autothrottle_lab.servers.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.builders import eventually
@@ -105,3 +108,16 @@ def test_transaction_in_the_log_of_only_one_server_is_not_committed(tmp_path: Pa
             client.create("/kept-by-one")
         assert created(alone) == ["/kept-by-most", "/kept-by-one"]
         assert created(ensemble) == ["/kept-by-most"]
+
+
+# The original takes a comma list of ZooKeeper servers for one host name and exits at once with status 1.
+def test_d29_a_comma_list_of_zookeeper_servers_works_while_one_is_down(zookeeper: ZooKeeperServer) -> None:
+    (closed_port,) = free_ports(1)
+    hosts = f"127.0.0.1:{closed_port},{zookeeper.connect}"
+    configuration = parse(["--zk-addr", hosts], {})
+    assert configuration.zookeeper.connect_string == hosts
+    client = connect(hosts, timedelta(seconds=6), timedelta(seconds=15))
+    try:
+        assert "zookeeper" in client.get_children("/")
+    finally:
+        disconnect(client)

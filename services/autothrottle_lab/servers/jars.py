@@ -130,7 +130,7 @@ def kafka_jars(version: str) -> Path:
     parent = jars.parent
     if not jars.is_dir():
         parent.mkdir(parents=True, exist_ok=True)
-        with _locked(parent / f"kafka-{version}.lock"):
+        with locked(parent / f"kafka-{version}.lock"):
             if not jars.is_dir():
                 _fetch(version, jars)
     return jars
@@ -146,7 +146,8 @@ def _directory(version: str) -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock between processes while the block runs."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autothrottle_lab.servers.class_archive import class_archive_options
 from autothrottle_lab.servers.jars import kafka_jars, require_java
 from autothrottle_lab.servers.processes import Process
 
@@ -153,7 +154,8 @@ def java_command(version: str, heap_megabytes: int) -> list[str]:
     """
     java, jars = str(require_java()), kafka_jars(version)
     memory = ("-Xms64m", f"-Xmx{heap_megabytes}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-    return [java, *memory, "-Djava.awt.headless=true", "-cp", f"{jars}/*"]
+    command = [java, *memory, "-Djava.awt.headless=true", "-cp", f"{jars}/*"]
+    return [*command, *class_archive_options(command, jars)]
 
 
 def _property_value(value: object) -> str:

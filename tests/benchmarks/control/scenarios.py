@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 Array = NDArray[np.float64]
 Random = np.random.Generator
@@ -253,6 +252,8 @@ def _number_of(name: str) -> int:
 
 def _noise(random: Random, count: int, sigma: float, seconds: float) -> Array:
     """Noise around 0 whose correlation decays over `seconds`."""
+    from scipy.signal import lfilter  # takes 1.5 s, and most tests do not need it
+
     decay = np.exp(-1.0 / seconds)
     steps = random.standard_normal((SECONDS, count)) * sigma * np.sqrt(1 - decay * decay)
     noise: Array = lfilter([1], [1, -decay], steps, axis=0)

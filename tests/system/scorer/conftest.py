@@ -55,8 +55,9 @@ class Scored:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session with two threads; its JVM ends with the tests."""
-    # With so little data, compilation would take most of the time; the test on a cluster compiles as usual.
+    # With so little data, compilation and new plans at run time would take most of the time.
     settings = {"spark_sql_codegen_wholeStage": "false", "spark_sql_codegen_factoryMode": "NO_CODEGEN"}
+    settings |= {"spark_sql_adaptive_enabled": "false"}
     settings |= {"spark_driver_extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     session = open_session("local[2]", spark_sql_shuffle_partitions="2", spark_driver_memory="1g", **settings)
     yield session

@@ -53,7 +53,7 @@ def scenario(
 
 
 DULL = limits(max_tx_ratio=0.5, max_rx_ratio=0.5, change_threshold=0.3)
-HOUR = (timedelta(minutes=5), timedelta(minutes=65))
+OUTAGE = (timedelta(minutes=5), timedelta(minutes=45))
 BACK = timedelta(seconds=-90)
 
 SCENARIOS = {
@@ -61,7 +61,7 @@ SCENARIOS = {
     "seventy": scenario(2, limits=ratio(0.7)),
     "halved": scenario(3, limits=ratio(0.45)),
     "overridden": scenario(4),
-    "blind": scenario(5, BUDGET * SECONDS * 2, metrics_outage=HOUR),
+    "blind": scenario(5, BUDGET * SECONDS * 2, metrics_outage=OUTAGE),
     "sensitive": scenario(6, traffic={**QUIET, NEW: FALLING}),
     "dull": scenario(6, traffic={**QUIET, NEW: FALLING}, limits=limits(change_threshold=0.6)),
     "restless": scenario(6, traffic={**QUIET, NEW: restless(1)}, limits=DULL),

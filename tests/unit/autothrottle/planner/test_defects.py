@@ -15,7 +15,6 @@ import pytest
 
 from autothrottle.adapters.grpc import PlannerClient
 from autothrottle.adapters.memory import MemoryCluster, MemoryMembers, MemoryMembership
-from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.core.cluster.configs import (
@@ -30,11 +29,8 @@ from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.control.plan import Reason
 from autothrottle.planner.servicer import PlannerServicer
-from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2_grpc
-from autothrottle_lab.servers.processes import free_ports, scratch_directory
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests import builders
 from tests.builders import eventually, mb
 from tests.unit.autothrottle.planner.bench import BROKERS, FOLLOWER, LEADER, Bench
@@ -270,20 +266,6 @@ def fastest(call: Callable[[], object]) -> float:
         call()
         times.append(time.monotonic() - started)
     return min(times)
-
-
-# The original takes a comma list of ZooKeeper servers for one host name and exits at once with status 1.
-def test_d29_a_comma_list_of_zookeeper_servers_works_while_one_is_down() -> None:
-    with scratch_directory() as directory, ZooKeeperServer(directory) as server:
-        (closed_port,) = free_ports(1)
-        configuration = parse(["--zk-addr", f"127.0.0.1:{closed_port},{server.connect}"], {})
-        hosts = configuration.zookeeper.connect_string
-        assert hosts == f"127.0.0.1:{closed_port},{server.connect}"
-        client = connect(hosts, timedelta(seconds=6), timedelta(seconds=15))
-        try:
-            assert "zookeeper" in client.get_children("/")
-        finally:
-            disconnect(client)
 
 
 # In the original a broker keeps its rate after its last partition is done, until all reassignments end. Completed

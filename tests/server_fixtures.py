@@ -78,9 +78,9 @@ def shared_clusters(request: pytest.FixtureRequest) -> dict[str, KafkaCluster]:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Stop a shared cluster after the last test of its group: five idle brokers use up to a tenth of two CPUs."""
     group, following = ((of and of.get_closest_marker("xdist_group")) for of in (item, nextitem))
-    if "PYTEST_XDIST_WORKER" in os.environ and group and group != following:
-        if cluster := item.session.stash.get(_CLUSTERS, {}).pop(group.args[0], None):
-            cluster.close()
+    is_last = "PYTEST_XDIST_WORKER" in os.environ and group and group != following
+    if is_last and (cluster := item.session.stash.get(_CLUSTERS, {}).pop(group.args[0], None)):
+        cluster.close()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -79,8 +79,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Stop a shared cluster after the last test of its group: five idle brokers use up to a tenth of two CPUs."""
     group = item.get_closest_marker("xdist_group")
     following = nextitem.get_closest_marker("xdist_group") if nextitem else None
-    is_last = "PYTEST_XDIST_WORKER" in os.environ and group and group != following
-    if is_last and (cluster := item.session.stash.get(_CLUSTERS, {}).pop(group.args[0], None)):
+    if "PYTEST_XDIST_WORKER" not in os.environ or group is None or group == following:
+        return
+    if cluster := item.session.stash.get(_CLUSTERS, {}).pop(group.args[0], None):
         cluster.close()
 
 

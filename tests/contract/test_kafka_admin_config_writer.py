@@ -126,11 +126,19 @@ class Subject:
         return {key: value.current for key, value in found.items() if value.current is not None}
 
     def set_config_as_user(self, resource: ConfigResource, key: str, value: str | None) -> None:
+        self.set_configs_as_user(resource, {key: value})
+
+    def set_configs_as_user(self, resource: ConfigResource, configs: Mapping[str, str | None]) -> None:
         if resource.type is ResourceType.BROKER:
-            self.cluster.set_configs_as_a_user({key: value}, broker_id=resource.broker_id)
+            self.cluster.set_configs_as_a_user(configs, broker_id=resource.broker_id)
         else:
-            self.cluster.set_configs_as_a_user({key: value}, topic=resource.name)
-        eventually(lambda: self.reported(resource).get(key) == value, 60)
+            self.cluster.set_configs_as_a_user(configs, topic=resource.name)
+
+        def is_reported() -> bool:
+            reported = self.reported(resource)
+            return all(reported.get(key) == value for key, value in configs.items())
+
+        eventually(is_reported, 60)
 
     def write_ledger(self, resource: ConfigResource, entry: LedgerEntry) -> None:
         self.tree.write(self.tree.own.ledger_entry(resource), format_ledger_entry(entry))
@@ -138,8 +146,8 @@ class Subject:
     def clear(self) -> None:
         """Remove all configs of brokers and topics, except the `<default>` config that Kafka 4 sets itself."""
         for path, keys in self.cluster.stored_configs().items():
-            for key in keys if path != "brokers/<default>" else ():
-                self.set_config_as_user(ConfigResource(path), key, None)
+            if keys and path != "brokers/<default>":
+                self.set_configs_as_user(ConfigResource(path), dict.fromkeys(keys))
 
 
 @pytest.fixture(scope="module", params=["3.9.2", "4.3.1"])

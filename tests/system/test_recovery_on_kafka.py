@@ -118,7 +118,7 @@ def services(
 @pytest.mark.parametrize(
     ("each_cluster", "form", "capacity_mb", "log_sizes", "scale"),
     [
-        pytest.param("kafka_cluster", "znode", 12, True, SHORT, id="zookeeper-znode"),
+        pytest.param("kafka_cluster", "znode", 12, True, SHORT, id="zookeeper-znode", marks=pytest.mark.repeat),
         pytest.param("kafka_cluster", "znode", 12, True, LONG, id="zookeeper-znode-long", marks=pytest.mark.repeat),
         pytest.param(
             *("kafka_cluster", "bootstrap", 20, False, LONG),

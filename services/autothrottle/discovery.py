@@ -71,7 +71,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         source: SnapshotSource,
         sizes: LogSizeSource | None = None,
         settings: FetchSettingsSource | None = None,
-        moves: ReassignmentSource | None = None,
+        reassignments: ReassignmentSource | None = None,
     ) -> None:
         """Serve from these sources.
 
@@ -79,9 +79,9 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             source: snapshots and their events.
             sizes: log sizes; None: unknown, calls fail with Invalid.
             settings: broker and topic settings; None: unknown, calls fail with Invalid.
-            moves: reassignments while a snapshot is still being read; None: not available early.
+            reassignments: reassignments while a snapshot is still being read; None: not available early.
         """
-        self._source, self._sent, self._reassignments = source, _SentSnapshots(), moves
+        self._source, self._sent, self._reassignments = source, _SentSnapshots(), reassignments
         self._sizes, self._settings = sizes, settings
 
     def GetSnapshot(
@@ -90,8 +90,8 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         replicas_of, catching_up = validate_brokers(request.replicas_of), validate_brokers(request.catching_up)
         early = EarlyReassignments(self._sent.take(request.known_name))
         if request.takes_early and self._reassignments is not None:
-            for moves in self._reassignments.reassignments_so_far(time_left(context), request.may_presume):
-                yield from early.chunks(moves)
+            for found in self._reassignments.reassignments_so_far(time_left(context), request.may_presume):
+                yield from early.chunks(found)
         snapshot = self._source.fetch_snapshot(
             min_version=request.min_version,
             replicas_of=replicas_of,

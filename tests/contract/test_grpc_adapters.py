@@ -344,7 +344,7 @@ def test_partial_results_are_replaced_by_the_final_state(serve: Serve, cluster: 
     whole = cluster.fetch_snapshot(timeout=TIMEOUT)
     (reassignment,) = whole.reassignments
     partial_read = PartialRead(replace(reassignment, topic="ended"), replace(reassignment, leaders=(1002, 1002, 1002)))
-    with discovery(serve(DiscoveryServicer(cluster, moves=partial_read)).address) as client:
+    with discovery(serve(DiscoveryServicer(cluster, reassignments=partial_read)).address) as client:
         for reads in (3, 6):  # the second time, the client has the snapshot of the first
             assert client.fetch_snapshot(timeout=TIMEOUT) == whole
             assert partial_read.reads == reads

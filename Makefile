@@ -57,7 +57,7 @@ score: $(STAMP) java ## score what was decided (DECISIONS=place, of the demo if 
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 3
 UNIT_WORKERS ?= 5
-UNIT := tests/unit tests/contract tests/chaos -m "not server" -n $(UNIT_WORKERS)
+UNIT := tests/unit/autothrottle_client tests/unit/autothrottle/planner tests/unit tests/contract tests/chaos -m "not server" -n $(UNIT_WORKERS)
 SERVER := tests/contract tests/system tests/chaos -m "server and not alone" -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 ALONE := tests/contract tests/system -m alone
 run_tests = status=0; \

@@ -37,6 +37,7 @@ from autothrottle.planner.loop import Planner
 from autothrottle.planner.triggers import Trigger
 from autothrottle.ports.state_store import Term
 from tests.builders import mb
+from tests.examples import examples
 from tests.unit.autothrottle.planner.bench import BROKERS, Bench
 
 TOPICS = ("t1", "t2")
@@ -481,7 +482,10 @@ class StoryThroughTheAdminApi(Story):
 
 # No shrinking, since it takes minutes: a failing story is printed and has at most 30 steps.
 SETTINGS = settings(
-    max_examples=60, stateful_step_count=30, phases=[Phase.reuse, Phase.generate], report_multiple_bugs=False
+    max_examples=examples(30, 120),
+    stateful_step_count=30,
+    phases=[Phase.reuse, Phase.generate],
+    report_multiple_bugs=False,
 )
 TestStoriesInOneTransaction = Story.TestCase
 TestStoriesInOneTransaction.settings = SETTINGS

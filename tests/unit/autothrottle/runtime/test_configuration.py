@@ -219,7 +219,7 @@ def layers(draw: st.DrawFn) -> tuple[str, list[str | None]]:
     return name, [draw(st.none() | st.sampled_from(GOOD[name])) for _ in range(3)]
 
 
-@settings(max_examples=examples(100, 400), deadline=None)
+@settings(max_examples=examples(50, 400), deadline=None)
 @given(layers())
 def test_precedence_is_flag_environment_file_default(case: tuple[str, list[Any]]) -> None:
     name, texts = case
@@ -228,7 +228,7 @@ def test_precedence_is_flag_environment_file_default(case: tuple[str, list[Any]]
     assert configure(flag, environment, file) == parse([f"--{name}={winner}"], {})
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(50, 200), deadline=None)
 @given(st.data())
 def test_options_from_different_sources_are_independent(data: st.DataObject) -> None:
     free = sorted(set(GOOD) - {"max-rate", "kafka-native-mode"})
@@ -237,7 +237,7 @@ def test_options_from_different_sources_are_independent(data: st.DataObject) -> 
     assert configure(*split(chosen, texts)) == configure(texts)
 
 
-@settings(max_examples=examples(100, 200), deadline=None)
+@settings(max_examples=examples(50, 200), deadline=None)
 @given(st.data())
 def test_all_problems_are_reported_with_option_source_range_and_fix(data: st.DataObject) -> None:
     chosen = data.draw(

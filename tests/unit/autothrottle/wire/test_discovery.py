@@ -32,6 +32,7 @@ from autothrottle.wire.discovery import (
 )
 from tests import builders
 from tests.builders import NOON
+from tests.examples import examples
 from tests.unit.autothrottle.wire.strategies import progresses, snapshots
 
 K = TypeVar("K")
@@ -178,7 +179,7 @@ def test_short_column_of_assignments_is_incomplete() -> None:
 # The difference from a known snapshot.
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20, 50))
 @given(data=st.data(), base=snapshots(), partitions_per_chunk=st.integers(1, 12))
 def test_difference_restores_the_whole_snapshot(data: st.DataObject, base: Snapshot, partitions_per_chunk: int) -> None:
     snapshot, known = data.draw(later(base)), NamedSnapshot("a", base)
@@ -186,7 +187,7 @@ def test_difference_restores_the_whole_snapshot(data: st.DataObject, base: Snaps
     assert received == NamedSnapshot("b", snapshot)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20, 50))
 @given(data=st.data(), base=snapshots())
 def test_unchanged_topics_and_configs_are_not_sent_and_keep_their_objects(data: st.DataObject, base: Snapshot) -> None:
     snapshot, known = data.draw(later(base)), NamedSnapshot("a", base)
@@ -208,7 +209,7 @@ def test_difference_without_changes_is_one_small_chunk() -> None:
     assert named_snapshot_from_chunks([chunk], known).snapshot == replace(known.snapshot, version=8)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20, 50))
 @given(data=st.data(), base=snapshots(), read=snapshots(), partitions_per_chunk=st.integers(1, 12))
 def test_early_reassignments_are_sent_again_only_if_they_changed(
     data: st.DataObject, base: Snapshot, read: Snapshot, partitions_per_chunk: int

@@ -34,6 +34,7 @@ from autothrottle.core.control.plan import CONSUMER_OFFSETS, Plan, current_rate,
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from tests.examples import examples
 
 BROKERS = (1, 2, 3, 4, 5)
 TOPICS = ("a", "b", CONSUMER_OFFSETS)
@@ -463,7 +464,7 @@ def tell(model: Model, story: list[Step], initial: Configs) -> None:
                 check_exact(model, initial)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(75, 300), deadline=None)
 @given(initial=foreign_configs(), story=steps)
 def test_cluster_is_left_byte_for_byte_as_found(initial: Configs, story: list[Step]) -> None:
     model = Model(initial)
@@ -473,7 +474,7 @@ def test_cluster_is_left_byte_for_byte_as_found(initial: Configs, story: list[St
     assert model.ledger == {}
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=examples(40, 150), deadline=None)
 @given(initial=foreign_configs(), story=steps)
 def test_restart_before_every_cycle_leaves_the_same_configs(initial: Configs, story: list[Step]) -> None:
     model = Model(initial)
@@ -485,7 +486,7 @@ def test_restart_before_every_cycle_leaves_the_same_configs(initial: Configs, st
     assert model.ledger == {}
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=examples(40, 150), deadline=None)
 @given(story=steps, seen_unreadable=st.booleans())
 def test_throttles_of_kafkas_tool_are_gone_after_the_reassignment(story: list[Step], seen_unreadable: bool) -> None:
     # kafka-reassign-partitions --throttle writes lists that name moving partitions, all current replicas on
@@ -540,7 +541,7 @@ crash_steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30, 120), deadline=None)
 @given(initial=foreign_configs(), story=crash_steps)
 def test_crash_between_any_two_writes_leaves_initial_configs_and_user_edits(
     initial: Configs, story: list[Step]

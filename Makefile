@@ -53,7 +53,7 @@ score: $(STAMP) java ## score what was decided (DECISIONS=place, of the demo if 
 
 # Three calls: tests without a server process, tests with one, and tests that measure, which run alone. Most tests wait
 # most of the time, so that 2 CPUs serve 4 or 5 workers. A failure in one call makes the target fail after all three.
-# Exit status 5 of pytest: ARGS has chosen none of these tests.
+# Folders whose tests wait longest are named first. Exit status 5 of pytest: ARGS has chosen none of these tests.
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 4
 UNIT_WORKERS ?= 5
@@ -66,7 +66,7 @@ run_tests = status=0; \
 	  $(PYTEST) $(ALONE) $(1) || test $$? -eq 5 || status=1; \
 	  exit $$status
 
-test: $(STAMP) java ## run all tests, in about 20 minutes; ARGS="-k name" chooses
+test: $(STAMP) java ## run all tests, in about 18 minutes; ARGS="-k name" chooses
 	@$(call run_tests,$(ARGS))
 
 test-unit: $(STAMP) ## run the tests that start no server process, in about 2 minutes; ARGS="-k name" chooses

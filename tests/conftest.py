@@ -1,7 +1,7 @@
 """Markers, groups and options of the whole suite; `tests/server_fixtures.py` starts the servers.
 
-`make test` runs pytest three times: tests without a server process, tests with one in two processes, and tests that
-measure a rate or a duration, one after the other.
+`make test` runs pytest three times: tests without a server process, tests with one, and tests that measure a rate or a
+duration, one after the other.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def in_part(items: Sequence[pytest.Item], part: str) -> list[pytest.Item]:
 
 
 def position(item: pytest.Item) -> int:
-    """Long groups start first, so that both processes end at about the same time."""
+    """Long groups start first, so that all processes end at about the same time."""
     mark = item.get_closest_marker("xdist_group")
     if item.get_closest_marker("server") is None:
         return 0

@@ -128,6 +128,7 @@ def kafka_cluster(
     ):
         shared_clusters["kafka_cluster"] = cluster
         yield cluster
+        shared_clusters.pop("kafka_cluster", None)
 
 
 @pytest.fixture(scope="session")
@@ -139,6 +140,7 @@ def kraft_cluster(shared_clusters: dict[str, KafkaCluster]) -> Iterator[KraftClu
     ):
         shared_clusters["kraft_cluster"] = cluster
         yield cluster
+        shared_clusters.pop("kraft_cluster", None)
 
 
 @pytest.fixture(scope="session", params=["kafka_cluster", "kraft_cluster"], ids=["zookeeper", "kraft"])

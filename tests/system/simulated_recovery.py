@@ -254,7 +254,7 @@ class SimulatedRecovery:
         ]
 
     def rate(self, broker_id: int = NEW, key: str = FOLLOWER_RATE) -> int | None:
-        """Return a current rate, bytes/s; None: there is none."""
+        """Return a current rate, bytes/s; None: the broker has no rate."""
         value = self.configs().get(f"brokers/{broker_id}", {}).get(key)
         return None if value is None else int(value)
 

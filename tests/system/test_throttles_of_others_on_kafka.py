@@ -64,7 +64,7 @@ class Deployed:
 
 
 def state_of(process: Process) -> ClusterState | None:
-    """Return the state from the process's API; None: there is no leader yet, or no cycle has run."""
+    """Return the state from the process's API; None: no planner leads yet, or no cycle has run."""
     try:
         with AdminClient([address_of(process)]) as admin:
             state = admin.state()

@@ -117,7 +117,7 @@ class AdminConfigWriter:
         self._confirm(fence, written, outcomes, deadline)
         return [outcomes[change.resource] for change in changes]
 
-    # Reading the current values, and what is left to do.
+    # Reads current values, and finds the edits that are still needed.
 
     def _prepare(self, changes: Sequence[Change], outcomes: _Outcomes, deadline: float) -> list[_PreparedEdit]:
         ledger = self._ledger.read([change.resource for change in changes], deadline)

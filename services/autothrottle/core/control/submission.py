@@ -39,7 +39,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class ProposedReassignment:
-    """A requested reassignment, split by what is left to do."""
+    """A requested reassignment, split into the partitions to submit and the others."""
 
     start: Targets
     """The partitions to start."""
@@ -117,7 +117,7 @@ def _validate_replicas(row: TopicPartition, replicas: Sequence[int]) -> None:
 
 
 def proposal(snapshot: Snapshot, wanted: Targets) -> ProposedReassignment:
-    """Return the requested targets, split by what is left to do.
+    """Return the requested targets, split into those to submit and the others.
 
     Args:
         snapshot: the cluster, with the assignments of all these partitions.

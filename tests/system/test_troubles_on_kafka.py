@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import grpc
 import pytest
@@ -154,21 +155,31 @@ def refused(services: ServiceProcesses, resource: str) -> bool:
     )
 
 
+def says(services: ServiceProcesses, text: str) -> bool:
+    return text in services.log()
+
+
 @pytest.mark.timeout(600)
 def test_replica_lists_deleted_during_a_reassignment_are_repaired_and_reported(
     kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ClientLoad
 ) -> None:
-    """Strimzi's topic operator deletes the lists, because they are not in its resource of the topic."""
+    """Strimzi's topic operator deletes the lists, because they are not in its resource of the topic.
+
+    The test deletes one at a time: without both, a fast machine copies everything before autothrottle can repair them.
+    """
     clients.set_total(2.0 * 2 * MB)
+    took = []
     with observed(kraft_cluster, services, "lists-deleted", 200) as watch:
-        time.sleep(2 * INTERVAL)
-        kraft_cluster.set_configs_as_a_user({LEADER_REPLICAS: None, FOLLOWER_REPLICAS: None}, topic="lists-deleted")
-        deleted = time.monotonic()
-        repaired = watch.wait_until(lambda s: s.at > deleted and s.lists == s.expected, 60, "the lists are repaired")
-        print(f"\nlists repaired {repaired.at - deleted:.1f} s after another party deleted them")
-        report = "topics/lists-deleted, leader.replication.throttled.replicas: another party removed "
-        eventually(lambda: report in services.log(), 30)
-    assert repaired.at - deleted <= INTERVAL + SLACK_SECONDS
+        time.sleep(INTERVAL)
+        for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS):
+            kraft_cluster.set_configs_as_a_user({key: None}, topic="lists-deleted")
+            deleted = time.monotonic()
+            report = f"topics/lists-deleted, {key}: another party removed "
+            eventually(partial(says, services, report), 30)
+            repaired = watch.wait_until(lambda s: bool(s.moving) and s.lists == s.expected, 30, f"{key} is repaired")
+            took.append(repaired.at - deleted)
+            print(f"\n{key}: repaired {took[-1]:.1f} s after another party deleted it")
+    assert max(took) <= INTERVAL + SLACK_SECONDS
 
 
 @pytest.mark.timeout(600)

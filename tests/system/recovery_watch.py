@@ -282,8 +282,3 @@ def feed(counters: BrokerCounters, datadog: DatadogEmulator, every_seconds: floa
             datadog.record(broker_id, now, of_broker.tx_bytes, of_broker.rx_bytes)
 
     counters.call_every(every_seconds, record)
-
-
-def moved(topic: str, assignment: Mapping[int, Sequence[int]], old: int, new: int) -> dict[Partition, list[int]]:
-    """Return the reassignment that replaces one broker by another: partition -> replicas."""
-    return {(topic, p): [new if b == old else b for b in ids] for p, ids in assignment.items()}

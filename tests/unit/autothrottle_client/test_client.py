@@ -70,26 +70,6 @@ PATIENT = timedelta(seconds=60)
 
 
 @pytest.fixture
-def metrics() -> MemoryMetrics:
-    return MemoryMetrics(*(builders.load(b, outbound=mb(20), inbound=mb(10)) for b in (1001, 1002, 1003, 1004)))
-
-
-@pytest.fixture
-def services(metrics: MemoryMetrics) -> Iterator[InProcessServices]:
-    """Two planners that have not joined the election yet."""
-    with InProcessServices(metrics, metrics, planners=2) as built:
-        yield built
-
-
-@pytest.fixture
-def led(services: InProcessServices) -> InProcessServices:
-    """The first planner leads and has run its first cycle."""
-    services.start_planners()
-    eventually(lambda: services.planners[0].state().last_cycle)
-    return services
-
-
-@pytest.fixture
 def admin(services: InProcessServices) -> Iterator[AdminClient]:
     with AdminClient([services.address("admin")], PATIENT) as client:
         yield client

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -53,26 +53,6 @@ SERVICES = {
     "planner-1": "autothrottle.v1.PlannerService",
     "admin": "autothrottle.v1.AdminService",
 }
-
-
-@pytest.fixture
-def metrics() -> MemoryMetrics:
-    return MemoryMetrics(*(builders.load(b, outbound=mb(20), inbound=mb(10)) for b in (1001, 1002, 1003, 1004)))
-
-
-@pytest.fixture
-def services(metrics: MemoryMetrics) -> Iterator[InProcessServices]:
-    """Services with two planners that have not joined the election yet."""
-    with InProcessServices(metrics, metrics, planners=2) as built:
-        yield built
-
-
-@pytest.fixture
-def led(services: InProcessServices) -> InProcessServices:
-    """Services whose first planner leads and has run its first cycle."""
-    services.start_planners()
-    eventually(lambda: services.planners[0].state().last_cycle)
-    return services
 
 
 def failure(call: Callable[[], object]) -> Any:

@@ -90,7 +90,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         replicas_of, catching_up = validate_brokers(request.replicas_of), validate_brokers(request.catching_up)
         early = EarlyReassignments(self._sent.take(request.known_name))
         if request.takes_early and self._reassignments is not None:
-            for found in self._reassignments.reassignments_so_far(time_left(context), request.may_presume):
+            for found in self._reassignments.reassignments_so_far(time_left(context)):
                 yield from early.chunks(found)
         snapshot = self._source.fetch_snapshot(
             min_version=request.min_version,
@@ -98,10 +98,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             partitions=partitions_from_topics(request.partitions),
             catching_up=catching_up,
             timeout=time_left(context, share=1.0),
-            may_presume=request.may_presume,
         )
-        if request.takes_early and snapshot.presumed:
-            yield from early.chunks(snapshot.reassignments)  # The receiver processes each early message as it arrives.
         yield from snapshot_to_chunks(snapshot, name=self._sent.keep(snapshot), base=early.base)
 
     def GetLogSizes(

@@ -22,7 +22,7 @@ from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import TopicPartition, TopicReassignment
 from autothrottle.core.control.changes import Change, Outcome
 from autothrottle.core.control.cycle import CycleRecord, PlannerState
 from autothrottle.core.control.submission import Submitted, Targets
@@ -331,9 +331,7 @@ class PartialRead:
         self._reassignments = reassignments
         self.reads = 0
 
-    def reassignments_so_far(
-        self, timeout: timedelta, may_presume: bool = False
-    ) -> Iterator[Collection[TopicReassignment]]:
+    def reassignments_so_far(self, timeout: timedelta) -> Iterator[Collection[TopicReassignment]]:
         for count in range(len(self._reassignments) + 1):
             self.reads += 1
             yield self._reassignments[:count]
@@ -364,31 +362,6 @@ def test_progress_includes_the_lag_of_a_catching_up_broker_after_the_first_reque
         client.fetch_snapshot(partitions=[("t1", 0)], catching_up=[1002], timeout=TIMEOUT)
         progress = client.fetch_snapshot(timeout=TIMEOUT).progress
         assert progress is not None and progress.flows[Flow(1001, 1002)].bytes_left == 70
-
-
-class Presuming(MemoryCluster):
-    """A cluster that presumes states whenever the caller permits it."""
-
-    def fetch_snapshot(self, *, may_presume: bool = False, **wanted: Any) -> Snapshot:
-        found = super().fetch_snapshot(**wanted)
-        return replace(found, presumed=frozenset(found.topics if may_presume else ()))
-
-
-def test_presumed_states_are_marked_and_sent_only_on_request(serve: Serve) -> None:
-    cluster = Presuming(brokers=BROKERS)
-    start_reassignment(cluster)
-    with discovery(serve(DiscoveryServicer(cluster)).address) as client:
-        presumed = client.fetch_snapshot(may_presume=True, timeout=TIMEOUT)
-        assert (presumed.topics, presumed.presumed) == (("t1",), frozenset({"t1"}))
-        whole = client.fetch_snapshot(timeout=TIMEOUT)
-        assert whole == replace(presumed, version=whole.version, presumed=frozenset())
-        assert whole.reassignments[0] is presumed.reassignments[0], "unchanged topics are not sent again"
-
-
-def test_an_older_discovery_version_presumes_nothing(serve: Serve, cluster: MemoryCluster) -> None:
-    start_reassignment(cluster)
-    with discovery(serve(Discovery(cluster)).address) as client:
-        assert client.fetch_snapshot(may_presume=True, timeout=TIMEOUT) == cluster.fetch_snapshot(timeout=TIMEOUT)
 
 
 def test_the_last_replica_that_answered_is_called_first(serve: Serve, cluster: MemoryCluster) -> None:

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from autothrottle.adapters.kafka_zookeeper.partial_snapshot import Offer
+from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
+from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot
@@ -42,10 +44,10 @@ class Subject:
         self.source = self.another()
 
     def another(
-        self, session_seconds: float = 10.0, many_states: int = 10_000, offer: Offer | None = None
+        self, session_seconds: float = 10.0, many_states: int = 10_000, progress: ProgressReader | None = None
     ) -> ZooKeeperSnapshots:
         client = self.stack.enter_context(session(self.server, session_seconds))
-        source = ZooKeeperSnapshots(client, self.cluster.kafka, self.cluster.own, None, many_states, offer)
+        source = ZooKeeperSnapshots(client, self.cluster.kafka, self.cluster.own, progress, many_states)
         self.stack.callback(source.close)
         return source
 
@@ -179,93 +181,6 @@ def test_a_start_reported_before_its_states_are_read_is_reported_once(subject: S
     ]
     assert sum("reassignment started: [t1]" in r for r in reasons) == 1
     assert content(source) == content(subject.source)
-
-
-def long_offer() -> Offer:
-    """An offer that stays valid for the whole test."""
-    return Offer(to_take_seconds=60, to_return_seconds=60)
-
-
-def start_reassignment(subject: Subject, recorder: EventRecorder, topic: str) -> None:
-    """Start a reassignment of a topic with two partitions, and wait until it is reported."""
-    start = partial(subject.cluster.submit_reassignment, topic, {0: [1001, 1003], 1: [1003, 1002]})
-    recorder.seconds_until(f"reassignment started: [{topic}]", start)
-
-
-def test_a_new_reassignment_may_be_presumed_until_its_states_are_read(subject: Subject) -> None:
-    source, cluster = subject.another(many_states=2, offer=long_offer()), subject.cluster
-    recorder = recorder_after_first_read(source)
-    for topic in ("t1", "t2"):
-        cluster.add_topic(topic, {0: [1001, 1002], 1: [1002, 1001]})
-        cluster.move_leader(topic, 0, 1002)
-        cluster.set_state(topic, 1, 1002, [1002])
-    initial = source.fetch_snapshot(may_presume=True, timeout=TIMEOUT)
-    assert (initial.reassignments, initial.presumed) == ((), frozenset())
-    start_reassignment(subject, recorder, "t1")
-    early = source.fetch_snapshot(min_version=recorder.version, replicas_of=[1002], may_presume=True, timeout=TIMEOUT)
-    (presumed,) = early.reassignments
-    assert (early.presumed, early.replicas[1002]["t1"]) == (frozenset({"t1"}), (0, 1))
-    assert (presumed.leaders, presumed.isr) == ((1001, 1002), ((1001, 1002), (1002, 1001))), (
-        "presumed from the replica lists"
-    )
-    assert (presumed.adding_replicas, presumed.removing_replicas) == (
-        ((1003,), (1003,)),
-        ((1002,), (1001,)),
-    )
-    start_reassignment(subject, recorder, "t2")
-    both = source.fetch_snapshot(min_version=recorder.version, may_presume=True, timeout=TIMEOUT)
-    assert (both.topics, both.presumed) == (("t1", "t2"), frozenset({"t1", "t2"}))
-    assert both.reassignments[0] is presumed, "the object with its cached values is reused"
-    whole = source.fetch_snapshot(timeout=TIMEOUT)
-    assert whole.presumed == frozenset()
-    assert {(m.leaders, m.isr) for m in whole.reassignments} == {((1002, 1002), ((1001, 1002), (1002,)))}
-    assert content(source) == content(subject.source)
-
-
-def test_a_correctly_presumed_reassignment_stays_the_same_object(subject: Subject) -> None:
-    source, cluster = subject.another(many_states=2, offer=long_offer()), subject.cluster
-    recorder = recorder_after_first_read(source)
-    cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1001]})
-    source.fetch_snapshot(timeout=TIMEOUT)
-    start_reassignment(subject, recorder, "t1")
-    early = source.fetch_snapshot(min_version=recorder.version, may_presume=True, timeout=TIMEOUT)
-    whole = source.fetch_snapshot(timeout=TIMEOUT)
-    assert early.presumed and not whole.presumed
-    assert whole.reassignments[0] is early.reassignments[0]
-
-
-def test_a_reassignment_only_in_the_old_node_may_be_presumed(subject: Subject) -> None:
-    source, cluster = subject.another(many_states=2, offer=long_offer()), subject.cluster
-    recorder = recorder_after_first_read(source)
-    cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1001]})
-    source.fetch_snapshot(timeout=TIMEOUT)
-    targets = {("t1", 0): [1003, 1001], ("t1", 1): [1003, 1002]}
-    recorder.seconds_until("reassignment started: [t1]", partial(cluster.reassign_by_znode, targets))
-    early = source.fetch_snapshot(min_version=recorder.version, may_presume=True, timeout=TIMEOUT)
-    (presumed,) = early.reassignments
-    assert early.presumed == {"t1"}
-    assert (presumed.leaders, presumed.isr) == ((1001, 1002), ((1001, 1002), (1002, 1001)))
-    assert presumed.adding_replicas == ((1003,), (1003,))
-    assert source.fetch_snapshot(timeout=TIMEOUT).reassignments[0] is presumed
-
-
-def test_a_reassignment_found_at_the_first_read_is_not_presumed(subject: Subject) -> None:
-    """It may have been running for hours, and adding replicas may be in the ISR."""
-    subject.cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1001]})
-    subject.cluster.submit_reassignment("t1", {0: [1003, 1002], 1: [1003, 1001]})
-    source = subject.another(many_states=2, offer=long_offer())
-    assert source.fetch_snapshot(may_presume=True, timeout=TIMEOUT).presumed == frozenset()
-    assert content(source) == content(subject.source)
-
-
-def test_a_reader_of_the_complete_snapshot_does_not_wait_for_partial_readers(subject: Subject) -> None:
-    source, cluster = subject.another(many_states=2, offer=long_offer()), subject.cluster
-    recorder = recorder_after_first_read(source)
-    cluster.add_topic("t1", {0: [1001, 1002], 1: [1002, 1001]})
-    source.fetch_snapshot(timeout=TIMEOUT)
-    start_reassignment(subject, recorder, "t1")
-    assert source.fetch_snapshot(min_version=recorder.version, timeout=TIMEOUT).presumed == frozenset()
-    assert not list(source.reassignments_so_far(TIMEOUT))
 
 
 def test_a_reassignment_found_at_the_first_read_is_reported(subject: Subject) -> None:
@@ -561,16 +476,18 @@ def test_reassignments_are_reported_after_an_impossible_topic_name(subject: Subj
 
 
 def test_an_unexpected_error_does_not_end_the_watching_of_the_cluster(subject: Subject) -> None:
-    class Failing(Offer):
+    class Failing(ProgressReader):
         failures = 0
 
-        def withdraw(self) -> None:
+        def follow(self, *reassignments: Any) -> None:
             self.failures += 1
             if self.failures == 1:
                 raise ZeroDivisionError
+            super().follow(*reassignments)
 
-    failing = Failing()
-    recorder = EventRecorder(subject.another(offer=failing))
+    failing = Failing(MemoryCluster())
+    subject.stack.callback(failing.close)
+    recorder = EventRecorder(subject.another(progress=failing))
     subject.cluster.add_topic("t1", {0: [1001, 1002]})
     eventually(lambda: failing.failures > 1)
     start = partial(subject.cluster.submit_reassignment, "t1", {0: [1003, 1002]})

@@ -29,8 +29,6 @@ class Memory:
     clock_origin: datetime | None = None
     """Wall-clock time at monotonic zero, as of the last cycle; None: no cycle yet."""
     version: int = 0
-    is_presumed: bool = False
-    """Whether the last snapshot contained presumed data."""
     topics: frozenset[str] = frozenset()
     announced: tuple[str, ...] = ()
     overrides: Overrides | None = None

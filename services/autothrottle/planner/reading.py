@@ -82,15 +82,10 @@ class Reading:
         loads_are_due = not is_paused and (trigger.scheduled or self._loads_are_due(memory))
         with self._fetching_loads(memory, loads_are_due), dependencies.tracer.span("discovery"):
             min_version = max(memory.version, newest_event)
-            # Reassignments that began since then may be presumed as well: discovery sent their start as an event.
-            may_presume = not memory.is_presumed or newest_event > memory.version
-            cycle.read = self._fetch_snapshot(cycle, min_version, may_presume)
+            cycle.read = self._fetch_snapshot(cycle, min_version)
             if self._catching_up.lacks(cycle.read):
                 cycle.read = self._fetch_snapshot(cycle, min_version)
         cycle.is_read = True
-        memory.is_presumed = bool(cycle.read.presumed)
-        if memory.is_presumed:
-            self._triggers.request("reading leaders and ISR", urgent=True)
         with_submissions = self._submissions.show(cycle.read)
         cycle.snapshot = self._catching_up.show(with_submissions)
         cycle.copied = cycle.snapshot if with_submissions is cycle.read else self._catching_up.beside(cycle.read, ())
@@ -108,14 +103,13 @@ class Reading:
             self._trace_known_loads(memory)
         cycle.loads = self._loads(cycle, trigger, memory)
 
-    def _fetch_snapshot(self, cycle: CycleInHand, min_version: int, may_presume: bool = False) -> Snapshot:
+    def _fetch_snapshot(self, cycle: CycleInHand, min_version: int) -> Snapshot:
         return self._dependencies.snapshots.fetch_snapshot(
             min_version=min_version,
             replicas_of=sorted(cycle.overrides.active_brokers.union(self._catching_up.brokers)),
             partitions=sorted({*self._submissions.take(), *self._catching_up.partitions}),
             catching_up=sorted(self._catching_up.brokers),
             timeout=CLUSTER_TIMEOUT,
-            may_presume=may_presume,
         )
 
     def _pause(self, cycle: CycleInHand, memory: Memory) -> Pause | None:

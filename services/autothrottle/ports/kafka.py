@@ -44,7 +44,6 @@ class SnapshotSource(Protocol):
         partitions: Collection[TopicPartition] = (),
         catching_up: Collection[int] = (),
         timeout: timedelta,
-        may_presume: bool = False,
     ) -> Snapshot:
         """Return the current state of the cluster.
 
@@ -56,8 +55,6 @@ class SnapshotSource(Protocol):
                 out-of-sync replicas of `partitions`, as for a reassignment to them. This ends one minute after the
                 last call that named the broker.
             timeout: > 0.
-            may_presume: whether the snapshot may contain `presumed` topics if a complete one would take long. The
-                caller must then ask again for a complete snapshot.
 
         Raises:
             Unavailable: the cluster does not answer in time, or not at `min_version`.
@@ -76,16 +73,13 @@ class SnapshotSource(Protocol):
 class ReassignmentSource(Protocol):
     """Reports reassignments while others are still being read."""
 
-    def reassignments_so_far(
-        self, timeout: timedelta, may_presume: bool = False
-    ) -> Iterator[Collection[TopicReassignment]]:
+    def reassignments_so_far(self, timeout: timedelta) -> Iterator[Collection[TopicReassignment]]:
         """Yield the topics read so far, repeatedly, while a long read is in progress; yield nothing otherwise.
 
         Each topic is as a complete snapshot would have it now. An unchanged topic is yielded as the same object.
 
         Args:
             timeout: > 0; the iterator ends after it.
-            may_presume: whether the iterator ends as soon as a snapshot that presumes the rest is available.
         """
         ...
 

@@ -265,7 +265,6 @@ class GetSnapshotRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     KNOWN_NAME_FIELD_NUMBER: _builtins.int
     TAKES_EARLY_FIELD_NUMBER: _builtins.int
-    MAY_PRESUME_FIELD_NUMBER: _builtins.int
     CATCHING_UP_FIELD_NUMBER: _builtins.int
     min_version: _builtins.int
     """Minimum version of the snapshot. 0: any."""
@@ -273,10 +272,6 @@ class GetSnapshotRequest(_message.Message):
     """Name of a snapshot that the caller still has. The response may then contain only the differences. Empty: none."""
     takes_early: _builtins.bool
     """Whether the caller accepts `early` reassignments before the first chunk."""
-    may_presume: _builtins.bool
-    """Whether the caller accepts a snapshot with `presumed_topics`. It must then ask again without this flag to get the
-    complete one.
-    """
     @_builtins.property
     def replicas_of(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids of the brokers whose replicas the snapshot lists, at most 10,000, each >= 0."""
@@ -300,12 +295,11 @@ class GetSnapshotRequest(_message.Message):
         partitions: _abc.Iterable[Global___TopicPartitions] | None = ...,
         known_name: _builtins.str = ...,
         takes_early: _builtins.bool = ...,
-        may_presume: _builtins.bool = ...,
         catching_up: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catching_up", b"catching_up", "known_name", b"known_name", "may_presume", b"may_presume", "min_version", b"min_version", "partitions", b"partitions", "replicas_of", b"replicas_of", "takes_early", b"takes_early"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catching_up", b"catching_up", "known_name", b"known_name", "min_version", b"min_version", "partitions", b"partitions", "replicas_of", b"replicas_of", "takes_early", b"takes_early"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -382,7 +376,6 @@ class GetSnapshotResponse(_message.Message):
     BASE_NAME_FIELD_NUMBER: _builtins.int
     ENDED_TOPICS_FIELD_NUMBER: _builtins.int
     EARLY_FIELD_NUMBER: _builtins.int
-    PRESUMED_TOPICS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """Version, which grows with every change of the cluster and is comparable between replicas of the service. Only in
     the first chunk.
@@ -438,13 +431,6 @@ class GetSnapshotResponse(_message.Message):
         chunk, in messages that contain nothing else, and only with `takes_early`.
         """
 
-    @_builtins.property
-    def presumed_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Topics whose reassignment has just started and whose partition states are not read yet. The snapshot presumes that
-        all previous replicas are in sync and that the first one leads. Only in the first chunk, and only with
-        `may_presume`.
-        """
-
     def __init__(
         self,
         *,
@@ -461,11 +447,10 @@ class GetSnapshotResponse(_message.Message):
         base_name: _builtins.str = ...,
         ended_topics: _abc.Iterable[_builtins.str] | None = ...,
         early: _abc.Iterable[Global___TopicReassignment] | None = ...,
-        presumed_topics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "base_name", b"base_name", "broker_ids", b"broker_ids", "default_throttles", b"default_throttles", "early", b"early", "ended_topics", b"ended_topics", "name", b"name", "presumed_topics", b"presumed_topics", "problems", b"problems", "progress", b"progress", "reassignments", b"reassignments", "replicas", b"replicas", "throttles", b"throttles", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "base_name", b"base_name", "broker_ids", b"broker_ids", "default_throttles", b"default_throttles", "early", b"early", "ended_topics", b"ended_topics", "name", b"name", "problems", b"problems", "progress", b"progress", "reassignments", b"reassignments", "replicas", b"replicas", "throttles", b"throttles", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

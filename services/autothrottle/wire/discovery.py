@@ -126,7 +126,6 @@ def _header(snapshot: Snapshot, name: str, base: NamedSnapshot) -> GetSnapshotRe
         name=name,
         base_name=base.name,
         ended_topics=sorted(set(base.snapshot.topics) - set(snapshot.topics)),
-        presumed_topics=sorted(snapshot.presumed),
     )
 
 
@@ -259,7 +258,6 @@ def named_snapshot_from_chunks(
         assignments=assignments,
         unreadable_configs=unreadable,
         problems=tuple(problems),
-        presumed=frozenset(header.presumed_topics),
         progress=None if progress is None else progress_from_message(progress),
     )
     return NamedSnapshot(header.name, snapshot)

@@ -63,7 +63,6 @@ class DiscoveryClient(ServiceClient):
         partitions: Collection[TopicPartition] = (),
         catching_up: Collection[int] = (),
         timeout: timedelta,
-        may_presume: bool = False,
     ) -> Snapshot:
         """Return the current state; a replica that still has our last snapshot sends only the difference."""
         # Dropped first: after an error the next call requests the whole snapshot.
@@ -75,7 +74,6 @@ class DiscoveryClient(ServiceClient):
             catching_up=sorted(catching_up),
             known_name=known.name,
             takes_early=True,
-            may_presume=may_presume,
         )
 
         def fetch(channel: grpc.Channel, seconds: float) -> NamedSnapshot:

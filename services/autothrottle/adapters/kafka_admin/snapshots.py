@@ -164,7 +164,6 @@ class AdminSnapshots:
         partitions: Collection[TopicPartition] = (),
         catching_up: Collection[int] = (),
         timeout: timedelta,
-        may_presume: bool = False,
     ) -> Snapshot:
         version = self._next_version(min_version)
         try:

@@ -105,12 +105,6 @@ class PartitionStates:
         with self._lock:
             return sum(map(len, self._dirty.values()))
 
-    @property
-    def unread_topics(self) -> set[str]:
-        """Topics with states that the next read fetches."""
-        with self._lock:
-            return set(self._dirty)
-
     def read_changed(self, timeout_seconds: float) -> set[str]:
         """Read the changed states and return their topics; empty: every copy is fresh.
 

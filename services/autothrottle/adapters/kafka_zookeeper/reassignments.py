@@ -32,9 +32,6 @@ class ReassignmentNodes:
         self._targets: dict[str, dict[int, tuple[int, ...]]] = {}
         self._reassigning: dict[str, _Reassignments] = {}
         self._touched: set[str] = set()
-        self._previous: dict[str, TopicNode] = {}
-        self.presumed: dict[str, TopicReassignment] = {}
-        """Topic -> its presumed reassignment, for topics whose reassignment just started (see `presume`)."""
         self.current: dict[str, TopicReassignment] = {}
         """Topic -> its reassignment, as last assembled."""
 
@@ -59,7 +56,6 @@ class ReassignmentNodes:
             else:
                 touched.add(self._absorb_topic(path))
         for topic in touched:
-            self.presumed.pop(topic, None)
             self._absorb_reassignments(topic)
         self._touched |= touched
 
@@ -78,8 +74,6 @@ class ReassignmentNodes:
 
     def _absorb_topic(self, path: str) -> str:
         topic = path.removeprefix(self._root)
-        if topic in self._topics and topic not in self._reassigning:
-            self._previous[topic] = self._topics[topic]
         if (node := self._nodes.value(path, parse_topic)) is not None:
             self._topics[topic] = node
         elif path not in self._nodes.problems:
@@ -116,13 +110,11 @@ class ReassignmentNodes:
         """Assemble every marked topic."""
         while self._touched:
             self.assemble_topic(next(iter(self._touched)))
-        self.presumed.clear()
-        self._previous.clear()
 
     def assemble_topic(self, topic: str) -> None:
         """Assemble a topic's reassignment; an unchanged one stays the same object."""
         self._touched.discard(topic)
-        known = self.current.get(topic) or self.presumed.pop(topic, None)
+        known = self.current.get(topic)
         if reassigning := self._reassigning.get(topic):
             states = self._states.of(topic)
             leaders, isr = zip(*[states.get(p, OFFLINE) for p in reassigning], strict=True)
@@ -130,39 +122,6 @@ class ReassignmentNodes:
             self.current[topic] = known if known is not None and known == found else found
         else:
             self.current.pop(topic, None)
-
-    def presume(self) -> None:
-        """Assemble new reassignments from presumed states, before the states of their partitions are read.
-
-        The presumption: when a reassignment starts, all previous replicas are in sync and the first one leads. If one
-        of them actually lags, it may get a leader throttle, which is harmless because it leads no partition here. Call
-        this only if these topics were certainly not being reassigned at the previous read.
-        """
-        for topic in self.unassembled - self.presumed.keys():
-            self.presumed[topic] = self._presumption(topic)
-
-    def as_presumed(self) -> tuple[tuple[TopicReassignment, ...], frozenset[str]] | None:
-        """Return all reassignments and the presumed topics. None: other topics have unread states too."""
-        if not (self.presumed and self.presumed.keys() >= self._states.unread_topics):
-            return None
-        for topic in self._touched - self.presumed.keys():
-            self.assemble_topic(topic)
-        shown = {**self.current, **self.presumed}
-        return tuple(shown[topic] for topic in sorted(shown)), frozenset(self.presumed)
-
-    def _presumption(self, topic: str) -> TopicReassignment:
-        reassigning, previous, known = self._reassigning[topic], self._previous.get(topic), self._states.of(topic)
-        # One loop per kind of value, and no object per state: there are 100,000.
-        if previous is not None:
-            isr = [previous.replicas.get(p, ()) for p in reassigning]
-        else:
-            replicas = self._topics[topic].replicas if topic in self._topics else {}
-            isr = [_outside(replicas.get(p, ()), adding or ()) for p, (adding, _) in reassigning.items()]
-        leaders = [held[0] if held else NO_LEADER for held in isr]
-        for number, partition in enumerate(reassigning if known else ()):
-            if partition in known:
-                leaders[number], isr[number] = known[partition]
-        return self._reassignment(topic, reassigning, tuple(leaders), tuple(isr))
 
     def _reassignment(
         self, topic: str, reassigning: _Reassignments, leaders: tuple[int, ...], isr: tuple[tuple[int, ...], ...]

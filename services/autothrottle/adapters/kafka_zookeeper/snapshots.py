@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -21,7 +21,6 @@ from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_common.snapshot_differences import ClusterView, SnapshotDifferences, started_line
-from autothrottle.adapters.kafka_zookeeper.partial_snapshot import Offer
 from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
 from autothrottle.adapters.kafka_zookeeper.reassignments import OFFLINE, ReassignmentNodes
 from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
@@ -59,7 +58,6 @@ class ZooKeeperSnapshots:
         own: OwnPaths,
         progress: ProgressReader | None = None,
         many_states: int = _MANY_STATES,
-        offer: Offer | None = None,
     ) -> None:
         """Start to follow the cluster.
 
@@ -70,7 +68,6 @@ class ZooKeeperSnapshots:
             progress: reads log sizes; its creator closes it. None: snapshots have no progress, because ZooKeeper does
                 not know log sizes.
             many_states: from this many unread states on, new reassignments are announced before they are read, > 0.
-            offer: hands out snapshots with presumed states; None: one with the default waiting times.
         """
         self._client, self._kafka, self._own, self._progress = client, kafka, own, progress
         self._dirty = threading.Event()
@@ -79,7 +76,7 @@ class ZooKeeperSnapshots:
         self._nodes = ParsedNodes(self._mirror)
         self._reassignments = ReassignmentNodes(kafka, self._nodes, self._states)
         self._throttle_configs = ThrottleConfigs(kafka, own, self._mirror, self._nodes)
-        self._many_states, self._offer = many_states, offer or Offer()
+        self._many_states = many_states
         self._no_long_read = threading.Event()
         self._no_long_read.set()
         self._lock = threading.RLock()
@@ -118,12 +115,9 @@ class ZooKeeperSnapshots:
         partitions: Collection[TopicPartition] = (),
         catching_up: Collection[int] = (),
         timeout: timedelta,
-        may_presume: bool = False,
     ) -> Snapshot:
         deadline = time.monotonic() + timeout.total_seconds()
         on_brokers = frozenset(replicas_of)
-        if may_presume and not partitions and (offered := self._take_offer(min_version, deadline)) is not None:
-            return replace(offered, replicas=self._reassignments.replicas_on(on_brokers))
         with self._locked(deadline, timeout):
             version = self._refresh(deadline, min_version)
             self._require_kafka()
@@ -140,32 +134,16 @@ class ZooKeeperSnapshots:
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         return self._watchers.add(notify)
 
-    def reassignments_so_far(
-        self, timeout: timedelta, may_presume: bool = False
-    ) -> Iterator[Collection[TopicReassignment]]:
+    def reassignments_so_far(self, timeout: timedelta) -> Iterator[Collection[TopicReassignment]]:
         """Yield the reassignments known so far, repeatedly, while a long read is in progress; otherwise nothing."""
         deadline = time.monotonic() + timeout.total_seconds()
-        with nullcontext() if may_presume else self._offer.awaiting_complete():
-            while not self._no_long_read.wait(_POLL_SECONDS) and time.monotonic() < deadline:
-                if may_presume and self._offer.is_open():
-                    return
-                presumed = list(self._reassignments.presumed.values()) if may_presume else []
-                yield list(self._reassignments.current.values()) + presumed
-
-    def _take_offer(self, min_version: int, deadline: float) -> Snapshot | None:
-        """A snapshot on offer, if need be after waiting for the read in progress; None: no offer, or too old."""
-        while not self._offer.is_open() and time.monotonic() < deadline:
-            if self._lock.acquire(blocking=False):
-                self._lock.release()
-                return None
-            self._offer.wait(_POLL_SECONDS)
-        return self._offer.take(min_version)
+        while not self._no_long_read.wait(_POLL_SECONDS) and time.monotonic() < deadline:
+            yield list(self._reassignments.current.values())
 
     @contextmanager
     def _locked(self, deadline: float, timeout: timedelta) -> Iterator[None]:
-        with self._offer.awaiting_complete():
-            if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                raise Unavailable(f"discovery is still reading the cluster after {timeout.total_seconds():g} s")
+        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise Unavailable(f"discovery is still reading the cluster after {timeout.total_seconds():g} s")
         try:
             yield
         finally:
@@ -222,7 +200,6 @@ class ZooKeeperSnapshots:
                 while self._read_changed(deadline, announced):
                     pass
             finally:
-                self._offer.withdraw()
                 self._no_long_read.set()
             self._reassignments.assemble()
             return version
@@ -238,8 +215,6 @@ class ZooKeeperSnapshots:
             self._no_long_read.clear()
             if announced is not None:
                 self._announce_early(announced)
-                if not read and self._offer_presumed(deadline):
-                    return True
         if read:
             return True
         self._assembled.clear()
@@ -249,31 +224,10 @@ class ZooKeeperSnapshots:
 
     def _announce_early(self, announced: set[str]) -> None:
         """Announce new reassignments before all of them are read, so that a cycle starts with the first ones."""
-        # After a time without watches, a reassignment may have started hours ago, so nothing can be presumed.
-        if self._watched_since == self._mirror.reconnections:
-            self._reassignments.presume()
         if started := sorted(self._reassignments.unassembled - announced):
             announced.update(started)
             # A snapshot of this version includes them, because the nodes of these topics have been read.
             self._watchers.publish(SnapshotEvent(int(self._client.last_zxid), started_line(started), urgent=True))
-
-    def _offer_presumed(self, deadline: float) -> bool:
-        """Offer a snapshot while many states are unread. True: reassignments changed, so read those first."""
-        if self._offer.is_complete_awaited():
-            return False
-        version = self._mirror.sync(seconds_left(deadline))
-        if self._reassignments_are_stale():
-            return True
-        if (presumed := self._reassignments.as_presumed()) is not None:
-            reassignments, topics = presumed
-            offered = replace(self._snapshot(version, reassignments), presumed=topics)
-            self._offer.make(offered, lambda: self._closed or self._reassignments_are_stale())
-        # A controller may start reassignments for minutes; a caller that needs the complete snapshot must not wait.
-        return self._reassignments_are_stale() and not self._offer.is_complete_awaited()
-
-    def _reassignments_are_stale(self) -> bool:
-        """Whether the reassignments have changed; changed throttles alone do not count."""
-        return self._mirror.is_stale(self._kafka.topics) or self._mirror.is_stale(self._kafka.reassign_partitions)
 
     def _topic_states_read(self, topic: str) -> None:
         self._assembled.add(topic)

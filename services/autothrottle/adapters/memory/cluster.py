@@ -111,7 +111,6 @@ class MemoryCluster:
         partitions: Collection[TopicPartition] = (),
         catching_up: Collection[int] = (),
         timeout: timedelta,
-        may_presume: bool = False,
     ) -> Snapshot:
         with self._lock:
             self._raise_if_down()

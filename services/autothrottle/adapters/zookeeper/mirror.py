@@ -97,11 +97,6 @@ class ZnodeMirror:
         """Whether a node with mirrored children exists; it may have no children."""
         return self._values.get((Part.CHILDREN, path)) is not None
 
-    def is_stale(self, root: str) -> bool:
-        """Return whether there are unread changes at a path or below it."""
-        with self._lock:
-            return any(path.startswith(root) for _, path in self._dirty)
-
     def sync(self, timeout_seconds: float, min_zxid: int = 0) -> int:
         """Wait until every change so far is noticed; return the zxid that the copies reach with the next reads.
 

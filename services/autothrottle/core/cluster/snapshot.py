@@ -207,9 +207,6 @@ class Snapshot:
     """Resource -> why its config cannot be read; such a config is left unchanged."""
     problems: tuple[Problem, ...] = ()
     """Parts of the topology that cannot be read; while there are any, nothing is removed."""
-    presumed: frozenset[str] = frozenset()
-    """Topics whose reassignment has just begun and whose partition states are not read yet. Their previous replicas
-    are presumed in sync and the first one leader. A later snapshot contains the real states."""
     progress: Progress | None = None
     """Progress of the reassignments as of some seconds ago; None: log sizes are not read."""
     catching_up: frozenset[LinkSide] = frozenset()

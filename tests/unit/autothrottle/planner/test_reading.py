@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from autothrottle.adapters.memory import MemoryCluster
@@ -52,35 +51,3 @@ def test_a_failed_metrics_source_is_not_read_again_for_a_while_even_if_the_snaps
         bench.cycle("retrying after a failure", after=15)
         bench.finish_ramps()
         assert (bench.rates(), bench.metrics.reads) == (RATES, 2)
-
-
-class PresumingCluster(MemoryCluster):
-    """A cluster that presumes followers in sync if the caller allows it."""
-
-    requests: list[bool]
-
-    def fetch_snapshot(self, *, may_presume: bool = False, **wanted: Any) -> Snapshot:
-        self.requests.append(may_presume)
-        found = super().fetch_snapshot(**wanted)
-        if not (may_presume and found.reassignments):
-            return found
-        presumed = tuple(replace(r, isr=tuple((*isr, 1004) for isr in r.isr)) for r in found.reassignments)
-        return replace(found, reassignments=presumed, presumed=frozenset(found.topics))
-
-
-def test_a_presumed_snapshot_is_followed_at_once_by_a_cycle_with_a_complete_one() -> None:
-    with Bench() as bench:
-        bench.cluster = cluster = PresumingCluster(bench.electorate, BROKERS)
-        cluster.requests = []
-        bench.planner.stop()
-        bench.planner = bench.new_planner()
-        bench.begin_reassignment()
-        assert not bench.cycle().error
-        assert bench.lists() == ("0:1001,0:1002,0:1004", "0:1003")
-        due = bench.planner._triggers.poll()
-        assert due is not None and "reading leaders and ISR" in due.reason
-        assert not bench.cycle(due.reason, after=0).error
-        assert bench.lists() == ("0:1001,0:1002", "0:1003")
-        assert cluster.requests == [True, False]
-        bench.cycle()
-        assert cluster.requests == [True, False, True]

@@ -107,7 +107,6 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         assignments=draw(st.dictionaries(st.tuples(topic_names, int32), assignments, max_size=4)),
         unreadable_configs=draw(st.dictionaries(resources, problems, max_size=2)),
         problems=tuple(draw(st.lists(problems, max_size=3))),
-        presumed=draw(st.frozensets(st.sampled_from(topics))) if topics else frozenset(),
         progress=draw(st.none() | progresses),
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
@@ -219,15 +220,20 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
 
 
 def _until_stopped(command: str, start: Callable[[Composition], None], configuration: Configuration) -> int:
-    stop = stop_on_signals()
+    stop, failed = stop_on_signals(), threading.Event()
+
+    def end_with_failure() -> None:
+        failed.set()
+        stop.set()
+
     collect_rarely()
     with ExitStack() as stack:
         tracing = configure_tracing(f"autothrottle-{command}")
         stack.callback(tracing.close)
-        start(Composition(configuration, stack, tracing))
+        start(Composition(configuration, stack, tracing, end_with_failure))
         stop.wait()
         log.info("Stopping")
-    return 0
+    return EXIT_FAILED if failed.is_set() else 0
 
 
 def _uninstall(configuration: Configuration) -> int:

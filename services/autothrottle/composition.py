@@ -11,7 +11,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -89,8 +89,23 @@ class Peers:
 class Composition:
     """Builds services for one configuration. Its stack closes everything it opened, in reverse order."""
 
-    def __init__(self, configuration: Configuration, stack: ExitStack, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        stack: ExitStack,
+        tracing: Tracing | None = None,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Build nothing yet.
+
+        Args:
+            configuration: the configuration of the services.
+            stack: closes everything that this object opens.
+            tracing: sends traces; None: there are none.
+            on_failure: ends the process when the planner's loop has failed.
+        """
         self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
+        self.on_failure = on_failure
         self._kafka = KafkaPaths(configuration.zookeeper.prefix)
         self._own = OwnPaths(configuration.zookeeper.config_prefix)
         files = configuration.security.tls
@@ -149,6 +164,7 @@ class Composition:
                 settings=discovery,
                 tracer=self._tracing.tracer,
                 decisions=self._decisions(),
+                on_failure=self.on_failure,
             ),
             PlannerSettings(
                 limits=configuration.limits,

@@ -249,6 +249,15 @@ class Planner:
         self._triggers.request(event.reason, urgent=event.urgent)
 
     def _run(self) -> None:
+        try:
+            self._run_cycles()
+        except Exception:  # without its thread, this planner would lead and never run a cycle again
+            log.exception("The planner's loop failed; this process ends, and another planner can lead")
+            self._submissions.fail(Unavailable("the planner failed: nothing was submitted; call the next leader"))
+            self._dependencies.election.leave()
+            self._dependencies.on_failure()
+
+    def _run_cycles(self) -> None:
         while (trigger := self._triggers.wait()) is not None:
             term = self._dependencies.election.term
             if trigger.step:

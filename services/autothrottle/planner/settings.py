@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -60,3 +61,5 @@ class PlannerDependencies:
     tracer: Tracer = UNTRACED
     decisions: DecisionSink | None = None
     """The decision log; None: decisions are not logged."""
+    on_failure: Callable[[], None] = lambda: None
+    """Ends the process. The planner's thread calls it after its loop has failed and its term is given up."""

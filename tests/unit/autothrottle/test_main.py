@@ -195,6 +195,15 @@ def test_sigterm_ends_a_service_with_status_0() -> None:
             running.kill()
 
 
+def test_a_failed_planner_ends_its_process_with_status_1() -> None:
+    program = (
+        "import sys; from autothrottle import __main__ as m; "
+        "m._SERVICES['planner'] = (lambda composition: composition.on_failure(), ()); sys.exit(m.main(['planner']))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=SECONDS, check=False)
+    assert ended.returncode == 1, ended.stderr
+
+
 def test_a_service_without_zookeeper_logs_one_warning_and_works() -> None:
     """Metrics and gateway use ZooKeeper only for the list of members."""
     flags = ["--listen=127.0.0.1:0", "--zk-addr=127.0.0.1:1", "--zk-session-timeout=1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -596,6 +597,46 @@ def test_a_bug_in_one_cycle_does_not_end_the_loop(caplog: pytest.LogCaptureFixtu
         bench.metrics.loads = loads
         bench.cycle()
         assert bench.rates() == RATES
+
+
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [
+        ("_triggers", "wait"),
+        ("_reading", "read"),
+        ("_guards", "keep"),
+        ("_submissions", "advance"),
+        ("_telling", "report"),
+        ("_journal", "write"),
+        ("_ramps", "step"),
+        ("", "_note_clock"),
+        ("", "_publish"),
+    ],
+)
+def test_after_an_exception_a_planner_runs_cycles_or_gives_up_its_term(
+    real: Bench, monkeypatch: pytest.MonkeyPatch, part: str, method: str
+) -> None:
+    """Some exceptions ended the loop's thread while the planner led. It still led, but ran no cycle again."""
+
+    def fail(*_arguments: object) -> None:
+        failed.set()
+        monkeypatch.undo()
+        raise ZeroDivisionError
+
+    failed, ended = threading.Event(), threading.Event()
+    real.begin_reassignment()
+    real.planner = planner = Planner(replace(real.dependencies(real.election), on_failure=ended.set), real.settings)
+    planner.start(ADDRESS)
+    eventually(lambda: planner.state().last_cycle)
+    monkeypatch.setattr(getattr(planner, part) if part else planner, method, fail)
+    if method == "step":
+        planner._triggers.step_in(timedelta(0))
+    else:
+        planner.request_cycle("test")
+    assert failed.wait(SLACK.total_seconds())
+    last = planner.state().last_cycle
+    eventually(lambda: ended.is_set() or planner.state().last_cycle is not last or planner.request_cycle("test"))
+    assert ended.is_set() == (real.election.term is None)
 
 
 # Foreign throttles.

@@ -24,11 +24,12 @@ from autothrottle.adapters.memory import (
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
+from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
+from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
-from autothrottle.planner.settings import PlannerDependencies, PlannerSettings
 from autothrottle.ports.telemetry import EventSink, LoadSource
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.runtime.tracing import Tracing

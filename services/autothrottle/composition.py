@@ -43,13 +43,14 @@ from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
+from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.members import Member
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
+from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
-from autothrottle.planner.settings import PlannerDependencies, PlannerSettings
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import BrokerRegistry, ConfigWriter, FetchSettingsSource, Reassigner, SnapshotSource
 from autothrottle.ports.state_store import Term

@@ -1,4 +1,4 @@
-"""The planner's loop. Each cycle reads, plans, writes and reports."""
+"""The planner's loop. Each cycle observes, decides, applies, settles and reports; `core.control.step` decides."""
 
 from __future__ import annotations
 
@@ -9,52 +9,55 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import pairwise
 
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, link_sides_of_reassignments
-from autothrottle.core.control.changes import changes, removal_of_foreign
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, participants
+from autothrottle.core.control.changes import OutcomeStatus
 from autothrottle.core.control.cycle import CycleRecord, PlannerState
-from autothrottle.core.control.overrides import override_owner
-from autothrottle.core.control.ownership import foreign_throttles, shown_foreign
-from autothrottle.core.control.pause import Pause, PauseMode, release_of_ours, stale_lists
-from autothrottle.core.control.plan import had_reassignment, plan
+from autothrottle.core.control.cycle_decision import CycleDecision, Results, Settled, WakeUp
+from autothrottle.core.control.guards import below_min_isr
+from autothrottle.core.control.ramp_state import RampState
+from autothrottle.core.control.settings import PlannerSettings
+from autothrottle.core.control.state import ControllerState
+from autothrottle.core.control.step import IN_SHADOW, obstacle_to_submissions, ramp_steps, settle, settle_ramp, step
 from autothrottle.core.control.submission import Submitted, Targets, proposal
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
-from autothrottle.core.forecast.progress import with_static_eta
-from autothrottle.core.policy.interface import PolicyObservation
-from autothrottle.core.policy.limits import Limits
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
-from autothrottle.planner import narration, traces
-from autothrottle.planner.catching_up import CATCH_UP_POLL, CatchingUp
-from autothrottle.planner.guards import Guards
+from autothrottle.planner import traces
+from autothrottle.planner.apply import Applier
+from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.journal import Journal
-from autothrottle.planner.memory import CycleInHand, Memory
-from autothrottle.planner.ramps import Ramps
-from autothrottle.planner.reading import Reading, current, obstacle_to_submissions
-from autothrottle.planner.settings import CLUSTER_TIMEOUT, IN_SHADOW, PlannerDependencies, PlannerSettings
+from autothrottle.planner.observe import Observer
+from autothrottle.planner.report import Reporter, cycle_record, findings_of
+from autothrottle.planner.settings_reader import SettingsReader
 from autothrottle.planner.submissions import Submissions
-from autothrottle.planner.telling import Telling
 from autothrottle.planner.triggers import Trigger, Triggers
 from autothrottle.ports.kafka import SnapshotEvent
 from autothrottle.ports.state_store import Leader, Term
 
 log = logging.getLogger(__name__)
 
-_NOTHING_LEFT, _MARKED, _EXPIRED = "no reassignment is left", "it was marked for removal", "it has expired"
-"""Reasons to purge an override."""
+_STEP_TIMEOUT = timedelta(seconds=10)
+"""Timeout of one ramp step."""
 
 _PROBLEMS_SHOWN = 5
 """Maximum number of problems in an error."""
 
-_MAX_CLOCK_DRIFT = timedelta(seconds=2)
-"""Largest normal drift of the wall clock between two cycles. A larger one means that the clock was changed."""
-
 _CYCLES_KEPT = 100
 """Cycles to keep for watchers that are slower than the cycles."""
+
+
+@dataclass(slots=True)
+class _Cycle:
+    """The parts of the current cycle, as far as they are done."""
+
+    trigger: Trigger
+    decision: CycleDecision | None = None
+    settled: Settled = Settled()  # noqa: RUF009 (frozen)
+    findings: tuple[str, ...] = ()
+    error: AutothrottleError | None = None
 
 
 class Planner:
@@ -76,24 +79,20 @@ class Planner:
             chance,
         )
         self._triggers = Triggers(settings.interval, clock)
-        self._memory = Memory()
-        self._submissions = Submissions(clock)
-        self._catching_up = CatchingUp(dependencies.catch_ups)
-        on_below_min_isr = partial(self._triggers.request, "partitions are below min.insync.replicas", urgent=True)
-        self._guards = Guards(dependencies.settings, settings.schedule, settings.finish_by, on_below_min_isr)
+        self._submissions = Submissions()
+        self._state = ControllerState()
+        self._copying: tuple[TopicReassignment, ...] = ()
+        self._reader = SettingsReader(dependencies.settings, self._on_settings)
+        self._observer = Observer(dependencies, settings, self._submissions, self._reader, now, clock)
+        self._applier = Applier(dependencies, self._submissions, now, clock)
+        self._reporter = Reporter(dependencies.events, settings, self._request)
         log_settings = LogSettings(settings.cluster, settings.limits, settings.interval, settings.policy.name)
         self._journal = Journal(dependencies.decisions, log_settings)
-        self._fence = 0
         self._newest_event = 0
         self._leader: Leader | None = None
         self._cycles: deque[CycleRecord] = deque(maxlen=_CYCLES_KEPT)
         self._ended = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
-        self._reading = Reading(
-            dependencies, settings, self._triggers, self._submissions, self._catching_up, now, clock
-        )
-        self._telling = Telling(dependencies.events, settings, self._triggers, self._guards, now)
-        self._ramps = Ramps(dependencies.writer, self._triggers, self._note_current, clock)
         self._watches = [
             dependencies.snapshots.watch_snapshots(self._on_snapshot_event),
             dependencies.overrides.watch_overrides(lambda: self._triggers.request("an override changed")),
@@ -119,8 +118,8 @@ class Planner:
         if self._thread.is_alive():  # it is not if a step before `start` failed
             self._thread.join()
         self._dependencies.election.leave()
-        self._telling.stop()
-        self._guards.close()
+        self._reporter.stop()
+        self._reader.close()
         with self._ended:
             self._ended.notify_all()
 
@@ -156,7 +155,7 @@ class Planner:
         found = proposal(snapshot, wanted)
         if validate_only or not found.start:
             return Submitted(len(found.start), len(found.moving), len(found.there))
-        if obstacle := obstacle_to_submissions(self._settings, self._dependencies.pauses.read_pause()):
+        if obstacle := obstacle_to_submissions(self._settings.shadow, self._dependencies.pauses.read_pause()):
             raise obstacle
         submission = self._submissions.propose(term.fence, wanted)
         self._triggers.request("a reassignment was requested", urgent=True)
@@ -183,7 +182,7 @@ class Planner:
         if len(refused) == len(rows):
             more = f"; and {len(refused) - _PROBLEMS_SHOWN} more" if len(refused) > _PROBLEMS_SHOWN else ""
             raise Missing(f"nothing was cancelled: {'; '.join(list(refused.values())[:_PROBLEMS_SHOWN])}{more}")
-        self._submissions.forget(rows)
+        self._submissions.cancel(rows)
         self._journal.note_cancelled()
         self._triggers.request("a reassignment was cancelled", urgent=True)
         log.info("Reassignment of %d partitions cancelled", len(rows) - len(refused))
@@ -203,7 +202,7 @@ class Planner:
             term=leader.fence if leader else 0,
             leader_address=leader.address if leader else "",
             last_cycle=self._last_cycle,
-            failures=dict(self._memory.failures),
+            failures=dict(self._state.term.failures),
             leader_since=leader.since if leader else None,
         )
 
@@ -273,13 +272,37 @@ class Planner:
             self._ended.notify_all()
 
     def run_step(self, term: Term | None) -> None:
-        """Write the ramp steps that are due.
+        """Write the ramp steps that are due. If one fails, request a cycle, which reads the current throttles."""
+        if term is None or term.fence != self._state.term.fence:
+            return
+        wanted = ramp_steps(self._state, self._clock())
+        try:
+            outcomes = self._dependencies.writer.apply(term.fence, wanted, _STEP_TIMEOUT) if wanted else ()
+        except NotLeader as error:
+            log.warning("The ramp ended: %s", error)
+            return self._end_ramp()
+        except AutothrottleError as error:
+            self._end_ramp()
+            return self._retry_step(str(error))
+        except Exception:  # a bug must not end the loop: no other planner can lead while we hold the term
+            log.exception("a ramp step failed unexpectedly")
+            self._end_ramp()
+            return self._retry_step("the log has the traceback")
+        if refused := [outcome for outcome in outcomes if outcome.status is OutcomeStatus.REFUSED]:
+            self._retry_step(f"{refused[0].resource}: {refused[0].reason}")
+        self._state = settle_ramp(self._state, wanted, tuple(outcomes), self._now(), self._clock())
+        self._schedule_step()
 
-        Does nothing while paused or in another term: the cycle that read the pause may have failed before it stopped
-        the ramp.
-        """
-        if term is not None and term.fence == self._fence and self._memory.pause is None:
-            self._ramps.step(term.fence, self._memory.cycles)
+    def _retry_step(self, reason: str) -> None:
+        log.warning("Ramp step failed; the next cycle retries it: %s", reason)
+        self._triggers.request("a ramp step failed")
+
+    def _end_ramp(self) -> None:
+        self._state = replace(self._state, term=replace(self._state.term, ramp=RampState()))
+        self._schedule_step()
+
+    def _schedule_step(self) -> None:
+        self._triggers.step_in(self._state.term.ramp.due_in(self._state.written, self._clock()))
 
     def run_cycle(self, term: Term, trigger: Trigger) -> CycleRecord:
         """Run one cycle: decide on one consistent input, and write only what differs from the plan."""
@@ -289,215 +312,88 @@ class Planner:
         return record
 
     def _run_traced(self, term: Term, trigger: Trigger, trace_id: str) -> CycleRecord:
-        if term.fence != self._fence:
-            log.info("Leading in term %d%s", term.fence, ", in shadow mode: nothing is written" * self._settings.shadow)
-            self._fence, self._memory, self._newest_event = term.fence, Memory(), 0
-            self._ramps.forget()
-            self._submissions.begin_term(term.fence)
-            self._guards.begin_term()
-            self._catching_up.begin_term()
-        memory, start = self._memory, self._now()
-        self._note_clock(memory, start)
-        memory.cycles += 1
-        cycle = CycleInHand(term, memory.cycles)
+        if term.fence != self._state.term.fence:
+            self._begin_term(term.fence)
+        start = self._now()
+        cycle = _Cycle(trigger)
         try:
-            self._reading.read(cycle, trigger, memory, self._newest_event)
-            with self._dependencies.tracer.span("plan"):
-                self._decide(cycle)
-            with traces.applying(self._dependencies.tracer, cycle.changes, cycle.outcomes):
-                self._write(cycle, trigger)
-            self._advance(cycle)
-            self._telling.report(cycle, trigger, memory)
-            self._purge_overrides(cycle)
-            self._end_catch_ups(cycle)
-            memory.troubles = memory.troubles + 1 if cycle.refused else 0
-        except NotLeader as error:
-            log.warning("The cycle ended early: %s", error)
-            cycle.error = str(error)
-            self._submissions.fail(error)
-        except AutothrottleError as error:
-            log.error("The cycle failed, nothing was removed: %s", error)
-            cycle.error = str(error)
-            memory.troubles += 1
-            self._submissions.fail(Unavailable(f"nothing was submitted: {error}"))
+            self._run_parts(term, cycle)
         except Exception as error:  # a bug must not end the loop: no other planner can lead while we hold the term
             log.exception("The cycle failed unexpectedly")
-            cycle.error = f"unexpected {type(error).__name__}; the log has the traceback"
-            memory.troubles += 1
+            cycle.error = AutothrottleError(f"unexpected {type(error).__name__}; the log has the traceback")
+            self._state = self._state.after_bug(is_counted=cycle.decision is not None)
             self._submissions.fail(AutothrottleError(f"nothing was submitted: {cycle.error}"))
-        if memory.troubles:
-            wait = back_off(memory.troubles, self._settings.interval, self._chance())
+        if troubles := self._state.term.troubles:
+            wait = back_off(troubles, self._settings.interval, self._chance())
             self._triggers.request("retrying after a failure", wait)
-        record = cycle.record(start, self._now(), trigger.reason, self._settings.shadow)
+        reason = str(cycle.error) if cycle.error else ""
+        decision = cycle.decision or CycleDecision(self._state, start, trigger.scheduled)
+        record = cycle_record(
+            decision, cycle.settled, cycle.findings, reason, start, self._now(), trigger.reason, self._settings
+        )
         log.debug("cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
-        if cycle.is_read:
-            rates = cycle.applied.rates
-            self._journal.write(
-                CycleSeen(record, cycle.read, cycle.copied, cycle.loads, memory.history, rates, trace_id=trace_id)
-            )
+        if decision.view.read.version:
+            view, rates = decision.view, cycle.settled.applied.rates
+            history = self._state.term.history
+            seen = CycleSeen(record, view.read, view.copying, decision.loads, history, rates, trace_id=trace_id)
+            self._journal.write(seen)
         return record
 
-    def _note_clock(self, memory: Memory, now: datetime) -> None:
-        """Discard measurements when the wall clock was changed: their age is wrong then."""
-        origin, memory.clock_origin = memory.clock_origin, now - timedelta(seconds=self._clock())
-        if origin is None or abs(memory.clock_origin - origin) <= _MAX_CLOCK_DRIFT:
-            return
-        log.warning("The clock was changed by %s; discarding earlier measurements", memory.clock_origin - origin)
-        memory.history, memory.policy = ThrottleHistory(), None
-        self._guards.begin_term()
+    def _run_parts(self, term: Term, cycle: _Cycle) -> None:
+        """Observe, decide, apply, settle and report."""
+        tracer = self._dependencies.tracer
+        observation = self._observer.observe(self._state.term, cycle.trigger.scheduled, self._newest_event)
+        with tracer.span("plan") if isinstance(observation.snapshot, Snapshot) else nullcontext():
+            cycle.decision = decision = step(self._settings, self._state, observation)
+        self._state = decision.state
+        self._reporter.report_decision(decision)
+        cycle.findings = findings_of(decision, self._settings)
+        for wake_up in decision.wake_ups:
+            self._request(wake_up)
+        if decision.answer is not None and observation.wanted is not None:
+            self._submissions.answer(observation.wanted.ticket, decision.answer)
+        if decision.limits is not None:
+            self._copying = decision.view.copying.reassignments
+            snapshot = decision.view.to_throttle
+            self._reader.want(participants(snapshot).keys(), snapshot.topics)
+        if decision.error is None:
+            results = self._applier.apply(term.fence, decision)
+        else:
+            results = Results(observation.at, observation.clock, error=decision.error, are_written=False)
+        self._state, cycle.settled = settle(self._settings, decision, results)
+        if decision.ticket and cycle.settled.answer is not None:
+            self._submissions.answer(decision.ticket, cycle.settled.answer)
+        if results.error is not None:
+            cycle.error = results.error
+            self._report_failure(results.error)
+        if results.are_written:
+            if not self._settings.shadow:
+                self._schedule_step()
+            cycle.findings = self._reporter.report(decision, cycle.settled, results)
+        for wake_up in cycle.settled.wake_ups:
+            self._request(wake_up)
 
-    # Decide.
+    def _begin_term(self, fence: int) -> None:
+        self._state, self._newest_event = self._state.begin_term(fence), 0
+        self._reporter.begin_term(fence)
+        self._submissions.begin_term(fence)
+        self._triggers.step_in(None)
 
-    def _decide(self, cycle: CycleInHand) -> None:
-        memory = self._memory
-        # The lists of a failed submission or of a catch-up are not a reassignment that an autoremove override waits
-        # for, however many cycles their removal takes.
-        withdrawn = (memory.withdrawn or self._submissions.withdrawn) and had_reassignment(cycle.snapshot)
-        memory.withdrawn = (withdrawn or self._catching_up.shows) and not cycle.read.reassignments
-        if cycle.pause is not None:
-            self._decide_paused(cycle, cycle.pause)
-            return
-        limits = self._limits()
-        progress = cycle.snapshot.progress
-        policy_input = PolicyObservation(self._now(), cycle.snapshot, cycle.loads, progress.growth if progress else {})
-        memory.policy = (memory.policy or self._settings.policy).observe(policy_input)
-        cycle.plan = plan(
-            cycle.snapshot,
-            cycle.loads,
-            limits,
-            cycle.overrides,
-            memory.failures,
-            memory.history,
-            memory.after_reassignment,
-            memory.policy,
-        )
-        if memory.withdrawn and not memory.after_reassignment:
-            cycle.plan = replace(cycle.plan, finished_override=False)
-        if not self._catching_up.is_known:
-            cycle.plan = replace(cycle.plan, hold=True, finished_override=False)
-        proposed = self._submissions.proposed
-        copied = self._catching_up.beside(cycle.read, proposed) if proposed else cycle.copied
-        guarded = self._guards.keep(cycle.plan, copied, cycle.snapshot, limits, self._now())
-        cycle.plan = guarded.plan
-        cycle.findings += guarded.findings
-        cycle.left = with_static_eta(
-            cycle.left, cycle.copied, {(d.broker_id, d.role): d.rate for d in cycle.plan.decisions}
-        )
-        pace = None if self._settings.shadow else self._ramps.pace
-        found = changes(cycle.plan, cycle.snapshot, cycle.term.fence, cycle.number, pace)
-        cycle.changes, cycle.outcomes = list(found.changes), list(found.refused)
-        cycle.findings += found.findings
+    def _report_failure(self, error: AutothrottleError) -> None:
+        """Log why a cycle failed, and fail the submission that waits for it."""
+        if isinstance(error, NotLeader):
+            log.warning("The cycle ended early: %s", error)
+            return self._submissions.fail(error)
+        log.error("The cycle failed, nothing was removed: %s", error)
+        self._submissions.fail(Unavailable(f"nothing was submitted: {error}"))
 
-    def _limits(self) -> Limits:
-        """The operator's limits at this time. Requests a cycle for the next change of the schedule."""
-        now = self._now()
-        if (change := self._guards.next_change(now)) is not None:
-            self._triggers.request("the schedule changes the share of headroom", change)
-        return self._guards.limits(self._settings.limits, now)
+    def _request(self, wake_up: WakeUp) -> None:
+        self._triggers.request(wake_up.reason, wake_up.after, wake_up.urgent)
 
-    def _decide_paused(self, cycle: CycleInHand, pause: Pause) -> None:
-        """Keep the current throttles, or remove ours, depending on the pause's mode."""
-        if pause.mode is PauseMode.KEEP:
-            if stale := stale_lists(cycle.snapshot, cycle.overrides, self._settings.limits.keep_throttles):
-                cycle.findings.append(narration.stale_line(stale))
-            return
-        found = release_of_ours(cycle.snapshot, cycle.term.fence, cycle.number)
-        cycle.changes, cycle.outcomes = list(found.changes), list(found.refused)
-        cycle.findings += found.findings
-
-    # Write.
-
-    def _write(self, cycle: CycleInHand, trigger: Trigger) -> None:
-        if self._cleanup_is_due(cycle, trigger):
-            ours = {change.resource for change in cycle.changes}
-            foreign = removal_of_foreign(cycle.snapshot, cycle.term.fence, cycle.number)
-            # One change per resource: the next cycle removes what is left out here.
-            cycle.changes += [change for change in foreign if change.resource not in ours]
-        if self._settings.shadow:
-            cycle.would = tuple(cycle.changes)
-            cycle.changes.clear()
-        if cycle.changes:
-            fence, wanted = cycle.term.fence, cycle.changes
-            cycle.outcomes += self._dependencies.writer.apply(fence, wanted, CLUSTER_TIMEOUT)
-        cycle.applied = narration.Applied.of(cycle.changes, cycle.outcomes, cycle.snapshot.ledger)
-        rates = current(cycle.snapshot) | {side: rate or 0 for side, rate in cycle.applied.rates.items()}
-        self._memory.history = self._memory.history.observe(self._now(), rates, link_sides_of_reassignments(cycle.read))
-        if not self._settings.shadow:
-            self._ramps.follow(cycle.plan, cycle.snapshot, cycle.changes, cycle.outcomes)
-
-    def _note_current(self, snapshot: Snapshot) -> None:
-        """Add the rates after a ramp step to the throttle history."""
-        self._memory.history = self._memory.history.observe(
-            self._now(), current(snapshot), link_sides_of_reassignments(snapshot)
-        )
-
-    def _advance(self, cycle: CycleInHand) -> None:
-        """Submit the proposed reassignment if its throttles are in place."""
-        fence, reassigner = cycle.term.fence, self._dependencies.reassigner
-        with self._dependencies.tracer.span("submit") if self._submissions.pending else nullcontext():
-            after = self._submissions.advance(
-                cycle.read, cycle.refused, lambda start: reassigner.submit_reassignments(fence, start, CLUSTER_TIMEOUT)
-            )
-        if after is not None:
-            self._triggers.request("checking a submitted reassignment", after, urgent=True)
-
-    def _cleanup_is_due(self, cycle: CycleInHand, trigger: Trigger) -> bool:
-        """Whether to remove foreign throttles now; they are reported first, once."""
-        memory, settings = self._memory, self._settings
-        if cycle.pause is not None:
-            return False
-        idle = not cycle.snapshot.reassignments and not cycle.plan.hold
-        foreign = foreign_throttles(cycle.snapshot) if idle else {}
-        if not foreign:
-            memory.foreign_cycles = 0
-            return False
-        # The cycle that finds them first is not a whole interval after their start.
-        memory.foreign_cycles += trigger.scheduled
-        is_due = settings.cleanup_foreign and memory.foreign_cycles > settings.cleanup_after
-        if settings.shadow or not is_due:
-            cycle.foreign = shown_foreign(foreign)
-            cycle.findings.append(narration.foreign_line(foreign, settings.cleanup_foreign))
-        return is_due
-
-    def _purge_overrides(self, cycle: CycleInHand) -> None:
-        """Remove finished and expired overrides, each at the version that was read."""
-        overrides, fence = cycle.overrides, cycle.term.fence
-        if cycle.pause is not None or self._settings.shadow:
-            self._note_reassignment(cycle, purge_pending=True)
-            return
-        finished = cycle.plan.finished_override and overrides.cluster is not None
-        if finished and overrides.cluster is not None and not cycle.refused:
-            if self._dependencies.overrides.purge_override(fence, None, overrides.cluster.version, _NOTHING_LEFT):
-                log.info("Throttle override removed: %s", _NOTHING_LEFT)
-            finished = False
-        self._note_reassignment(cycle, finished)
-        for broker_id, override in overrides.brokers.items():
-            if override.rate == 0 and broker_id not in overrides.unreadable:
-                self._dependencies.overrides.purge_override(fence, broker_id, override.version, _MARKED)
-        for broker_or_all, override in cycle.expired.items():
-            if broker_or_all in overrides.unreadable:
-                continue
-            if self._dependencies.overrides.purge_override(fence, broker_or_all, override.version, _EXPIRED):
-                log.info("Throttle override of %s removed: %s", override_owner(broker_or_all), _EXPIRED)
-
-    def _end_catch_ups(self, cycle: CycleInHand) -> None:
-        """End the catch-ups of brokers in sync, and request another cycle while others remain."""
-        if cycle.pause is None and not (self._settings.shadow or cycle.snapshot.problems):
-            self._catching_up.end(cycle.term.fence, {outcome.resource for outcome in cycle.refused})
-        if self._catching_up.active:
-            self._triggers.request("a broker catches up", CATCH_UP_POLL)
-
-    def _note_reassignment(self, cycle: CycleInHand, purge_pending: bool) -> None:
-        """Record whether an autoremove override has had its reassignment. An incomplete snapshot changes nothing."""
-        if cycle.read.reassignments:
-            self._memory.after_reassignment = True
-        elif not (
-            purge_pending
-            or cycle.snapshot.reassignments
-            or cycle.snapshot.problems
-            or None in cycle.overrides.unreadable
-        ):
-            self._memory.after_reassignment = False
+    def _on_settings(self) -> None:
+        """Request a cycle if partitions are below min.insync.replicas. Called from the reader's thread."""
+        if below_min_isr(self._copying, self._reader.reading.settings):
+            self._triggers.request("partitions are below min.insync.replicas", urgent=True)
 
 
 def back_off(troubles: int, interval: timedelta, chance: float) -> timedelta:

@@ -6,14 +6,11 @@ Lines that the original program has too keep its wording, including "source" and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
-from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Snapshot, participants
-from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.control.changes import Applied, Change, Outcome, OutcomeStatus
 from autothrottle.core.control.ownership import ForeignThrottle
 from autothrottle.core.control.pause import Pause
 from autothrottle.core.control.plan import Decision, Plan, Reason
@@ -41,65 +38,6 @@ _FOREIGN_FOUND = "Foreign throttles, not set by autothrottle, exist while there 
 
 _FOREIGN_SHOWN = 20
 """Maximum number of foreign throttles in an event."""
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """The changes of a cycle that were carried out."""
-
-    rates: Mapping[LinkSide, int | None] = field(default_factory=dict)
-    """(broker id, role) -> new rate in bytes/s; None: the throttle was removed or restored."""
-    topics_cleared: tuple[str, ...] = ()
-    """Topics whose lists no longer contain our entries."""
-    steps: frozenset[LinkSide] = frozenset()
-    """New rates that are later steps of a ramp, whose start was already logged."""
-
-    @property
-    def reported(self) -> frozenset[LinkSide]:
-        """Link sides whose new rate is logged. Of a ramp only the first step is."""
-        return frozenset(side for side, rate in self.rates.items() if rate is not None) - self.steps
-
-    @staticmethod
-    def of(
-        changes: Sequence[Change],
-        outcomes: Sequence[Outcome],
-        ledger: Mapping[ConfigResource, LedgerEntry] | None = None,
-    ) -> Applied:
-        """Return the carried-out changes; `ledger` is the ledger before them."""
-        done = {o.resource for o in outcomes if o.status is OutcomeStatus.APPLIED}
-        rates: dict[LinkSide, int | None] = {}
-        steps: set[LinkSide] = set()
-        cleared = []
-        for change in changes:
-            if change.resource not in done:
-                continue
-            if change.resource.type is ResourceType.BROKER:
-                rates |= _rates(change)
-                steps |= _steps(change, (ledger or {}).get(change.resource))
-            elif change.ledger is None:
-                cleared.append(change.resource.name)
-        return Applied(rates, tuple(cleared), frozenset(steps))
-
-
-def _rates(change: Change) -> dict[LinkSide, int | None]:
-    ours = change.ledger.keys if change.ledger else {}
-    edited = {edit.key: edit.value for edit in change.edits if edit.writes}
-    return {
-        (change.resource.broker_id, role): int(edited[role.rate_key] or 0) if role.rate_key in ours else None
-        for role in ReplicaRole
-        if role.rate_key in edited
-    }
-
-
-def _steps(change: Change, before: LedgerEntry | None) -> set[LinkSide]:
-    """Link sides whose ramp already had the same target before this change."""
-    old, new = before.keys if before else {}, change.ledger.keys if change.ledger else {}
-    return {
-        (change.resource.broker_id, role)
-        for role in ReplicaRole
-        if (before_key := old.get(role.rate_key)) is not None and before_key.target is not None
-        if (known := new.get(role.rate_key)) is not None and known.final_rate == before_key.target
-    }
 
 
 def megabytes(rate: int) -> str:

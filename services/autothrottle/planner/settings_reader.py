@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from datetime import timedelta
 
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.control.cycle_observation import SettingsReading
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.ports.kafka import FetchSettingsSource
 
@@ -38,15 +39,10 @@ class SettingsReader:
         self._thread: threading.Thread | None = None
 
     @property
-    def settings(self) -> ClusterSettings:
-        """The settings as last read."""
-        return self._settings
-
-    @property
-    def known(self) -> bool:
-        """Whether the wanted settings were read, successfully or not."""
+    def reading(self) -> SettingsReading:
+        """The settings as last read, and which of them were read, successfully or not."""
         with self._changed:
-            return not self._due and self._requested == self._wanted
+            return SettingsReading(self._settings, None if self._due else self._requested)
 
     def want(self, broker_ids: Collection[int], topics: Collection[str]) -> None:
         """Set the brokers and topics whose settings to read. Does not block."""

@@ -28,12 +28,13 @@ from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.control.schedule import NO_SCHEDULE, Schedule
+from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Utilization
+from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.loop import Planner
-from autothrottle.planner.settings import PlannerDependencies, PlannerSettings
 from autothrottle.planner.triggers import Trigger
 from autothrottle.ports.state_store import Term
 from autothrottle.ports.telemetry import DecisionSink

@@ -65,7 +65,11 @@ def shown_foreign(found: Mapping[ConfigResource, Mapping[str, str]]) -> tuple[Fo
     return tuple(ForeignThrottle(r, key, _shown(value)) for r, keys in found.items() for key, value in keys.items())
 
 
-def foreign_throttles(snapshot: Snapshot) -> Mapping[ConfigResource, Mapping[str, str]]:
+ForeignThrottles = Mapping[ConfigResource, Mapping[str, str]]
+"""Resource -> its current throttle keys that are not in the ledger -> their values."""
+
+
+def foreign_throttles(snapshot: Snapshot) -> ForeignThrottles:
     """Return the current throttle keys that are not in the ledger, with their values."""
     found = {
         resource: {

@@ -12,7 +12,8 @@ from enum import Enum
 from fractions import Fraction
 from functools import cache
 
-from autothrottle.core.cluster.configs import LEADER_REPLICAS, ConfigResource, ReplicaRole, limiting_rate
+from autothrottle.core.cluster.configs import LEADER_REPLICAS, ConfigResource, ReplicaRole, ResourceType, limiting_rate
+from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment, participants
 from autothrottle.core.control.overrides import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
@@ -242,6 +243,17 @@ def is_small_change(previous: BytesPerSecond | None, rate: BytesPerSecond, thres
 def _exact(threshold: float) -> Fraction:
     # As floats, 0.07 * 100 is more than 7, so a change of exactly 7 % would not be written.
     return Fraction(threshold).limit_denominator(1_000_000)
+
+
+def current_rates(snapshot: Snapshot) -> dict[LinkSide, int]:
+    """Return the current throttles in bytes/s. (broker id, role) -> rate; absent: not throttled."""
+    return {
+        (resource.broker_id, role): rate
+        for resource in snapshot.throttles
+        if resource.type is ResourceType.BROKER
+        for role in ReplicaRole
+        if (rate := current_rate(snapshot, resource.broker_id, role)) is not None
+    }
 
 
 def current_rate(snapshot: Snapshot, broker_id: int, role: ReplicaRole) -> BytesPerSecond | None:

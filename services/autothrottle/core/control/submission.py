@@ -154,11 +154,16 @@ def _absent_brokers(snapshot: Snapshot, wanted: Targets) -> Iterator[str]:
         yield f"the registered brokers are {_list(sorted(snapshot.brokers))}"
 
 
+def some(problems: Sequence[str]) -> str:
+    """Return the first problems, and the number of the others."""
+    more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+    return "; ".join(problems[:_SHOWN]) + more
+
+
 def _refuse(kind: type[AutothrottleError], problems: Iterable[str], fix: str) -> None:
     found = list(problems)
     if found:
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise kind(f"{'; '.join(found[:_SHOWN])}{more}; {fix}")
+        raise kind(f"{some(found)}; {fix}")
 
 
 def with_proposed(snapshot: Snapshot, proposed: Targets) -> Snapshot:

@@ -18,12 +18,13 @@ from autothrottle.adapters.memory import (
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.control.cycle import CycleRecord
 from autothrottle.core.control.schedule import Schedule
+from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import Loads
+from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.loop import Planner
-from autothrottle.planner.settings import PlannerDependencies, PlannerSettings
 from autothrottle.planner.triggers import Trigger
 from autothrottle.ports.state_store import Term
 from autothrottle.ports.telemetry import UNTRACED, DecisionSink, Event, Tracer

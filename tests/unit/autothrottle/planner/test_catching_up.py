@@ -331,7 +331,7 @@ def test_a_catch_up_does_not_throttle_partitions_below_min_isr(bench: Bench) -> 
     bench.catch_ups.start_catch_up(CATCH_UP)
     bench.cycle()
     assert bench.lists("t1") == ("0:1001,1:1001", "0:1003,1:1003"), "the settings are not known yet"
-    eventually(lambda: bench.planner._guards.settled)
+    eventually(lambda: bench.planner._reader.reading.complete_for is not None)
     record = bench.cycle("partitions are below min.insync.replicas")
     assert bench.lists("t1") == (None, None) and bench.lists("t2") == ("0:1002", "0:1003")
     assert bench.rate(1003, FOLLOWER) == 27.0, (
@@ -351,7 +351,7 @@ def test_a_reassignment_of_a_lagging_partition_below_min_isr_is_throttled_before
     assert bench.election.term is not None
     bench.term = bench.election.term
     bench.cycle()
-    eventually(lambda: bench.planner._guards.settled)
+    eventually(lambda: bench.planner._reader.reading.complete_for is not None)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(bench.planner.submit_reassignment, {("t1", 0): (1001, 1004)}, timedelta(seconds=60))
 

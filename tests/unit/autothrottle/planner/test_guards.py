@@ -124,7 +124,7 @@ def test_partitions_below_min_isr_are_unthrottled_even_while_removals_are_blocke
     bench.cluster.settings = ClusterSettings(min_in_sync_replicas={"t1": 2})
     bench.begin_reassignment(partitions=2)
     bench.cycle()
-    eventually(lambda: bench.planner._guards.settled)
+    eventually(lambda: bench.planner._reader.reading.complete_for is not None)
     bench.overrides.unreadable[1004] = "it is not JSON"
     bench.cluster.leave_isr("t1", 0, 1002)
     bench.cycle()
@@ -145,7 +145,7 @@ def test_a_fetch_size_above_the_quota_window_is_logged_once(bench: Bench, caplog
     bench.cluster.settings = ClusterSettings({1003: FetchSettings(10_000_000_000, 11)})
     bench.begin_reassignment()
     bench.cycle()
-    eventually(lambda: bench.planner._guards.settled)
+    eventually(lambda: bench.planner._reader.reading.complete_for is not None)
     bench.cycle()
     bench.set_load(1001, outbound=30)
     bench.cycle()
@@ -158,7 +158,7 @@ def test_without_settings_kafkas_defaults_apply_and_that_is_logged_once(
 ) -> None:
     bench.begin_reassignment()
     bench.cycle()
-    eventually(lambda: bench.planner._guards.settled)
+    eventually(lambda: bench.planner._reader.reading.complete_for is not None)
     assert "fetch" not in " ".join(bench.cycle().findings), "at 72 MB/s the defaults are small enough"
     for rate in (mb(0.5), mb(0.6)):
         bench.overrides.set_override(None, rate, autoremove=False)
@@ -176,13 +176,13 @@ def test_settings_missing_from_a_read_keep_their_last_values(fault: str, monkeyp
     reader = SettingsReader(cluster, read.release)
     try:
         reader.want({1003}, {"t1"})
-        assert read.acquire(timeout=30) and reader.settings == settings
+        assert read.acquire(timeout=30) and reader.reading.settings == settings
         cluster.settings = ClusterSettings()
         cluster.unavailable(fault == "no answer")
         reader.want({1003}, {"t1"})
-        assert read.acquire(timeout=30) and reader.settings == settings
+        assert read.acquire(timeout=30) and reader.reading.settings == settings
         reader.want({1004}, {"t2"})
-        assert read.acquire(timeout=30) and reader.settings == ClusterSettings(), (
+        assert read.acquire(timeout=30) and reader.reading.settings == ClusterSettings(), (
             "settings of other brokers and topics are dropped"
         )
     finally:

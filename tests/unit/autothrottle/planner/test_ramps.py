@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
@@ -11,11 +12,13 @@ import pytest
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, ConfigResource, ReplicaRole
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus
+from autothrottle.core.control import ramp_state
+from autothrottle.core.control.changes import Outcome, OutcomeStatus
 from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.control.plan import Plan, Reason
-from autothrottle.planner import ramps
-from autothrottle.planner.ramps import BUDGET, BUDGET_SPAN, Ramps
+from autothrottle.core.control.ramp_state import BUDGET, BUDGET_SPAN, WriteHistory
+from autothrottle.core.control.state import ControllerState
+from autothrottle.core.control.step import ramp_steps, settle_ramp
 from autothrottle.planner.triggers import Trigger, Triggers
 from autothrottle.ports.state_store import Term
 from tests import builders
@@ -278,11 +281,8 @@ class RampBench:
 
     def __init__(self, brokers: int) -> None:
         self.seconds, self.written = 0.0, 0
-        self.triggers = Triggers(timedelta(hours=1), lambda: self.seconds)
-        self.ramps = Ramps(self, self.triggers, self._on_step, lambda: self.seconds)
         ids = range(1, brokers + 1)
-        decisions = tuple(builders.decision(b, FOLLOWER, mb(100)) for b in ids)
-        self.plan = Plan(decisions, hold=True)
+        self.plan = Plan(tuple(builders.decision(b, FOLLOWER, mb(100)) for b in ids), hold=True)
         entry = LedgerEntry({FOLLOWER_RATE: LedgerKey(None, str(mb(10)), target=str(mb(100)))}, 1)
         self.snapshot = Snapshot(
             1,
@@ -290,21 +290,27 @@ class RampBench:
             throttles={ConfigResource.broker(b): {FOLLOWER_RATE: str(mb(10))} for b in ids},
             ledger={ConfigResource.broker(b): entry for b in ids},
         )
-
-    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
-        self.written += len(changes)
-        return [Outcome(change.resource, OutcomeStatus.APPLIED) for change in changes]
-
-    def _on_step(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
+        self.state = ControllerState()
 
     def run(self, seconds: int) -> None:
-        self.ramps.follow(self.plan, self.snapshot, [], [])
-        for _ in range(seconds):
-            self.seconds += 1
-            while (trigger := self.triggers.poll()) is not None:
-                if trigger.step:
-                    self.ramps.step(1, 1)
+        """Continue from a cycle that found the plan and the snapshot, and write every step that is due."""
+        ramp = self.state.term.ramp.after_cycle(self.plan, self.snapshot, (), (), self.seconds)
+        self.state = replace(self.state, term=replace(self.state.term, ramp=ramp))
+        end, due = self.seconds + seconds, self._due()
+        while due is not None and due <= end:
+            self.seconds = due
+            wanted = ramp_steps(self.state, self.seconds)
+            self.written += len(wanted)
+            outcomes = tuple(Outcome(change.resource, OutcomeStatus.APPLIED) for change in wanted)
+            self.state = settle_ramp(self.state, wanted, outcomes, NOON, self.seconds)
+            self.snapshot = self.state.term.ramp.snapshot
+            due = self._due()
+        self.seconds = end
+
+    def _due(self) -> float | None:
+        """The time of the next step, in whole seconds from now on."""
+        delay = self.state.term.ramp.due_in(self.state.written, self.seconds)
+        return None if delay is None else max(self.seconds + 1, math.ceil(self.seconds + delay.total_seconds()))
 
     def at_target(self) -> int:
         return sum(keys[FOLLOWER_RATE] == str(mb(100)) for keys in self.snapshot.throttles.values())
@@ -314,7 +320,7 @@ def test_a_thousand_brokers_ramp_in_fewer_steps_within_the_budget() -> None:
     ramping = RampBench(1000)
     ramping.run(40)
     assert ramping.at_target() == 1000
-    assert ramping.written <= BUDGET - ramps._RESERVE
+    assert ramping.written <= BUDGET - ramp_state._RESERVE
 
 
 def test_few_brokers_ramp_with_one_step_per_second() -> None:
@@ -332,17 +338,15 @@ def test_a_rate_waits_at_least_half_of_the_step_interval() -> None:
     elapsed = []
     for _ in range(4):
         ramping.seconds += 1
-        elapsed.append(ramping.ramps.pace(1, FOLLOWER).total_seconds())
+        pace = ramping.state.term.ramp.pace(ramping.state.written, ramping.seconds)
+        elapsed.append(pace(1, FOLLOWER).total_seconds())
     assert elapsed == [0, 0, 3, 4]
 
 
-@pytest.mark.parametrize("left", [0, ramps._RESERVE])
+@pytest.mark.parametrize("left", [0, ramp_state._RESERVE])
 def test_ramps_wait_when_the_budget_is_spent_until_brokers_drop_old_notifications(left: int) -> None:
     ramping = RampBench(100)
-    edits = (Edit(FOLLOWER_RATE, None, "1"),)
-    spent = [Change(ConfigResource.topic(f"t{n}"), edits, None) for n in range(BUDGET - left)]
-    outcomes = [Outcome(change.resource, OutcomeStatus.APPLIED) for change in spent]
-    ramping.ramps.follow(ramping.plan, ramping.snapshot, spent, outcomes)
+    ramping.state = replace(ramping.state, written=WriteHistory().add(0, BUDGET - left))
     ramping.run(60)
     assert ramping.written == 0
     ramping.run(int(BUDGET_SPAN.total_seconds()))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import pytest
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryElection
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.control.submission import Submitted, Targets, unthrottled
 from autothrottle.core.errors import Conflict, Invalid, Missing, NotLeader, Unavailable
-from autothrottle.planner.submissions import Submissions
+from autothrottle.planner.submissions import Submission
 from autothrottle.ports.state_store import Term
 from tests.builders import eventually, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, BROKERS, FOLLOWER, Bench
@@ -138,19 +140,32 @@ def test_another_reassignment_keeps_its_throttles_during_a_submission(bench: Ben
     assert bench.lists() == EXACT and bench.lists("t2") == ("0:1001,0:1002", "0:1004")
 
 
+class ProposingCluster(MemoryCluster):
+    """A cluster during whose first read a caller proposes a reassignment."""
+
+    propose: Callable[[], Submission] | None = None
+    submission: Submission | None = None
+
+    def fetch_snapshot(self, **wanted: Any) -> Snapshot:
+        found = super().fetch_snapshot(**wanted)
+        if self.propose and not self.submission:
+            self.submission = self.propose()
+        return found
+
+
 def test_a_proposal_during_a_snapshot_read_waits_for_the_next_cycle() -> None:
     """The snapshot in progress lacked the partitions of the proposal, so they seemed not to exist."""
-    submissions = Submissions(clock=lambda: 0.0)
-    cluster = MemoryCluster(brokers=BROKERS)
-    cluster.add_topic("t1", {0: (1001, 1002)})
-    rows = submissions.take()
-    submission = submissions.propose(1, WANTED)
-    snapshot = cluster.fetch_snapshot(partitions=rows, timeout=TIMEOUT)
-    assert submissions.show(snapshot) is snapshot
-    assert not submission.ended
-    assert submissions.take() == list(WANTED)
-    shown = submissions.show(cluster.fetch_snapshot(partitions=list(WANTED), timeout=TIMEOUT))
-    assert shown.topics == ("t1",) and not submission.ended
+    with Bench() as bench:
+        bench.cluster = cluster = ProposingCluster(bench.electorate, BROKERS)
+        bench.planner.stop()
+        bench.planner = bench.new_planner()
+        cluster.add_topic("t1", {0: (1001, 1002)})
+        assert bench.cycle().topics == ()
+        cluster.propose = partial(bench.planner._submissions.propose, bench.term.fence, WANTED)
+        assert bench.cycle().topics == ()
+        assert cluster.submission is not None and not cluster.submission.ended
+        assert bench.cycle().topics == ("t1",)
+        assert not cluster.submission.ended
 
 
 # Submissions that fail.

@@ -1,8 +1,7 @@
-"""The planner's configuration and the ports that it uses."""
+"""The operator's configuration of the control loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -10,14 +9,6 @@ from autothrottle.core.control.schedule import NO_SCHEDULE, Schedule
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
-from autothrottle.ports.kafka import ConfigWriter, FetchSettingsSource, Reassigner, SnapshotSource
-from autothrottle.ports.state_store import CatchUpStore, Election, OverrideStore, PauseStore
-from autothrottle.ports.telemetry import UNTRACED, DecisionSink, EventSink, LoadSource, Tracer
-
-CLUSTER_TIMEOUT = timedelta(seconds=20)
-"""Timeout for reading from and writing to the cluster: enough to read 100,000 partitions."""
-
-IN_SHADOW = "the planner runs in shadow mode and does not change Kafka; restart it without --shadow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +33,3 @@ class PlannerSettings:
     """Whether to decide and record, but not write, post or submit anything."""
     cluster: str = "kafka"
     """The cluster's name in the decision log."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannerDependencies:
-    """The ports that a planner uses."""
-
-    election: Election
-    snapshots: SnapshotSource
-    loads: LoadSource
-    events: EventSink
-    writer: ConfigWriter
-    reassigner: Reassigner
-    overrides: OverrideStore
-    pauses: PauseStore
-    catch_ups: CatchUpStore
-    settings: FetchSettingsSource
-    tracer: Tracer = UNTRACED
-    decisions: DecisionSink | None = None
-    """The decision log; None: decisions are not logged."""
-    on_failure: Callable[[], None] = lambda: None
-    """Ends the process. The planner's thread calls it after its loop has failed and its term is given up."""

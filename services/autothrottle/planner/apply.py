@@ -1,0 +1,92 @@
+"""The second part of a cycle: carries out its decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.control.changes import OutcomeStatus
+from autothrottle.core.control.cycle_decision import (
+    Action,
+    ActionResult,
+    CycleDecision,
+    PurgeCatchUp,
+    PurgeOverride,
+    Results,
+    Submit,
+)
+from autothrottle.core.errors import AutothrottleError, NotLeader
+from autothrottle.planner import traces
+from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
+from autothrottle.planner.submissions import Submissions
+
+
+@dataclass(frozen=True, slots=True)
+class Applier:
+    """Carries out the decisions of one planner."""
+
+    dependencies: PlannerDependencies
+    submissions: Submissions
+    now: Callable[[], datetime]
+    clock: Callable[[], float]
+
+    def apply(self, fence: int, decision: CycleDecision) -> Results:
+        """Write the changes, then carry out the actions in their order.
+
+        An error ends it: what follows is not tried. An action whose resources were refused is left out.
+        """
+        outcomes = list(decision.refused)
+        try:
+            with traces.applying(self.dependencies.tracer, decision.changes, outcomes):
+                if decision.changes:
+                    outcomes += self.dependencies.writer.apply(fence, decision.changes, CLUSTER_TIMEOUT)
+        except AutothrottleError as error:
+            return Results(self.now(), self.clock(), tuple(outcomes), error=error, are_written=False)
+        at, clock = self.now(), self.clock()
+        refused = {outcome.resource for outcome in outcomes if outcome.status is OutcomeStatus.REFUSED}
+        results, failure = self._act(fence, decision.actions, refused)
+        return Results(at, clock, tuple(outcomes), results, failure)
+
+    def _act(
+        self, fence: int, actions: Collection[Action], refused: Collection[ConfigResource]
+    ) -> tuple[tuple[ActionResult, ...], AutothrottleError | None]:
+        results: list[ActionResult] = []
+        for action in actions:
+            if not action.needs.isdisjoint(refused):
+                continue
+            result = self._tried(fence, action)
+            results.append(result)
+            # The caller of a submission gets its error; only the end of the term ends the cycle, too.
+            if result.error is not None and (isinstance(result.error, NotLeader) or not isinstance(action, Submit)):
+                return tuple(results), result.error
+        return tuple(results), None
+
+    def _tried(self, fence: int, action: Action) -> ActionResult:
+        try:
+            return self._carry_out(fence, action)
+        except AutothrottleError as error:
+            return ActionResult(action, done=False, error=error)
+
+    def _carry_out(self, fence: int, action: Action) -> ActionResult:
+        match action:
+            case Submit():
+                return self._submit(fence, action)
+            case PurgeOverride():
+                purge = self.dependencies.overrides.purge_override
+                return ActionResult(action, purge(fence, action.broker_id, action.version, action.reason))
+            case PurgeCatchUp():
+                return ActionResult(action, self.dependencies.catch_ups.purge_catch_up(fence, action.catch_up))
+
+    def _submit(self, fence: int, action: Submit) -> ActionResult:
+        if not self.submissions.claim(action.ticket):
+            return ActionResult(action, done=False)
+        with self.dependencies.tracer.span("submit") if action.start else nullcontext():
+            try:
+                submit = self.dependencies.reassigner.submit_reassignments
+                refused = submit(fence, action.start, CLUSTER_TIMEOUT) if action.start else {}
+            except AutothrottleError as error:
+                return ActionResult(action, error=error)
+        return ActionResult(action, refused=refused)

@@ -1,0 +1,249 @@
+"""The last part of a cycle: logs its results and findings, posts its events, and makes its record.
+
+`narration` has the texts. The type to know is `Reporter`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from autothrottle.core.control import step
+from autothrottle.core.control.cycle import CycleRecord
+from autothrottle.core.control.cycle_decision import (
+    ActionResult,
+    CycleDecision,
+    PurgeCatchUp,
+    PurgeOverride,
+    Results,
+    Settled,
+    Submit,
+    WakeUp,
+)
+from autothrottle.core.control.overrides import override_owner
+from autothrottle.core.control.ownership import ForeignThrottle, shown_foreign
+from autothrottle.core.control.pause import Pause
+from autothrottle.core.control.schedule import ScheduleWindow
+from autothrottle.core.control.settings import PlannerSettings
+from autothrottle.core.control.submission import Submitted
+from autothrottle.core.forecast.eta import SHORTEST_SPAN
+from autothrottle.planner import narration
+from autothrottle.planner.events import EventPoster
+from autothrottle.planner.observe import LONGEST_METRICS_WAIT
+from autothrottle.ports.telemetry import Event, EventSink
+from autothrottle.runtime.logs import batched_lines
+
+log = logging.getLogger(__name__)
+
+_FIRST_PROGRESS = SHORTEST_SPAN + timedelta(seconds=10)
+"""Time from the start of a reassignment until its ETA is known."""
+
+_FIRST_SIZES = timedelta(seconds=3)
+"""Time from the start of a reassignment until its bytes left are known: one read every 2 s, and its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a term has already reported, so that it is logged once."""
+
+    pause: Pause | None = None
+    topics: frozenset[str] = frozenset()
+    announced: tuple[str, ...] = ()
+    lagging: Mapping[int, int] = field(default_factory=dict)
+    """Broker that catches up -> number of its lagging replicas."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    would: tuple[str, ...] = ()
+    findings: frozenset[str] = frozenset()
+    foreign: tuple[ForeignThrottle, ...] = ()
+
+
+class Reporter:
+    """Reports the cycles of one planner. Only for the planner's thread."""
+
+    def __init__(self, events: EventSink, settings: PlannerSettings, request: Callable[[WakeUp], None]) -> None:
+        """Begin without a term.
+
+        Args:
+            events: receives the events, in the background.
+            settings: the operator's configuration.
+            request: requests a cycle.
+        """
+        self._settings, self._request = settings, request
+        self._poster = EventPoster(events, min(settings.interval / 2, LONGEST_METRICS_WAIT))
+        self._reported = Reported()
+        self._window: ScheduleWindow | None = None
+
+    def stop(self) -> None:
+        """Post the queued events for at most the timeout of one post."""
+        self._poster.stop()
+
+    def begin_term(self, fence: int) -> None:
+        """Forget what was reported."""
+        log.info("Leading in term %d%s", fence, ", in shadow mode: nothing is written" * self._settings.shadow)
+        self._reported = Reported()
+
+    def report_decision(self, decision: CycleDecision) -> None:
+        """Log what concerns the input of a cycle, before anything is written."""
+        if decision.clock_change is not None:
+            log.warning("The clock was changed by %s; discarding earlier measurements", decision.clock_change)
+        if decision.pause != self._reported.pause:
+            log.warning("%s", "Resumed" if decision.pause is None else f"Paused: {decision.pause}")
+            self._reported = replace(self._reported, pause=decision.pause)
+        if decision.limits is not None:
+            self._report_window(self._settings.schedule.window(decision.at))
+        counts = {broker_id: len(rows) for broker_id, rows in decision.view.lagging.items() if rows}
+        for broker_id, count in counts.items() if decision.error is None else ():
+            if count != self._reported.lagging.get(broker_id):
+                log.info("Broker %d catches up under throttle: %d replicas are out of sync", broker_id, count)
+        if decision.error is None:
+            self._reported = replace(self._reported, lagging=counts)
+
+    def _report_window(self, window: ScheduleWindow | None) -> None:
+        if window != self._window:
+            share = "the usual share" if window is None else f"{window.max_ratio * 100:g} %"
+            log.info("Schedule: from now on replication gets %s of the headroom", share)
+        self._window = window
+
+    def report(self, decision: CycleDecision, settled: Settled, results: Results) -> tuple[str, ...]:
+        """Log a cycle and post its events; return its findings."""
+        with batched_lines():
+            findings = self._report(decision, settled)
+            for result in results.actions:
+                if line := _action_line(result, settled):
+                    log.info("%s", line)
+        return findings
+
+    def _report(self, decision: CycleDecision, settled: Settled) -> tuple[str, ...]:
+        snapshot, reported, shadow = decision.view.to_throttle, self._reported, self._settings.shadow
+        topics = frozenset(decision.view.read.topics)
+        done = sorted(reported.topics - topics)
+        if done:
+            log.info("%s", narration.done_line(done))
+        lines = tuple(narration.topic_lines(snapshot))
+        if lines != reported.announced or decision.scheduled:
+            for line in (*lines, *narration.progress_lines(decision.left)):
+                log.info("%s", line)
+        if topics and not reported.topics:
+            self._announce_progress(decision.view.read.progress is not None)
+        limits = decision.limits or self._settings.limits
+        for line in narration.rate_lines(decision.plan, settled.applied, limits):
+            log.info("%s", line)
+        for line in narration.removal_lines(decision.plan, settled.applied):
+            log.info("%s", line)
+        would = tuple(narration.would_lines(decision.plan, decision.would, self._settings.limits)) if shadow else ()
+        for line in would if would != reported.would else ():
+            log.info("%s", line)
+        defaults = snapshot.default_throttles
+        findings = (
+            *findings_of(decision, self._settings),
+            *narration.default_lines(reported.defaults, defaults),
+            *narration.default_in_force_lines(defaults, decision.changes, settled.outcomes),
+            *decision.state.term.guards.findings,
+        )
+        shown = (*findings, *(f"{o.resource}: not written: {o.reason}" for o in settled.refused))
+        for finding in shown:
+            if finding not in reported.findings:
+                log.warning("%s", finding)
+        foreign = shown_foreign(decision.foreign) if decision.foreign else ()
+        if not shadow:
+            events = narration.events(decision.plan, snapshot, settled.applied, done)
+            events += [Event("Reassignment stalled", "\n".join(decision.stalled))] if decision.stalled else []
+            if foreign and foreign != reported.foreign:
+                events.append(narration.foreign_event(foreign, self._settings.cleanup_foreign))
+            for event in events:
+                self._poster.post(event)
+        self._reported = replace(
+            reported,
+            topics=topics,
+            announced=lines,
+            defaults=defaults,
+            would=would,
+            findings=frozenset(shown),
+            foreign=foreign,
+        )
+        return findings
+
+    def _announce_progress(self, is_read: bool) -> None:
+        """At the start of a reassignment: request a cycle for its first ETA, or log that the progress is unknown."""
+        if is_read:
+            if self._settings.finish_by is not None:
+                self._request(WakeUp("first bytes left for the deadline", _FIRST_SIZES))
+            self._request(WakeUp("first ETA of the reassignment", _FIRST_PROGRESS))
+        else:
+            log.info("%s", narration.UNKNOWN_PROGRESS)
+
+
+def findings_of(decision: CycleDecision, settings: PlannerSettings) -> tuple[str, ...]:
+    """Return the findings of a decision, one sentence each."""
+    stale = (narration.stale_line(decision.stale),) if decision.stale else ()
+    foreign = (narration.foreign_line(decision.foreign, settings.cleanup_foreign),) if decision.foreign else ()
+    return (*decision.findings, *stale, *foreign)
+
+
+def _action_line(result: ActionResult, settled: Settled) -> str:
+    """The log line about a completed action; "": it was not completed, or has no line."""
+    if not result.done or result.error is not None:
+        return ""
+    match result.action:
+        case Submit() if isinstance(settled.answer, Submitted):
+            return f"Reassignment of {settled.answer.started} partitions submitted with its throttles in place"
+        case PurgeOverride(broker_id, _, reason) if reason == step.NOTHING_LEFT:
+            return f"Throttle override removed: {reason}"
+        case PurgeOverride(broker_id, _, reason) if reason == step.EXPIRED:
+            return f"Throttle override of {override_owner(broker_id)} removed: {reason}"
+        case PurgeCatchUp(catch_up):
+            return f"Broker {catch_up.broker_id} is in sync: its catch-up under throttle has ended"
+    return ""
+
+
+def cycle_record(
+    decision: CycleDecision,
+    settled: Settled,
+    findings: tuple[str, ...],
+    error: str,
+    start: datetime,
+    end: datetime,
+    reason: str,
+    settings: PlannerSettings,
+) -> CycleRecord:
+    """Return the record of a finished cycle.
+
+    Args:
+        decision: what it decided.
+        settled: what became of it.
+        findings: one sentence each.
+        error: why it failed; "": it did not.
+        start: UTC.
+        end: UTC.
+        reason: what started it.
+        settings: the operator's configuration.
+    """
+    snapshot, left, term = decision.view.to_throttle, decision.left, decision.state.term
+    sentence = narration.sentence(snapshot, decision.changes, settled.outcomes, left)
+    if settings.shadow:
+        sentence = narration.shadow_sentence(snapshot, decision.would, left)
+    if decision.pause is not None:
+        sentence = narration.paused_sentence(decision.pause, sentence)
+    return CycleRecord(
+        term=term.fence,
+        number=term.cycles,
+        start=start,
+        end=end,
+        reason=reason,
+        sentence="" if error else sentence,
+        topics=snapshot.topics,
+        decisions=decision.plan.decisions,
+        outcomes=settled.outcomes,
+        findings=findings,
+        error=error,
+        bytes_left=left.bytes_left if left else None,
+        eta=left.eta if left else None,
+        pause=decision.pause,
+        shadow=settings.shadow,
+        foreign=shown_foreign(decision.foreign) if decision.foreign else (),
+        eta_low=left.eta_low if left else None,
+        eta_high=left.eta_high if left else None,
+        eta_is_static=left.eta_is_static if left else False,
+    )

@@ -66,13 +66,14 @@ class Observer:
         wanted, cancelled = self.submissions.wanted, self.submissions.take_cancelled()
         snapshot: Snapshot | AutothrottleError
         held, loads = term.held, None
-        try:
-            sources, _ = adopted(term.sources, read)
-            blocked = obstacle_to_submissions(self.settings.shadow, sources.pause)
-            asked = needed(term, sources, None if blocked else wanted, self.now())
-            snapshot, held, loads = self._read(term, asked, sources.pause is not None, scheduled, newest_event)
-        except AutothrottleError as error:
-            snapshot = error
+        sources = adopted(term.sources, read)
+        if sources.error is not None:
+            snapshot = sources.error
+        else:
+            pause = sources.known.pause
+            is_blocked = obstacle_to_submissions(self.settings.shadow, pause) is not None
+            asked = needed(term, sources.known, None if is_blocked else wanted, self.now())
+            snapshot, held, loads = self._read(term, asked, pause is not None, scheduled, newest_event)
         return CycleObservation(
             at=self.now(),
             clock=self.clock(),

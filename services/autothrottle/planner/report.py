@@ -82,7 +82,7 @@ class Reporter:
     def begin_term(self, fence: int) -> None:
         """Forget what was reported."""
         log.info("Leading in term %d%s", fence, ", in shadow mode: nothing is written" * self._settings.shadow)
-        self._reported = Reported()
+        self._reported = Reported(lagging=self._reported.lagging)
 
     def report_decision(self, decision: CycleDecision) -> None:
         """Log what concerns the input of a cycle, before anything is written."""

@@ -87,23 +87,30 @@ def needed(term: TermState, sources: KnownSources, wanted: Wanted | None, now: d
     return SnapshotRequest(tuple(sorted(overridden.union(catching_up))), tuple(sorted(rows)), catching_up)
 
 
-def adopted(known: KnownSources, read: SourceReadings) -> tuple[KnownSources, tuple[str, ...]]:
-    """Return the sources that apply, and a finding for each one that was not read. Its last known value applies.
+@dataclass(frozen=True, slots=True)
+class AdoptedSources:
+    """The sources that apply in a cycle."""
 
-    Raises:
-        AutothrottleError: the pause or the overrides were never read in this term.
-    """
+    known: KnownSources
+    findings: tuple[str, ...] = ()
+    """One sentence for each source that was not read, so that its last known value applies."""
+    error: AutothrottleError | None = None
+    """Why the cycle cannot decide: the pause or the overrides were never read in this term. None: it can."""
+
+
+def adopted(known: KnownSources, read: SourceReadings) -> AdoptedSources:
+    """Return the sources that apply: what was read, and for the rest the last known values."""
     findings: list[str] = []
-    if isinstance(read.pause, AutothrottleError):
-        if not known.pause_is_known:
-            raise read.pause
-        findings.append(f"the pause cannot be read; the last known state applies: {read.pause}")
-    else:
+    if not isinstance(read.pause, AutothrottleError):
         known = replace(known, pause=read.pause, pause_is_known=True)
+    elif not known.pause_is_known:
+        return AdoptedSources(known, error=read.pause)
+    else:
+        findings.append(f"the pause cannot be read; the last known state applies: {read.pause}")
     overrides = read.overrides
     if isinstance(overrides, AutothrottleError):
         if known.overrides is None:
-            raise overrides
+            return AdoptedSources(known, tuple(findings), overrides)
         reason = f"the overrides cannot be read; the last known ones apply: {overrides}"
         overrides = Overrides(unreadable={None: reason, **{b: reason for b in known.overrides.brokers}})
     known = replace(known, overrides=overrides.keeping_unreadable(known.overrides or Overrides()))
@@ -114,4 +121,4 @@ def adopted(known: KnownSources, read: SourceReadings) -> tuple[KnownSources, tu
         findings.append(f"the catch-ups cannot be read; {effect}: {read.catch_ups}")
     else:
         known = replace(known, catch_ups=read.catch_ups, catch_ups_are_known=True)
-    return known, tuple(findings)
+    return AdoptedSources(known, tuple(findings))

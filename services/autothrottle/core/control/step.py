@@ -40,9 +40,9 @@ from autothrottle.core.control.cycle_decision import (
     Submit,
     WakeUp,
 )
-from autothrottle.core.control.cycle_observation import CycleObservation, SettingsReading, adopted
+from autothrottle.core.control.cycle_observation import AdoptedSources, CycleObservation, SettingsReading, adopted
 from autothrottle.core.control.guard_state import GuardState
-from autothrottle.core.control.overrides import Override
+from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.ownership import foreign_throttles
 from autothrottle.core.control.pause import Pause, PauseMode, release_of_ours, stale_lists
 from autothrottle.core.control.plan import current_rates, had_reassignment, plan
@@ -55,6 +55,7 @@ from autothrottle.core.control.submission_state import (
     SETTLED_AFTER,
     VISIBLE_WITHIN,
     SubmissionState,
+    Wanted,
 )
 from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Unavailable
 from autothrottle.core.forecast.progress import remainder, with_static_eta
@@ -88,25 +89,19 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
     if observation.loads is not None:
         term = replace(term, loads=observation.loads)
     cycle = CycleDecision(state, at, observation.scheduled, clock_change=clock_change)
-    try:
-        sources, findings = adopted(term.sources, observation.sources)
-        term = replace(term, sources=sources)
-        if isinstance(observation.snapshot, AutothrottleError):
-            raise observation.snapshot
-    except AutothrottleError as error:
-        return replace(cycle, state=replace(state, term=term), error=error, pause=term.sources.pause)
-    term, cycle = _with_cluster(settings, term, cycle, observation, observation.snapshot)
-    assert term.sources.overrides is not None
-    overrides = term.sources.overrides.acting(at)
-    warnings = dict.fromkeys([*overrides.warnings, *overrides.unreadable.values()])
-    cycle = replace(cycle, overrides=overrides, pause=sources.pause, findings=(*findings, *warnings, *cycle.findings))
-    if (expiry := term.sources.overrides.next_expiry(at)) is not None:
-        cycle = replace(cycle, wake_ups=(*cycle.wake_ups, WakeUp("an override expires", expiry - at)))
+    adopted_sources = adopted(term.sources, observation.sources)
+    term = replace(term, sources=adopted_sources.known)
+    cycle = _with_sources(settings, cycle, adopted_sources, observation.wanted)
+    read = adopted_sources.error or observation.snapshot
+    if isinstance(read, AutothrottleError):
+        return replace(cycle, state=replace(state, term=term), error=read)
+    term, cycle = _with_cluster(term, cycle, observation, read)
     if cycle.pause is not None:
         cycle = _paused(settings, cycle, term)
     else:
         term, cycle = _with_loads(term, cycle, observation)
         term, cycle = _with_plan(settings, state, term, cycle, observation)
+    term, cycle = _with_stalls(term, cycle, observation.settings)
     term, cycle = _with_cleanup(settings, term, cycle)
     if settings.shadow:
         cycle = replace(cycle, would=cycle.changes, changes=())
@@ -123,16 +118,31 @@ def _with_clock(term: TermState, at: datetime, clock: float) -> tuple[TermState,
     return replace(term, history=ThrottleHistory(), policy=None, guards=GuardState()), origin - before
 
 
+def _with_sources(
+    settings: PlannerSettings, cycle: CycleDecision, sources: AdoptedSources, wanted: Wanted | None
+) -> CycleDecision:
+    """Add the pause and the active overrides, and request a cycle for the next expiry of an override."""
+    known, at = sources.known.overrides or Overrides(), cycle.at
+    overrides, expiry = known.acting(at), known.next_expiry(at)
+    warnings = dict.fromkeys([*overrides.warnings, *overrides.unreadable.values()])
+    return replace(
+        cycle,
+        pause=sources.known.pause,
+        overrides=overrides,
+        findings=(*sources.findings, *warnings),
+        wake_ups=() if expiry is None else (WakeUp("an override expires", expiry - at),),
+        answer=obstacle_to_submissions(settings.shadow, sources.known.pause) if wanted else None,
+    )
+
+
 def _with_cluster(
-    settings: PlannerSettings, term: TermState, cycle: CycleDecision, observation: CycleObservation, read: Snapshot
+    term: TermState, cycle: CycleDecision, observation: CycleObservation, read: Snapshot
 ) -> tuple[TermState, CycleDecision]:
     """Add the cluster: the view of it, the bytes left, and what the term remembers of both."""
-    wanted, before = observation.wanted, term.submissions
-    answer: AutothrottleError | None = None
-    if wanted is not None:
-        answer = obstacle_to_submissions(settings.shadow, term.sources.pause)
+    before, answer = term.submissions, cycle.answer
+    wanted = None if answer else observation.wanted
     try:
-        submissions = before.observe(read, None if answer else wanted, observation.clock)
+        submissions = before.observe(read, wanted, observation.clock)
     except AutothrottleError as error:
         answer, submissions = error, before.observe(read, None, observation.clock)
     view = ClusterView(
@@ -234,9 +244,6 @@ def _with_plan(
     guard_state, guarded = term.guards.observe(view.read.progress).apply(
         wanted, snapshot, limits, exempt, settings.finish_by, in_window, at
     )
-    guard_state, stalled = guard_state.watch(
-        guarded.plan, snapshot, observation.scheduled, _complete_settings(observation.settings, snapshot)
-    )
     rates = {(d.broker_id, d.role): d.rate for d in guarded.plan.decisions}
     pace = None if settings.shadow else term.ramp.pace(state.written, observation.clock)
     found = changes(guarded.plan, snapshot, term.fence, term.cycles, pace)
@@ -246,10 +253,17 @@ def _with_plan(
         plan=guarded.plan,
         left=with_static_eta(cycle.left, view.copying, rates),
         findings=(*cycle.findings, *guarded.findings),
-        stalled=stalled,
         wake_ups=wake_ups,
     )
     return replace(term, policy=policy, guards=guard_state), _with_changes(cycle, found)
+
+
+def _with_stalls(term: TermState, cycle: CycleDecision, reading: SettingsReading) -> tuple[TermState, CycleDecision]:
+    """Add the new stalls under this plan, and remember all that persist."""
+    snapshot = cycle.view.to_throttle
+    complete = _complete_settings(reading, snapshot)
+    guard_state, stalled = term.guards.watch(cycle.plan, snapshot, cycle.scheduled, complete)
+    return replace(term, guards=guard_state), replace(cycle, stalled=stalled)
 
 
 def _complete_settings(reading: SettingsReading, snapshot: Snapshot) -> ClusterSettings | None:

@@ -13,9 +13,9 @@ from autothrottle.core.control.cycle_decision import (
     Action,
     ActionResult,
     CycleDecision,
+    CycleResults,
     PurgeCatchUp,
     PurgeOverride,
-    Results,
     Submit,
 )
 from autothrottle.core.errors import AutothrottleError, NotLeader
@@ -33,7 +33,7 @@ class Applier:
     now: Callable[[], datetime]
     clock: Callable[[], float]
 
-    def apply(self, fence: int, decision: CycleDecision) -> Results:
+    def apply(self, fence: int, decision: CycleDecision) -> CycleResults:
         """Write the changes, then carry out the actions in their order.
 
         An error ends it: what follows is not tried. An action whose resources were refused is left out.
@@ -44,11 +44,11 @@ class Applier:
                 if decision.changes:
                     outcomes += self.dependencies.writer.apply(fence, decision.changes, CLUSTER_TIMEOUT)
         except AutothrottleError as error:
-            return Results(self.now(), self.clock(), tuple(outcomes), error=error, are_written=False)
+            return CycleResults(self.now(), self.clock(), tuple(outcomes), error=error, are_written=False)
         at, clock = self.now(), self.clock()
         refused = {outcome.resource for outcome in outcomes if outcome.status is OutcomeStatus.REFUSED}
         results, failure = self._act(fence, decision.actions, refused)
-        return Results(at, clock, tuple(outcomes), results, failure)
+        return CycleResults(at, clock, tuple(outcomes), results, failure)
 
     def _act(
         self, fence: int, actions: Collection[Action], refused: Collection[ConfigResource]

@@ -16,7 +16,7 @@ from itertools import pairwise
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, participants
 from autothrottle.core.control.changes import OutcomeStatus
 from autothrottle.core.control.cycle import CycleRecord, PlannerState
-from autothrottle.core.control.cycle_decision import CycleDecision, Results, Settled, WakeUp
+from autothrottle.core.control.cycle_decision import CycleDecision, CycleResults, Settled, WakeUp
 from autothrottle.core.control.guards import below_min_isr
 from autothrottle.core.control.ramp_state import RampState
 from autothrottle.core.control.settings import PlannerSettings
@@ -359,7 +359,7 @@ class Planner:
         if decision.error is None:
             results = self._applier.apply(term.fence, decision)
         else:
-            results = Results(observation.at, observation.clock, error=decision.error, are_written=False)
+            results = CycleResults(observation.at, observation.clock, error=decision.error, are_written=False)
         self._state, cycle.settled = settle(self._settings, decision, results)
         if decision.ticket and cycle.settled.answer is not None:
             self._submissions.answer(decision.ticket, cycle.settled.answer)

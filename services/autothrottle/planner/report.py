@@ -15,9 +15,9 @@ from autothrottle.core.control.cycle import CycleRecord
 from autothrottle.core.control.cycle_decision import (
     ActionResult,
     CycleDecision,
+    CycleResults,
     PurgeCatchUp,
     PurgeOverride,
-    Results,
     Settled,
     Submit,
     WakeUp,
@@ -106,7 +106,7 @@ class Reporter:
             log.info("Schedule: from now on replication gets %s of the headroom", share)
         self._window = window
 
-    def report(self, decision: CycleDecision, settled: Settled, results: Results) -> tuple[str, ...]:
+    def report(self, decision: CycleDecision, settled: Settled, results: CycleResults) -> tuple[str, ...]:
         """Log a cycle and post its events; return its findings."""
         with batched_lines():
             findings = self._report(decision, settled)

@@ -33,7 +33,7 @@ from autothrottle.core.traffic.loads import Loads
 
 
 @dataclass(frozen=True)
-class ClusterView:
+class SnapshotViews:
     """One snapshot, with the replicas that are copied for another reason than a running reassignment."""
 
     read: Snapshot = Snapshot.empty()  # noqa: RUF009 (frozen)
@@ -116,7 +116,7 @@ class CycleDecision:
     """The next state; `settle` completes it."""
     at: datetime
     scheduled: bool
-    view: ClusterView = ClusterView()
+    view: SnapshotViews = SnapshotViews()
     left: Remainder | None = None
     """Bytes left to copy, with the ETA. None: no reassignment runs, or they are unknown."""
     pause: Pause | None = None
@@ -164,7 +164,7 @@ class ActionResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class CycleResults:
     """What became of a decision."""
 
     at: datetime

@@ -31,12 +31,12 @@ from autothrottle.core.control.changes import (
 from autothrottle.core.control.cycle_decision import (
     Action,
     ActionResult,
-    ClusterView,
     CycleDecision,
+    CycleResults,
     PurgeCatchUp,
     PurgeOverride,
-    Results,
     Settled,
+    SnapshotViews,
     Submit,
     WakeUp,
 )
@@ -145,7 +145,7 @@ def _with_cluster(
         submissions = before.observe(read, wanted, observation.clock)
     except AutothrottleError as error:
         answer, submissions = error, before.observe(read, None, observation.clock)
-    view = ClusterView(
+    view = SnapshotViews(
         read,
         submissions.proposal.start,
         submissions.submitted,
@@ -344,7 +344,9 @@ def _purges(term: TermState, cycle: CycleDecision) -> list[Action]:
 # Settling.
 
 
-def settle(settings: PlannerSettings, decision: CycleDecision, results: Results) -> tuple[ControllerState, Settled]:
+def settle(
+    settings: PlannerSettings, decision: CycleDecision, results: CycleResults
+) -> tuple[ControllerState, Settled]:
     """Return the state after the cycle, and what to report of it.
 
     After a failed cycle the state keeps what `step` has learned, and counts one more failure.
@@ -370,7 +372,7 @@ def settle(settings: PlannerSettings, decision: CycleDecision, results: Results)
 
 
 def _with_writes(
-    settings: PlannerSettings, decision: CycleDecision, settled: Settled, results: Results
+    settings: PlannerSettings, decision: CycleDecision, settled: Settled, results: CycleResults
 ) -> ControllerState:
     """Enter the written changes into the histories, and continue the ramps from them."""
     term, snapshot = decision.state.term, decision.view.to_throttle
@@ -390,7 +392,7 @@ def _with_written(
     return history.add(clock, sum(bool(change.edits) for change in applied(tuple(wanted), tuple(outcomes))))
 
 
-def _submitted(decision: CycleDecision, settled: Settled, results: Results) -> tuple[SubmissionState, Settled]:
+def _submitted(decision: CycleDecision, settled: Settled, results: CycleResults) -> tuple[SubmissionState, Settled]:
     """Return the submission after the cycle, with the answer for its caller and the time of the next check."""
     submissions, start = decision.state.term.submissions, decision.view.proposed
     if not decision.ticket:
@@ -436,7 +438,7 @@ def _checked_after(delay: timedelta, settled: Settled) -> Settled:
     return replace(settled, wake_ups=(*settled.wake_ups, wake_up))
 
 
-def _after_reassignment(settings: PlannerSettings, decision: CycleDecision, results: Results) -> bool:
+def _after_reassignment(settings: PlannerSettings, decision: CycleDecision, results: CycleResults) -> bool:
     """Whether an autoremove override has had its reassignment. An incomplete snapshot changes nothing."""
     before, view, overrides = decision.state.term.after_reassignment, decision.view, decision.overrides
     if view.read.reassignments:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType, format_replicas, parse_replicas
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.control.changes import Outcome, OutcomeStatus, with_changes
-from autothrottle.core.control.cycle_decision import CycleDecision, Results
+from autothrottle.core.control.cycle_decision import CycleDecision, CycleResults
 from autothrottle.core.control.cycle_observation import CycleObservation, SourceReadings
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.settings import PlannerSettings
@@ -73,7 +73,7 @@ def observations(draw: st.DrawFn) -> CycleObservation:
 def carried_out(settings: PlannerSettings, decision: CycleDecision) -> tuple[ControllerState, Snapshot]:
     """Return the state and the cluster after all changes of a decision were applied."""
     outcomes = tuple(Outcome(change.resource, OutcomeStatus.APPLIED) for change in decision.changes)
-    state, _ = settle(settings, decision, Results(decision.at, 100.0, outcomes))
+    state, _ = settle(settings, decision, CycleResults(decision.at, 100.0, outcomes))
     return state, with_changes(decision.view.read, decision.changes)
 
 
@@ -144,7 +144,7 @@ def throttles_with_names(snapshot: Snapshot, names: Mapping[int, int]) -> Mappin
 def test_an_unreadable_cluster_changes_nothing_and_keeps_what_was_read(observation: CycleObservation) -> None:
     settings = PlannerSettings(builders.limits())
     decision = step(settings, START, replace(observation, snapshot=Unavailable("the cluster does not answer")))
-    results = Results(NOON, 100.0, error=decision.error, are_written=False)
+    results = CycleResults(NOON, 100.0, error=decision.error, are_written=False)
     state, _ = settle(settings, decision, results)
     assert (decision.changes, decision.actions) == ((), ())
     assert (state.term.troubles, state.term.cycles) == (1, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -42,7 +41,7 @@ from autothrottle_client.reassignments import (
     submission_from_message,
     targets_to_messages,
 )
-from autothrottle_client.replicas import Peer, Replicas, Rpc
+from autothrottle_client.replicas import Replica, Replicas
 from autothrottle_client.watch import DEFAULT_OUTAGE, DEFAULT_SILENCE, CycleWatch
 
 SUBMIT_TIMEOUT = timedelta(seconds=60)
@@ -51,16 +50,15 @@ SUBMIT_TIMEOUT = timedelta(seconds=60)
 ESTIMATE_TIMEOUT = timedelta(seconds=30)
 """Timeout of an estimate, which reads log sizes twice, some seconds apart."""
 
-_T = TypeVar("_T")
 
-
-class AdminClient(Client):
+class AdminClient(Client[AdminServiceStub]):
     """Client of the admin service. A broker id of None means the whole cluster.
 
     Every method may raise Unavailable: no replica answered in time.
     """
 
     service = "admin"
+    stub = AdminServiceStub
 
     def list_overrides(self) -> tuple[tuple[Override, ...], tuple[str, ...]]:
         """Return (all overrides, warnings). The cluster override comes first, then broker overrides by id.
@@ -68,7 +66,7 @@ class AdminClient(Client):
         Each warning is a sentence that names an override that cannot be read.
         """
         request = admin_pb2.ListOverridesRequest()
-        response = self._replicas.call(lambda peer, seconds: _stub(peer).ListOverrides(request, timeout=seconds))
+        response = self._unary(lambda admin: admin.ListOverrides, request)
         return tuple(map(override_from_message, response.overrides)), tuple(response.warnings)
 
     def get_override(self, broker_id: int | None = None) -> Override:
@@ -79,7 +77,7 @@ class AdminClient(Client):
             Invalid: the broker id is not in 1..2^31-1.
         """
         request = admin_pb2.GetOverrideRequest(broker_id=_optional(broker_id))
-        response = self._replicas.call(lambda peer, seconds: _stub(peer).GetOverride(request, timeout=seconds))
+        response = self._unary(lambda admin: admin.GetOverride, request)
         return override_from_message(response.override)
 
     def set_override(
@@ -113,7 +111,7 @@ class AdminClient(Client):
             etag=etag,
         )
         request = admin_pb2.SetOverrideRequest(override=wanted)
-        response = self._call_once(_setting(request)) if etag else self._replicas.call(_setting(request))
+        response = self._unary(lambda admin: admin.SetOverride, request, probe=_list_overrides if etag else None)
         return override_from_message(response.override), tuple(response.warnings)
 
     def remove_override(self, broker_id: int | None = None, etag: str = "") -> None:
@@ -131,7 +129,7 @@ class AdminClient(Client):
                 removed.
         """
         request = admin_pb2.RemoveOverrideRequest(broker_id=_optional(broker_id), etag=etag)
-        self._call_once(lambda peer, seconds: _stub(peer).RemoveOverride(request, timeout=seconds))
+        self._unary(lambda admin: admin.RemoveOverride, request, probe=_list_overrides)
 
     def list_audit_records(self, limit: int = 100) -> tuple[AuditRecord, ...]:
         """Return the latest audit records of overrides and the pause, newest first. The service keeps the last 1,000.
@@ -140,19 +138,13 @@ class AdminClient(Client):
             Invalid: the limit is not in 1..1,000.
         """
         request = admin_pb2.ListAuditRecordsRequest(limit=validate_limit(limit))
-        response = self._replicas.call(lambda peer, seconds: _stub(peer).ListAuditRecords(request, timeout=seconds))
+        response = self._unary(lambda admin: admin.ListAuditRecords, request)
         return tuple(map(audit_record_from_message, response.records))
-
-    def _call_once(self, rpc: Rpc[_T], timeout: timedelta | None = None) -> _T:
-        listing = admin_pb2.ListOverridesRequest()
-        return self._replicas.call_once(
-            rpc, probe=lambda peer, seconds: _stub(peer).ListOverrides(listing, timeout=seconds), timeout=timeout
-        )
 
     def request_cycle(self) -> None:
         """Ask the leading planner to start a cycle. Does not wait for it."""
         request = admin_pb2.RequestCycleRequest()
-        self._replicas.call(lambda peer, seconds: _stub(peer).RequestCycle(request, timeout=seconds))
+        self._unary(lambda admin: admin.RequestCycle, request)
 
     def pause(self, mode: PauseMode = PauseMode.KEEP, reason: str = "") -> Pause:
         """Pause the planner until `resume`, across changes of leader. Replaces a current pause.
@@ -167,13 +159,13 @@ class AdminClient(Client):
             Invalid: the mode is unknown, or the reason is too long or not printable.
         """
         request = admin_pb2.PauseRequest(mode=pause_mode_to_number(mode), reason=validate_reason(reason))
-        response = self._replicas.call(lambda peer, seconds: _stub(peer).Pause(request, timeout=seconds))
+        response = self._unary(lambda admin: admin.Pause, request)
         return pause_from_message(response.pause)
 
     def resume(self) -> bool:
         """Resume the planner and start a cycle. Return whether it was paused."""
         request = admin_pb2.ResumeRequest()
-        return self._replicas.call(lambda peer, seconds: _stub(peer).Resume(request, timeout=seconds)).was_paused
+        return self._unary(lambda admin: admin.Resume, request).was_paused
 
     def start_catch_up(self, broker_id: int) -> tuple[CatchUp, tuple[str, ...]]:
         """Throttle a broker's catch-up until the broker is in sync; return (catch-up, warnings).
@@ -182,7 +174,7 @@ class AdminClient(Client):
             Invalid: the broker id is not in 1..2^31-1.
         """
         request = admin_pb2.StartCatchUpRequest(broker_id=validate_broker_id(broker_id))
-        response = self._replicas.call(lambda peer, seconds: _stub(peer).StartCatchUp(request, timeout=seconds))
+        response = self._unary(lambda admin: admin.StartCatchUp, request)
         return catch_up_from_message(response.catch_up), tuple(response.warnings)
 
     def stop_catch_up(self, broker_id: int) -> None:
@@ -195,11 +187,12 @@ class AdminClient(Client):
                 ended.
         """
         request = admin_pb2.StopCatchUpRequest(broker_id=validate_broker_id(broker_id))
-        self._call_once(lambda peer, seconds: _stub(peer).StopCatchUp(request, timeout=seconds))
+        self._unary(lambda admin: admin.StopCatchUp, request, probe=_list_overrides)
 
     def state(self) -> ClusterState:
         """Return the leader, its last cycle and all overrides."""
-        return cluster_state_from_message(_state(self._replicas))
+        request = admin_pb2.GetClusterStateRequest()
+        return cluster_state_from_message(self._unary(lambda admin: admin.GetClusterState, request))
 
     def list_reassignments(self) -> Reassignments:
         """Return all ongoing reassignments, whichever tool submitted them.
@@ -208,9 +201,7 @@ class AdminClient(Client):
             Incomplete: the reassignments cannot be read completely. Do not conclude that none are ongoing.
         """
         request = admin_pb2.ListReassignmentsRequest()
-        return reassignments_from_message(
-            self._replicas.call(lambda peer, seconds: _stub(peer).ListReassignments(request, timeout=seconds))
-        )
+        return reassignments_from_message(self._unary(lambda admin: admin.ListReassignments, request))
 
     def submit_reassignment(
         self,
@@ -238,9 +229,7 @@ class AdminClient(Client):
         request = admin_pb2.SubmitReassignmentRequest(
             partitions=targets_to_messages(targets), validate_only=validate_only
         )
-        return submission_from_message(
-            self._replicas.call(lambda peer, seconds: _stub(peer).SubmitReassignment(request, timeout=seconds), timeout)
-        )
+        return submission_from_message(self._unary(lambda admin: admin.SubmitReassignment, request, timeout))
 
     def estimate_reassignment(
         self,
@@ -272,11 +261,7 @@ class AdminClient(Client):
         request = admin_pb2.EstimateReassignmentRequest(
             partitions=targets_to_messages(targets), max_ratio=max_ratio or 0.0, within=span
         )
-        return estimate_from_message(
-            self._replicas.call(
-                lambda peer, seconds: _stub(peer).EstimateReassignment(request, timeout=seconds), timeout
-            )
-        )
+        return estimate_from_message(self._unary(lambda admin: admin.EstimateReassignment, request, timeout))
 
     def cancel_reassignment(
         self, partitions: Collection[Partition], timeout: timedelta = SUBMIT_TIMEOUT
@@ -296,9 +281,7 @@ class AdminClient(Client):
                 be cancelled.
         """
         request = admin_pb2.CancelReassignmentRequest(partitions=partitions_to_messages(partitions))
-        response = self._call_once(
-            lambda peer, seconds: _stub(peer).CancelReassignment(request, timeout=seconds), timeout
-        )
+        response = self._unary(lambda admin: admin.CancelReassignment, request, timeout, probe=_list_overrides)
         return response.cancelled, refused_from_messages(response.refused)
 
     def watch_cycles(
@@ -317,8 +300,9 @@ class AdminClient(Client):
         return self._register(CycleWatch(self._separate_replicas(), _locate, outage, silence, on_loss))
 
 
-def _setting(request: admin_pb2.SetOverrideRequest) -> Rpc[admin_pb2.SetOverrideResponse]:
-    return lambda peer, seconds: _stub(peer).SetOverride(request, timeout=seconds)
+def _list_overrides(replica: Replica, seconds: float) -> None:
+    """Return if the service can read its state: the probe of calls that are sent once."""
+    AdminServiceStub(replica.channel).ListOverrides(admin_pb2.ListOverridesRequest(), timeout=seconds)
 
 
 def _timestamp(time: datetime) -> Timestamp:
@@ -331,23 +315,17 @@ def _timestamp(time: datetime) -> Timestamp:
     return found
 
 
-def _stub(peer: Peer) -> AdminServiceStub:
-    return AdminServiceStub(peer.channel)
-
-
 def _optional(broker_id: int | None) -> int | None:
     return None if broker_id is None else validate_broker_id(broker_id)
 
 
-def _state(
-    replicas: Replicas, timeout: timedelta | None = None, without_cycle: bool = False
-) -> admin_pb2.GetClusterStateResponse:
-    request = admin_pb2.GetClusterStateRequest(without_cycle=without_cycle)
-    return replicas.call(lambda peer, seconds: _stub(peer).GetClusterState(request, timeout=seconds), timeout)
-
-
 def _locate(replicas: Replicas, timeout: timedelta) -> str:
-    address = _state(replicas, timeout, without_cycle=True).leader_address
+    request = admin_pb2.GetClusterStateRequest(without_cycle=True)
+
+    def ask(replica: Replica, seconds: float) -> str:
+        return AdminServiceStub(replica.channel).GetClusterState(request, timeout=seconds).leader_address
+
+    address = replicas.call(ask, timeout)
     if not address:
         raise NotLeader("the leader's address is unknown")
     return address

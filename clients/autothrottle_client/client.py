@@ -1,23 +1,61 @@
-"""Base class of the service clients: addresses, timeout, closing."""
+"""Base classes of clients: one service, its replicas, and calls of its methods."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TypeVar
+from typing import Generic, Self, TypeVar
 
-from autothrottle_client.replicas import DEFAULT_TIMEOUT, Replicas
-from autothrottle_client.tls import Tls
+import grpc
+
+from autothrottle_client.addresses import parse_addresses
+from autothrottle_client.replicas import DEFAULT_TIMEOUT, Connection, Replica, Replicas, Rpc, validate_timeout
+from autothrottle_client.tls import Certificates, Tls
 from autothrottle_client.watch import CycleWatch
 
-_Self = TypeVar("_Self", bound="Client")
+_Stub = TypeVar("_Stub")
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
 
 
-class Client:
-    """A thread-safe client of one service. `service` is the service's name in errors."""
+class StubClient(Generic[_Stub]):
+    """A thread-safe client of one service. Operators' clients and those between services derive from it."""
 
     service = ""
+    """Name of the service in errors."""
+    stub: Callable[[grpc.Channel], _Stub]
+    """The generated client."""
+
+    def __init__(self, addresses: Sequence[str], connection: Connection) -> None:
+        """Create the client; the first call connects."""
+        self._replicas = Replicas(self.service, addresses, connection)
+
+    def close(self) -> None:
+        """Close the connections; calls in progress end as unavailable. Idempotent."""
+        self._replicas.close()
+
+    def _unary(
+        self,
+        method: Callable[[_Stub], grpc.UnaryUnaryMultiCallable[_Request, _Response]],
+        request: _Request,
+        timeout: timedelta | None = None,
+        probe: Rpc[object] | None = None,
+        metadata: Sequence[tuple[str, str]] = (),
+    ) -> _Response:
+        """Call a unary method like `lambda planner: planner.RunCycle`. `Replicas.call` documents timeout and probe."""
+
+        def rpc(replica: Replica, seconds: float) -> _Response:
+            return method(self.stub(replica.channel))(request, timeout=seconds, metadata=tuple(metadata))
+
+        return self._call(rpc, timeout, probe)
+
+    def _call(self, rpc: Rpc[_Response], timeout: timedelta | None, probe: Rpc[object] | None = None) -> _Response:
+        return self._replicas.call(rpc, timeout, probe)
+
+
+class Client(StubClient[_Stub]):
+    """A thread-safe client of one service for operators: it waits for the service until its deadline."""
 
     def __init__(
         self, addresses: str | Sequence[str], timeout: timedelta = DEFAULT_TIMEOUT, tls: Tls | None = None
@@ -30,18 +68,24 @@ class Client:
             tls: key and certificates of mutual TLS; None: plain connections.
 
         Raises:
-            Invalid: an address or the timeout is invalid.
+            Invalid: an address, the timeout or a certificate is invalid.
         """
-        self._replicas = Replicas(self.service, addresses, timeout, tls)
+        connection = Connection(
+            timeout=validate_timeout(timeout),
+            certificates=Certificates(tls) if tls else None,
+            waits=True,
+            has_leader=True,
+        )
+        super().__init__(parse_addresses(addresses), connection)
         self._watches: list[CycleWatch] = []
 
     def close(self) -> None:
         """Close all watches and connections. Idempotent."""
         for watch in self._watches:
             watch.close()
-        self._replicas.close()
+        super().close()
 
-    def __enter__(self: _Self) -> _Self:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -51,7 +95,7 @@ class Client:
 
     def _separate_replicas(self) -> Replicas:
         """Return the same replicas over separate connections, which close with the watch that uses them."""
-        return Replicas(self.service, self._replicas.addresses, self._replicas.timeout, self._replicas.tls)
+        return Replicas(self.service, self._replicas.addresses, self._replicas.connection)
 
     def _register(self, watch: CycleWatch) -> CycleWatch:
         self._watches = [w for w in self._watches if not w.closed] + [watch]

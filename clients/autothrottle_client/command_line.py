@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from autothrottle_client.addresses import parse_addresses
 from autothrottle_client.commands import Call
 from autothrottle_client.completion import SHELLS
 from autothrottle_client.errors import Invalid
@@ -16,7 +17,6 @@ from autothrottle_client.estimates import parse_ratio, parse_span
 from autothrottle_client.expiry import parse_expiry
 from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_BROKER_ID
 from autothrottle_client.rates import parse_rate
-from autothrottle_client.replicas import parse_addresses
 from autothrottle_client.tls import Tls
 
 ADDRESS_VARIABLE = "AUTOTHROTTLE_ADMIN_ADDR"

@@ -89,7 +89,9 @@ def from_rpc_error(error: grpc.RpcError, peer: str, seconds: float | None = None
     code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
     details = (error.details() if hasattr(error, "details") else str(error)) or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Unavailable(f"{peer} did not answer {'in time' if seconds is None else f'within {seconds:.3g} s'}")
+        return Unavailable(
+            f"{peer} did not answer {'in time' if seconds is None else f'within {max(round(seconds, 1), 0.1):g} s'}"
+        )
     if code is grpc.StatusCode.FAILED_PRECONDITION:
         return NotLeader(details, _leader_address(error))
     kind = CODES.get(code) or _FOREIGN.get(code, AutothrottleError)

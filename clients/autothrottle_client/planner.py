@@ -10,14 +10,15 @@ from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle_client.client import Client
 from autothrottle_client.errors import AutothrottleError, NotLeader
 from autothrottle_client.model import PlannerState, planner_state_from_message
-from autothrottle_client.replicas import Peer, Replicas
+from autothrottle_client.replicas import Replica, Replicas
 from autothrottle_client.watch import DEFAULT_OUTAGE, DEFAULT_SILENCE, CycleWatch
 
 
-class PlannerClient(Client):
+class PlannerClient(Client[PlannerServiceStub]):
     """Client of the leading planner. The leader may be at any given address, or at an address that a planner names."""
 
     service = "planner"
+    stub = PlannerServiceStub
 
     def state(self) -> PlannerState:
         """Return the leader's state, or another planner's if the leader is unknown or does not answer.
@@ -25,16 +26,7 @@ class PlannerClient(Client):
         Raises:
             Unavailable: no planner answers in time.
         """
-        found = self._replicas.call(_state)
-        if found.leading or not found.leader_address:
-            return found
-        leader = Replicas("the leading planner", (found.leader_address,), self._replicas.timeout, self._replicas.tls)
-        try:
-            return leader.call(_state, _FOLLOW_TIMEOUT)
-        except AutothrottleError:
-            return found
-        finally:
-            leader.close()
+        return self._replicas.leader_state(_state, leader_timeout=_LEADER_TIMEOUT)
 
     def run_cycle(self, reason: str = "") -> None:
         """Ask the leader for a cycle without waiting for it. Idempotent: several requests may share one cycle.
@@ -46,8 +38,7 @@ class PlannerClient(Client):
             NotLeader: no planner that answers leads or knows the leader.
             Unavailable: no planner answers in time, or the leader does not.
         """
-        request = planner_pb2.RunCycleRequest(reason=reason)
-        self._replicas.call(lambda peer, seconds: PlannerServiceStub(peer.channel).RunCycle(request, timeout=seconds))
+        self._unary(lambda planner: planner.RunCycle, planner_pb2.RunCycleRequest(reason=reason))
 
     def watch_cycles(
         self,
@@ -68,11 +59,11 @@ class PlannerClient(Client):
         return self._register(CycleWatch(self._separate_replicas(), _locate, outage, silence, on_loss))
 
 
-_FOLLOW_TIMEOUT = timedelta(seconds=2)
+_LEADER_TIMEOUT = timedelta(seconds=2)
 """Timeout of the leader's own answer; without one, the follower's answer is returned."""
 
 
-def _state(peer: Peer, seconds: float, without_cycle: bool = False) -> PlannerState:
+def _state(peer: Replica, seconds: float, without_cycle: bool = False) -> PlannerState:
     request = planner_pb2.GetStateRequest(without_cycle=without_cycle)
     return planner_state_from_message(PlannerServiceStub(peer.channel).GetState(request, timeout=seconds))
 
@@ -80,10 +71,10 @@ def _state(peer: Peer, seconds: float, without_cycle: bool = False) -> PlannerSt
 def _locate(replicas: Replicas, timeout: timedelta) -> str:
     """Return the leader's address; if the planner that answers leads, the address that was called."""
 
-    def ask(peer: Peer, seconds: float) -> str:
+    def ask(peer: Replica, seconds: float) -> str:
         state = _state(peer, seconds, without_cycle=True)
         if not state.leading and not state.leader_address:
             raise NotLeader("this planner does not know the leader")
-        return peer.address if state.leading else state.leader_address
+        return peer.target if state.leading else state.leader_address
 
     return replicas.call(ask, timeout)

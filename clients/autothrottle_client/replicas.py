@@ -1,31 +1,39 @@
-"""The replicas of one service: one channel per replica, one deadline for all attempts, and the retry rules.
+"""The connection to one service: its replicas, the order of attempts, the deadline of a call, and the retry rules.
 
-Only Unavailable and NotLeader are retried; any other answer is final. The type to know is `Replicas`.
+gRPC cannot do this: it resolves a single name, takes no list of names and forgets which address has just failed.
+Operators' clients and the services themselves use it. They differ in the fields of `Connection`. The type to know is
+`Replicas`.
 """
 
 from __future__ import annotations
 
-import re
+import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
-from autothrottle_client.errors import Invalid, NotLeader, Unavailable, from_rpc_error
-from autothrottle_client.tls import Tls
+from autothrottle_client.addresses import Resolve, ResolvedNames
+from autothrottle_client.errors import AutothrottleError, Invalid, NotLeader, Unavailable, from_rpc_error
+from autothrottle_client.tls import Certificates
 
 DEFAULT_TIMEOUT = timedelta(seconds=10)
 
 MAX_TIMEOUT = timedelta(days=1)
 
+REFRESH = timedelta(seconds=30)
+"""Maximum age of a name lookup."""
+
 CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
-    # The last cycle of a large cluster has thousands of decisions.
+    # The last cycle of a large cluster has thousands of decisions; snapshot chunks are far smaller.
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    # An open stream notices within 15 s that its peer is frozen.
+    # An open stream notices within 15 s that its peer is frozen. Our servers allow these pings; with gRPC's default
+    # (5 minutes) they would close the connection.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     # The first option also bounds one connection attempt: an address that drops packets costs 1 s, not 20 s.
@@ -37,24 +45,118 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.enable_retries", 0),
 )
 
-_FIRST_BACKOFF, _LAST_BACKOFF = 0.1, 2.0
-"""Seconds between two rounds over all addresses; doubles each round."""
+Interceptor = grpc.UnaryUnaryClientInterceptor | grpc.UnaryStreamClientInterceptor
+"""Wraps every call of a client, for example to propagate a trace."""
 
-_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>[1-9][0-9]{0,4})|unix:(?P<path>[^\s,]+)")
+_FIRST_BACKOFF, _LAST_BACKOFF = 0.1, 2.0
+"""Seconds between two rounds over all replicas; doubles each round."""
+
+_LOOKUP_SPACING = 0.2
+"""Minimum seconds between two lookups of a name, even if replicas fail."""
+
+_FIRST_PROBE_DELAY, _MAX_PROBE_DELAY = 0.5, 30.0
+"""Seconds until a failed replica is probed; doubled after each failure."""
+
+_PROBE_SECONDS = 1.0
+
+_HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+
+_SERVING = b"\x08\x01"
+"""A HealthCheckResponse with the status SERVING, encoded: the client does not depend on gRPC's health package."""
+
+_FIX = ". Fix: check that it runs and listens at these addresses, then try again"
+
+_SHORTEST = 0.001
+"""Seconds; gRPC refuses a call without time before it tries to connect."""
 
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """One replica."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """How the replicas of a service are called."""
 
-    address: str
+    timeout: timedelta = DEFAULT_TIMEOUT
+    """Default for each call with all its attempts, > 0 and at most one day."""
+    certificates: Certificates | None = None
+    """Key and certificates of mutual TLS; None: plain connections."""
+    interceptors: Sequence[Interceptor] = ()
+    """Wrap every call, outermost first."""
+    resolve: Resolve | None = None
+    """Resolves names, each of whose IP addresses is a replica; None: gRPC resolves, and a name is one replica."""
+    refresh: timedelta = REFRESH
+    """Maximum age of a lookup."""
+    rotates: bool = False
+    """True: calls rotate over the replicas. False: they stay with the replica that answered last."""
+    waits: bool = False
+    """True: a call tries all replicas again until its deadline, and each attempt has only its share of the time left.
+    False: a call tries each replica once, and an attempt may take all of the time left."""
+    has_leader: bool = False
+    """True: NotLeader is retried at the leader that a replica names, else at the other replicas. False: it is final."""
+    options: Sequence[tuple[str, int]] = ()
+    """gRPC channel options in addition to `CHANNEL_OPTIONS`."""
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """One replica of a service, with its channel."""
+
+    target: str
+    """`ip:port` or `unix:path`; `host:port` if gRPC resolves names."""
+    name: str
+    """Name in errors."""
+    plain: grpc.Channel
+    """Without interceptors."""
     channel: grpc.Channel
+    """With interceptors."""
+    generation: int
+    """Generation of the certificate that the channel uses; 0: no TLS."""
+    taken: int = 0
+    """When it was last used, as a count of uses of all replicas."""
+    answered: int = 0
+    """When it last answered, in the same count."""
+    failures: int = 0
+    """Consecutive failures; 0: healthy as far as known."""
+    next_probe: float = 0.0
+    """When to probe it again, on the monotonic clock."""
+    users: int = 0
+    """Calls that use it now."""
+    is_gone: bool = False
+    """Whether no address resolves to it any more."""
 
 
-Rpc = Callable[[Peer, float], _T]
+Rpc = Callable[[Replica, float], _T]
 """Calls one replica with a deadline in seconds."""
+
+
+class LeaderState(Protocol):
+    """A state that names the leader."""
+
+    @property
+    def leading(self) -> bool:
+        """Whether the replica that answered leads."""
+        ...
+
+    @property
+    def leader_address(self) -> str:
+        """Address of the leader; "": unknown."""
+        ...
+
+
+_State = TypeVar("_State", bound=LeaderState)
+
+
+@dataclass(slots=True)
+class _Call(Generic[_T]):
+    """One call with all its attempts. Times are on the monotonic clock."""
+
+    rpc: Rpc[_T]
+    probe: Rpc[object] | None
+    deadline: float
+    search_until: float
+    """When the search for a replica ends."""
+    is_unanswered: bool = False
+    """Whether a request that must not be repeated was sent and not answered."""
 
 
 def backoffs() -> Iterator[float]:
@@ -63,27 +165,6 @@ def backoffs() -> Iterator[float]:
     while True:
         yield seconds
         seconds = min(2 * seconds, _LAST_BACKOFF)
-
-
-def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
-    """Return addresses, each `host:port` or `unix:path`. A string is a comma-separated list.
-
-    >>> parse_addresses("10.0.0.1:8090, [::1]:8090,unix:/run/autothrottle")
-    ('10.0.0.1:8090', '[::1]:8090', 'unix:/run/autothrottle')
-
-    Raises:
-        Invalid: an address is malformed, or the list is empty.
-    """
-    given = addresses.split(",") if isinstance(addresses, str) else list(addresses)
-    found = tuple(dict.fromkeys(address.strip() for address in given))
-    for address in found or ("",):
-        match = _ADDRESS.fullmatch(address)
-        if match is None or int(match["port"] or 1) > 65535 or not address.isprintable():
-            raise Invalid(
-                f"address {address[:200]!r} is neither host:port (port 1 to 65535) nor a printable unix:path; "
-                "give for example 127.0.0.1:8090, or several separated by commas"
-            )
-    return found
 
 
 def validate_timeout(timeout: timedelta) -> timedelta:
@@ -98,202 +179,325 @@ def validate_timeout(timeout: timedelta) -> timedelta:
 
 
 class Replicas:
-    """The replicas of one service. Thread-safe. A call starts with the replica that answered last."""
+    """The replicas of one service, one channel each. Thread-safe.
 
-    def __init__(
-        self,
-        service: str,
-        addresses: str | Sequence[str],
-        timeout: timedelta = DEFAULT_TIMEOUT,
-        tls: Tls | None = None,
-    ) -> None:
-        """Create the replicas without connecting.
+    A failed replica is the last choice until it answers. With rotation, its health is probed in the background after
+    0.5 s, 1 s, 2 s up to 30 s, so that a hanging replica delays one call and not every n-th.
+    """
+
+    def __init__(self, service: str, addresses: Sequence[str], connection: Connection) -> None:
+        """Store the settings; the first call resolves names and connects.
 
         Args:
             service: name of the service in errors.
-            addresses: at least one `host:port` or `unix:path`; a string is a comma-separated list.
-            timeout: for each call with all its attempts, > 0 and at most one day.
-            tls: key and certificates of mutual TLS; None: plain connections.
+            addresses: `host:port` or `unix:path`, at least one.
+            connection: how to call them.
 
         Raises:
-            Invalid: an address or the timeout is invalid.
+            Invalid: `addresses` is empty.
         """
-        self.service = service
-        self.addresses = parse_addresses(addresses)
-        self.timeout = validate_timeout(timeout)
-        self.tls = tls
-        self._preferred = self.addresses[0]
-        self._channels: dict[str, grpc.Channel] = {}
-        self._stamp = tls.stamp() if tls else None
-        self._outdated: list[grpc.Channel] = []
+        if not addresses:
+            raise Invalid(f"{service} has no address; give at least one `host:port` or `unix:path`")
+        self.service, self.addresses, self.connection = service, tuple(addresses), connection
+        self._retried: tuple[type[AutothrottleError], ...] = (Unavailable, *([NotLeader] * connection.has_leader))
+        self._names = ResolvedNames(addresses, connection.resolve)
+        self._replicas: dict[str, Replica] = {}
+        self._in_use: set[Replica] = set()
+        self._uses = itertools.count(1)
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
-    def call(self, rpc: Rpc[_T], timeout: timedelta | None = None) -> _T:
-        """Return the result of `rpc` from the first replica that succeeds, or from the leader that a replica names.
+    def call(self, rpc: Rpc[_T], timeout: timedelta | None = None, probe: Rpc[object] | None = None) -> _T:
+        """Return the result of `rpc` from the first replica that succeeds.
 
         Args:
-            rpc: the call, which must be safe to repeat.
-            timeout: for all attempts together; None: the default of these replicas.
+            rpc: the call. Without a probe it must be safe to repeat.
+            timeout: for all attempts together; None: the connection's.
+            probe: a call that is safe to repeat. Then `rpc` is sent once, to a replica that has just answered the
+                probe, and the search for that replica takes at most the connection's timeout.
 
         Raises:
             NotLeader: no replica that answers leads or knows the leader.
-            Unavailable: no replica succeeds in time; the message names every address.
+            Unavailable: no replica succeeds in time; the message names every address. With a probe, `rpc` may have
+                taken effect, and then the message says so.
             AutothrottleError: any other error of a replica.
         """
-        limit = self.timeout if timeout is None else timeout
-        deadline = time.monotonic() + limit.total_seconds()
+        begin, patience = time.monotonic(), self.connection.timeout.total_seconds()
+        limit = patience if timeout is None else timeout.total_seconds()
+        call = _Call(rpc, probe, begin + limit, begin + (min(limit, patience) if probe else limit))
         for backoff in backoffs():
-            round_ = _Round(self, deadline)
-            for peer in round_.peers():
-                try:
-                    result = round_.attempt(rpc, peer)
-                except _TryNext:
-                    continue
-                self._preferred = peer.address
-                return result
-            if time.monotonic() + backoff >= deadline or self._closed.wait(backoff):
-                raise round_.failure()
+            try:
+                return self._round(call)
+            except self._retried:
+                is_last = not self.connection.waits or time.monotonic() + backoff >= call.search_until
+                if call.is_unanswered or is_last or self._closed.wait(backoff):
+                    raise
         raise AssertionError("backoffs never end")
 
-    def call_once(self, rpc: Rpc[_T], probe: Rpc[object], timeout: timedelta | None = None) -> _T:
-        """Send `rpc` once, to a replica that has just answered `probe`, and return its result.
+    def leader_state(
+        self, fetch: Rpc[_State], timeout: timedelta | None = None, leader_timeout: timedelta | None = None
+    ) -> _State:
+        """Return the leader's state, or another replica's if the leader is unknown or does not answer.
 
         Args:
-            rpc: the call, which must not be repeated.
-            probe: a call that is safe to repeat.
-            timeout: for `rpc`; None: the rest of the default timeout after the probe.
+            fetch: fetches the state of one replica.
+            timeout: for all attempts together; None: the connection's.
+            leader_timeout: for the call of a leader that another replica names; None: the rest of `timeout`.
 
         Raises:
-            Unavailable: no replica answers the probe, or `rpc` got no answer. In the second case it may have succeeded.
-            AutothrottleError: any other error of a replica.
+            Unavailable: no replica answers in time.
         """
-        deadline = time.monotonic() + self.timeout.total_seconds()
-
-        def answering(peer: Peer, seconds: float) -> Peer:
-            probe(peer, seconds)
-            return peer
-
-        peer = self.call(answering)
+        begin, limit = time.monotonic(), self.connection.timeout if timeout is None else timeout
+        found = self.call(fetch, limit)
+        if found.leading or not found.leader_address:
+            return found
+        left = leader_timeout or limit - timedelta(seconds=time.monotonic() - begin)
         try:
-            left = deadline - time.monotonic() if timeout is None else timeout.total_seconds()
-            return _invoke(rpc, peer, max(left, 0.001))
-        except Unavailable as error:
-            self.deprioritize(peer.address)
-            raise Unavailable(f"{error}. The call may have succeeded: check the state before you repeat it") from error
+            with self.at(found.leader_address) as leader:
+                return self._invoke(fetch, leader, left.total_seconds())
+        except AutothrottleError:
+            return found
 
-    def peer(self, address: str) -> Peer:
-        """Return the replica at an address, which may be outside the given addresses.
+    @contextmanager
+    def at(self, address: str) -> Iterator[Replica]:
+        """Connect to the leader at an address that may be outside the given ones, until the context ends.
 
         Raises:
-            Unavailable: the client is closed.
+            Unavailable: the replicas are closed.
         """
         with self._lock:
-            if self._closed.is_set():
-                raise Unavailable(f"the client of {self.service} is closed; create a new one")
-            self._reload_certificates()
-            if address not in self._channels:
-                self._channels[address] = self._open(address)
-            return Peer(address, self._channels[address])
-
-    def _reload_certificates(self) -> None:
-        """Use new channels after certificates were renewed. Calls in progress continue on the old channels."""
-        stamp = self.tls.stamp() if self.tls else None
-        if self.tls is None or stamp in (None, self._stamp) or not self.tls.is_whole():
-            return
-        self._stamp = stamp
-        self._outdated += self._channels.values()
-        self._channels.clear()
-
-    def _open(self, address: str) -> grpc.Channel:
-        if self.tls is None or address.startswith("unix:"):
-            return grpc.insecure_channel(address, options=list(CHANNEL_OPTIONS))
-        return self.tls.channel(address, CHANNEL_OPTIONS)
-
-    def deprioritize(self, address: str) -> None:
-        """Start the next call with another address, if it would have started with this one."""
-        if self._preferred == address:
-            known = self.addresses
-            self._preferred = known[(known.index(address) + 1) % len(known)] if address in known else known[0]
-
-    def order(self) -> list[str]:
-        """Return the addresses in the order of attempts."""
-        return list(dict.fromkeys((self._preferred, *self.addresses)))
+            self._require_open()
+            leader = self._open(address, address, f"the leading {self.service} at {address}")
+            leader.users, leader.is_gone = 1, True
+            self._in_use.add(leader)
+        try:
+            yield leader
+        finally:
+            self._give_back(leader)
 
     def close(self) -> None:
         """Close all channels; calls in progress end as unavailable. Idempotent."""
         with self._lock:
             self._closed.set()
-            for channel in (*self._channels.values(), *self._outdated):
-                channel.close()
+            replicas = [*self._replicas.values(), *self._in_use]
+        for replica in replicas:
+            replica.plain.close()
 
+    # One call.
 
-class _TryNext(Exception):
-    """This replica failed; another one may succeed."""
+    def _round(self, call: _Call[_T]) -> _T:
+        """Return the first result of one attempt at each replica, and at each leader that a replica names."""
+        failures: list[str] = []
+        tried: set[str] = set()
+        leaders: list[str] = []
+        no_leader: NotLeader | None = None
+        with closing(self._with_leaders(leaders, call.search_until)) as replicas:
+            for replica in replicas:
+                if replica.target in tried:
+                    continue
+                tried.add(replica.target)
+                left = call.search_until - time.monotonic()
+                if failures and left <= 0:
+                    failures.append(f"{replica.name}: not tried, out of time")
+                    continue
+                # A hanging replica must not use up the time of the others.
+                others = len(self._replicas.keys() - tried) if self.connection.waits else 0
+                try:
+                    return self._attempt(call, replica, max(left, _SHORTEST) / (others + 1))
+                except self._retried as error:
+                    if call.is_unanswered:
+                        raise
+                    failures.append(f"{replica.name}: {error}" if isinstance(error, NotLeader) else str(error))
+                    if isinstance(error, NotLeader):
+                        leaders += {error.leader_address} - tried - {""}
+                        no_leader = no_leader if error.leader_address else error
+        if no_leader is not None:
+            raise no_leader
+        raise Unavailable(f"{self.service} is unavailable: {'; '.join(failures + self._names.problems())}{_FIX}")
 
+    def _with_leaders(self, leaders: list[str], deadline: float) -> Generator[Replica, None, None]:
+        """Yield the candidates, and the replica at each address that the caller appends to `leaders`."""
+        with closing(self._candidates(deadline)) as candidates:
+            for replica in candidates:
+                yield replica
+                while leaders:
+                    with self.at(leaders.pop()) as leader:
+                        yield leader
 
-class _Round:
-    """One attempt at each address, and at the leader that a replica names."""
-
-    def __init__(self, replicas: Replicas, deadline: float) -> None:
-        self._replicas, self._deadline = replicas, deadline
-        self._waiting = replicas.order()
-        self._tried: set[str] = set()
-        self._failures: list[str] = []
-        self._no_leader: NotLeader | None = None
-
-    def peers(self) -> Iterator[Peer]:
-        while self._waiting:
-            address = self._waiting.pop(0)
-            self._tried.add(address)
-            if self._left() <= 0 and self._failures:
-                self._failures.append(f"{address}: not tried, out of time")
+    def _attempt(self, call: _Call[_T], replica: Replica, seconds: float) -> _T:
+        try:
+            if call.probe is None:
+                result = self._invoke(call.rpc, replica, seconds)
             else:
-                yield self._replicas.peer(address)
+                self._invoke(call.probe, replica, seconds)
+                result = self._send_once(call, replica)
+        except AutothrottleError as error:
+            # Also after the deadline: the next call must not start with a frozen replica.
+            note = self._note_failure if isinstance(error, self._retried) else self._note_answer
+            note(replica)
+            raise
+        self._note_answer(replica)
+        return result
 
-    def attempt(self, rpc: Rpc[_T], peer: Peer) -> _T:
-        """Call one replica.
+    def _send_once(self, call: _Call[_T], replica: Replica) -> _T:
+        try:
+            return self._invoke(call.rpc, replica, call.deadline - time.monotonic())
+        except Unavailable as error:
+            call.is_unanswered = True
+            raise Unavailable(
+                f"{error}. The request may have taken effect: check the state before you repeat it"
+            ) from error
+
+    def _invoke(self, rpc: Rpc[_T], replica: Replica, seconds: float) -> _T:
+        """Return the result of a call; raise the client's errors instead of gRPC's."""
+        try:
+            return rpc(replica, max(seconds, _SHORTEST))
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, replica.name, seconds) from error
+        except ValueError as error:
+            # grpc raises ValueError on a closed channel; on an open channel it means a wrong argument.
+            if not self._closed.is_set():
+                raise
+            raise Unavailable(f"{replica.name}: the client is closed") from error
+
+    # The replicas and their channels.
+
+    def _candidates(self, deadline: float) -> Generator[Replica, None, None]:
+        """Yield every replica once, best first; look names up again if the caller rejects them all.
+
+        Each replica's channel stays open until the next one is requested. A caller that stops early must close the
+        iterator.
+
+        Args:
+            deadline: how long to wait for lookups, on the monotonic clock.
 
         Raises:
-            _TryNext: another replica may succeed.
+            Unavailable: the replicas are closed.
         """
-        # A hanging replica must not use up the time of the others.
-        seconds = max(self._left(), 0.001) / (len(self._waiting) + 1)
+        tried: set[str] = set()
+        self._names.look_up(self.connection.refresh.total_seconds())
+        self._names.wait_for_any(deadline - time.monotonic())
+        yield from self._untried(tried)
+        self._names.look_up(_LOOKUP_SPACING)
+        self._names.wait_for_all(deadline - time.monotonic())
+        yield from self._untried(tried)
+
+    def _note_answer(self, replica: Replica) -> None:
+        """Record that a replica answered."""
+        with self._lock:
+            replica.failures, replica.answered = 0, next(self._uses)
+
+    def _note_failure(self, replica: Replica) -> None:
+        """Record a failure: the replica is the last choice until it answers."""
+        with self._lock:
+            delay = min(_FIRST_PROBE_DELAY * 2 ** min(replica.failures, 16), _MAX_PROBE_DELAY)
+            replica.failures += 1
+            replica.next_probe = time.monotonic() + delay
+        self._names.look_up(_LOOKUP_SPACING)
+
+    def _untried(self, tried: set[str]) -> Generator[Replica, None, None]:
+        while (replica := self._take(tried)) is not None:
+            tried.add(replica.target)
+            try:
+                yield replica
+            finally:
+                self._give_back(replica)
+
+    def _take(self, tried: set[str]) -> Replica | None:
+        """Take the best untried replica and mark it as in use."""
+        targets = self._names.targets()
+        with self._lock:
+            self._require_open()
+            gone = self._update_replicas(targets)
+            best = min((r for t, r in self._replicas.items() if t not in tried), key=self._rank, default=None)
+            probed = self._due() if best is not None and not best.failures else []
+            if best is not None:
+                best.users, best.taken = best.users + 1, next(self._uses)
+                self._in_use.add(best)
+        for replica in gone:
+            replica.plain.close()
+        for replica in probed:
+            self._probe(replica)
+        return best
+
+    def _give_back(self, replica: Replica) -> None:
+        with self._lock:
+            replica.users -= 1
+            if replica.users:
+                return
+            self._in_use.discard(replica)
+        if replica.is_gone:
+            replica.plain.close()
+
+    def _require_open(self) -> None:
+        if self._closed.is_set():
+            raise Unavailable(f"the client of {self.service} is closed; create a new one")
+
+    def _rank(self, replica: Replica) -> tuple[float, int]:
+        """Sort key: healthy replicas first, in their turn; then failed ones, the next probe first."""
+        turn = replica.taken if self.connection.rotates else -replica.answered
+        return (replica.next_probe if replica.failures else 0.0, turn)
+
+    def _update_replicas(self, targets: dict[str, str]) -> list[Replica]:
+        """Make the replicas match targets and certificate; return the unused channels to close."""
+        before, generation = self._replicas, self._generation()
+        current = {t: r for t, r in before.items() if r.generation == generation}
+        self._replicas = {
+            t: current.get(t) or self._open(t, a, t if t == a else f"{a} ({t})") for t, a in targets.items()
+        }
+        left_over = [replica for target, replica in before.items() if self._replicas.get(target) is not replica]
+        for replica in left_over:
+            replica.is_gone = True
+        return [replica for replica in left_over if not replica.users]
+
+    def _generation(self) -> int:
+        return self.connection.certificates.generation if self.connection.certificates else 0
+
+    def _open(self, target: str, address: str, name: str) -> Replica:
+        options, certificates = [*CHANNEL_OPTIONS, *self.connection.options], self.connection.certificates
+        if certificates is None or target.startswith("unix:"):
+            plain = grpc.insecure_channel(target, options=options)
+        else:
+            plain = certificates.channel(target, address, options)
+        channel = grpc.intercept_channel(plain, *self.connection.interceptors)
+        return Replica(target, name, plain, channel, self._generation())
+
+    # Health checks.
+
+    def _due(self) -> list[Replica]:
+        """The failed replicas to probe now, each once."""
+        now = time.monotonic()
+        due = [r for r in self._replicas.values() if self.connection.rotates and r.failures and r.next_probe <= now]
+        for replica in due:
+            replica.next_probe = now + _MAX_PROBE_DELAY
+        return due
+
+    def _probe(self, replica: Replica) -> None:
+        """Start a health check, without waiting for it."""
         try:
-            return _invoke(rpc, peer, seconds)
-        except NotLeader as refusal:
-            self._refer(peer, refusal)
-        except Unavailable as failure:
-            self._failures.append(str(failure))
-        self._replicas.deprioritize(peer.address)
-        raise _TryNext
+            probe = _health_method(replica).future(b"", timeout=_PROBE_SECONDS)
+        except ValueError:  # closed by another thread
+            return
+        probe.add_done_callback(lambda answer: self._probed(replica, answer))
 
-    def failure(self) -> Unavailable | NotLeader:
-        """Return the error of a round without success."""
-        if self._no_leader is not None:
-            return self._no_leader
-        return Unavailable(
-            f"{self._replicas.service} is unavailable: {'; '.join(self._failures)}. "
-            "Fix: check that it runs and listens at these addresses, then try again"
-        )
-
-    def _refer(self, peer: Peer, refusal: NotLeader) -> None:
-        leader = refusal.leader_address
-        self._failures.append(f"{peer.address}: {refusal}")
-        if not leader:
-            self._no_leader = refusal
-        elif leader not in self._tried:
-            self._waiting = [leader, *(address for address in self._waiting if address != leader)]
-
-    def _left(self) -> float:
-        return self._deadline - time.monotonic()
+    def _probed(self, replica: Replica, answer: Any) -> None:
+        code = answer.code()
+        is_serving = code is grpc.StatusCode.OK and answer.result() == _SERVING
+        if is_serving or code is grpc.StatusCode.UNIMPLEMENTED:
+            with self._lock:
+                replica.failures = 0
+        else:
+            self._note_failure(replica)
 
 
-def _invoke(rpc: Rpc[_T], peer: Peer, seconds: float) -> _T:
-    """Return the result of a call; raise the client's errors instead of gRPC's."""
+def check_health(replica: Replica, seconds: float) -> None:
+    """Return if a replica answers a health check, with any status; otherwise raise the error of the call."""
     try:
-        return rpc(peer, seconds)
+        _health_method(replica)(b"", timeout=min(seconds, _PROBE_SECONDS))
     except grpc.RpcError as error:
-        raise from_rpc_error(error, peer.address, seconds) from error
-    except ValueError as error:  # grpc raises it for a closed channel
-        raise Unavailable(f"{peer.address}: {error}") from error
+        if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+            raise
+
+
+def _health_method(replica: Replica) -> Any:
+    return replica.plain.unary_unary(_HEALTH_CHECK)

@@ -1,8 +1,12 @@
-"""Mutual TLS of a client: its certificate, and the authorities whose servers it trusts."""
+"""Mutual TLS: a process's own certificate and the authorities that it trusts.
+
+Certificates may be renewed while a process runs. Each new connection checks the files for changes, and clients
+reconnect to replicas that they reached with an old certificate. Unix sockets use no TLS: file permissions control
+access. The types to know are `Tls` and `Certificates`.
+"""
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +15,7 @@ from pathlib import Path
 import grpc
 
 from autothrottle_client.errors import Invalid
+from autothrottle_client.reloaded_files import ReloadedFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,50 +23,89 @@ class Tls:
     """PEM files of mutual TLS. They may be renewed at any time; later calls use the new content."""
 
     certificate: str
-    """Certificate of this client with its intermediates; servers identify the caller by it."""
+    """Certificate of this process with its intermediates; the other side identifies the caller by it."""
     key: str
     """The certificate's private key, without a password; may be in the same file."""
     authorities: str
-    """Certificates of the servers' authorities."""
+    """Certificates of the authorities that sign clients and servers."""
     server_name: str = ""
     """Name in the servers' certificates; "": the host of their address."""
 
-    def stamp(self) -> tuple[tuple[int, int, int], ...] | None:
-        """Return a value that changes when a file changes; None: a file is missing, perhaps only for a moment."""
-        try:
-            found = [os.stat(path) for path in (self.certificate, self.key, self.authorities)]
-        except OSError:
-            return None
-        return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in found)
 
-    def is_whole(self) -> bool:
-        """Return whether key and certificate match. During a renewal one file may be new and the other old."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        try:
-            # Without an explicit password, OpenSSL would ask for one on the terminal.
-            context.load_cert_chain(self.certificate, self.key, password="")
-            context.load_verify_locations(self.authorities)
-        except (OSError, ValueError):
-            return False
-        return True
+@dataclass(frozen=True, slots=True)
+class Pems:
+    """Contents of the files, as gRPC takes them."""
 
-    def channel(self, address: str, options: Sequence[tuple[str, int]]) -> grpc.Channel:
-        """Return a channel without connecting.
+    certificate: bytes
+    key: bytes
+    authorities: bytes
 
-        Args:
-            address: `host:port`.
-            options: gRPC channel options.
+
+class Certificates:
+    """The current certificates. Thread-safe."""
+
+    def __init__(self, files: Tls) -> None:
+        """Read the files.
 
         Raises:
-            Invalid: a file cannot be read.
+            Invalid: a file cannot be read or is not a PEM file, or the key does not match the certificate.
         """
-        name = self.server_name or address.rpartition(":")[0].strip("[]")
-        credentials = grpc.ssl_channel_credentials(*map(_content, (self.authorities, self.key, self.certificate)))
-        return grpc.secure_channel(address, credentials, options=[*options, ("grpc.ssl_target_name_override", name)])
+        self.files = files
+        self._pems = ReloadedFiles((files.certificate, files.key, files.authorities), lambda: _read(files))
+
+    def current(self) -> tuple[Pems, int]:
+        """Return the contents and their generation: 1, plus 1 for each renewal."""
+        return self._pems.current()
+
+    @property
+    def generation(self) -> int:
+        """Generation of the certificates: 1, plus 1 for each renewal."""
+        return self.current()[1]
+
+    def channel(self, target: str, address: str, options: Sequence[tuple[str, int]]) -> grpc.Channel:
+        """Return a channel, which connects on the first call.
+
+        Args:
+            target: `ip:port` or `host:port`.
+            address: the configured address of the target. The server's certificate must contain the host of a
+                `host:port`. An address that stands for many hosts (`members:planner`) has none; then the certificate
+                must contain the target's IP address.
+            options: gRPC channel options.
+        """
+        pems, _ = self.current()
+        name = self.files.server_name or _host(address) or _host(target)
+        credentials = grpc.ssl_channel_credentials(pems.authorities, pems.key, pems.certificate)
+        return grpc.secure_channel(target, credentials, options=[*options, ("grpc.ssl_target_name_override", name)])
+
+
+def _host(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]") if port.isdecimal() else ""
+
+
+def _read(files: Tls) -> Pems:
+    pems = Pems(*map(_content, (files.certificate, files.key, files.authorities)))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # Without a password, OpenSSL would prompt for it on the terminal.
+        context.load_cert_chain(files.certificate, files.key, password="")
+    except (OSError, ValueError) as error:
+        raise Invalid(
+            f"tls-cert {files.certificate!r} and tls-key {files.key!r} are not a PEM certificate and its private key "
+            f"without a password ({error}). Fix: give a matching pair"
+        ) from error
+    try:
+        context.load_verify_locations(cadata=pems.authorities.decode("ascii"))
+    except (OSError, ValueError) as error:
+        raise Invalid(
+            f"tls-ca {files.authorities!r} holds no PEM certificates ({error}). "
+            "Fix: give the file with the certificates of the authorities"
+        ) from error
+    return pems
 
 
 def _content(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise Invalid(f"{path!r} cannot be read: {error.strerror}; name a readable PEM file") from error
+        raise Invalid(f"{path!r} cannot be read: {error.strerror}. Fix: name a readable PEM file") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from types import TracebackType
 from typing import Protocol
@@ -63,7 +64,7 @@ class CycleWatch:
             on_loss: called once each time the leader is lost; the watch then looks for the leader itself.
 
         Raises:
-            Unavailable: no leader is found within the timeout of `replicas`.
+            Unavailable: no leader is found within the timeout of the connection.
         """
         self._replicas, self._locate, self._on_loss = replicas, locate, on_loss
         self._outage = validate_timeout(outage).total_seconds()
@@ -71,10 +72,11 @@ class CycleWatch:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._stream: _Stream | None = None
+        self._channel = ExitStack()
         self._moved = self._lost = False
         self._backoffs = backoffs()
         self._newest = (0, 0)
-        self._address = self._find(replicas.timeout)
+        self._address = self._find(replicas.connection.timeout)
         self._heard = time.monotonic()
         self._thread = threading.Thread(target=self._check, name="cycle-watch", daemon=True)
         self._thread.start()
@@ -136,8 +138,8 @@ class CycleWatch:
             if self._stream is None:
                 if not self._address:
                     self._address = self._find(_ASK_TIMEOUT)
-                channel = self._replicas.peer(self._address).channel
-                self._stream = PlannerServiceStub(channel).WatchCycles(planner_pb2.WatchCyclesRequest())
+                leader = self._channel.enter_context(self._replicas.at(self._address))
+                self._stream = PlannerServiceStub(leader.channel).WatchCycles(planner_pb2.WatchCyclesRequest())
             return self._stream
 
     def _find(self, timeout: timedelta) -> str:
@@ -151,6 +153,7 @@ class CycleWatch:
         with self._lock:
             moved, self._moved = self._moved, False
             self._stream, self._address = None, ""
+            self._channel.close()
         if self._closed.is_set() or moved:
             return
         if not self._lost:

@@ -6,8 +6,8 @@ import hmac
 from collections.abc import Mapping
 from pathlib import Path
 
-from autothrottle.adapters.credentials.reloaded_files import ReloadedFiles
 from autothrottle.core.errors import Invalid
+from autothrottle_client.reloaded_files import ReloadedFiles
 
 SHORTEST_TOKEN = 16
 """Minimum length of a token, in characters."""
@@ -22,7 +22,7 @@ class Tokens:
 
     def __init__(self, path: str) -> None:
         """Read the file."""
-        self._tokens = ReloadedFiles((path,), lambda: _read(path))
+        self._tokens = ReloadedFiles((path,), lambda: _read(path), Invalid)
 
     def name_of(self, authorization: str) -> str | None:
         """Return the user of the token in an `Authorization` header; None: unknown or absent token."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import grpc
 
-from autothrottle.adapters.grpc.endpoints import Interceptor
 from autothrottle.ports.telemetry import UNTRACED, Tracer
 from autothrottle.runtime.logs import add_trace_ids
+from autothrottle_client.replicas import Interceptor
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -72,17 +72,6 @@ CODES: Mapping[type[AutothrottleError], grpc.StatusCode] = MappingProxyType(
 )
 """Error -> its code; a subclass that is absent has the code of its nearest ancestor."""
 
-_CLIENT_SIDE_CODES: Mapping[grpc.StatusCode, type[AutothrottleError]] = {
-    grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
-    grpc.StatusCode.CANCELLED: Unavailable,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: Unavailable,
-    grpc.StatusCode.ALREADY_EXISTS: Conflict,
-    grpc.StatusCode.OUT_OF_RANGE: Invalid,
-}
-"""Code that our servers never send -> the error that a caller sees."""
-
-_ERRORS = {code: error for error, code in CODES.items()} | dict(_CLIENT_SIDE_CODES)
-
 
 def code_of(error: AutothrottleError) -> grpc.StatusCode:
     """Return the code of the error's nearest ancestor in `CODES`."""
@@ -95,44 +84,6 @@ def to_status(error: AutothrottleError) -> tuple[grpc.StatusCode, str, tuple[tup
     if isinstance(error, NotLeader) and error.leader_address:
         metadata = ((LEADER_ADDRESS, error.leader_address),)
     return code_of(error), _truncated(str(error)), metadata
-
-
-def from_rpc_error(error: grpc.RpcError, *, peer: str = "", deadline: timedelta | None = None) -> AutothrottleError:
-    """Convert the error of a failed call to core's error tree.
-
-    Args:
-        error: the error that the call raised.
-        peer: the called service, for example "discovery at 127.0.0.1:4001"; named in errors that it did not write.
-        deadline: timeout of the call.
-    """
-    code, details = _code(error), _details(error)
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Unavailable(_timeout_message(peer or "The server", deadline))
-    if code is grpc.StatusCode.FAILED_PRECONDITION:
-        return NotLeader(details, _leader_address(error))
-    kind = _ERRORS.get(code, AutothrottleError)
-    if code in CODES.values():
-        return kind(f"{peer}: {details}" if peer and kind is Unavailable else details)
-    return kind(f"{peer or 'The server'} answered {code.name}: {details}")
-
-
-def _timeout_message(peer: str, deadline: timedelta | None) -> str:
-    within = "in time" if deadline is None else f"within {deadline.total_seconds():g} s"
-    return f"{peer} did not answer {within}. Fix: check that it runs and is reachable, then try again."
-
-
-def _code(error: grpc.RpcError) -> grpc.StatusCode:
-    """Return the code; an RpcError raised before the call started has no methods."""
-    return error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
-
-
-def _details(error: grpc.RpcError) -> str:
-    return (error.details() if hasattr(error, "details") else str(error)) or ""
-
-
-def _leader_address(error: grpc.RpcError) -> str:
-    metadata = error.trailing_metadata() if hasattr(error, "trailing_metadata") else ()
-    return next((str(datum.value) for datum in metadata or () if datum.key == LEADER_ADDRESS), "")
 
 
 def _truncated(message: str) -> str:

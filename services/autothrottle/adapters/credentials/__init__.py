@@ -1,4 +1,1 @@
-"""TLS certificates and token files that are reloaded when they change, without a restart.
-
-The types to know are `tls.Tls` and `reloaded_files.ReloadedFiles`.
-"""
+"""TLS certificates of this process, reloaded when their files change. The type to know is `tls.Tls`."""

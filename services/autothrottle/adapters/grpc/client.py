@@ -1,33 +1,50 @@
-"""Base class of all service clients: replicas, interceptors, certificates and `close`."""
+"""Base class of all service clients: the client package's connection, with core's errors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
+from typing import TypeVar
 
-from autothrottle.adapters.credentials.tls import Tls
-from autothrottle.adapters.grpc.endpoints import Endpoints, Interceptor, Resolve, resolved
+from autothrottle.adapters.client_errors import as_core_errors
+from autothrottle_client.addresses import Resolve, resolved
+from autothrottle_client.client import StubClient
+from autothrottle_client.replicas import Connection, Interceptor, Rpc
+from autothrottle_client.tls import Certificates
+
+# Services of one cluster connect directly; proxy environment variables do not apply.
+_OPTIONS = (("grpc.enable_http_proxy", 0),)
+
+_Stub = TypeVar("_Stub")
+_Response = TypeVar("_Response")
 
 
-class ServiceClient:
-    """A client of one service."""
+class ServiceClient(StubClient[_Stub]):
+    """A client of one service. All errors are core's."""
 
-    service = ""
-    """Name of the service in errors."""
     rotates = False
     """Whether calls rotate over the replicas; if not, they stay with the one that answered last."""
+    has_leader = False
+    """Whether NotLeader is retried at the leader that a replica names."""
 
     def __init__(
         self,
         addresses: Sequence[str],
         interceptors: Sequence[Interceptor] = (),
         resolve: Resolve = resolved,
-        tls: Tls | None = None,
+        tls: Certificates | None = None,
     ) -> None:
-        self._interceptors, self._tls = tuple(interceptors), tls
-        self._endpoints = Endpoints(
-            self.service, addresses, interceptors, rotates=self.rotates, resolve=resolve, tls=tls
+        connection = Connection(
+            certificates=tls,
+            interceptors=tuple(interceptors),
+            resolve=resolve,
+            rotates=self.rotates,
+            has_leader=self.has_leader,
+            options=_OPTIONS,
         )
+        with as_core_errors():
+            super().__init__(addresses, connection)
 
-    def close(self) -> None:
-        """Close the connections. Idempotent."""
-        self._endpoints.close()
+    def _call(self, rpc: Rpc[_Response], timeout: timedelta | None, probe: Rpc[object] | None = None) -> _Response:
+        with as_core_errors():
+            return super()._call(rpc, timeout, probe)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 
 import grpc
 
-from autothrottle.adapters.credentials.tls import Tls
 from autothrottle.adapters.grpc.client import ServiceClient
-from autothrottle.adapters.grpc.endpoints import Endpoints, Interceptor, Replica, Resolve, resolved
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
-from autothrottle.core.errors import Unavailable
 from autothrottle.ports.kafka import SnapshotEvent
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2_grpc import DiscoveryServiceStub
@@ -31,29 +27,21 @@ from autothrottle.wire.discovery import (
     named_snapshot_from_chunks,
     settings_from_message,
 )
+from autothrottle_client.errors import AutothrottleError
+from autothrottle_client.replicas import Replica, Replicas, backoffs
 
 _OPEN_TIMEOUT = timedelta(seconds=5)
 """How long `watch_snapshots` waits for the watch to open; earlier events are not delivered."""
 
-_FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
-"""Seconds between attempts to reopen a lost watch; doubled each time."""
 
-
-class DiscoveryClient(ServiceClient):
+class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
     """Snapshots from the discovery service (a `SnapshotSource`, a `LogSizeSource` and a `FetchSettingsSource`)."""
 
     service = "discovery"
+    stub = DiscoveryServiceStub
 
-    def __init__(
-        self,
-        addresses: Sequence[str],
-        interceptors: Sequence[Interceptor] = (),
-        resolve: Resolve = resolved,
-        tls: Tls | None = None,
-    ) -> None:
-        super().__init__(addresses, interceptors, resolve, tls)
-        self._watches: list[SnapshotWatch] = []
-        self._known = NO_SNAPSHOT
+    _watches: tuple[SnapshotWatch, ...] = ()
+    _known = NO_SNAPSHOT
 
     def fetch_snapshot(
         self,
@@ -76,37 +64,34 @@ class DiscoveryClient(ServiceClient):
             takes_early=True,
         )
 
-        def fetch(channel: grpc.Channel, seconds: float) -> NamedSnapshot:
-            chunks = DiscoveryServiceStub(channel).GetSnapshot(request, timeout=seconds)
+        def fetch(replica: Replica, seconds: float) -> NamedSnapshot:
+            chunks = DiscoveryServiceStub(replica.channel).GetSnapshot(request, timeout=seconds)
             try:
                 return named_snapshot_from_chunks(chunks, known)
             finally:
                 chunks.cancel()  # No effect on a finished stream.
 
-        self._known = found = self._endpoints.call(fetch, timeout)
+        self._known = found = self._call(fetch, timeout)
         return found.snapshot
 
     def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
         request = log_sizes_request_to_message(wanted)
 
-        def fetch(channel: grpc.Channel, seconds: float) -> LogSizes:
-            return log_sizes_from_messages(DiscoveryServiceStub(channel).GetLogSizes(request, timeout=seconds))
+        def fetch(replica: Replica, seconds: float) -> LogSizes:
+            return log_sizes_from_messages(DiscoveryServiceStub(replica.channel).GetLogSizes(request, timeout=seconds))
 
-        return self._endpoints.call(fetch, timeout)
+        return self._call(fetch, timeout)
 
     def fetch_settings(
         self, broker_ids: Collection[int], topics: Collection[str], timeout: timedelta
     ) -> ClusterSettings:
         request = discovery_pb2.GetFetchSettingsRequest(broker_ids=sorted(broker_ids), topics=sorted(topics))
-        response = self._endpoints.call(
-            lambda channel, seconds: DiscoveryServiceStub(channel).GetFetchSettings(request, timeout=seconds), timeout
-        )
-        return settings_from_message(response)
+        return settings_from_message(self._unary(lambda discovery: discovery.GetFetchSettings, request, timeout))
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> SnapshotWatch:
         """Return when the watch is open, or after 5 s; a thread keeps opening it in the background."""
-        watch = SnapshotWatch(self._endpoints, notify)
-        self._watches = [w for w in self._watches if not w.closed] + [watch]
+        watch = SnapshotWatch(self._replicas, notify)
+        self._watches = (*(w for w in self._watches if not w.closed), watch)
         return watch
 
     def close(self) -> None:
@@ -122,14 +107,15 @@ class SnapshotWatch:
     Events are lost while it is not open, so it calls `notify` once after it has reopened.
     """
 
-    def __init__(self, endpoints: Endpoints, notify: Callable[[SnapshotEvent], None]) -> None:
-        self._endpoints = endpoints
+    def __init__(self, replicas: Replicas, notify: Callable[[SnapshotEvent], None]) -> None:
+        self._replicas = replicas
         self._notify = notify
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._first_attempt_done = threading.Event()
         self._missed = False
         self._cancel: Callable[[], object] = bool
+        self._pauses = backoffs()
         self._thread = threading.Thread(target=self._run, name="snapshot-watch", daemon=True)
         self._thread.start()
         if not self._first_attempt_done.wait(_OPEN_TIMEOUT.total_seconds()):
@@ -147,40 +133,23 @@ class SnapshotWatch:
             self._thread.join()
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE
         while not self._closed.is_set():
-            if self._read_any_stream():
-                pause = _FIRST_PAUSE
+            with suppress(AutothrottleError):
+                self._replicas.call(self._read_stream, _OPEN_TIMEOUT)
             self._missed = True
             self._first_attempt_done.set()
-            self._closed.wait(pause)
-            pause = min(2 * pause, _LAST_PAUSE)
+            self._closed.wait(next(self._pauses))
 
-    def _read_any_stream(self) -> bool:
-        """Read the stream of the first replica that opens one, until it ends; return whether any did."""
-        deadline = time.monotonic() + _OPEN_TIMEOUT.total_seconds()
+    def _read_stream(self, replica: Replica, _: float) -> None:
+        """Deliver the events of one stream until it ends. If it ends with an error, the next replica is tried."""
         try:
-            with closing(self._endpoints.candidates(deadline)) as candidates:
-                return any(map(self._read_stream, candidates))
-        except Unavailable:
-            return False
-
-    def _read_stream(self, replica: Replica) -> bool:
-        """Deliver the events of one stream until it ends; return whether it opened."""
-        opened = False
-        try:
-            for message in self._open(replica.channel):
+            for number, message in enumerate(self._open(replica.channel)):
                 if self._closed.is_set():
-                    return True
-                if not opened:
-                    self._endpoints.note_answer(replica)
-                self._deliver(message, first=not opened)
-                opened = True
+                    return
+                self._deliver(message, first=number == 0)
         except grpc.RpcError:
-            pass
-        if not self._closed.is_set():
-            self._endpoints.note_failure(replica)
-        return opened
+            if not self._closed.is_set():
+                raise
 
     def _open(self, channel: grpc.Channel) -> Iterator[discovery_pb2.WatchSnapshotsResponse]:
         with self._lock:
@@ -195,4 +164,5 @@ class SnapshotWatch:
             self._notify(SnapshotEvent(message.version, message.reason, message.urgent))
         elif self._missed:
             self._notify(SnapshotEvent(message.version, "discovery reconnected", urgent=True))
+        self._missed, self._pauses = True, backoffs()
         self._first_attempt_done.set()

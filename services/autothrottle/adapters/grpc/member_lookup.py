@@ -1,16 +1,16 @@
 """Service discovery through the list of members, instead of fixed addresses.
 
-`Endpoints` resolves the members of a role like a host name, for example `members:planner`.
+`Replicas` resolves the members of a role like a host name, for example `members:planner`.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from autothrottle.adapters.grpc.endpoints import Resolve, resolved
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.members import address_from
 from autothrottle.ports.state_store import Membership
+from autothrottle_client.addresses import Resolve, resolved
 
 _PREFIX = "members:"
 _TIMEOUT = timedelta(seconds=2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
-import grpc
 from google.protobuf.message import Message
 
 from autothrottle.adapters.grpc.client import ServiceClient
@@ -25,42 +24,37 @@ from autothrottle.wire.common import (
     targets_to_messages,
 )
 from autothrottle.wire.metrics import event_to_message, loads_from_message
+from autothrottle_client.replicas import check_health
 
 _NOT_REPEATABLE = (admin_pb2.RemoveOverrideRequest, admin_pb2.StopCatchUpRequest, admin_pb2.CancelReassignmentRequest)
 """A repeated request fails with Missing."""
 
 
-class MetricsClient(ServiceClient):
+class MetricsClient(ServiceClient[MetricsServiceStub]):
     """Client of metrics (a `LoadSource` and an `EventSink`)."""
 
     service = "metrics"
+    stub = MetricsServiceStub
     rotates = True
 
     def fetch_loads(self, timeout: timedelta) -> Loads:
         request = metrics_pb2.GetLoadsRequest()
-        response = self._endpoints.call(
-            lambda channel, seconds: MetricsServiceStub(channel).GetLoads(request, timeout=seconds), timeout
-        )
-        return loads_from_message(response)
+        return loads_from_message(self._unary(lambda metrics: metrics.GetLoads, request, timeout))
 
     def post_event(self, event: Event, timeout: timedelta) -> None:
-        request = event_to_message(event)
-        self._endpoints.call(
-            lambda channel, seconds: MetricsServiceStub(channel).PostEvent(request, timeout=seconds), timeout
-        )
+        self._unary(lambda metrics: metrics.PostEvent, event_to_message(event), timeout)
 
 
-class ApplierClient(ServiceClient):
+class ApplierClient(ServiceClient[ApplierServiceStub]):
     """Client of the applier (a `ConfigWriter` and a `Reassigner`)."""
 
     service = "applier"
+    stub = ApplierServiceStub
     rotates = True
 
     def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         request = applier_pb2.ApplyRequest(fence=fence, changes=map(change_to_message, changes))
-        response = self._endpoints.call(
-            lambda channel, seconds: ApplierServiceStub(channel).Apply(request, timeout=seconds), timeout
-        )
+        response = self._unary(lambda applier: applier.Apply, request, timeout)
         if len(response.outcomes) != len(changes):
             raise Incomplete(
                 f"applier sent {len(response.outcomes)} outcomes for {len(changes)} changes; read the values back"
@@ -71,38 +65,31 @@ class ApplierClient(ServiceClient):
         self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
         request = applier_pb2.SubmitReassignmentsRequest(fence=fence, partitions=targets_to_messages(targets))
-        response = self._endpoints.call(
-            lambda channel, seconds: ApplierServiceStub(channel).SubmitReassignments(request, timeout=seconds), timeout
-        )
+        response = self._unary(lambda applier: applier.SubmitReassignments, request, timeout)
         return refusals_from_messages(response.refused)
 
     def cancel_reassignments(
         self, fence: int, partitions: Collection[TopicPartition], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
         request = applier_pb2.CancelReassignmentsRequest(fence=fence, partitions=partitions_to_messages(partitions))
-        response = self._endpoints.call(
-            lambda channel, seconds: ApplierServiceStub(channel).CancelReassignments(request, timeout=seconds),
-            timeout,
-            once=True,  # a repeated cancellation would find no reassignment
-        )
+        # Once: a repeated cancellation would find no reassignment.
+        response = self._unary(lambda applier: applier.CancelReassignments, request, timeout, probe=check_health)
         return refusals_from_messages(response.refused)
 
 
-class AdminClient(ServiceClient):
+class AdminClient(ServiceClient[AdminServiceStub]):
     """Client of admin; it passes messages through unchanged, because the gateway works with their descriptors."""
 
     service = "admin"
+    stub = AdminServiceStub
     rotates = True
 
     def call(
         self, method: str, request: Message, timeout: timedelta, metadata: Sequence[tuple[str, str]] = ()
     ) -> Message:
-        def run(channel: grpc.Channel, seconds: float) -> Message:
-            rpc = getattr(AdminServiceStub(channel), method)
-            response: Message = rpc(request, timeout=seconds, metadata=tuple(metadata))
-            return response
-
-        return self._endpoints.call(run, timeout, once=not _is_repeatable(request))
+        probe = None if _is_repeatable(request) else check_health
+        response: Message = self._unary(lambda admin: getattr(admin, method), request, timeout, probe, metadata)
+        return response
 
 
 def _is_repeatable(request: Message) -> bool:

@@ -17,7 +17,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from autothrottle.core.errors import Conflict, NotLeader, Unavailable
 from autothrottle.runtime.server import MAX_MESSAGE_BYTES, ServiceServer
-from autothrottle.wire.common import from_rpc_error
+from autothrottle_client import errors as client_errors
+from autothrottle_client.errors import from_rpc_error
 from tests.builders import eventually
 
 SERVICE = "test.Echo"
@@ -145,14 +146,14 @@ def test_an_error_of_core_reaches_the_caller_unchanged() -> None:
     with serving(Echo()) as (_, channel):
         failed = failure(lambda: say(channel, b"conflict"))
     assert failed.code() is grpc.StatusCode.ABORTED
-    returned = from_rpc_error(failed)
-    assert (type(returned), str(returned)) == (Conflict, "version 3 is not 4; read again")
+    returned = from_rpc_error(failed, "echo")
+    assert (type(returned), str(returned)) == (client_errors.Conflict, "version 3 is not 4; read again")
 
 
 def test_not_leader_reaches_the_caller_with_the_leaders_address() -> None:
     with serving(Echo()) as (_, channel):
-        returned = from_rpc_error(failure(lambda: say(channel, b"follower")))
-    assert isinstance(returned, NotLeader)
+        returned = from_rpc_error(failure(lambda: say(channel, b"follower")), "echo")
+    assert isinstance(returned, client_errors.NotLeader)
     assert returned.leader_address == "10.0.0.7:4003"
 
 
@@ -160,7 +161,7 @@ def test_an_error_in_a_stream_reaches_the_caller_after_the_messages() -> None:
     with serving(Echo()) as (_, channel):
         call = watch(channel, b"conflict")
         assert next(call) == b"first"
-        assert type(from_rpc_error(failure(lambda: next(call)))) is Conflict
+        assert type(from_rpc_error(failure(lambda: next(call)), "echo")) is client_errors.Conflict
 
 
 def test_an_unexpected_exception_becomes_internal_and_only_the_log_has_its_text(

@@ -12,14 +12,13 @@ import grpc
 import pytest
 
 from autothrottle.adapters.credentials.tls import Tls, TlsFiles
-from autothrottle.adapters.grpc.endpoints import Endpoints
-from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.errors import Invalid
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceServicer, AdminServiceStub, add_AdminServiceServicer_to_server
-from autothrottle_client import AdminClient
-from autothrottle_client import Tls as ClientTls
-from autothrottle_client import Unavailable as ClientUnavailable
+from autothrottle_client import AdminClient, Unavailable
+from autothrottle_client.addresses import resolved
+from autothrottle_client.replicas import Connection, Replica, Replicas
 from tests.paths import CERTIFICATES
 
 PEMS = CERTIFICATES
@@ -64,9 +63,17 @@ def asked(channel: grpc.Channel, seconds: float) -> list[str]:
     return list(AdminServiceStub(channel).ListOverrides(request, timeout=seconds).warnings)
 
 
+def fetch_names(replica: Replica, seconds: float) -> list[str]:
+    return asked(replica.channel, seconds)
+
+
+def connected(address: str, tls: Tls | None) -> closing[Replicas]:
+    return closing(Replicas("admin", [address], Connection(certificates=tls, resolve=resolved)))
+
+
 def ask(address: str, tls: Tls | None, timeout: timedelta = PATIENT) -> Sequence[str]:
-    with closing(Endpoints("admin", [address], tls=tls)) as endpoints:
-        return endpoints.call(asked, timeout)
+    with connected(address, tls) as replicas:
+        return replicas.call(fetch_names, timeout)
 
 
 def test_services_authenticate_one_another_by_certificate(serve: Serve) -> None:
@@ -106,39 +113,29 @@ def test_certificates_are_renewed_on_both_sides_without_a_restart(serve: Serve, 
     shutil.copy(SERVER, theirs)
     shutil.copy(CLIENT, ours)
     server = serve(theirs, authorities=both)
-    with closing(Endpoints("admin", [server.address], tls=Tls(files(ours)))) as endpoints:
-        assert endpoints.call(asked, PATIENT) == ["autothrottle"]
-        shutil.copy(RENEWED, ours)
-        assert endpoints.call(asked, PATIENT) == ["renewed"]
+    with connected(server.address, Tls(files(ours))) as replicas:
+        assert replicas.call(fetch_names, PATIENT) == ["autothrottle"]
+
+        def renew(replica: Replica, seconds: float) -> list[str]:
+            shutil.copy(RENEWED, ours)
+            assert replicas.call(fetch_names, PATIENT) == ["renewed"]
+            return fetch_names(replica, seconds)
+
+        assert replicas.call(renew, PATIENT) == ["autothrottle"], "a call in progress keeps its connection"
         # During half of a renewal the previous certificate stays in use.
-        Path(ours).write_text("-----BEGIN CERTIFICATE-----")
-        assert endpoints.call(asked, PATIENT) == ["renewed"]
+        for half in (lambda: Path(ours).write_text("-----BEGIN CERTIFICATE-----"), Path(ours).unlink):
+            half()
+            assert replicas.call(fetch_names, PATIENT) == ["renewed"]
     shutil.copy(ELSEWHERE, theirs)
     assert ask(server.address, Tls(files(CLIENT, "elsewhere.example"))) == ["autothrottle"]
 
 
 def test_the_client_package_uses_mutual_tls(serve: Serve) -> None:
     address = serve(SERVER).address
-    with AdminClient(address, PATIENT, ClientTls(CLIENT, CLIENT, CA)) as admin:
+    with AdminClient(address, PATIENT, files(CLIENT)) as admin:
         assert admin.list_overrides() == ((), ("autothrottle",))
-    with AdminClient(address, SHORT) as plain, pytest.raises(ClientUnavailable):
+    with AdminClient(address, SHORT) as plain, pytest.raises(Unavailable):
         plain.list_overrides()
-
-
-def test_the_client_package_follows_renewals_without_ending_calls_in_progress(serve: Serve, tmp_path: Path) -> None:
-    """A channel reconnects with its first certificate. After that certificate expired, every call failed."""
-    ours, both = str(shutil.copy(CLIENT, tmp_path / "ours.pem")), str(tmp_path / "both.pem")
-    Path(both).write_bytes(Path(CA).read_bytes() + Path(RENEWED).read_bytes())
-    server = serve(SERVER, authorities=both)
-    with AdminClient(server.address, PATIENT, ClientTls(ours, ours, CA)) as admin:
-        assert admin.list_overrides()[1] == ("autothrottle",)
-        before = admin._replicas.peer(admin._replicas.addresses[0])
-        shutil.copy(RENEWED, ours)
-        assert admin.list_overrides()[1] == ("renewed",)
-        assert asked(before.channel, PATIENT.total_seconds()) == ["autothrottle"]
-        for half in (lambda: Path(ours).write_text("-----BEGIN CERTIFICATE-----"), Path(ours).unlink):
-            half()
-            assert admin.list_overrides()[1] == ("renewed",)
 
 
 @pytest.mark.parametrize(

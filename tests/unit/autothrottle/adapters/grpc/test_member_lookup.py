@@ -7,10 +7,9 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 
-import grpc
 import pytest
 
-from autothrottle.adapters.grpc.endpoints import Endpoints
+from autothrottle.adapters.grpc import PlannerClient
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
 from autothrottle.adapters.memory import MemoryMembers, MemoryMembership
 from autothrottle.core.errors import Unavailable
@@ -67,13 +66,9 @@ def test_other_addresses_use_the_given_resolver() -> None:
 def call_error(members: MemoryMembers) -> str:
     """The error of a call when no planner is reachable."""
     lookup = member_lookup(MemoryMembership(members), "h2", names)
-    with closing(Endpoints("planner", [PLANNERS], resolve=lookup)) as endpoints, pytest.raises(Unavailable) as caught:
-        endpoints.call(_never, timedelta(seconds=30))
+    with closing(PlannerClient([PLANNERS], resolve=lookup)) as planner, pytest.raises(Unavailable) as caught:
+        planner.run_cycle("a test", timedelta(seconds=30))
     return str(caught.value)
-
-
-def _never(channel: grpc.Channel, seconds: float) -> None:
-    raise AssertionError("no replica should be called")
 
 
 def test_error_without_a_reachable_member_names_the_fix() -> None:

@@ -1,4 +1,4 @@
-"""Failover, rotation and name resolution of endpoints, with real servers on the loopback interface."""
+"""Failover, rotation and name resolution of replicas, with real servers on the loopback interface."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from autothrottle.adapters.grpc.endpoints import Endpoints, resolved
-from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle_client import Unavailable
+from autothrottle_client.addresses import resolved
+from autothrottle_client.replicas import Connection, Replica, Replicas, check_health
 from tests.builders import eventually
 
 TIMEOUT = timedelta(seconds=30)
@@ -67,13 +68,13 @@ class Server:
         self._pool.shutdown()
 
 
-def fetch_name(channel: grpc.Channel, seconds: float) -> str:
-    rpc: Any = channel.unary_unary("/test.Service/Name")
+def fetch_name(replica: Replica, seconds: float) -> str:
+    rpc: Any = replica.channel.unary_unary("/test.Service/Name")
     return str(rpc(b"", timeout=seconds), "utf-8")
 
 
-def answers(endpoints: Endpoints, times: int = 1) -> list[str]:
-    return [endpoints.call(fetch_name, TIMEOUT) for _ in range(times)]
+def answers(replicas: Replicas, times: int = 1) -> list[str]:
+    return [replicas.call(fetch_name, TIMEOUT) for _ in range(times)]
 
 
 class NameServer:
@@ -98,7 +99,7 @@ class NameServer:
 NAME = "service.test:4001"
 
 Serve = Callable[..., Server]
-Open = Callable[..., Endpoints]
+Open = Callable[..., Replicas]
 
 
 @pytest.fixture
@@ -119,8 +120,10 @@ def serve(stack: ExitStack) -> Serve:
 
 @pytest.fixture
 def connect(stack: ExitStack) -> Open:
-    def start(*addresses: str, **arguments: Any) -> Endpoints:
-        return stack.enter_context(closing(Endpoints("the service", addresses, **arguments)))
+    def start(*addresses: str, **arguments: Any) -> Replicas:
+        # The connection of the services: every address of a name is a replica, and each replica is tried once.
+        connection = Connection(**{"resolve": resolved, **arguments})
+        return stack.enter_context(closing(Replicas("the service", addresses, connection)))
 
     return start
 
@@ -129,97 +132,97 @@ def connect(stack: ExitStack) -> Open:
 
 
 def test_calls_rotate_over_the_replicas(serve: Serve, connect: Open) -> None:
-    endpoints = connect(*(serve(name).address for name in "abc"), rotates=True)
-    assert answers(endpoints, 6) == [*"abcabc"]
+    replicas = connect(*(serve(name).address for name in "abc"), rotates=True)
+    assert answers(replicas, 6) == [*"abcabc"]
 
 
 def test_calls_without_rotation_stay_with_the_replica_that_answered(serve: Serve, connect: Open) -> None:
     servers = [serve(name) for name in "abc"]
-    endpoints = connect(*(server.address for server in servers))
-    assert answers(endpoints, 3) == [*"aaa"]
+    replicas = connect(*(server.address for server in servers))
+    assert answers(replicas, 3) == [*"aaa"]
     servers[0].stop()
-    assert answers(endpoints, 3) == [*"bbb"]
+    assert answers(replicas, 3) == [*"bbb"]
     serve("a again", address=servers[0].address)
-    assert answers(endpoints, 3) == [*"bbb"]
+    assert answers(replicas, 3) == [*"bbb"]
     servers[1].stop()
-    assert answers(endpoints)[0] in ("a again", "c")
+    assert answers(replicas)[0] in ("a again", "c")
 
 
 def test_unreachable_replica_is_skipped_and_not_retried_at_once(serve: Serve, connect: Open) -> None:
-    endpoints = connect(REFUSING_ADDRESS, serve("a").address, serve("b").address, rotates=True)
-    assert answers(endpoints, 5) == [*"ababa"]
+    replicas = connect(REFUSING_ADDRESS, serve("a").address, serve("b").address, rotates=True)
+    assert answers(replicas, 5) == [*"ababa"]
 
 
 def test_failed_replica_is_used_again_after_its_health_check_succeeds(serve: Serve, connect: Open) -> None:
     health = Health()
     failing, other = serve("failing", health=health), serve("other")
     failing.failing, health.serving = True, False
-    endpoints = connect(failing.address, other.address, rotates=True)
+    replicas = connect(failing.address, other.address, rotates=True)
 
     def has_health_checks(times: int) -> bool:
-        assert answers(endpoints) == ["other"]
+        assert answers(replicas) == ["other"]
         return health.checks >= times
 
     eventually(lambda: has_health_checks(2), 60)
     assert failing.calls == 1
     failing.failing, health.serving = False, True
-    eventually(lambda: answers(endpoints) == ["failing"], 60)
+    eventually(lambda: answers(replicas) == ["failing"], 60)
 
 
 def test_server_without_a_health_service_counts_as_healthy(serve: Serve, connect: Open) -> None:
     first = serve("first")
-    endpoints = connect(first.address, serve("second").address, rotates=True)
+    replicas = connect(first.address, serve("second").address, rotates=True)
     first.failing = True
-    assert answers(endpoints) == ["second"]
+    assert answers(replicas) == ["second"]
     first.failing = False
-    eventually(lambda: answers(endpoints) == ["first"], 60)
+    eventually(lambda: answers(replicas) == ["first"], 60)
 
 
 def test_hanging_replica_delays_only_one_call(serve: Serve, connect: Open) -> None:
     """A frozen process accepts connections and never answers. Health checks must not delay any call."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        endpoints = connect(f"127.0.0.1:{silent.getsockname()[1]}", serve("a").address, rotates=True)
-        tried: list[grpc.Channel] = []
+        replicas = connect(f"127.0.0.1:{silent.getsockname()[1]}", serve("a").address, rotates=True)
+        tried: list[Replica] = []
 
-        def recorded(channel: grpc.Channel, seconds: float) -> str:
-            tried.append(channel)
-            return fetch_name(channel, seconds)
+        def recorded(replica: Replica, seconds: float) -> str:
+            tried.append(replica)
+            return fetch_name(replica, seconds)
 
         until = time.monotonic() + 2.0  # several probe delays of 0.5 s and more
         while time.monotonic() < until:
-            assert endpoints.call(recorded, TIMEOUT) == "a"
+            assert replicas.call(recorded, TIMEOUT) == "a"
         assert tried.count(tried[0]) == 1 < len(tried)
 
 
 def test_all_failed_replicas_are_tried(serve: Serve, connect: Open) -> None:
     servers = [serve(name) for name in "ab"]
-    endpoints = connect(*(server.address for server in servers), rotates=True)
+    replicas = connect(*(server.address for server in servers), rotates=True)
     for server in servers:
         server.failing = True
     with pytest.raises(Unavailable) as error:
-        answers(endpoints)
+        answers(replicas)
     assert all(f"{server.address}: not now" in str(error.value) for server in servers)
     servers[1].failing = False
-    assert answers(endpoints) == ["b"]
+    assert answers(replicas) == ["b"]
 
 
 def test_unrepeatable_request_is_sent_to_a_single_healthy_replica(serve: Serve, connect: Open) -> None:
     """The first replica removed an override, but its answer was lost. The retry at the second returned Missing: 404."""
     first, second = serve("a", health=Health()), serve("b")
-    endpoints = connect(REFUSING_ADDRESS, first.address, second.address)
+    replicas = connect(REFUSING_ADDRESS, first.address, second.address)
     first.failing = True
     with pytest.raises(Unavailable, match=f"{first.address}: not now. The request may have taken effect"):
-        endpoints.call(fetch_name, TIMEOUT, once=True)
+        replicas.call(fetch_name, TIMEOUT, check_health)
     assert (first.calls, second.calls) == (1, 0)
-    assert endpoints.call(fetch_name, TIMEOUT, once=True) == "b"
+    assert replicas.call(fetch_name, TIMEOUT, check_health) == "b"
     assert (first.calls, second.calls) == (1, 1)
 
 
 def test_threads_share_the_replicas_evenly(serve: Serve, connect: Open) -> None:
     servers = [serve(name) for name in "ab"]
-    endpoints = connect(*(server.address for server in servers), rotates=True)
+    replicas = connect(*(server.address for server in servers), rotates=True)
     with ThreadPoolExecutor(8) as pool:
-        names = list(pool.map(lambda _: answers(endpoints)[0], range(200)))
+        names = list(pool.map(lambda _: answers(replicas)[0], range(200)))
     assert sorted(set(names)) == ["a", "b"]
     assert [server.calls for server in servers] == [100, 100]
 
@@ -229,37 +232,37 @@ def test_threads_share_the_replicas_evenly(serve: Serve, connect: Open) -> None:
 
 def test_every_address_of_a_name_is_a_replica(serve: Serve, connect: Open) -> None:
     names = NameServer(serve("a").address, serve("b").address)
-    endpoints = connect(NAME, serve("c").address, rotates=True, resolve=names)
-    answers(endpoints)
-    eventually(lambda: sorted(answers(endpoints, 3)) == ["a", "b", "c"], 60)
+    replicas = connect(NAME, serve("c").address, rotates=True, resolve=names)
+    answers(replicas)
+    eventually(lambda: sorted(answers(replicas, 3)) == ["a", "b", "c"], 60)
 
 
 def test_address_of_two_names_is_one_replica(serve: Serve, connect: Open) -> None:
     a, b = serve("a"), serve("b")
-    endpoints = connect(NAME, a.address, rotates=True, resolve=NameServer(a.address, b.address))
-    eventually(lambda: sorted(answers(endpoints, 2)) == ["a", "b"], 60)
+    replicas = connect(NAME, a.address, rotates=True, resolve=NameServer(a.address, b.address))
+    eventually(lambda: sorted(answers(replicas, 2)) == ["a", "b"], 60)
     before = a.calls, b.calls
-    answers(endpoints, 10)
+    answers(replicas, 10)
     assert (a.calls - before[0], b.calls - before[1]) == (5, 5)
 
 
 def test_name_is_looked_up_again_after_a_failure(serve: Serve, connect: Open) -> None:
     old, new = serve("old"), serve("new")
     names = NameServer(old.address)
-    endpoints = connect(NAME, resolve=names, refresh=timedelta(hours=1))
-    assert answers(endpoints) == ["old"]
+    replicas = connect(NAME, resolve=names, refresh=timedelta(hours=1))
+    assert answers(replicas) == ["old"]
     old.stop()
     names.found = (new.address,)
-    eventually(lambda: reaches_new(endpoints), 60)
+    eventually(lambda: reaches_new(replicas), 60)
 
 
 def test_name_is_looked_up_again_after_the_refresh_time(serve: Serve, connect: Open) -> None:
     names = NameServer(serve("old").address)
-    endpoints = connect(NAME, resolve=names, refresh=timedelta(seconds=0.05))
-    assert answers(endpoints) == ["old"]
+    replicas = connect(NAME, resolve=names, refresh=timedelta(seconds=0.05))
+    assert answers(replicas) == ["old"]
     names.found = (serve("new").address,)
-    eventually(lambda: answers(endpoints) == ["new"], 60)
-    assert answers(endpoints, 3) == ["new"] * 3
+    eventually(lambda: answers(replicas) == ["new"], 60)
+    assert answers(replicas, 3) == ["new"] * 3
 
 
 def test_recent_lookup_is_reused(serve: Serve, connect: Open) -> None:
@@ -271,33 +274,33 @@ def test_recent_lookup_is_reused(serve: Serve, connect: Open) -> None:
 def test_running_call_completes_after_its_address_is_removed(serve: Serve, connect: Open) -> None:
     old, new = serve("old"), serve("new")
     names = NameServer(old.address)
-    endpoints = connect(NAME, resolve=names, refresh=timedelta(seconds=0.05))
+    replicas = connect(NAME, resolve=names, refresh=timedelta(seconds=0.05))
     old.may_answer.clear()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(answers, endpoints)
+        running = pool.submit(answers, replicas)
         eventually(lambda: old.calls == 1, 60)
         names.found = (new.address,)
         # Calls may go to the hanging replica while the name still resolves to it.
-        eventually(lambda: reaches_new(endpoints), 60)
+        eventually(lambda: reaches_new(replicas), 60)
         old.may_answer.set()
         assert running.result(30) == ["old"]
 
 
-def reaches_new(endpoints: Endpoints) -> bool:
+def reaches_new(replicas: Replicas) -> bool:
     """Whether the new replica answers a short call."""
     try:
-        return endpoints.call(fetch_name, timedelta(seconds=0.5)) == "new"
+        return replicas.call(fetch_name, timedelta(seconds=0.5)) == "new"
     except Unavailable:
         return False
 
 
 def test_known_addresses_are_used_while_the_name_server_fails(serve: Serve, connect: Open) -> None:
     names = NameServer(serve("a").address)
-    endpoints = connect(NAME, resolve=names, refresh=timedelta(0))
-    assert answers(endpoints) == ["a"]
+    replicas = connect(NAME, resolve=names, refresh=timedelta(0))
+    assert answers(replicas) == ["a"]
     names.error = OSError("the name server is unreachable")
-    eventually(lambda: answers(endpoints) == ["a"] and names.lookups > 3, 60)
-    assert answers(endpoints) == ["a"]
+    eventually(lambda: answers(replicas) == ["a"] and names.lookups > 3, 60)
+    assert answers(replicas) == ["a"]
 
 
 def test_error_names_an_unresolvable_name_and_the_reason(connect: Open) -> None:
@@ -315,14 +318,14 @@ def test_name_is_looked_up_again_after_an_invalid_answer(serve: Serve, connect: 
     server = serve("a")
     lookup = NameServer(server.address)
     lookup.error = ValueError("no port")
-    endpoints = connect(NAME, resolve=lookup)
+    replicas = connect(NAME, resolve=lookup)
     with pytest.raises(Unavailable, match="no port"):
-        endpoints.call(fetch_name, timedelta(seconds=5))
+        replicas.call(fetch_name, timedelta(seconds=5))
     lookup.error = None
 
     def succeeds() -> bool:
         with suppress(Unavailable):
-            return answers(endpoints) == ["a"]
+            return answers(replicas) == ["a"]
         return False
 
     eventually(succeeds)
@@ -354,17 +357,12 @@ def test_ipv6_address_is_not_looked_up(connect: Open) -> None:
         connect("[::1]:1", resolve=NameServer()).call(fetch_name, TIMEOUT)
 
 
-# Closing and validation.
-
-
-def test_endpoints_without_an_address_are_refused() -> None:
-    with pytest.raises(Invalid, match="the service has no address"):
-        Endpoints("the service", [])
+# Closing.
 
 
 def test_closing_is_idempotent_and_later_calls_are_unavailable(connect: Open) -> None:
-    endpoints = connect(REFUSING_ADDRESS, rotates=True)
-    endpoints.close()
-    endpoints.close()
+    replicas = connect(REFUSING_ADDRESS, rotates=True)
+    replicas.close()
+    replicas.close()
     with pytest.raises(Unavailable, match="the client of the service is closed; create a new one"):
-        answers(endpoints)
+        answers(replicas)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from autothrottle.core.errors import Invalid
+from autothrottle_client.errors import Invalid
 
 log = logging.getLogger(__name__)
 
@@ -22,17 +22,18 @@ class ReloadedFiles(Generic[T]):
     only one of two matching files is new.
     """
 
-    def __init__(self, paths: Sequence[str], read: Callable[[], T]) -> None:
+    def __init__(self, paths: Sequence[str], read: Callable[[], T], invalid: type[Exception] = Invalid) -> None:
         """Read the files.
 
         Args:
             paths: the files to check for changes.
-            read: returns their parsed contents; raises Invalid if they are invalid.
+            read: returns their parsed contents.
+            invalid: what `read` raises if they are invalid.
 
         Raises:
             Invalid: the files are invalid now.
         """
-        self._paths, self._read = tuple(paths), read
+        self._paths, self._read, self._invalid = tuple(paths), read, invalid
         self._lock = threading.Lock()
         self._stamps = self._current_stamps()
         self._value, self._generation = read(), 1
@@ -49,7 +50,7 @@ class ReloadedFiles(Generic[T]):
     def _reload(self) -> None:
         try:
             found = self._read()
-        except Invalid as error:
+        except self._invalid as error:
             log.warning("%s. The previous contents stay in use", error)
             return
         if found != self._value:

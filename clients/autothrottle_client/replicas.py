@@ -454,13 +454,15 @@ class Replicas:
         return self.connection.certificates.generation if self.connection.certificates else 0
 
     def _open(self, target: str, address: str, name: str) -> Replica:
-        options, certificates = [*CHANNEL_OPTIONS, *self.connection.options], self.connection.certificates
+        # Read before the certificate: a renewal in between causes one more new channel, never an outdated one.
+        generation, certificates = self._generation(), self.connection.certificates
+        options = [*CHANNEL_OPTIONS, *self.connection.options]
         if certificates is None or target.startswith("unix:"):
             plain = grpc.insecure_channel(target, options=options)
         else:
             plain = certificates.channel(target, address, options)
         channel = grpc.intercept_channel(plain, *self.connection.interceptors)
-        return Replica(target, name, plain, channel, self._generation())
+        return Replica(target, name, plain, channel, generation)
 
     # Health checks.
 

@@ -38,7 +38,8 @@ def configure_logs(format: str = "text", level: str = "info", stream: TextIO | N
         root.removeHandler(handler)
     root.addHandler(lines)
     root.setLevel(max(threshold, logging.WARNING))
-    logging.getLogger("autothrottle").setLevel(threshold)
+    for package in ("autothrottle", "autothrottle_client"):
+        logging.getLogger(package).setLevel(threshold)
 
 
 def add_trace_ids(trace_id: Callable[[], str | None]) -> Callable[[], None]:

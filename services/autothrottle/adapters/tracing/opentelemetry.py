@@ -3,6 +3,10 @@
 The import takes 0.1 s, so only `runtime.tracing` imports it, and only when tracing is on. A server creates a span only
 for a call with a trace context. Health checks, watches and operators' calls have none. The type to know is
 `OpenTelemetryTracer`.
+
+opentelemetry-instrumentation-grpc 0.66b2 cannot do this. Its client interceptor returns streams that have no `cancel`.
+It adds a client span to every call, and a filter that removes the span also removes the trace context. Its server
+interceptor does not mark refusals like NOT_FOUND as failed.
 """
 
 from __future__ import annotations

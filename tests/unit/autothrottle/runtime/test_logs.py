@@ -45,8 +45,8 @@ class Writes(io.StringIO):
 @pytest.fixture
 def configured() -> Iterator[Callable[..., Writes]]:
     """Configure logs to write to memory; restore the previous configuration afterwards."""
-    root, ours = logging.getLogger(), logging.getLogger("autothrottle")
-    before = (root.level, ours.level, list(root.handlers))
+    root, *ours = map(logging.getLogger, (None, "autothrottle", "autothrottle_client"))
+    before = (root.level, [logger.level for logger in ours], list(root.handlers))
 
     def configure(format: str = "text", level: str = "info") -> Writes:
         stream = Writes()
@@ -55,7 +55,8 @@ def configured() -> Iterator[Callable[..., Writes]]:
 
     yield configure
     root.setLevel(before[0])
-    ours.setLevel(before[1])
+    for logger, level in zip(ours, before[1], strict=True):
+        logger.setLevel(level)
     root.handlers[:] = before[2]
 
 
@@ -117,7 +118,9 @@ def test_libraries_log_only_warnings_even_at_debug(
     logging.getLogger("kazoo.client").info("connecting")
     logging.getLogger("kazoo.client").warning("dropped")
     logging.getLogger("autothrottle.x").debug("ours")
-    assert [line.split(" ", 2)[2] for line in stream.getvalue().splitlines()] == ["WARNING dropped", "ours"]
+    logging.getLogger("autothrottle_client.x").debug("of the connection")
+    lines = [line.split(" ", 2)[2] for line in stream.getvalue().splitlines()]
+    assert lines == ["WARNING dropped", "ours", "of the connection"]
 
 
 def test_configuring_again_replaces_the_configuration(configured: Callable[..., io.StringIO]) -> None:

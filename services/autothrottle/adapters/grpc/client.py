@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -22,10 +23,8 @@ _Response = TypeVar("_Response")
 class ServiceClient(StubClient[_Stub]):
     """A client of one service. All errors are core's."""
 
-    rotates = False
-    """Whether calls rotate over the replicas; if not, they stay with the one that answered last."""
-    has_leader = False
-    """Whether NotLeader is retried at the leader that a replica names."""
+    connection = Connection()
+    """How its replicas are called."""
 
     def __init__(
         self,
@@ -34,13 +33,8 @@ class ServiceClient(StubClient[_Stub]):
         resolve: Resolve = resolved,
         tls: Certificates | None = None,
     ) -> None:
-        connection = Connection(
-            certificates=tls,
-            interceptors=tuple(interceptors),
-            resolve=resolve,
-            rotates=self.rotates,
-            has_leader=self.has_leader,
-            options=_OPTIONS,
+        connection = replace(
+            self.connection, certificates=tls, interceptors=tuple(interceptors), resolve=resolve, options=_OPTIONS
         )
         with as_core_errors():
             super().__init__(addresses, connection)

@@ -19,7 +19,7 @@ from autothrottle.wire.common import (
     targets_to_messages,
 )
 from autothrottle.wire.planner import state_from_message
-from autothrottle_client.replicas import Replica, check_health
+from autothrottle_client.replicas import Connection, Replica, check_health
 
 
 class PlannerClient(ServiceClient[PlannerServiceStub]):
@@ -27,7 +27,7 @@ class PlannerClient(ServiceClient[PlannerServiceStub]):
 
     service = "planner"
     stub = PlannerServiceStub
-    has_leader = True
+    connection = Connection(has_leader=True)
 
     def run_cycle(self, reason: str, timeout: timedelta) -> None:
         """Request a cycle from the leader; returns at once. Idempotent.

@@ -24,7 +24,7 @@ from autothrottle.wire.common import (
     targets_to_messages,
 )
 from autothrottle.wire.metrics import event_to_message, loads_from_message
-from autothrottle_client.replicas import check_health
+from autothrottle_client.replicas import Connection, check_health
 
 _NOT_REPEATABLE = (admin_pb2.RemoveOverrideRequest, admin_pb2.StopCatchUpRequest, admin_pb2.CancelReassignmentRequest)
 """A repeated request fails with Missing."""
@@ -35,7 +35,7 @@ class MetricsClient(ServiceClient[MetricsServiceStub]):
 
     service = "metrics"
     stub = MetricsServiceStub
-    rotates = True
+    connection = Connection(rotates=True)
 
     def fetch_loads(self, timeout: timedelta) -> Loads:
         request = metrics_pb2.GetLoadsRequest()
@@ -50,7 +50,7 @@ class ApplierClient(ServiceClient[ApplierServiceStub]):
 
     service = "applier"
     stub = ApplierServiceStub
-    rotates = True
+    connection = Connection(rotates=True)
 
     def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         request = applier_pb2.ApplyRequest(fence=fence, changes=map(change_to_message, changes))
@@ -82,7 +82,7 @@ class AdminClient(ServiceClient[AdminServiceStub]):
 
     service = "admin"
     stub = AdminServiceStub
-    rotates = True
+    connection = Connection(rotates=True)
 
     def call(
         self, method: str, request: Message, timeout: timedelta, metadata: Sequence[tuple[str, str]] = ()

@@ -1,230 +1,166 @@
-"""The command line of `throttlectl`: commands, options and the parsing of their values."""
+"""The command line of `throttlectl`: options, the parsing of their values, help and shell completion."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
+import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, NoReturn
 
+import shtab
+
+from autothrottle import __version__
+from autothrottle_client import commands
 from autothrottle_client.addresses import parse_addresses
-from autothrottle_client.commands import Call
-from autothrottle_client.completion import SHELLS
+from autothrottle_client.admin import AdminClient
 from autothrottle_client.errors import Invalid
-from autothrottle_client.estimates import parse_ratio, parse_span
-from autothrottle_client.expiry import parse_expiry
+from autothrottle_client.estimates import parse_ratio
+from autothrottle_client.expiry import parse_expiry, parse_span
 from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_BROKER_ID
 from autothrottle_client.rates import parse_rate
 from autothrottle_client.tls import Tls
 
 ADDRESS_VARIABLE = "AUTOTHROTTLE_ADMIN_ADDR"
 DEFAULT_ADDRESS = "127.0.0.1:8090"
-DEFAULT_TIMEOUT = "5"
+DEFAULT_TIMEOUT = timedelta(seconds=5)
+SHELLS = ("bash", "zsh", "fish")
 
 _DESCRIPTION = "Manage overrides, reassignments, state and cycles of a running autothrottle."
-_EPILOG = """exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unavailable, 130 interrupted
+_EPILOG = """examples:
+  throttlectl state
+  throttlectl set 50MB/s --broker 1001
+  throttlectl reassign plan.json
+
+exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unavailable, 130 interrupted
 
 JSON output is one object; watch and reassign print one object per line. Rates are whole numbers of bytes per second
 (1 MB/s is 1000000)."""
 
 _TLS = {
-    "cert": "your certificate, PEM; together with tls-key and tls-ca it turns on mutual TLS",
-    "key": "the certificate's private key, without a password",
-    "ca": "certificates of the servers' authorities",
-    "server-name": "name in the servers' certificates, if different from the host of the address",
+    "--tls-cert": "your certificate, PEM; together with tls-key and tls-ca it turns on mutual TLS",
+    "--tls-key": "the certificate's private key, without a password",
+    "--tls-ca": "certificates of the servers' authorities",
+    "--tls-server-name": "name in the servers' certificates, if different from the host of the address",
 }
+_TIMEOUT = "timeout of a call with all its attempts, above 0 and at most 3600 (default 5)"
+_FILE = "JSON file in the format of kafka-reassign-partitions.sh; - for standard input"
+_BROKER = "broker id (default: the cluster override, for every broker in a reassignment)"
+_ETAG = "change only this version, in the form printed by get (default any version)"
+_EXPIRY = "expiry: a duration like 30m, 2h, 1d, or a time like 2030-01-31T18:00:00Z (default never)"
+_LIMIT = f"number of records, 1 to {MAX_AUDIT_RECORDS} (default 20)"
+_RATIO = "share of every link's capacity for throttles, above 0 and at most 100 (default: current headroom)"
+_PLANNERS = "addresses of planners (default: the leader's address, from admin)"
 
-_T = TypeVar("_T")
+_SOURCED_BY_ZSH = "[[ $zsh_eval_context[-1] == file ]] && compdef _shtab_throttlectl throttlectl && return"
+"""Without it, shtab's script can be read by `eval`, but not by `source`."""
+
+_AddCommand = Callable[[str, Callable[[Any], object]], argparse.ArgumentParser]
+"""Adds a command; its purpose and its examples come from the docstring of the function."""
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return a parser for one command line. It remembers the options that it has seen, so use it only once."""
     common = _common_options()
-    parser = argparse.ArgumentParser(
-        prog="throttlectl",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[common],
-        allow_abbrev=False,
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser = _Parser(prog="throttlectl", description=_DESCRIPTION, epilog=_EPILOG, parents=[common])
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}", help="show the version")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, meaning: str, **options: Any) -> argparse.ArgumentParser:
-        return commands.add_parser(
-            name, help=meaning, description=meaning[0].upper() + meaning[1:] + ".", allow_abbrev=False, **options
-        )
+    def command(
+        name: str, run: Callable[[Any], object], parents: Sequence[argparse.ArgumentParser] = (common,)
+    ) -> argparse.ArgumentParser:
+        purpose, _, examples = inspect.cleandoc(run.__doc__ or "").partition("\n\n")
+        meaning = purpose[:1].lower() + purpose[1:].rstrip(".")
+        epilog = "examples:\n  " + examples.replace("\n", "\n  ")
+        added = subparsers.add_parser(name, help=meaning, description=purpose, epilog=epilog, parents=parents)
+        added.set_defaults(run=run)
+        return added
 
-    _add_get(command("get", "show all overrides, or the override of one broker", parents=[common]))
-    _add_set(command("set", "set or replace an override", parents=[common]))
-    _add_remove(command("remove", "remove an override", parents=[common]))
-    _add_audit(
-        command(
-            "audit", "show the changes of overrides and the pause with their authors, newest first", parents=[common]
-        )
-    )
-    _add_estimate(command("estimate", "estimate the duration of a reassignment before its start", parents=[common]))
-    _add_reassign(command("reassign", "throttle a reassignment, submit it and follow its progress", parents=[common]))
-    _add_file(command("cancel", "cancel the reassignment of a file's partitions", parents=[common]))
-    command("reassignments", "show ongoing reassignments", parents=[common])
-    _add_catchup(command("catchup", "throttle the catch-up of a broker until it is in sync", parents=[common]))
-    _add_pause(command("pause", "pause the planner and keep the current throttles", parents=[common]))
-    command("resume", "resume the planner", parents=[common])
-    command("state", "show the leader, the last cycle and the overrides", parents=[common])
-    _add_watch(command("watch", "print every cycle of the current leader until interrupted", parents=[common]))
-    completion = command("completion", "print a shell's completion script")
-    completion.add_argument("shell", choices=SHELLS, help="target shell")
+    _add_overrides(command)
+    _add_reassignments(command)
+    _add_operation(command)
+    command("completion", completion, ()).add_argument("shell", choices=SHELLS, help="target shell")
     return parser
 
 
+def completion(shell: str) -> str:
+    """Print a shell's completion script.
+
+    source <(throttlectl completion bash)
+    source <(throttlectl completion zsh)
+    throttlectl completion fish | source
+    """
+    return shtab.complete(make_parser(), shell, preamble=_SOURCED_BY_ZSH if shell == "zsh" else "")
+
+
 def _common_options() -> argparse.ArgumentParser:
-    """Options that are valid before and after the command."""
-    common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    _option(
-        common,
+    """Options that are valid before and after the command. Absent ones must not overwrite those before it."""
+    common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    group = common.add_argument_group("options of all commands")
+    _value(
+        group,
         "--addr",
-        type=_accepted(parse_addresses),
-        metavar="ADDR[,ADDR]",
-        help=f"addresses of admin, host:port or unix:path (${ADDRESS_VARIABLE}; default {DEFAULT_ADDRESS})",
+        "ADDR[,ADDR]",
+        parse_addresses,
+        f"addresses of admin, host:port or unix:path (${ADDRESS_VARIABLE}; default {DEFAULT_ADDRESS})",
     )
-    _option(common, "--output", choices=("table", "json"), help="output format (default table)")
-    _option(
-        common,
-        "--timeout",
-        type=_accepted(_seconds),
-        metavar="SECONDS",
-        help=f"timeout of a call with all its attempts, above 0 and at most 3600 (default {DEFAULT_TIMEOUT})",
-    )
+    group.add_argument("-o", "--output", choices=("table", "json"), help="output format (default table)")
+    _value(group, "--timeout", "SECONDS", _seconds, _TIMEOUT)
     for name, meaning in _TLS.items():
-        _option(
-            common,
-            f"--tls-{name}",
-            metavar="NAME" if name == "server-name" else "FILE",
-            help=f"{meaning} (${_variable(name)})",
-        )
+        _value(group, name, "NAME" if name == "--tls-server-name" else "FILE", str, f"{meaning} (${_variable(name)})")
     return common
 
 
-def _add_get(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("broker", nargs="?", type=_accepted(_broker_id), metavar="BROKER", help="broker id")
+def _add_overrides(command: _AddCommand) -> None:
+    _value(command("get", commands.get), "broker", "BROKER", _broker_id, "broker id", nargs="?")
+
+    setter = command("set", commands.set_override)
+    _value(setter, "rate", "RATE", parse_rate, "like 200MB/s, 200MB, 200 (MB/s), 1500000B/s")
+    _value(setter, "--broker", "ID", _broker_id, _BROKER)
+    _switch(setter, "--autoremove", "end the cluster override when all reassignments are done")
+    _value(setter, "--expires", "WHEN", lambda text: parse_expiry(text, datetime.now(UTC)), _EXPIRY)
+    _value(setter, "--etag", "ETAG", _etag, _ETAG)
+
+    remover = command("remove", commands.remove)
+    which = remover.add_mutually_exclusive_group()
+    _value(which, "--broker", "ID", _broker_id, _BROKER)
+    _switch(which, "--all", "remove every override: the cluster's and all brokers'")
+    _value(remover, "--etag", "ETAG", _etag, _ETAG)
+
+    _value(command("audit", commands.audit), "--limit", "N", _limit, _LIMIT, default=20)
 
 
-def _add_set(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("rate", type=_accepted(parse_rate), metavar="RATE", help="like 200MB/s, 200 (MB/s), 1500000B/s")
-    _add_broker(parser)
-    parser.add_argument(
-        "--autoremove", action="store_true", help="end the cluster override when all reassignments are done"
-    )
-    _option(
-        parser,
-        "--expires",
-        default=None,
-        type=_accepted(lambda text: parse_expiry(text, datetime.now(UTC))),
-        metavar="WHEN",
-        help="expiry: a duration like 30m, 2h, 1d, or a time like 2030-01-31T18:00:00Z (default never)",
-    )
-    _add_etag(parser)
+def _add_reassignments(command: _AddCommand) -> None:
+    estimate = command("estimate", commands.estimate)
+    _value(estimate, "file", "FILE", str, _FILE)
+    goal = estimate.add_mutually_exclusive_group()
+    _value(goal, "--max-ratio", "PERCENT", parse_ratio, _RATIO)
+    _value(goal, "--within", "TIME", parse_span, "find the throttles to finish in 30m, 2h, 1d ...")
+
+    reassign = command("reassign", commands.reassign)
+    _value(reassign, "file", "FILE", str, _FILE)
+    _switch(reassign, "--no-wait", "return when Kafka accepts it, without following it")
+    _switch(reassign, "--dry-run", "validate only, change nothing")
+
+    _value(command("cancel", commands.cancel), "file", "FILE", str, _FILE)
+    command("reassignments", commands.reassignments)
+
+    catchup = command("catchup", commands.catchup)
+    _value(catchup, "broker", "BROKER", _broker_id, "broker id; the broker may be down")
+    _switch(catchup, "--stop", "remove the throttles; the catch-up continues without them")
 
 
-def _add_remove(parser: argparse.ArgumentParser) -> None:
-    which = parser.add_mutually_exclusive_group()
-    _add_broker(which)
-    which.add_argument("--all", action="store_true", help="remove every override: the cluster's and all brokers'")
-    _add_etag(parser)
+def _add_operation(command: _AddCommand) -> None:
+    pause = command("pause", commands.pause)
+    _switch(pause, "--clear", "also remove the throttles of autothrottle; reassignments continue without them")
+    _value(pause, "--reason", "TEXT", str, "reason, shown in the log and the state", default="")
 
-
-def _add_etag(parser: argparse.ArgumentParser) -> None:
-    _option(
-        parser,
-        "--etag",
-        default=None,
-        type=_accepted(_etag),
-        metavar="ETAG",
-        help="change only this version, in the form printed by get (default any version)",
-    )
-
-
-def _add_audit(parser: argparse.ArgumentParser) -> None:
-    _option(
-        parser,
-        "--limit",
-        default=20,
-        type=_accepted(_limit),
-        metavar="N",
-        help=f"number of records, 1 to {MAX_AUDIT_RECORDS} (default 20)",
-    )
-
-
-def _add_estimate(parser: argparse.ArgumentParser) -> None:
-    _add_file(parser)
-    goal = parser.add_mutually_exclusive_group()
-    _option(
-        goal,
-        "--max-ratio",
-        default=None,
-        type=_accepted(parse_ratio),
-        metavar="PERCENT",
-        help="share of every link's capacity for throttles, above 0 and at most 100 (default: current headroom)",
-    )
-    _option(
-        goal,
-        "--within",
-        default=None,
-        type=_accepted(parse_span),
-        metavar="TIME",
-        help="find the throttles to finish in 30m, 2h, 1d ...",
-    )
-
-
-def _add_reassign(parser: argparse.ArgumentParser) -> None:
-    _add_file(parser)
-    parser.add_argument("--no-wait", action="store_true", help="return when Kafka accepts it, without following it")
-    parser.add_argument("--dry-run", action="store_true", help="validate only, change nothing")
-
-
-def _add_catchup(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "broker", type=_accepted(_broker_id), metavar="BROKER", help="broker id; the broker may be down"
-    )
-    parser.add_argument("--stop", action="store_true", help="remove the throttles; the catch-up continues without them")
-
-
-def _add_pause(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--clear",
-        action="store_true",
-        help="also remove the throttles of autothrottle; reassignments continue without them",
-    )
-    _option(parser, "--reason", default="", metavar="TEXT", help="reason, shown in the log and the state")
-
-
-def _add_file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file", metavar="FILE", help="JSON file in the format of kafka-reassign-partitions.sh; - for standard input"
-    )
-
-
-def _add_broker(parser: argparse._ActionsContainer) -> None:
-    _option(
-        parser,
-        "--broker",
-        default=None,
-        type=_accepted(_broker_id),
-        metavar="ID",
-        help="broker id (default: the cluster override, for every broker in a reassignment)",
-    )
-
-
-def _add_watch(parser: argparse.ArgumentParser) -> None:
-    _option(
-        parser,
-        "--planner-addr",
-        type=_accepted(parse_addresses),
-        metavar="ADDR[,ADDR]",
-        help="addresses of planners (default: the leader's address, from admin)",
-    )
+    command("resume", commands.resume)
+    command("state", commands.state)
+    _value(command("watch", commands.watch), "--planner-addr", "ADDR[,ADDR]", parse_addresses, _PLANNERS)
 
 
 class _Once(argparse.Action):
@@ -245,21 +181,54 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def _option(parser: argparse._ActionsContainer, name: str, **options: Any) -> None:
-    # Without a default, a subcommand's namespace does not overwrite an option given before the command.
-    parser.add_argument(name, action=_Once, **{"default": argparse.SUPPRESS, **options})
+class _Parser(argparse.ArgumentParser):
+    """Suggests a similar name for an unknown command, option or choice."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        self.register("action", None, _Once)
+        self.suggest_on_error = False  # of new versions of argparse, which do not suggest options
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse unknown arguments of a command here, where its options are known, with its usage."""
+        read, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return read, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and a message, then exit."""
+        found = re.search(r"(?:invalid choice: '|unrecognized arguments: )(-*\w[\w-]*)", message)
+        wrong = found[1] if found else ""
+        names = [str(name) for action in self._actions for name in (*action.option_strings, *(action.choices or ()))]
+        known = [name for name in names if name.startswith("-") == wrong.startswith("-") and name != wrong]
+        similar = difflib.get_close_matches(wrong, known, n=1)
+        super().error(message + (f"; did you mean {similar[0]}?" if similar else ""))
 
 
-def _accepted(read: Callable[[str], _T]) -> Callable[[str], _T]:
-    """Return the parser of a value with its errors as argparse shows them."""
+def _switch(parser: argparse._ActionsContainer, name: str, meaning: str) -> None:
+    parser.add_argument(name, action="store_true", help=meaning)
 
-    def accept(text: str) -> _T:
+
+def _value(
+    parser: argparse._ActionsContainer,
+    name: str,
+    metavar: str,
+    read: Callable[[str], object],
+    meaning: str,
+    **options: Any,
+) -> None:
+    """Add an argument or option with a value. Shells complete a FILE."""
+
+    def accept(text: str) -> object:
         try:
             return read(text)
         except Invalid as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    return accept
+    action = parser.add_argument(name, metavar=metavar, type=accept, help=meaning, **options)
+    if metavar == "FILE":
+        action.complete = shtab.FILE  # type: ignore[attr-defined]
 
 
 def _broker_id(text: str) -> int:
@@ -291,30 +260,34 @@ def _seconds(text: str) -> timedelta:
     return timedelta(seconds=float(text))
 
 
-def call_of(read: argparse.Namespace) -> Call:
-    """Return a parsed command line, completed with defaults and environment variables."""
-    return Call(
-        arguments=read,
-        addresses=getattr(read, "addr", None) or _default_addresses(),
-        planners=getattr(read, "planner_addr", ()),
-        timeout=getattr(read, "timeout", None) or _seconds(DEFAULT_TIMEOUT),
-        json=getattr(read, "output", "table") == "json",
-        tls=_tls(read),
-    )
+def call_of(read: argparse.Namespace) -> commands.Call:
+    """Return a parsed command line, completed with defaults and environment variables. Close its admin client.
+
+    Raises:
+        Invalid: a variable has no valid value, or TLS is incomplete.
+    """
+    given = vars(read)
+    timeout, tls = given.get("timeout", DEFAULT_TIMEOUT), _tls(given)
+    admin = AdminClient(given.get("addr") or _default_addresses(), timeout, tls)
+    return commands.Call(read, admin, timeout, given.get("output") == "json", tls)
 
 
-def _tls(read: argparse.Namespace) -> Tls | None:
-    given = {n: getattr(read, f"tls_{n.replace('-', '_')}", None) or os.environ.get(_variable(n)) or "" for n in _TLS}
-    absent = [f"--tls-{name}" for name in ("cert", "key", "ca") if not given[name]]
-    if not any(given.values()):
+def _tls(given: Mapping[str, Any]) -> Tls | None:
+    values = {name: given.get(_destination(name)) or os.environ.get(_variable(name)) or "" for name in _TLS}
+    absent = [name for name in ("--tls-cert", "--tls-key", "--tls-ca") if not values[name]]
+    if not any(values.values()):
         return None
     if absent:
         raise Invalid(f"TLS is mutual and needs --tls-cert, --tls-key and --tls-ca; also give {' and '.join(absent)}")
-    return Tls(given["cert"], given["key"], given["ca"], given["server-name"])
+    return Tls(*values.values())
 
 
-def _variable(name: str) -> str:
-    return f"AUTOTHROTTLE_TLS_{name.upper().replace('-', '_')}"
+def _destination(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def _variable(option: str) -> str:
+    return f"AUTOTHROTTLE_{_destination(option).upper()}"
 
 
 def _default_addresses() -> tuple[str, ...]:

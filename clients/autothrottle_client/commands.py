@@ -1,4 +1,7 @@
-"""The commands of `throttlectl`: one function per command, each of which takes a parsed command line."""
+"""The commands of `throttlectl`: one function per command. Its docstring is its help: the purpose, then examples.
+
+A function returns the exit status; None stands for 0.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,19 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from autothrottle_client import tables
 from autothrottle_client.admin import ESTIMATE_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
-from autothrottle_client.errors import AutothrottleError, Incomplete, Invalid, Missing, Unavailable
-from autothrottle_client.model import Override, PauseMode
+from autothrottle_client.errors import Incomplete, Invalid, Missing, Unavailable
+from autothrottle_client.model import PauseMode
 from autothrottle_client.planner import PlannerClient
 from autothrottle_client.progress import Progress, ProgressTracker, progress_line
 from autothrottle_client.reassignments import Partition, Targets, parse_reassignment
-from autothrottle_client.tables import (
-    NONE_SET,
-    audit_table,
-    cycle_line,
-    estimate_text,
-    override_scope,
-    override_words,
-    overrides_table,
-    pause_text,
-    reassignments_table,
-    state_text,
-    submission_line,
-    to_json,
-)
 from autothrottle_client.tls import Tls
 
 EXIT_FAILED = 1
@@ -54,119 +44,134 @@ class Call:
     """One parsed command line."""
 
     arguments: argparse.Namespace
-    addresses: tuple[str, ...]
-    """Addresses of the admin service."""
-    planners: tuple[str, ...]
-    """Addresses of planners to watch; empty: the leader that admin names."""
+    admin: AdminClient
+    """Client of the admin service; the caller of the command closes it."""
     timeout: timedelta
     json: bool
     """True: print JSON."""
     tls: Tls | None = None
     """None: plain connections."""
 
-    def admin(self) -> AdminClient:
-        """Return a client of the admin service."""
-        return AdminClient(self.addresses, self.timeout, self.tls)
-
-    def show(self, value: object, text: str) -> None:
-        """Print a value as JSON, or its text form."""
-        print(to_json(value) if self.json else text, flush=True)
+    def show(self, value: object, text: str, warnings: Sequence[str] = ()) -> None:
+        """Print a value as JSON, or its text form; then print warnings to standard error."""
+        print(tables.to_json(value) if self.json else text, flush=True)
+        for warning in warnings:
+            _say(f"warning: {warning}")
 
 
-def _get(call: Call) -> int:
+def get(call: Call) -> None:
+    """Show all overrides, or the override of one broker.
+
+    throttlectl get
+    throttlectl get 1001 -o json
+    """
     broker_id = call.arguments.broker
-    with call.admin() as admin:
-        if broker_id is not None:
-            override = admin.get_override(broker_id)
-            call.show(override, overrides_table([override]))
-            return 0
-        overrides, warnings = admin.list_overrides()
-    call.show({"overrides": overrides, "warnings": warnings}, overrides_table(overrides))
-    _warn(warnings)
-    return 0
+    if broker_id is not None:
+        override = call.admin.get_override(broker_id)
+        call.show(override, tables.overrides_table([override]))
+    else:
+        overrides, warnings = call.admin.list_overrides()
+        call.show({"overrides": overrides, "warnings": warnings}, tables.overrides_table(overrides), warnings)
 
 
-def _set(call: Call) -> int:
+def set_override(call: Call) -> None:
+    """Set or replace an override.
+
+    throttlectl set 50MB/s --broker 1001
+    throttlectl set 200MB/s --autoremove
+    throttlectl set 80MB/s --broker 1002 --expires 2h
+    """
     read = call.arguments
-    with call.admin() as admin:
-        override, warnings = admin.set_override(read.rate, read.broker, read.autoremove, read.expires, read.etag or "")
-    text = f"{override_scope(override.broker_id)}: throttle set to {override_words(override)}"
-    call.show({"override": override, "warnings": warnings}, text)
-    _warn(warnings)
-    return 0
+    override, warnings = call.admin.set_override(read.rate, read.broker, read.autoremove, read.expires, read.etag or "")
+    text = f"{tables.override_scope(override.broker_id)}: throttle set to {tables.override_words(override)}"
+    call.show({"override": override, "warnings": warnings}, text, warnings)
 
 
-def _remove(call: Call) -> int:
-    with call.admin() as admin:
-        broker_id, etag = call.arguments.broker, call.arguments.etag or ""
-        if call.arguments.all:
-            if etag:
-                raise Invalid("--etag names one version of one override; give it without --all")
-            return _remove_all(call, admin)
-        admin.remove_override(broker_id, etag)
-    call.show({"removed": [{"broker_id": broker_id}]}, f"{override_scope(broker_id)}: throttle removed")
-    return 0
+def remove(call: Call) -> None:
+    """Remove an override.
+
+    throttlectl remove
+    throttlectl remove --broker 1001
+    throttlectl remove --all
+    """
+    read = call.arguments
+    if not read.all:
+        call.admin.remove_override(read.broker, read.etag or "")
+        _show_removed(call, [read.broker])
+    elif read.etag:
+        raise Invalid("--etag names one version of one override; give it without --all")
+    else:
+        _remove_all(call)
 
 
-def _remove_all(call: Call, admin: AdminClient) -> int:
-    overrides, warnings = admin.list_overrides()
-    removed: list[Override] = []
+def _remove_all(call: Call) -> None:
+    overrides, warnings = call.admin.list_overrides()
+    removed: list[int | None] = []
     try:
         for override in overrides:
             with suppress(Missing):  # another client, or autoremove, removed it first
-                admin.remove_override(override.broker_id)
-                removed.append(override)
+                call.admin.remove_override(override.broker_id)
+                removed.append(override.broker_id)
     finally:
-        text = "\n".join(f"{override_scope(o.broker_id)}: throttle removed" for o in removed)
-        call.show({"removed": [{"broker_id": o.broker_id} for o in removed]}, text or NONE_SET)
-    _warn(warnings)
-    return 0
+        _show_removed(call, removed, warnings)
 
 
-def _audit(call: Call) -> int:
-    with call.admin() as admin:
-        records = admin.list_audit_records(call.arguments.limit)
-    call.show({"records": records}, audit_table(records))
-    return 0
+def _show_removed(call: Call, broker_ids: Sequence[int | None], warnings: Sequence[str] = ()) -> None:
+    text = "\n".join(f"{tables.override_scope(broker_id)}: throttle removed" for broker_id in broker_ids)
+    call.show({"removed": [{"broker_id": broker_id} for broker_id in broker_ids]}, text or tables.NONE_SET, warnings)
 
 
-def _reassign(call: Call) -> int:
+def audit(call: Call) -> None:
+    """Show the changes of overrides and the pause with their authors, newest first.
+
+    throttlectl audit
+    throttlectl audit --limit 100 -o json
+    """
+    records = call.admin.list_audit_records(call.arguments.limit)
+    call.show({"records": records}, tables.audit_table(records))
+
+
+def reassign(call: Call) -> int | None:
+    """Throttle a reassignment, submit it and follow its progress.
+
+    throttlectl reassign plan.json --dry-run
+    throttlectl reassign plan.json
+    throttlectl reassign plan.json --no-wait
+    """
     read = call.arguments
     wanted = _read_file(read.file)
-    with call.admin() as admin:
-        # Validate first: it fails fast if admin is down, while a submission has its own, longer timeout.
-        found = admin.submit_reassignment(wanted, validate_only=True, timeout=call.timeout)
-        if not read.dry_run:
-            found = admin.submit_reassignment(wanted, timeout=max(call.timeout, SUBMIT_TIMEOUT))
-        call.show(found, submission_line(found, read.dry_run))
-        _warn_refused(found.refused)
-        if read.dry_run:
-            return 0
-        failed = EXIT_FAILED if found.refused else 0
-        followed = {p: to for p, to in wanted.items() if p not in found.refused}
-        if read.no_wait or not (found.submitted or found.already_in_progress):
-            return failed
-        try:
-            return _follow(call, admin, followed) or failed
-        except KeyboardInterrupt:
-            print(file=sys.stderr)  # behind the progress bar
-            _say(f"stopped following; the reassignment continues. Cancel: throttlectl cancel {shlex.quote(read.file)}")
-            raise
+    # Validate first: it fails fast if admin is down, while a submission has its own, longer timeout.
+    found = call.admin.submit_reassignment(wanted, validate_only=True, timeout=call.timeout)
+    if not read.dry_run:
+        found = call.admin.submit_reassignment(wanted, timeout=max(call.timeout, SUBMIT_TIMEOUT))
+    call.show(found, tables.submission_line(found, read.dry_run), _problems(found.refused))
+    if read.dry_run:
+        return None
+    failed = EXIT_FAILED if found.refused else None
+    followed = {p: to for p, to in wanted.items() if p not in found.refused}
+    if read.no_wait or not (found.submitted or found.already_in_progress):
+        return failed
+    try:
+        return _follow(call, followed) or failed
+    except KeyboardInterrupt:
+        print(file=sys.stderr)  # behind the progress bar
+        _say(f"stopped following; the reassignment continues. Cancel: throttlectl cancel {shlex.quote(read.file)}")
+        raise
 
 
-def _follow(call: Call, admin: AdminClient, wanted: Targets) -> int:
+def _follow(call: Call, wanted: Targets) -> int | None:
     """Show the progress of a reassignment until it is done. A validation at the end checks the final replicas."""
     tracker, shown = ProgressTracker(wanted), _ProgressBar(call)
     patience = time.monotonic() + _OUTAGE_SECONDS
     stale_until = time.monotonic() + _METADATA_LAG_SECONDS
     while True:
         try:
-            progress = tracker.progress(datetime.now(UTC), admin.list_reassignments())
+            progress = tracker.progress(datetime.now(UTC), call.admin.list_reassignments())
             shown.show(progress)
             if progress.done < progress.partitions:
                 stale_until = time.monotonic() + _METADATA_LAG_SECONDS
             else:
-                left = admin.submit_reassignment(wanted, validate_only=True)
+                left = call.admin.submit_reassignment(wanted, validate_only=True)
                 if not left.already_in_progress and (not left.submitted or time.monotonic() > stale_until):
                     break
             patience = time.monotonic() + _OUTAGE_SECONDS
@@ -179,7 +184,7 @@ def _follow(call: Call, admin: AdminClient, wanted: Targets) -> int:
         _say(f"{left.submitted} partitions did not arrive: their reassignment was cancelled or replaced")
         return EXIT_FAILED
     call.show({"arrived": left.already_there}, f"{left.already_there} partitions arrived")
-    return 0
+    return None
 
 
 class _ProgressBar:
@@ -205,33 +210,38 @@ class _ProgressBar:
             print(flush=True)
 
 
-def _estimate(call: Call) -> int:
+def estimate(call: Call) -> None:
+    """Estimate the duration of a reassignment before its start.
+
+    throttlectl estimate plan.json
+    throttlectl estimate plan.json --max-ratio 30
+    throttlectl estimate plan.json --within 2h
+    """
     read = call.arguments
-    wanted = _read_file(read.file)
-    with call.admin() as admin:
-        found = admin.estimate_reassignment(wanted, read.max_ratio, read.within, max(call.timeout, ESTIMATE_TIMEOUT))
-    call.show(found, estimate_text(found))
-    _warn(found.warnings)
-    return 0
+    timeout = max(call.timeout, ESTIMATE_TIMEOUT)
+    found = call.admin.estimate_reassignment(_read_file(read.file), read.max_ratio, read.within, timeout)
+    call.show(found, tables.estimate_text(found), found.warnings)
 
 
-def _cancel(call: Call) -> int:
+def cancel(call: Call) -> None:
+    """Cancel the reassignment of a file's partitions.
+
+    throttlectl cancel plan.json
+    """
     wanted = _read_file(call.arguments.file)
-    with call.admin() as admin:
-        cancelled, refused = admin.cancel_reassignment(wanted.keys(), max(call.timeout, SUBMIT_TIMEOUT))
-    call.show(
-        {"cancelled": cancelled, "refused": refused},
-        f"reassignment of {cancelled} of {len(wanted)} partitions cancelled",
-    )
-    _warn_refused(refused)
-    return 0
+    cancelled, refused = call.admin.cancel_reassignment(wanted.keys(), max(call.timeout, SUBMIT_TIMEOUT))
+    text = f"reassignment of {cancelled} of {len(wanted)} partitions cancelled"
+    call.show({"cancelled": cancelled, "refused": refused}, text, _problems(refused))
 
 
-def _reassignments(call: Call) -> int:
-    with call.admin() as admin:
-        found = admin.list_reassignments()
-    call.show(found, reassignments_table(found))
-    return 0
+def reassignments(call: Call) -> None:
+    """Show ongoing reassignments.
+
+    throttlectl reassignments
+    throttlectl reassignments -o json
+    """
+    found = call.admin.list_reassignments()
+    call.show(found, tables.reassignments_table(found))
 
 
 def _read_file(name: str) -> Targets:
@@ -247,83 +257,71 @@ def _read_file(name: str) -> Targets:
         raise Invalid(f"{name}: {error}") from None
 
 
-def _warn_refused(refused: Mapping[Partition, str]) -> None:
+def _problems(refused: Mapping[Partition, str]) -> list[str]:
     problems = [f"{topic}-{partition}: {reason}" for (topic, partition), reason in refused.items()]
     more = [f"and {len(problems) - _PROBLEMS_SHOWN} more"] if len(problems) > _PROBLEMS_SHOWN else []
-    _warn([*problems[:_PROBLEMS_SHOWN], *more])
+    return [*problems[:_PROBLEMS_SHOWN], *more]
 
 
 def _say(text: str) -> None:
     print(f"throttlectl: {text}", file=sys.stderr, flush=True)
 
 
-def _catchup(call: Call) -> int:
+def catchup(call: Call) -> None:
+    """Throttle the catch-up of a broker until it is in sync.
+
+    throttlectl catchup 1006
+    throttlectl catchup 1006 --stop
+    """
     broker_id = call.arguments.broker
-    with call.admin() as admin:
-        if call.arguments.stop:
-            admin.stop_catch_up(broker_id)
-            call.show(
-                {"stopped": broker_id}, f"broker {broker_id}: throttles are being removed; the catch-up continues"
-            )
-            return 0
-        found, warnings = admin.start_catch_up(broker_id)
-    text = f"broker {broker_id} catches up under throttle until it is in sync"
-    call.show({"catch_up": found, "warnings": warnings}, text)
-    _warn(warnings)
-    return 0
+    if call.arguments.stop:
+        call.admin.stop_catch_up(broker_id)
+        text = f"broker {broker_id}: throttles are being removed; the catch-up continues"
+        call.show({"stopped": broker_id}, text)
+    else:
+        found, warnings = call.admin.start_catch_up(broker_id)
+        text = f"broker {broker_id} catches up under throttle until it is in sync"
+        call.show({"catch_up": found, "warnings": warnings}, text, warnings)
 
 
-def _pause(call: Call) -> int:
+def pause(call: Call) -> None:
+    """Pause the planner and keep the current throttles.
+
+    throttlectl pause --reason "network work"
+    throttlectl pause --clear
+    """
     mode = PauseMode.CLEAR if call.arguments.clear else PauseMode.KEEP
-    with call.admin() as admin:
-        pause = admin.pause(mode, call.arguments.reason)
-    call.show({"pause": pause}, f"paused: {pause_text(pause)}")
-    return 0
+    found = call.admin.pause(mode, call.arguments.reason)
+    call.show({"pause": found}, f"paused: {tables.pause_text(found)}")
 
 
-def _resume(call: Call) -> int:
-    with call.admin() as admin:
-        was_paused = admin.resume()
+def resume(call: Call) -> None:
+    """Resume the planner.
+
+    throttlectl resume
+    """
+    was_paused = call.admin.resume()
     call.show({"was_paused": was_paused}, "resumed" if was_paused else "autothrottle was not paused")
-    return 0
 
 
-def _state(call: Call) -> int:
-    with call.admin() as admin:
-        state = admin.state()
-    call.show(state, state_text(state))
-    return 0
+def state(call: Call) -> None:
+    """Show the leader, the last cycle and the overrides.
+
+    throttlectl state
+    throttlectl state -o json
+    """
+    found = call.admin.state()
+    call.show(found, tables.state_text(found))
 
 
-def _watch(call: Call) -> int:
-    client = PlannerClient(call.planners, call.timeout, call.tls) if call.planners else call.admin()
-    with client:
-        for cycle in client.watch_cycles(on_loss=_say_lost):
-            call.show(cycle, cycle_line(cycle))
-    return 0
+def watch(call: Call) -> None:
+    """Print every cycle of the current leader until interrupted.
 
-
-def _say_lost(error: AutothrottleError) -> None:
-    print(f"throttlectl: lost the leader, locating it again: {error}", file=sys.stderr, flush=True)
-
-
-def _warn(warnings: Sequence[str]) -> None:
-    for warning in warnings:
-        print(f"throttlectl: warning: {warning}", file=sys.stderr)
-
-
-COMMANDS: dict[str, Callable[[Call], int]] = {
-    "get": _get,
-    "set": _set,
-    "remove": _remove,
-    "audit": _audit,
-    "estimate": _estimate,
-    "reassign": _reassign,
-    "cancel": _cancel,
-    "reassignments": _reassignments,
-    "catchup": _catchup,
-    "pause": _pause,
-    "resume": _resume,
-    "state": _state,
-    "watch": _watch,
-}
+    throttlectl watch
+    throttlectl watch --addr 10.0.0.1:8090,10.0.0.2:8090
+    """
+    planners = call.arguments.planner_addr
+    with PlannerClient(planners, call.timeout, call.tls) if planners else call.admin as client:
+        cycles = client.watch_cycles(on_loss=lambda error: _say(f"lost the leader, locating it again: {error}"))
+        for cycle in cycles:
+            call.show(cycle, tables.cycle_line(cycle))

@@ -6,16 +6,12 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
-from google.protobuf.duration_pb2 import Duration
-
 from autothrottle.v1 import admin_pb2
 from autothrottle_client.errors import Invalid
-from autothrottle_client.model import ReplicaRole, role_from_number
+from autothrottle_client.model import ReplicaRole, present, role_from_number
 from autothrottle_client.progress import duration
 from autothrottle_client.rates import format_size
 
-_SPAN = re.compile(r"([1-9][0-9]{0,5})(s|m|h|d)", re.ASCII)
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)%?", re.ASCII)
 
 
@@ -75,22 +71,6 @@ def parse_ratio(text: str) -> float:
     return float(found[1]) / 100
 
 
-def parse_span(text: str) -> timedelta:
-    """Return the duration of a text like `90m`.
-
-    >>> parse_span("90m")
-    datetime.timedelta(seconds=5400)
-
-    Raises:
-        Invalid: the text is not a duration of at most 365 days.
-    """
-    found = _SPAN.fullmatch(text)
-    seconds = int(found[1]) * _SECONDS[found[2]] if found else 0
-    if not 0 < seconds <= 365 * 86400:
-        raise Invalid(f"{text[:60]!r} is not a duration: give a whole number with s, m, h or d, at most 365d, like 2h")
-    return timedelta(seconds=seconds)
-
-
 def estimate_from_message(message: admin_pb2.EstimateReassignmentResponse) -> Estimate:
     """Return the estimate in a message."""
     return Estimate(
@@ -99,7 +79,7 @@ def estimate_from_message(message: admin_pb2.EstimateReassignmentResponse) -> Es
         move_ratio=message.move_ratio,
         bytes_to_copy=message.bytes_to_copy,
         unknown_partitions=message.unknown_partitions,
-        seconds=_seconds(message.duration) if message.HasField("duration") else None,
+        seconds=_seconds(message),
         sides=tuple(map(_link_side, message.link_sides)),
         warnings=tuple(message.warnings),
     )
@@ -111,19 +91,15 @@ def _link_side(message: admin_pb2.LinkSideEstimate) -> LinkSideEstimate:
         role=role_from_number(message.role),
         bytes_to_copy=message.bytes_to_copy,
         produced_bytes_per_second=message.produced_bytes_per_second,
-        rate_bytes_per_second=message.rate_bytes_per_second if message.HasField("rate_bytes_per_second") else None,
-        headroom_bytes_per_second=(
-            message.headroom_bytes_per_second if message.HasField("headroom_bytes_per_second") else None
-        ),
-        capacity_bytes_per_second=(
-            message.capacity_bytes_per_second if message.HasField("capacity_bytes_per_second") else None
-        ),
-        seconds=_seconds(message.duration) if message.HasField("duration") else None,
+        rate_bytes_per_second=present(message, "rate_bytes_per_second"),
+        headroom_bytes_per_second=present(message, "headroom_bytes_per_second"),
+        capacity_bytes_per_second=present(message, "capacity_bytes_per_second"),
+        seconds=_seconds(message),
     )
 
 
-def _seconds(message: Duration) -> float:
-    return message.ToTimedelta().total_seconds()
+def _seconds(message: admin_pb2.EstimateReassignmentResponse | admin_pb2.LinkSideEstimate) -> float | None:
+    return message.duration.ToTimedelta().total_seconds() if message.HasField("duration") else None
 
 
 def estimate_line(found: Estimate) -> str:

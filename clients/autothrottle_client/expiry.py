@@ -1,4 +1,4 @@
-"""Parses the expiry of an override: a duration from now, or a point in time."""
+"""Parses durations, and the expiry of an override: a duration from now, or a point in time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,21 @@ _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:Z|[
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+def parse_span(text: str) -> timedelta:
+    """Return the duration of a text like `90m`.
+
+    >>> parse_span("90m")
+    datetime.timedelta(seconds=5400)
+
+    Raises:
+        Invalid: the text is not a duration of at most 365 days.
+    """
+    found = _span(text)
+    if found is None or found > timedelta(days=365):
+        raise Invalid(f"{text[:60]!r} is not a duration: give a whole number with s, m, h or d, at most 365d, like 2h")
+    return found
+
+
 def parse_expiry(text: str, now: datetime) -> datetime:
     """Return the time that `2h` (from now) or `2030-01-31T18:00:00Z` denotes, in UTC.
 
@@ -21,7 +36,11 @@ def parse_expiry(text: str, now: datetime) -> datetime:
     Raises:
         Invalid: the text is neither, or the time is not after `now`.
     """
-    found = _after(text, now) or _at(text)
+    try:
+        span = _span(text)
+        found = now + span if span else _at(text)
+    except (ValueError, OverflowError):
+        found = None
     if found is None:
         raise Invalid(
             f"{text[:60]!r} is not a time: give a duration from now, a whole number with s, m, h or d like 2h, "
@@ -32,16 +51,10 @@ def parse_expiry(text: str, now: datetime) -> datetime:
     return found
 
 
-def _after(text: str, now: datetime) -> datetime | None:
-    span = _SPAN.fullmatch(text)
-    try:
-        return now + timedelta(seconds=int(span[1]) * _SECONDS[span[2]]) if span else None
-    except OverflowError:
-        return None
+def _span(text: str) -> timedelta | None:
+    found = _SPAN.fullmatch(text)
+    return timedelta(seconds=int(found[1]) * _SECONDS[found[2]]) if found else None
 
 
 def _at(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text).astimezone(UTC) if _TIME.fullmatch(text) else None
-    except (ValueError, OverflowError):
-        return None
+    return datetime.fromisoformat(text).astimezone(UTC) if _TIME.fullmatch(text) else None

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
 
+from google.protobuf.message import Message
+
 from autothrottle.v1 import admin_pb2, planner_pb2, types_pb2
 from autothrottle_client.errors import Invalid
 
@@ -558,18 +560,19 @@ def _decision_from_message(message: types_pb2.Decision) -> Decision:
         role=_ROLES.get(message.role, ReplicaRole.UNKNOWN),
         rate_bytes_per_second=message.rate_bytes_per_second,
         reason=_REASONS.get(message.reason, Reason.UNKNOWN),
-        current_rate_bytes_per_second=_present(message, "current_rate_bytes_per_second"),
-        headroom_bytes_per_second=_present(message, "headroom_bytes_per_second"),
-        utilization_bytes_per_second=_present(message, "utilization_bytes_per_second"),
-        capacity_bytes_per_second=_present(message, "capacity_bytes_per_second"),
-        client_bytes_per_second=_present(message, "client_bytes_per_second"),
-        client_age_seconds=_present(message, "client_age_seconds"),
+        current_rate_bytes_per_second=present(message, "current_rate_bytes_per_second"),
+        headroom_bytes_per_second=present(message, "headroom_bytes_per_second"),
+        utilization_bytes_per_second=present(message, "utilization_bytes_per_second"),
+        capacity_bytes_per_second=present(message, "capacity_bytes_per_second"),
+        client_bytes_per_second=present(message, "client_bytes_per_second"),
+        client_age_seconds=present(message, "client_age_seconds"),
         basis=_BASES.get(message.basis, Basis.UNKNOWN) if message.basis else None,
     )
 
 
-def _present(message: types_pb2.Decision, name: str) -> int | None:
-    return int(getattr(message, name)) if message.HasField(name) else None  # type: ignore[arg-type]
+def present(message: Message, name: str) -> int | None:
+    """Return a number field, or None if it is absent."""
+    return int(getattr(message, name)) if message.HasField(name) else None
 
 
 def _outcome_from_message(message: types_pb2.Outcome) -> Outcome:

@@ -8,15 +8,15 @@ from decimal import Decimal
 from autothrottle_client.errors import Invalid
 from autothrottle_client.model import MAX_RATE_BYTES_PER_SECOND
 
-_UNITS = {"B/s": 1, "kB/s": 10**3, "MB/s": 10**6, "GB/s": 10**9}
-_RATE = re.compile(r"((?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,9})?)(B/s|kB/s|MB/s|GB/s)?")
+_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_RATE = re.compile(r"((?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,9})?)(?:(B|kB|MB|GB)(?:/s)?)?")
 
 
 def parse_rate(text: str) -> int:
-    """Return a rate in bytes per second; a bare number is MB/s, as in the original's API.
+    """Return a rate in bytes per second. `/s` is optional; a bare number is MB/s, as in the original's API.
 
-    >>> parse_rate("200"), parse_rate("1.5MB/s"), parse_rate("1500000B/s")
-    (200000000, 1500000, 1500000)
+    >>> parse_rate("200"), parse_rate("50MB"), parse_rate("1.5MB/s"), parse_rate("1500000B/s")
+    (200000000, 50000000, 1500000, 1500000)
 
     Raises:
         Invalid: the text is not a rate, or not a whole number of bytes/s in 1..2^63-1.
@@ -25,9 +25,9 @@ def parse_rate(text: str) -> int:
     if match is None:
         raise Invalid(
             f"{text[:60]!r} is not a rate: it must be a number followed by B/s, kB/s, MB/s or GB/s, "
-            "or nothing for MB/s; give for example 200MB/s"
+            "or nothing for MB/s (/s is optional); give for example 200MB/s"
         )
-    rate = Decimal(match[1]) * _UNITS[match[2] or "MB/s"]
+    rate = Decimal(match[1]) * _UNITS[match[2] or "MB"]
     if rate != int(rate):
         raise Invalid(f"{text!r} is {rate.normalize():f} bytes/s: it must be a whole number of them; round it")
     if not 0 < rate <= MAX_RATE_BYTES_PER_SECOND:

@@ -60,57 +60,43 @@ def overrides_table(overrides: Sequence[Override]) -> str:
     """Return overrides as a table, one row each."""
     if not overrides:
         return NONE_SET
-    rows = [
-        (
-            "cluster" if o.broker_id is None else str(o.broker_id),
-            format_rate(o.rate_bytes_per_second),
-            _bool_text(o.autoremove),
-            "never" if o.expire_time is None else _time(o.expire_time),
-            o.etag or "-",
-        )
+    return _table(
+        {
+            "BROKER": _target(o.broker_id),
+            "RATE": format_rate(o.rate_bytes_per_second),
+            "AUTOREMOVE": "true" if o.autoremove else "false",
+            "EXPIRES": "never" if o.expire_time is None else _time(o.expire_time),
+            "ETAG": o.etag or "-",
+        }
         for o in overrides
-    ]
-    return _table(("BROKER", "RATE", "AUTOREMOVE", "EXPIRES", "ETAG"), rows)
+    )
 
 
 def audit_table(records: Sequence[AuditRecord]) -> str:
     """Return audit records as a table, one row each."""
     if not records:
         return NOTHING_CHANGED
-    rows = [
-        (
-            _time(r.time),
-            _subject(r),
-            r.action.value,
-            _before(r),
-            _after(r),
-            f"{r.who}: {r.reason}" if r.reason else r.who,
-        )
+    return _table(
+        {
+            "TIME": _time(r.time),
+            "BROKER": "-" if r.pause else _target(r.broker_id),
+            "ACTION": r.action.value,
+            "BEFORE": _value(r.before, r.pause if r.action is AuditAction.RESUME else None),
+            "AFTER": _value(r.after, r.pause if r.action is AuditAction.PAUSE else None),
+            "WHO": f"{r.who}: {r.reason}" if r.reason else r.who,
+        }
         for r in records
-    ]
-    return _table(("TIME", "BROKER", "ACTION", "BEFORE", "AFTER", "WHO"), rows)
+    )
 
 
-def _subject(record: AuditRecord) -> str:
-    if record.pause is not None:
-        return "-"
-    return "cluster" if record.broker_id is None else str(record.broker_id)
+def _target(broker_id: int | None) -> str:
+    return "cluster" if broker_id is None else str(broker_id)
 
 
-def _before(record: AuditRecord) -> str:
-    if record.pause is not None and record.action is AuditAction.RESUME:
-        return _pause_words(record.pause)
-    return "-" if record.before is None else override_words(record.before)
-
-
-def _after(record: AuditRecord) -> str:
-    if record.pause is not None and record.action is AuditAction.PAUSE:
-        return _pause_words(record.pause)
-    return "-" if record.after is None else override_words(record.after)
-
-
-def _pause_words(pause: Pause) -> str:
-    return f"{pause.mode.value}: {pause.reason}" if pause.reason else pause.mode.value
+def _value(override: Override | None, pause: Pause | None) -> str:
+    if pause is not None:
+        return f"{pause.mode.value}: {pause.reason}" if pause.reason else pause.mode.value
+    return "-" if override is None else override_words(override)
 
 
 def override_words(override: Override) -> str:
@@ -122,13 +108,9 @@ def override_words(override: Override) -> str:
 def state_text(state: ClusterState) -> str:
     """Return the leader, its last cycle with its decisions, the overrides and the running processes."""
     rows = [*_leader(state), *_last_cycle(state.last_cycle), *_failures(state.failures)]
-    parts = [_aligned(rows)]
-    if state.last_cycle is not None and state.last_cycle.decisions:
-        parts.append(_decisions_table(state.last_cycle.decisions))
-    parts.append(overrides_table(state.overrides))
-    if state.members:
-        parts.append(_members_table(state.members))
-    return "\n\n".join(parts)
+    decisions = state.last_cycle.decisions if state.last_cycle else ()
+    parts = [_aligned(rows), _decisions_table(decisions), overrides_table(state.overrides)]
+    return "\n\n".join(filter(None, [*parts, _members_table(state.members)]))
 
 
 def pause_text(pause: Pause) -> str:
@@ -160,42 +142,39 @@ def submission_line(found: Submission, dry_run: bool) -> str:
 
 def estimate_text(found: Estimate) -> str:
     """Return an estimate: a summary line, and a table with one row per link side."""
-    header = ("BROKER", "ROLE", "TO COPY", "PRODUCED", "THROTTLE", "HEADROOM", "CAPACITY", "TIME")
-    rows = [
-        (
-            str(side.broker_id),
-            side.role.value,
-            format_size(side.bytes_to_copy),
-            about_rate(side.produced_bytes_per_second),
-            _rate_or_dash(side.rate_bytes_per_second),
-            _rate_or_dash(side.headroom_bytes_per_second),
-            _rate_or_dash(side.capacity_bytes_per_second),
-            span(side.seconds),
-        )
+    table = _table(
+        {
+            "BROKER": str(side.broker_id),
+            "ROLE": side.role.value,
+            "TO COPY": format_size(side.bytes_to_copy),
+            "PRODUCED": about_rate(side.produced_bytes_per_second),
+            "THROTTLE": _rate_or_dash(side.rate_bytes_per_second),
+            "HEADROOM": _rate_or_dash(side.headroom_bytes_per_second),
+            "CAPACITY": _rate_or_dash(side.capacity_bytes_per_second),
+            "TIME": span(side.seconds),
+        }
         for side in found.sides
-    ]
-    return "\n\n".join([estimate_line(found), *([_table(header, rows)] if rows else [])])
+    )
+    return "\n\n".join(filter(None, [estimate_line(found), table]))
 
 
 def reassignments_table(found: Reassignments) -> str:
     """Return ongoing reassignments as a table, one row per topic."""
     if not found.topics:
         return NO_REASSIGNMENTS
-    header = ("TOPIC", "PARTITIONS", "TO COPY", "TO BROKERS", "FROM BROKERS", "LEFT", "ETA")
-    rows = [
-        (
-            one.topic,
-            str(len(one.partitions)),
-            str(one.partitions_to_copy),
-            _ids(one.adding_replicas),
-            _ids(one.removing_replicas),
-            "unknown" if one.bytes_left is None else format_size(one.bytes_left),
-            "unknown" if one.eta is None else _about(one.eta, one.eta_low, one.eta_high),
-        )
+    table = _table(
+        {
+            "TOPIC": one.topic,
+            "PARTITIONS": str(len(one.partitions)),
+            "TO COPY": str(one.partitions_to_copy),
+            "TO BROKERS": _ids(one.adding_replicas),
+            "FROM BROKERS": _ids(one.removing_replicas),
+            "LEFT": "unknown" if one.bytes_left is None else format_size(one.bytes_left),
+            "ETA": "unknown" if one.eta is None else _about(one.eta, one.eta_low, one.eta_high),
+        }
         for one in found.topics
-    ]
-    whole = f"\n\nall done about {_about(found.eta, found.eta_low, found.eta_high)}" if found.eta else ""
-    return _table(header, rows) + whole
+    )
+    return table + (f"\n\nall done about {_about(found.eta, found.eta_low, found.eta_high)}" if found.eta else "")
 
 
 def _ids(broker_ids: Iterable[int]) -> str:
@@ -224,8 +203,17 @@ def _failures(failures: Mapping[int, int]) -> list[tuple[str, str]]:
 
 
 def _members_table(members: Iterable[Member]) -> str:
-    header = ("SERVICE", "ADDRESS", "HOST", "PID", "VERSION", "STARTED")
-    return _table(header, [(m.service, m.address, m.host, str(m.pid), m.version, _time(m.start_time)) for m in members])
+    return _table(
+        {
+            "SERVICE": m.service,
+            "ADDRESS": m.address,
+            "HOST": m.host,
+            "PID": str(m.pid),
+            "VERSION": m.version,
+            "STARTED": _time(m.start_time),
+        }
+        for m in members
+    )
 
 
 def _last_cycle(cycle: Cycle | None) -> list[tuple[str, str]]:
@@ -274,21 +262,19 @@ def _end(time: datetime | None, eta: datetime) -> str:
 
 
 def _decisions_table(decisions: Iterable[Decision]) -> str:
-    header = ("BROKER", "ROLE", "RATE", "REASON", "UTILIZATION", "CAPACITY", "CLIENTS", "KNOWN BY")
-    rows = [
-        (
-            str(d.broker_id),
-            d.role.value,
-            about_rate(d.rate_bytes_per_second),
-            d.reason.value,
-            _rate_or_dash(d.utilization_bytes_per_second),
-            _rate_or_dash(d.capacity_bytes_per_second),
-            _rate_or_dash(d.client_bytes_per_second),
-            _known_by(d),
-        )
+    return _table(
+        {
+            "BROKER": str(d.broker_id),
+            "ROLE": d.role.value,
+            "RATE": about_rate(d.rate_bytes_per_second),
+            "REASON": d.reason.value,
+            "UTILIZATION": _rate_or_dash(d.utilization_bytes_per_second),
+            "CAPACITY": _rate_or_dash(d.capacity_bytes_per_second),
+            "CLIENTS": _rate_or_dash(d.client_bytes_per_second),
+            "KNOWN BY": _known_by(d),
+        }
         for d in decisions
-    ]
-    return _table(header, rows)
+    )
 
 
 _KNOWN_BY = {
@@ -314,16 +300,14 @@ def _rate_or_dash(rate: int | None) -> str:
     return "-" if rate is None else about_rate(rate)
 
 
-def _bool_text(value: bool) -> str:
-    return "true" if value else "false"
-
-
 def _time(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return _aligned([header, *rows])
+def _table(rows: Iterable[Mapping[str, str]]) -> str:
+    """Return a table whose header is the keys of the first row; without rows, an empty text."""
+    found = list(rows)
+    return _aligned([list(found[0]), *(list(row.values()) for row in found)]) if found else ""
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:

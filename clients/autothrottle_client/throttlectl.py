@@ -10,13 +10,19 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from autothrottle_client.command_line import call_of, make_parser
-from autothrottle_client.commands import COMMANDS, EXIT_FAILED
-from autothrottle_client.completion import Grammar, completion_script
+from autothrottle_client.command_line import call_of, completion, make_parser
+from autothrottle_client.commands import EXIT_FAILED
 from autothrottle_client.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
 
 EXIT_USAGE, EXIT_MISSING, EXIT_UNAVAILABLE = 2, 3, 4
 EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 130, 141
+
+_STATUSES: dict[type[AutothrottleError], int] = {
+    Invalid: EXIT_USAGE,
+    Missing: EXIT_MISSING,
+    Unavailable: EXIT_UNAVAILABLE,
+    NotLeader: EXIT_UNAVAILABLE,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,29 +40,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_BROKEN_PIPE
     except AutothrottleError as error:
         print(f"throttlectl: {error}", file=sys.stderr)
-        return _status_of(error)
+        return _STATUSES.get(type(error), EXIT_FAILED)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    parser = make_parser()
     try:
-        read = parser.parse_args(arguments)
+        read = make_parser().parse_args(arguments)
     except SystemExit as ended:  # argparse has printed the reason
         return ended.code if isinstance(ended.code, int) else EXIT_USAGE
     if read.command == "completion":
-        print(completion_script(Grammar.of(parser), read.shell), end="")
+        print(completion(read.shell))
         return 0
-    return COMMANDS[read.command](call_of(read))
-
-
-def _status_of(error: AutothrottleError) -> int:
-    table: dict[type[AutothrottleError], int] = {
-        Invalid: EXIT_USAGE,
-        Missing: EXIT_MISSING,
-        Unavailable: EXIT_UNAVAILABLE,
-        NotLeader: EXIT_UNAVAILABLE,
-    }
-    return table.get(type(error), EXIT_FAILED)
+    call = call_of(read)
+    with call.admin:
+        status: int | None = read.run(call)
+        return status or 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,12 +19,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autothrottle import __version__
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, ConfigResource
 from autothrottle_client import Basis, ClusterState, Cycle, Decision, Invalid, Member, Reason, ReplicaRole, tables
-from autothrottle_client.command_line import make_parser
-from autothrottle_client.completion import SHELLS, Grammar
-from autothrottle_client.expiry import parse_expiry
+from autothrottle_client.command_line import SHELLS, make_parser
+from autothrottle_client.expiry import parse_expiry, parse_span
 from autothrottle_client.rates import format_rate, parse_rate
 from autothrottle_client.throttlectl import main
 from autothrottle_lab.servers.processes import free_ports
@@ -32,7 +33,8 @@ from tests.builders import NOON, eventually, mb
 from tests.in_process_services import InProcessServices
 
 SECONDS = 30
-TLS = ("--tls-cert", "--tls-key", "--tls-ca", "--tls-server-name")
+TLS = {"--tls-cert", "--tls-key", "--tls-ca", "--tls-server-name"}
+COMMON = {"-h", "--help", "--addr", "-o", "--output", "--timeout", *TLS}
 
 COMMANDS = (
     "get",
@@ -94,6 +96,10 @@ def process(arguments: Sequence[str]) -> subprocess.Popen[str]:
     [
         ("200", mb(200)),
         ("200MB/s", mb(200)),
+        ("50MB", mb(50)),
+        ("1.5GB", mb(1500)),
+        ("20kB", 20_000),
+        ("1B", 1),
         ("1500000B/s", 1_500_000),
         ("1.5MB/s", 1_500_000),
         ("0.5", 500_000),
@@ -127,7 +133,23 @@ def test_a_rate_is_parsed_with_its_unit(text: str, rate: int) -> None:
             "1_000",
             "1,5",
         ),
-        *("200mb/s", "200MB", "200MiB/s", "200Mb/s", "MB/s", ".5", "5.", "٢٠٠", "²", "200%", "9" * 10_000),
+        *(
+            "200mb/s",
+            "50mb",
+            "200/s",
+            "200MB/",
+            "200MBps",
+            "200MiB",
+            "200MiB/s",
+            "200Mb/s",
+            "MB/s",
+            ".5",
+            "5.",
+            "٢٠٠",
+            "²",
+            "200%",
+            "9" * 10_000,
+        ),
     ],
 )
 def test_a_malformed_rate_is_refused_with_an_example(text: str) -> None:
@@ -155,11 +177,15 @@ def test_a_formatted_rate_parses_to_the_same_rate(rate: int) -> None:
 # Commands.
 
 
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert output(capsys, "--version") == (f"throttlectl {__version__}\n", "")
+
+
 def test_overrides_are_set_shown_and_removed_in_text_output(
     at: InProcessServices, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert output(capsys, "get") == ("no throttle override is set\n", "")
-    assert output(capsys, "set", "200MB/s", "--autoremove") == ("cluster: throttle set to 200MB/s, autoremove\n", "")
+    assert output(capsys, "set", "200MB", "--autoremove") == ("cluster: throttle set to 200MB/s, autoremove\n", "")
     assert output(capsys, "set", "1500000B/s", "--broker", "1002") == ("broker 1002: throttle set to 1.5MB/s\n", "")
     everyone, own = at.overrides.read_overrides().cluster, at.overrides.read_overrides().brokers[1002]
     assert everyone is not None
@@ -246,6 +272,12 @@ def test_an_override_is_set_with_an_expiry(at: InProcessServices, capsys: pytest
 def test_a_malformed_or_past_expiry_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(Invalid, match=r"like 2h, or a time with its time zone like|give a later time"):
         parse_expiry(text, NOON)
+
+
+@pytest.mark.parametrize("text", ["", "2", "0m", "-1h", "1.5h", "2H", "366d", "8761h", "2030-01-31T18:00:00Z"])
+def test_a_malformed_or_too_long_duration_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match=r"is not a duration: give a whole number with s, m, h or d, at most 365d"):
+        parse_span(text)
 
 
 def test_an_expiry_after_the_year_9999_is_refused() -> None:
@@ -438,7 +470,7 @@ def test_the_state_shows_leader_members_and_failures() -> None:
 def test_options_are_accepted_before_and_after_the_command(
     services: InProcessServices, capsys: pytest.CaptureFixture[str], behind: bool
 ) -> None:
-    options = ["--addr", services.address("admin"), "--output=json", "--timeout", "20"]
+    options = ["--addr", services.address("admin"), "-o", "json", "--timeout", "20"]
     out, _ = output(capsys, *(["get", *options] if behind else [*options, "get"]))
     assert json.loads(out) == {"overrides": [], "warnings": []}
 
@@ -493,6 +525,7 @@ BAD: dict[str, tuple[Sequence[str], str]] = {
     "address twice": (("--addr", "a:1", "get", "--addr", "b:1"), "--addr: is given twice"),
     "address without port": (("get", "--addr", "localhost"), "neither host:port"),
     "address empty": (("get", "--addr", ""), "neither host:port"),
+    "output twice": (("-o", "json", "get", "--output=table"), "-o/--output: is given twice"),
     "output unknown": (("get", "--output", "yaml"), "invalid choice: 'yaml'"),
     "timeout zero": (("get", "--timeout", "0"), "'0' is not a timeout: .*at most 3600"),
     "timeout too large": (("get", "--timeout", "3601"), "'3601' is not a timeout"),
@@ -518,6 +551,47 @@ def test_wrong_usage_ends_with_status_2_and_changes_nothing(
     assert (overrides.cluster, overrides.brokers) == (None, {})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "suggested"),
+    [
+        (("gett",), "get"),
+        (("reasign", "plan.json"), "reassign"),
+        (("pause", "--claer"), "--clear"),
+        (("set", "1", "--out=json"), "--output"),
+        (("estimate", "plan.json", "--max_ratio", "30"), "--max-ratio"),
+        (("get", "-o", "jsom"), "json"),
+    ],
+)
+def test_a_mistyped_word_gets_a_suggestion(
+    capsys: pytest.CaptureFixture[str], arguments: Sequence[str], suggested: str
+) -> None:
+    _, err = output(capsys, *arguments, status=2)
+    assert err.endswith(f"; did you mean {suggested}?\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("frobnicate",),
+        ("get", "--frobnicate"),
+        ("get", "1", "2"),
+        ("set",),
+        ("--ouput", "json", "get"),
+        ("get", "--json"),
+    ],
+)
+def test_a_word_without_a_similar_one_gets_no_suggestion(
+    capsys: pytest.CaptureFixture[str], arguments: Sequence[str]
+) -> None:
+    assert "did you mean" not in output(capsys, *arguments, status=2)[1]
+
+
+def test_an_unknown_option_is_reported_with_the_usage_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = output(capsys, "pause", "--reasons", "x", status=2)
+    assert err.startswith("usage: throttlectl pause ")
+    assert err.endswith("throttlectl pause: error: unrecognized arguments: --reasons x; did you mean --reason?\n")
+
+
 def test_an_error_names_the_environment_variable_of_an_invalid_address(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -530,6 +604,16 @@ def test_an_error_names_the_environment_variable_of_an_invalid_address(
 def test_every_command_prints_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
     out, err = output(capsys, *([command] if command else []), "--help")
     assert out.startswith(f"usage: throttlectl {command}".rstrip()) and err == ""
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_help_has_examples_that_are_accepted(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    out, _ = output(capsys, *([command] if command else []), "--help")
+    section = out.split("\nexamples:\n")[1].split("\n\n")[0]
+    examples = re.findall(r"throttlectl ([^|)\n]+)", section)
+    assert len(examples) == len(section.splitlines())
+    for example in examples:
+        assert make_parser().parse_args(shlex.split(example)).command in ({command} if command else COMMANDS)
 
 
 # Watching.
@@ -595,12 +679,23 @@ def test_watch_ends_silently_when_its_output_is_closed(services: InProcessServic
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_completion_script_contains_every_command_and_option(capsys: pytest.CaptureFixture[str], shell: str) -> None:
     out, _ = output(capsys, "completion", shell)
-    grammar = Grammar.of(make_parser())
-    assert tuple(grammar.commands) == COMMANDS
     dashes = {"fish": "-l "}.get(shell, "--")
     options = ["addr", "planner-addr", "output", "timeout", "broker", "all", "autoremove", "help"]
     for word in [*COMMANDS, *(dashes + option for option in options), "table json", "bash zsh fish"]:
         assert word in out, word
+
+
+@pytest.mark.parametrize("read", ['source <(cat "$1")', 'eval "$(cat "$1")"'])
+def test_zsh_registers_the_completion_of_a_sourced_or_evaluated_script(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, read: str
+) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    script = tmp_path / "throttlectl.zsh"
+    script.write_text(output(capsys, "completion", "zsh")[0])
+    command = ["zsh", "-f", "-c", f"compdef() {{ print ${{@:#-N}} }}; {read}", "zsh", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert (done.stdout, done.stderr) == ("_shtab_throttlectl throttlectl\n", "")
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -618,27 +713,39 @@ def test_a_completion_script_is_valid_in_its_shell(
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ([""], {*COMMANDS, "--addr", "--output", "--timeout", *TLS, "-h", "--help"}),
+        ([""], set(COMMANDS)),
+        (["-"], {*COMMON, "--version"}),
         (["s"], {"set", "state"}),
         (["set", "--b"], {"--broker"}),
+        (["set", "-"], {*COMMON, "--broker", "--autoremove", "--expires", "--etag"}),
         (["--output", ""], {"table", "json"}),
+        (["get", "-o", "j"], {"json"}),
         (["--output", "json", "re"], {"remove", "reassign", "reassignments", "resume"}),
         (["remove", "--a"], {"--addr", "--all"}),
         (["watch", "--p"], {"--planner-addr"}),
-        (["completion", ""], {*SHELLS, "-h", "--help"}),
+        (["completion", ""], set(SHELLS)),
         (["set", "--broker", ""], set()),
+        (["set", ""], set()),
+        (["reassign", "pl"], {"plan.json", "plans"}),
+        (["estimate", "--within", "2h", "plans/"], {"plans/second.json"}),
+        (["get", "--tls-ca", "plan."], {"plan.json"}),
+        (["get", "--tls-server-name", "pl"], set()),
     ],
 )
-def test_bash_completes_commands_options_and_values(
+def test_bash_completes_commands_options_values_and_files(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, typed: Sequence[str], offered: set[str]
 ) -> None:
-    script = tmp_path / "throttlectl.bash"
+    script = tmp_path / "completion"
     script.write_text(output(capsys, "completion", "bash")[0])
+    (tmp_path / "plans").mkdir()
+    for name in ("plan.json", "plans/second.json"):
+        (tmp_path / name).touch()
     words = " ".join(f"'{word}'" for word in ("throttlectl", *typed))
     code = (
-        f"source '{script}'; COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _throttlectl; "
+        f"source ./completion; COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _shtab_throttlectl; "
         "printf '%s\\n' \"${COMPREPLY[@]}\""
     )
-    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=SECONDS, check=True)
+    command = ["bash", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True, cwd=tmp_path)
     assert set(done.stdout.split()) == offered
     assert done.stderr == ""

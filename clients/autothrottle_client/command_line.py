@@ -7,7 +7,7 @@ import difflib
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
@@ -70,7 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(
-        name: str, run: Callable[[Any], object], parents: Sequence[argparse.ArgumentParser] = (common,)
+        name: str, run: Callable[[Any], object], parents: Sequence[_Parser] = (common,)
     ) -> argparse.ArgumentParser:
         purpose, _, examples = inspect.cleandoc(run.__doc__ or "").partition("\n\n")
         meaning = purpose[:1].lower() + purpose[1:].rstrip(".")
@@ -96,7 +96,7 @@ def completion(shell: str) -> str:
     return shtab.complete(make_parser(), shell, preamble=_SOURCED_BY_ZSH if shell == "zsh" else "")
 
 
-def _common_options() -> argparse.ArgumentParser:
+def _common_options() -> _Parser:
     """Options that are valid before and after the command. Absent ones must not overwrite those before it."""
     common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("options of all commands")
@@ -189,7 +189,7 @@ class _Parser(argparse.ArgumentParser):
         self.register("action", None, _Once)
         self.suggest_on_error = False  # of new versions of argparse, which do not suggest options
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+    def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown arguments of a command here, where its options are known, with its usage."""
         read, unknown = super().parse_known_args(args, namespace)
         if unknown:

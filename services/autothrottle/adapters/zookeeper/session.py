@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
@@ -32,31 +33,41 @@ def connect(hosts: str, session_timeout: timedelta, connect_timeout: timedelta) 
             f"no ZooKeeper server of {hosts!r} answers within {connect_timeout.total_seconds():g} s; "
             "check --zk-addr and that the servers run"
         ) from error
+    client.logger.connected = True
     return client
 
 
 def connect_in_background(hosts: str, session_timeout: timedelta) -> KazooClient:
     """Return a client that connects in the background, without log lines, for optional uses of ZooKeeper."""
-    client = _client(hosts, session_timeout, _quiet())
+    client = _client(hosts, session_timeout)
     client.start_async()
     return client
 
 
-def _client(hosts: str, session_timeout: timedelta, logger: logging.Logger | None = None) -> KazooClient:
+def _client(hosts: str, session_timeout: timedelta) -> KazooClient:
     return KazooClient(
         hosts=hosts,
         timeout=session_timeout.total_seconds(),
         connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 2.0, "backoff": 2},
         command_retry={"max_tries": 0},
-        logger=logger,
+        logger=ClientLog(hosts),
     )
 
 
-def _quiet() -> logging.Logger:
-    """A logger without kazoo's warning at every attempt; the client's user logs the problem once."""
-    logger = logging.getLogger(f"{__name__}.background")
-    logger.setLevel(logging.ERROR)
-    return logger
+class ClientLog(logging.LoggerAdapter[logging.Logger]):
+    """kazoo's log lines with the addresses of the servers, without warnings until the first connection.
+
+    kazoo warns at every attempt to connect, and does not name the server. Until the first connection the client's user
+    logs the problem once.
+    """
+
+    def __init__(self, hosts: str) -> None:
+        super().__init__(logging.getLogger("kazoo.client"))
+        self.hosts, self.connected = hosts, False
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if (self.connected or level >= logging.ERROR) and self.isEnabledFor(level):
+            self.logger.log(level, f"ZooKeeper (%s): {msg}", self.hosts, *args, **kwargs)
 
 
 def disconnect(client: KazooClient) -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from autothrottle.core.cluster.snapshot import parse_broker_id
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.loads import Capacity
-from autothrottle.core.units import MEGABYTE, BytesPerSecond
+from autothrottle.core.units import MEGABYTE, BytesPerSecond, without_unit
 
 MAX_CAPACITY_MEGABYTES = 1_000_000
 """The largest capacity, MB/s. No link is near 8 Tbit/s, so a larger value was probably given in bytes/s or bit/s."""
@@ -103,7 +103,7 @@ def parse_broker_cap_map(text: str, option_name: str) -> dict[int, Capacity]:
 
 
 def parse_capacity(text: str, name: str) -> Capacity:
-    """Return the capacity in a text: MB/s, or a JSON object with `tx` and `rx`.
+    """Return the capacity in a text: MB/s, with or without the unit, or a JSON object with `tx` and `rx`.
 
     >>> parse_capacity("12.5", "--default-capacity")
     Capacity(outbound=12500000, inbound=12500000)
@@ -116,7 +116,7 @@ def parse_capacity(text: str, name: str) -> Capacity:
         Invalid: the text is invalid; the message lists every problem.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_Pairs)
+        value = json.loads(without_unit(text), object_pairs_hook=_Pairs)
     except (ValueError, RecursionError):
         raise Invalid(f"{name} is {text[:100]!r}; give {_FORMS}, each {_RANGE}") from None
     problems: list[str] = []

@@ -135,7 +135,12 @@ def test_single_capacity_has_the_same_two_forms() -> None:
     assert parse_capacity('{"tx": 1, "rx": 2}', "--default-capacity") == Capacity(1_000_000, 2_000_000)
 
 
-@pytest.mark.parametrize("text", ["", "fast", "0", "-5", "100MB/s", "true", "[" * 50_000])
+@pytest.mark.parametrize("text", ["100", "100MB", "100MB/s", " 100 MB/s "])
+def test_single_capacity_may_have_its_unit(text: str) -> None:
+    assert parse_capacity(text, "--default-capacity") == Capacity(100_000_000, 100_000_000)
+
+
+@pytest.mark.parametrize("text", ["", "fast", "0", "-5", "100GB/s", "0MB", "true", "[" * 50_000])
 def test_malformed_single_capacity_is_refused_with_its_name(text: str) -> None:
     with pytest.raises(Invalid, match="--default-capacity is"):
         parse_capacity(text, "--default-capacity")

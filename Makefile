@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo score test test-unit test-all chaos check format proto bench bench-control bench-links bench-score pictures lock clean java
+.PHONY: help install demo score test test-unit test-all chaos check format proto bench bench-control bench-links bench-score pictures docs lock clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-13s %s\n' "$$t" "$$d"; done
@@ -96,12 +96,16 @@ bench-score: $(STAMP) java ## measure the scorer at 1 and 10 million rows beside
 pictures: $(STAMP) ## make the pictures in docs/images anew
 	$(BIN)/python -m tests.benchmarks.pictures
 
-check: $(STAMP) ## lint, format, types, floors, protos, generated code
+docs: $(STAMP) ## write the tables of options into docs/configuration.md
+	$(BIN)/python docs/generate.py
+
+check: $(STAMP) ## lint, format, types, floors, protos, generated code and pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/python docs/generate.py --check
 	$(BIN)/buf lint proto
 
 format: $(STAMP) ## let ruff format and fix what it can

@@ -2,7 +2,8 @@
 
 `autothrottle <service>` runs one service. `autothrottle run` runs all of them in one process: the same code over the
 same gRPC surface. `autothrottle demo` shows a recovery on a simulated cluster. `autothrottle uninstall` removes
-everything that autothrottle has written. `composition` builds the services.
+everything that autothrottle has written. `composition` builds the services, `runtime.command_line` describes the
+commands.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from importlib import import_module
 from autothrottle import __version__
 from autothrottle.composition import Composition, Peers, validate_kafka_settings
 from autothrottle.core.errors import AutothrottleError, Invalid
+from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_script, help_text, usage
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.garbage_collection import collect_rarely
 from autothrottle.runtime.logs import configure_logs
-from autothrottle.runtime.options import help_text
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.priority import give_way
 from autothrottle.runtime.server import Servicer
 from autothrottle.runtime.signals import stop_on_signals
+from autothrottle.runtime.sources import nearest
 from autothrottle.runtime.tracing import configure_tracing
 
 log = logging.getLogger("autothrottle")
@@ -38,7 +40,7 @@ EXIT_INTERRUPTED = 130
 
 def _service(name: str, build: Callable[[Composition], Servicer]) -> Callable[[Composition], None]:
     def serve(composition: Composition) -> None:
-        address = composition.serve(name, [build(composition)], composition.configuration.addresses.listen)
+        address = composition.serve(name, [build(composition)], composition.configuration.listen)
         composition.join(name, address)
         log.info("%s listens on %s", name.capitalize(), address)
 
@@ -46,9 +48,8 @@ def _service(name: str, build: Callable[[Composition], Servicer]) -> Callable[[C
 
 
 def _planner(composition: Composition) -> None:
-    addresses = composition.configuration.addresses
     servicer, planner = composition.planner(_peers(composition))
-    address = composition.serve("planner", [servicer], addresses.listen)
+    address = composition.serve("planner", [servicer], composition.configuration.listen)
     planner.start(address)
     composition.join("planner", address)
     log.info("Autothrottle Running")
@@ -57,22 +58,22 @@ def _planner(composition: Composition) -> None:
 
 def _admin(composition: Composition) -> None:
     give_way()
-    addresses = composition.configuration.addresses
-    address = composition.serve("admin", [composition.admin(_peers(composition))], addresses.listen)
+    servicer = composition.admin(_peers(composition))
+    address = composition.serve("admin", [servicer], composition.configuration.listen)
     composition.join("admin", address)
     log.info("gRPC API: %s", address)
 
 
 def _gateway(composition: Composition) -> None:
     give_way()
-    address = composition.gateway(composition.configuration.addresses.admin)
+    address = composition.gateway(composition.configuration.admin_addr)
     composition.join("gateway", address)
     log.info("Admin API: %s", address)
 
 
 def _peers(composition: Composition) -> Peers:
-    addresses = composition.configuration.addresses
-    return Peers(addresses.discovery, addresses.metrics, addresses.applier, addresses.planner)
+    given = composition.configuration
+    return Peers(given.discovery_addr, given.metrics_addr, given.applier_addr, given.planner_addr)
 
 
 def _run(composition: Composition) -> None:
@@ -93,7 +94,7 @@ def _run(composition: Composition) -> None:
     servicer, planner = composition.planner(peers)
     composition.serve("planner", [servicer], planner_socket)
     admin = composition.admin(peers)
-    address = composition.serve("admin", [admin, servicer], composition.configuration.addresses.grpc_listen)
+    address = composition.serve("admin", [admin, servicer], composition.configuration.grpc_listen)
     http = composition.gateway([serve_privately("admin", admin)])
     planner.start(address)
     composition.join("run", address, _ROLES)
@@ -102,16 +103,16 @@ def _run(composition: Composition) -> None:
     log.info("Admin API: %s", http)
 
 
-_SERVICES: dict[str, tuple[Callable[[Composition], None], tuple[str, ...]]] = {
-    "discovery": (_service("discovery", Composition.discovery), ()),
-    "metrics": (_service("metrics", Composition.metrics), ("api-key", "app-key")),
-    "applier": (_service("applier", Composition.applier), ()),
-    "planner": (_planner, ()),
-    "admin": (_admin, ()),
-    "gateway": (_gateway, ()),
-    "run": (_run, ("api-key", "app-key")),
+_SERVICES: dict[str, Callable[[Composition], None]] = {
+    "discovery": _service("discovery", Composition.discovery),
+    "metrics": _service("metrics", Composition.metrics),
+    "applier": _service("applier", Composition.applier),
+    "planner": _planner,
+    "admin": _admin,
+    "gateway": _gateway,
+    "run": _run,
 }
-"""Service name -> (start function, required options)."""
+"""Service name -> start function."""
 
 _ROLES = ("discovery", "metrics", "planner", "applier", "admin", "gateway")
 """The roles that `run` has in the list of members."""
@@ -122,27 +123,6 @@ _WITH_EXTRAS = {
     "score": ("autothrottle.scorer.command", "score"),
 }
 """Command -> (module with its `main`, the extra that installs its dependencies)."""
-
-_KAFKA_COMMANDS = ("discovery", "applier", "admin", "run", "uninstall")
-"""Commands that connect to Kafka: their Kafka settings are validated at the start."""
-
-_USAGE = f"""Usage: autothrottle COMMAND [options]
-
-Commands:
-  run         all services in one process
-  discovery   reports reassignments and the current throttles
-  metrics     reports load and capacity of each broker; posts events
-  planner     runs the control loop; one planner leads, the others wait
-  applier     writes throttles
-  admin       serves operators: overrides, pause, reassignments, state
-  gateway     serves the same over HTTP: JSON, the original's text routes, a page
-  demo        replaces a broker on a simulated cluster, with real ZooKeeper (needs the extra `lab`)
-  simulate    runs a scenario file under the real planner in virtual time (needs the extra `lab`)
-  score       scores logged decisions with Spark (needs the extra `score`)
-  uninstall   removes everything that autothrottle has written, including its own tree in ZooKeeper
-
-`autothrottle COMMAND --help` lists the options. Version {__version__}.
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -161,14 +141,30 @@ def _main(arguments: list[str]) -> int:
     if command in ("-version", "--version", "version"):
         return _show(__version__)
     if command in ("-help", "--help", "-h", "help"):
-        return _show(_USAGE.rstrip())
+        return _show(usage())
     if command in _WITH_EXTRAS:
         return _with_extra(command, arguments)
-    if command not in (*_SERVICES, "uninstall"):
-        what = f"unknown command {command!r}" if command else "missing command"
-        print(f"{what}\n\n{_USAGE}", end="", file=sys.stderr)
+    if command == "completion":
+        return _completion(arguments)
+    if command not in COMMANDS:
+        near = nearest(command, COMMANDS)
+        hint = f"; did you mean `autothrottle {near}`?" if near else ""
+        print(
+            f"unknown command {command!r}{hint}" if command else "missing command", usage(), sep="\n\n", file=sys.stderr
+        )
         return EXIT_USAGE
     return _configured(command, arguments)
+
+
+def _completion(arguments: Sequence[str]) -> int:
+    if {"-h", "-help", "--help"} & {*arguments}:
+        return _show(help_text("completion"))
+    if len(arguments) == 1 and arguments[0] in SHELLS:
+        return _show(completion_script(arguments[0]))
+    near = nearest(" ".join(arguments), SHELLS)
+    fix = f"did you mean `autothrottle completion {near}`?" if near else "give one of them"
+    print(f"completion needs one shell of {', '.join(SHELLS)}. Fix: {fix}", file=sys.stderr)
+    return EXIT_USAGE
 
 
 def _show(text: str) -> int:
@@ -195,9 +191,8 @@ def _with_extra(command: str, arguments: Sequence[str]) -> int:
 
 
 def _configured(command: str, arguments: Sequence[str]) -> int:
-    start, required = _SERVICES.get(command, (None, ()))
     try:
-        configuration = parse(arguments, os.environ, required)
+        configuration = parse(arguments, os.environ, COMMANDS[command].required)
     except InvalidConfiguration as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
@@ -207,19 +202,19 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
     for warning in configuration.warnings:
         log.warning("%s", warning)
     try:
-        if command in _KAFKA_COMMANDS:
-            validate_kafka_settings(configuration.kafka)
+        if "kafka-client-config" in COMMANDS[command].options:
+            validate_kafka_settings(configuration)
     except Invalid as error:
         log.error("%s", error)
         return EXIT_USAGE
     try:
-        return _uninstall(configuration) if start is None else _until_stopped(command, start, configuration)
+        return _uninstall(configuration) if command == "uninstall" else _until_stopped(command, configuration)
     except AutothrottleError as error:
         log.error("%s", error)
         return EXIT_FAILED
 
 
-def _until_stopped(command: str, start: Callable[[Composition], None], configuration: Configuration) -> int:
+def _until_stopped(command: str, configuration: Configuration) -> int:
     stop, failed = stop_on_signals(), threading.Event()
 
     def end_with_failure() -> None:
@@ -230,7 +225,7 @@ def _until_stopped(command: str, start: Callable[[Composition], None], configura
     with ExitStack() as stack:
         tracing = configure_tracing(f"autothrottle-{command}")
         stack.callback(tracing.close)
-        start(Composition(configuration, stack, tracing, end_with_failure))
+        _SERVICES[command](Composition(configuration, stack, tracing, end_with_failure))
         stop.wait()
         log.info("Stopping")
     return EXIT_FAILED if failed.is_set() else 0

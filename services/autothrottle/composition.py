@@ -55,7 +55,7 @@ from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import BrokerRegistry, ConfigWriter, FetchSettingsSource, Reassigner, SnapshotSource
 from autothrottle.ports.state_store import Term
 from autothrottle.ports.telemetry import DecisionSink
-from autothrottle.runtime.configuration import Configuration, KafkaBackend, KafkaConfiguration
+from autothrottle.runtime.configuration import Configuration, KafkaBackend
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.tracing import Tracing
 from autothrottle.v1 import (
@@ -107,10 +107,9 @@ class Composition:
         """
         self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
         self.on_failure = on_failure
-        self._kafka = KafkaPaths(configuration.zookeeper.prefix)
-        self._own = OwnPaths(configuration.zookeeper.config_prefix)
-        files = configuration.security.tls
-        self._tls = Tls(files) if files else None
+        self._kafka = KafkaPaths(configuration.zk_prefix)
+        self._own = OwnPaths(configuration.zk_config_prefix)
+        self._tls = Tls(configuration.tls) if configuration.tls else None
 
     def discovery(self) -> Servicer:
         source = self._snapshots(self._session(), self._progress())
@@ -122,21 +121,21 @@ class Composition:
     def metrics(self) -> Servicer:
         from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
 
-        datadog = self.configuration.datadog
+        configuration = self.configuration
         settings = DatadogSettings(
-            url=datadog.url,
-            api_key=datadog.api_key,
-            app_key=datadog.app_key,
-            net_tx_query=datadog.net_tx_query,
-            net_rx_query=datadog.net_rx_query,
-            broker_id_tag=datadog.broker_id_tag,
-            instance_type_tag=datadog.instance_type_tag,
-            capacity_tag=datadog.capacity_tag or None,
-            metrics_window=datadog.metrics_window,
-            metrics_delay=datadog.metrics_delay,
-            event_tags=datadog.event_tags,
+            url=configuration.datadog_url,
+            api_key=configuration.api_key,
+            app_key=configuration.app_key,
+            net_tx_query=configuration.net_tx_query,
+            net_rx_query=configuration.net_rx_query,
+            broker_id_tag=configuration.broker_id_tag,
+            instance_type_tag=configuration.instance_type_tag,
+            capacity_tag=configuration.capacity_tag or None,
+            metrics_window=configuration.metrics_window,
+            metrics_delay=configuration.metrics_delay,
+            event_tags=configuration.dd_event_tags,
         )
-        source = self._stack.enter_context(DatadogMetrics(settings, self.configuration.capacities))
+        source = self._stack.enter_context(DatadogMetrics(settings, configuration.capacities))
         add = metrics_pb2_grpc.add_MetricsServiceServicer_to_server
         return add, MetricsServicer(source, source), "autothrottle.v1.MetricsService"
 
@@ -171,13 +170,13 @@ class Composition:
                 limits=configuration.limits,
                 policy=configuration.new_policy(),
                 interval=configuration.interval,
-                metrics_window=configuration.datadog.metrics_window,
+                metrics_window=configuration.metrics_window,
                 cleanup_after=configuration.cleanup_after,
                 cleanup_foreign=configuration.cleanup_foreign,
                 schedule=configuration.schedule,
                 finish_by=configuration.finish_by,
                 shadow=configuration.shadow,
-                cluster=configuration.decisions.cluster_name,
+                cluster=configuration.cluster_name,
             ),
         )
         self._stack.callback(planner.stop)
@@ -206,10 +205,10 @@ class Composition:
         from autothrottle.gateway.server import GatewayServer  # only the gateway needs a web framework
         from autothrottle.gateway.tokens import Tokens
 
-        tokens, tls = self.configuration.security.api_tokens_file, self._tls
+        tokens, tls = self.configuration.api_tokens_file, self._tls
         server = GatewayServer(
             self._client(AdminClient, admin),
-            self.configuration.addresses.api_listen,
+            self.configuration.api_listen,
             tokens=Tokens(tokens) if tokens else None,
             tls=tls.http_context() if tls else None,
         )
@@ -256,28 +255,28 @@ class Composition:
         client = self._session()
         source = self._snapshots(client, None)
         election = self._election()
-        term = _win_election(election, self.configuration.zookeeper.session_timeout * 2)
+        term = _win_election(election, self.configuration.zk_session_timeout * 2)
         try:
             outcomes = take_back_everything(term, source, self._writer(client))
         finally:
             election.leave()
-        remove_own_tree(client, self._own, self.configuration.zookeeper.session_timeout * 2)
+        remove_own_tree(client, self._own, self.configuration.zk_session_timeout * 2)
         return len(outcomes)
 
     # Adapters: Kafka through ZooKeeper or the admin API. Our own state is in ZooKeeper in both cases.
 
     @property
     def _by_admin_api(self) -> bool:
-        return self.configuration.kafka.backend is KafkaBackend.ADMIN
+        return self.configuration.kafka_backend is KafkaBackend.ADMIN
 
     @cached_property
     def _kafka_admin(self) -> KafkaAdmin | None:
         """The process's client of Kafka's admin API; None without bootstrap servers."""
-        if not self.configuration.kafka.bootstrap_servers:
+        if not self.configuration.bootstrap_servers:
             return None
         from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 
-        kafka = KafkaAdmin(_kafka_settings(self.configuration.kafka))
+        kafka = KafkaAdmin(_kafka_settings(self.configuration))
         self._stack.callback(kafka.close)
         return kafka
 
@@ -310,9 +309,8 @@ class Composition:
 
             ledger = LedgerReader(client, self._own)
             self._stack.callback(ledger.close)
-            kafka = self.configuration.kafka
-            reaches_controllers = bool(kafka.bootstrap_controllers)
-            polled = AdminSnapshots(self._kafka_admin, ledger, kafka.discovery_poll, reaches_controllers, progress)
+            poll, controllers = self.configuration.discovery_poll, self.configuration.kafka_bootstrap_controllers
+            polled = AdminSnapshots(self._kafka_admin, ledger, poll, bool(controllers), progress)
             self._stack.callback(polled.close)
             return polled
         watched = ZooKeeperSnapshots(client, self._kafka, self._own, progress)
@@ -330,7 +328,7 @@ class Composition:
         if self._by_admin_api and self._kafka_admin:
             from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
 
-            session_timeout = self.configuration.zookeeper.session_timeout
+            session_timeout = self.configuration.zk_session_timeout
             return AdminConfigWriter(self._kafka_admin, client, self._own, session_timeout)
         return ZooKeeperConfigWriter(client, self._kafka, self._own)
 
@@ -339,25 +337,25 @@ class Composition:
         if self._kafka_admin:
             from autothrottle.adapters.kafka_admin.reassigner import AdminReassigner
 
-            session_timeout = self.configuration.zookeeper.session_timeout
+            session_timeout = self.configuration.zk_session_timeout
             return AdminReassigner(self._kafka_admin, client, self._own, session_timeout)
         return ZooKeeperReassigner(client, self._kafka, self._own)
 
     def _session(self) -> KazooClient:
-        zookeeper = self.configuration.zookeeper
-        client = connect(zookeeper.connect_string, zookeeper.session_timeout, _CONNECT_TIMEOUT)
+        hosts = ",".join(self.configuration.zk_addr)
+        client = connect(hosts, self.configuration.zk_session_timeout, _CONNECT_TIMEOUT)
         self._stack.callback(disconnect, client)
         return client
 
     @cached_property
     def _membership(self) -> ZooKeeperMembership:
-        zookeeper = self.configuration.zookeeper
-        client = connect_in_background(zookeeper.connect_string, zookeeper.session_timeout)
+        session_timeout = self.configuration.zk_session_timeout
+        client = connect_in_background(",".join(self.configuration.zk_addr), session_timeout)
         self._stack.callback(disconnect_soon, client)
-        return ZooKeeperMembership(client, self._own, zookeeper.session_timeout)
+        return ZooKeeperMembership(client, self._own, session_timeout)
 
     def _election(self) -> ZooKeeperElection:
-        return ZooKeeperElection(self._session(), self._own, self.configuration.zookeeper.session_timeout)
+        return ZooKeeperElection(self._session(), self._own, self.configuration.zk_session_timeout)
 
     def _overrides(self) -> ZooKeeperOverrides:
         overrides = ZooKeeperOverrides(self._session(), self._own)
@@ -377,8 +375,8 @@ class Composition:
         return catch_ups
 
     def _decisions(self) -> DecisionSink | None:
-        decisions = self.configuration.decisions
-        if not decisions.uri:
+        uri, spool = self.configuration.decisions, self.configuration.decisions_spool
+        if not uri:
             return None
         try:
             from autothrottle.adapters.decision_log.writer import (
@@ -387,11 +385,11 @@ class Composition:
             )  # slow (0.5 s), an extra
         except ImportError as error:
             raise Invalid(
-                f"decisions is {decisions.uri!r}, but Arrow is not installed ({error}); "
+                f"decisions is {uri!r}, but Arrow is not installed ({error}); "
                 "install autothrottle with the extra `decisions`"
             ) from None
-        spool = Path(decisions.spool) if decisions.spool else None
-        return self._stack.enter_context(DecisionLog(decisions.uri, spool, LogLimits(retention=decisions.retention)))
+        limits = LogLimits(retention=self.configuration.decisions_retention)
+        return self._stack.enter_context(DecisionLog(uri, Path(spool) if spool else None, limits))
 
     def private_directory(self) -> str:
         """A temporary directory for sockets, with access for this user only; the stack removes it."""
@@ -406,19 +404,19 @@ class Composition:
         return client
 
 
-def validate_kafka_settings(configuration: KafkaConfiguration) -> None:
+def validate_kafka_settings(configuration: Configuration) -> None:
     """Check the Kafka settings without connecting.
 
     Raises:
         Invalid: the file that kafka-client-config names cannot be read, or has an unsupported property.
     """
-    if configuration.client_config:
+    if configuration.kafka_client_config:
         from autothrottle.adapters.kafka_admin.client_properties import client_options
 
         client_options(_kafka_settings(configuration).client_properties)
 
 
-def _kafka_settings(configuration: KafkaConfiguration) -> KafkaSettings:
+def _kafka_settings(configuration: Configuration) -> KafkaSettings:
     """Return the settings of the admin API client.
 
     Raises:
@@ -427,12 +425,12 @@ def _kafka_settings(configuration: KafkaConfiguration) -> KafkaSettings:
     from autothrottle.adapters.kafka_admin.client import KafkaSettings
     from autothrottle.adapters.kafka_admin.client_properties import read_client_properties
 
-    path = configuration.client_config
+    path = configuration.kafka_client_config
     return KafkaSettings(
         bootstrap_servers=configuration.bootstrap_servers,
-        bootstrap_controllers=configuration.bootstrap_controllers,
+        bootstrap_controllers=configuration.kafka_bootstrap_controllers,
         client_properties=read_client_properties(path) if path else {},
-        request_timeout=configuration.request_timeout,
+        request_timeout=configuration.kafka_api_request_timeout,
     )
 
 

@@ -115,7 +115,7 @@ def test_d29_a_comma_list_of_zookeeper_servers_works_while_one_is_down(zookeeper
     (closed_port,) = free_ports(1)
     hosts = f"127.0.0.1:{closed_port},{zookeeper.connect}"
     configuration = parse(["--zk-addr", hosts], {})
-    assert configuration.zookeeper.connect_string == hosts
+    assert ",".join(configuration.zk_addr) == hosts
     client = connect(hosts, timedelta(seconds=6), timedelta(seconds=15))
     try:
         assert "zookeeper" in client.get_children("/")

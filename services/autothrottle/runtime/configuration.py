@@ -1,23 +1,39 @@
-"""The operator's settings, converted to our units and validated.
+"""All options, declared once: their names, kinds, defaults and meanings, and the values that the operator gave.
 
-`configuration_reader` parses them from the texts of options. The type to know is `Configuration`.
+The name of a field is the name of its flag, with `_` for `-`. Help texts, docs/configuration.md and shell completion
+come from these declarations. `configuration_reader` reads the texts and checks combinations of options. The type to
+know is `Configuration`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
+from typing import Any, ClassVar
 
 from autothrottle.adapters.credentials.tls import TlsFiles
-from autothrottle.core.control.schedule import Schedule
+from autothrottle.core.control.schedule import Schedule, parse_schedule
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.policy.static import StaticPolicy
-from autothrottle.core.traffic.capacity import CapacityLimits
+from autothrottle.core.traffic.capacity import (
+    MAX_CAPACITY_MEGABYTES,
+    CapacityLimits,
+    parse_broker_cap_map,
+    parse_cap_map,
+    parse_capacity,
+)
+from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import BytesPerSecond
+from autothrottle.runtime import option_kinds as kinds
+from autothrottle.runtime.logs import FORMATS, LEVELS
+from autothrottle.runtime.option_kinds import Option, Refused, option
 
 
 class KafkaBackend(StrEnum):
@@ -40,140 +56,255 @@ class PolicyName(StrEnum):
     """One rate for all brokers."""
 
 
-@dataclass(frozen=True, slots=True)
-class DatadogConfiguration:
-    """Source of loads and destination of events."""
-
-    url: str
-    """Server URL without trailing slash."""
-    api_key: str = field(repr=False)
-    """"" if not given; never printed."""
-    app_key: str = field(repr=False)
-    """"" if not given; never printed."""
-    net_tx_query: str
-    net_rx_query: str
-    broker_id_tag: str
-    instance_type_tag: str
-    capacity_tag: str
-    """"" if no tag holds capacities."""
-    metrics_window: timedelta
-    """Length and rollup of a query, whole seconds, >= 1 s."""
-    metrics_delay: timedelta
-    """Age of a query's end, whole seconds, >= 0 s."""
-    event_tags: tuple[str, ...]
-    """Tags in addition to our own."""
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:[0-9]{2})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaConfiguration:
-    """How to connect to Kafka."""
-
-    backend: KafkaBackend
-    bootstrap_servers: tuple[str, ...]
-    """Brokers, host:port each; () if not given to the ZooKeeper backend, which then makes no Admin API calls."""
-    bootstrap_controllers: tuple[str, ...]
-    """KRaft controllers, host:port each; () if not given."""
-    client_config: str
-    """Path of Kafka's client properties; "" if not given."""
-    request_timeout: timedelta
-    """Whole seconds, >= 1 s."""
-    discovery_poll: timedelta
-    """Interval of polls for reassignments, 0.1 to 3600 s; for the admin backend."""
+def _point_in_time(text: str) -> datetime | None:
+    if not text.strip():
+        return None
+    try:
+        if _TIME.fullmatch(text.strip()):
+            return datetime.fromisoformat(text.strip()).astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise Refused("is not a time with its time zone")
 
 
-@dataclass(frozen=True, slots=True)
-class ZooKeeperConfiguration:
-    """How to connect to ZooKeeper, and the paths of its trees."""
-
-    addresses: tuple[str, ...]
-    """host:port each, without a chroot."""
-    prefix: str
-    """Kafka's chroot: "" or `/a/b`."""
-    config_prefix: str
-    """Root of our own state, `/a/b`; not below `prefix`."""
-    session_timeout: timedelta
-    """1 to 60 s."""
-
-    @property
-    def connect_string(self) -> str:
-        """The addresses in the form of ZooKeeper's clients."""
-        return ",".join(self.addresses)
+def _cluster_name(text: str) -> str:
+    # It is part of file and folder names.
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text):
+        raise Refused("is not a cluster name")
+    return text
 
 
-@dataclass(frozen=True, slots=True)
-class AddressConfiguration:
-    """Listening addresses and the services' addresses: `host:port`, or `unix:PATH` except for the HTTP API."""
-
-    api_listen: str
-    grpc_listen: str
-    listen: str
-    discovery: tuple[str, ...]
-    """() if not given, like all addresses below."""
-    metrics: tuple[str, ...]
-    planner: tuple[str, ...]
-    applier: tuple[str, ...]
-    admin: tuple[str, ...]
+def _default_capacity(text: str) -> Capacity | None:
+    return parse_capacity(text, "default-capacity") if text.strip() else None
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionsConfiguration:
-    """Settings of the decision log."""
-
-    uri: str
-    """Destination; "" turns the log off."""
-    spool: str
-    """A local directory; "" if not given."""
-    retention: timedelta | None
-    """None: forever."""
-    cluster_name: str
-
-
-@dataclass(frozen=True, slots=True)
-class SecurityConfiguration:
-    """Authentication and encryption of this process's ports."""
-
-    tls: TlsFiles | None
-    """None: no encryption, and no authentication of callers."""
-    api_tokens_file: str
-    """"" if the HTTP API requires no token."""
+_KEY_FILE = "a readable file with the key and nothing else"
+_PEM_FILE = "a readable PEM file"
+_CAPACITY = f'MB/s or {{"tx":MB/s,"rx":MB/s}}, each > 0 and <= {MAX_CAPACITY_MEGABYTES}'
+_CAPACITIES = f"a JSON object of {_CAPACITY}"
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All settings, in our units."""
+    """The values of all options, in our units. A name in capitals starts a group of options; its value is the title."""
 
-    datadog: DatadogConfiguration
-    kafka: KafkaConfiguration
-    zookeeper: ZooKeeperConfiguration
-    addresses: AddressConfiguration
-    security: SecurityConfiguration
-    limits: Limits
-    schedule: Schedule
-    """Hours with another share of the headroom for replication; may be empty."""
-    finish_by: datetime | None
-    """Deadline of reassignments, UTC; None: as soon as possible."""
-    policy: PolicyName
-    static_rate: BytesPerSecond
-    """For the static policy."""
-    capacities: CapacityLimits
-    interval: timedelta
-    """Time between scheduled cycles, >= 1 s."""
-    cleanup_after: int
-    """Intervals, >= 1."""
-    cleanup_foreign: bool
-    shadow: bool
-    """True: change nothing in Kafka."""
-    decisions: DecisionsConfiguration
-    log_format: str
-    """text or json."""
-    log_level: str
-    """debug, info, warning or error."""
-    version: bool = False
-    """True: print the version only; all other settings are defaults."""
+    GENERAL: ClassVar[str] = "General"
+    config: str = kinds.file(
+        "TOML file with options; its keys are the names of the flags", "autothrottle.toml", "a readable TOML file"
+    )
+    version: bool = kinds.boolean("Print the version and exit")
+    log_format: str = kinds.choice("text", "Format of log lines", FORMATS)
+    log_level: str = kinds.choice("info", "Lowest level of log lines", LEVELS)
+
+    DATADOG: ClassVar[str] = "Datadog"
+    api_key: str = kinds.text("", "Datadog API key", example="the key", secret=True)
+    app_key: str = kinds.text("", "Datadog application key", example="the key", secret=True)
+    api_key_file: str = kinds.file("File with the Datadog API key", "/run/secrets/api-key", _KEY_FILE)
+    app_key_file: str = kinds.file("File with the Datadog application key", "/run/secrets/app-key", _KEY_FILE)
+    datadog_url: str = kinds.url("https://api.datadoghq.com", "Datadog server")
+    net_tx_query: str = kinds.text(
+        "avg:system.net.bytes_sent{service:kafka} by {host}", "Datadog query for outbound traffic by host"
+    )
+    net_rx_query: str = kinds.text(
+        "avg:system.net.bytes_rcvd{service:kafka} by {host}", "Datadog query for inbound traffic by host"
+    )
+    broker_id_tag: str = kinds.tag("broker_id", "Datadog host tag with the broker id")
+    instance_type_tag: str = kinds.tag("instance-type", "Datadog host tag with the instance type")
+    metrics_window: timedelta = kinds.seconds("120", "Length and rollup of Datadog queries", whole=True)
+    metrics_delay: timedelta = kinds.seconds(
+        "0", "Age of Datadog's newest complete points; queries end this long ago", at_least=0, whole=True
+    )
+    dd_event_tags: tuple[str, ...] = kinds.tags("Additional tags of Datadog events")
+
+    KAFKA: ClassVar[str] = "Kafka"
+    kafka_backend: KafkaBackend = kinds.choice(
+        KafkaBackend.ZOOKEEPER, "How to access Kafka: ZooKeeper or the Admin API", KafkaBackend
+    )
+    kafka_native_mode: bool = kinds.boolean("Same as kafka-backend admin")
+    bootstrap_servers: tuple[str, ...] = kinds.addresses(
+        "",
+        "Kafka brokers for the admin backend (localhost:9092 if empty); with the zookeeper backend, brokers for log "
+        "sizes and for submitting reassignments",
+        "localhost:9092",
+    )
+    kafka_bootstrap_controllers: tuple[str, ...] = kinds.addresses(
+        "", "KRaft controllers for the removal of a stopped broker's throttle (admin backend)", "localhost:9093"
+    )
+    kafka_client_config: str = kinds.file(
+        "Java properties file with Kafka's SASL and TLS settings, see docs/security.md",
+        "/etc/autothrottle/client.properties",
+        "a readable Java properties file",
+    )
+    kafka_api_request_timeout: timedelta = kinds.seconds("15", "Timeout of a request to Kafka", whole=True)
+    discovery_poll: timedelta = kinds.seconds(
+        "0.5", "Interval of polls for reassignments (admin backend)", at_least=Decimal("0.1"), at_most=3600
+    )
+
+    ZOOKEEPER: ClassVar[str] = "ZooKeeper"
+    zk_addr: tuple[str, ...] = kinds.addresses("localhost:2181", "ZooKeeper servers")
+    zk_prefix: str = kinds.znode("", "Kafka's chroot in ZooKeeper", "/kafka")
+    zk_config_prefix: str = kinds.znode("autothrottle", "Root znode of our own state; not below zk-prefix")
+    zk_session_timeout: timedelta = kinds.seconds("6", "ZooKeeper session timeout; bounds a failover", at_most=60)
+
+    RATES: ClassVar[str] = "Rates"
+    policy: PolicyName = kinds.choice(
+        PolicyName.ADAPTIVE, "Policy for deciding rates, see docs/how-it-works.md", PolicyName
+    )
+    static_rate: BytesPerSecond = kinds.megabytes_per_second(
+        "50", "Rate of every broker in each role with the static policy"
+    )
+    interval: timedelta = kinds.seconds("180", "Time between scheduled cycles")
+    min_rate: BytesPerSecond = kinds.megabytes_per_second("10", "Lowest throttle; also the throttle without metrics")
+    max_rate: float = kinds.percent(
+        "90", "Share of the headroom for replication; sets max-tx-rate and max-rx-rate", above=0, at_most=100
+    )
+    max_tx_rate: float = kinds.percent("90", "Share of the outbound headroom for replication", above=0, at_most=100)
+    max_rx_rate: float = kinds.percent("90", "Share of the inbound headroom for replication", above=0, at_most=100)
+    change_threshold: float = kinds.percent("10", "Smallest change of a measured rate to write", at_most=1_000_000)
+    failure_threshold: int = kinds.count(
+        "1", "Scheduled cycles without metrics in which a broker keeps its rates, before it gets min-rate", at_least=0
+    )
+    pause_over_capacity: bool = kinds.boolean("Throttle below min-rate, down to 0, while clients need the link")
+    schedule: Schedule = option(
+        parse_schedule,
+        "",
+        "Hours with another share of the headroom than max-rate, in both directions",
+        "a comma-separated list of HH:MM-HH:MM=PERCENT without overlaps, each > 0 and <= 100, then @ZONE; UTC without "
+        "zone",
+        example="09:00-17:00=50,22:00-06:00=95@Europe/Berlin",
+    )
+    finish_by: datetime | None = option(
+        _point_in_time,
+        "",
+        "Deadline of reassignments; until then they take at most twice the rate needed to meet it",
+        "a time with its time zone; empty: as soon as possible",
+        example="2030-01-31T06:00:00Z",
+    )
+    shadow: bool = kinds.boolean(
+        "Decide and record without changing anything in Kafka; needs a separate zk-config-prefix"
+    )
+
+    CAPACITY: ClassVar[str] = "Link capacity"
+    cap_map: Mapping[str, Capacity] = option(
+        lambda text: parse_cap_map(text, "cap-map"),
+        "",
+        "Link capacity by instance type",
+        _CAPACITIES,
+        example='{"d2.2xlarge":120}',
+    )
+    broker_cap_map: Mapping[int, Capacity] = option(
+        lambda text: parse_broker_cap_map(text, "broker-cap-map"),
+        "",
+        "Link capacity by broker id; beats the capacity tag, the instance type and the default",
+        _CAPACITIES,
+        example='{"1001":120}',
+    )
+    capacity_tag: str = kinds.tag("", "Datadog host tag with the link capacity in MB/s; none if empty", "capacity")
+    default_capacity: Capacity | None = option(
+        _default_capacity,
+        "",
+        "Fallback link capacity. Without it, brokers of unknown capacity count as failed",
+        _CAPACITY,
+        example="120",
+    )
+
+    REMOVAL: ClassVar[str] = "Removal of throttles"
+    cleanup_after: int = kinds.count("60", "Idle intervals before removal of leftover throttles", at_least=1)
+    cleanup_foreign: bool = kinds.boolean("Also remove leftover throttles that other tools set")
+    skip_auto_delete_throttles: bool = kinds.boolean("Keep throttles when reassignments end instead of removing them")
+
+    DECISIONS: ClassVar[str] = "Decision log"
+    decisions: str = kinds.text(
+        "",
+        "Destination of the decision log for `autothrottle score`; no log if empty",
+        "a local path or a URI such as s3://bucket/path",
+        example="/var/lib/autothrottle/decisions",
+    )
+    decisions_spool: str = kinds.text(
+        "",
+        "Local directory for decisions that are not yet in a file; below a local decisions path if empty",
+        "a local path",
+        example="/var/lib/autothrottle/spool",
+    )
+    decisions_retention: timedelta | None = kinds.number(
+        "0",
+        "Days until logged decisions are removed; never if 0",
+        "days",
+        lambda days: timedelta(days=int(days)) or None,
+        at_most=100_000,
+        whole=True,
+    )
+    cluster_name: str = option(
+        _cluster_name,
+        "kafka",
+        "Name of the cluster in the decision log",
+        "1 to 100 letters, digits, '.', '_' and '-', starting with a letter or digit",
+    )
+
+    ADDRESSES: ClassVar[str] = "Addresses"
+    api_listen: str = kinds.listen("localhost:8080", "Listening address of the HTTP API", unix=False)
+    grpc_listen: str = kinds.listen("127.0.0.1:0", "Listening address of the gRPC API of `autothrottle run`")
+    listen: str = kinds.listen("127.0.0.1:0", "Listening address of a single service")
+    discovery_addr: tuple[str, ...] = kinds.service_addresses("discovery", "127.0.0.1:4001")
+    metrics_addr: tuple[str, ...] = kinds.service_addresses("metrics", "127.0.0.1:4002")
+    planner_addr: tuple[str, ...] = kinds.service_addresses("the planners", "127.0.0.1:4003")
+    applier_addr: tuple[str, ...] = kinds.service_addresses("the applier", "127.0.0.1:4004")
+    admin_addr: tuple[str, ...] = kinds.service_addresses("admin", "127.0.0.1:4005")
+
+    SECURITY: ClassVar[str] = "TLS and tokens"
+    tls_cert: str = kinds.file(
+        "Certificate of this process with its intermediates, as server and client; turns on mutual TLS for gRPC over a "
+        "network and HTTPS for the HTTP API",
+        "/etc/autothrottle/tls/tls.crt",
+        _PEM_FILE,
+    )
+    tls_key: str = kinds.file("Private key of tls-cert, without a password", "/etc/autothrottle/tls/tls.key", _PEM_FILE)
+    tls_ca: str = kinds.file(
+        "Certificates of the authorities of gRPC clients and servers", "/etc/autothrottle/tls/ca.crt", _PEM_FILE
+    )
+    tls_server_name: str = kinds.text(
+        "",
+        "Name in the certificates of the other services; the host of their address if empty",
+        example="autothrottle.internal",
+    )
+    api_tokens_file: str = kinds.file(
+        "Names and tokens of HTTP API users, one `NAME TOKEN` per line, reloaded on change; no tokens required if "
+        "empty",
+        "/run/secrets/api-tokens",
+        "a readable file with a name and a token of at least 16 characters in each line",
+    )
+
     help: bool = False
-    """True: print the help text only; all other settings are defaults."""
+    """True: print the help text only; all other settings are defaults. Not an option, like the warnings."""
     warnings: tuple[str, ...] = ()
     """Valid but suspicious settings, for the log."""
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of every decision."""
+        return Limits(
+            min_rate=self.min_rate,
+            max_tx_ratio=self.max_tx_rate,
+            max_rx_ratio=self.max_rx_rate,
+            change_threshold=self.change_threshold,
+            failure_threshold=self.failure_threshold,
+            keep_throttles=self.skip_auto_delete_throttles,
+            pause_over_capacity=self.pause_over_capacity,
+        )
+
+    @property
+    def capacities(self) -> CapacityLimits:
+        """The capacities of links."""
+        return CapacityLimits(self.broker_cap_map, self.cap_map, self.default_capacity)
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """None: no encryption, and no authentication of callers."""
+        files = (self.tls_cert, self.tls_key, self.tls_ca)
+        return TlsFiles(*files, self.tls_server_name) if all(files) else None
 
     def new_policy(self) -> Policy:
         """Return a new policy without learned state."""
@@ -184,3 +315,20 @@ class Configuration:
                 return AdaptivePolicy()
             case PolicyName.STATIC:
                 return StaticPolicy(self.static_rate)
+
+
+def _options() -> dict[str, Option[Any]]:
+    declared = {one.name: one.metadata.get("option") for one in fields(Configuration)}
+    found: dict[str, Option[Any]] = {}
+    group = ""
+    for name in Configuration.__annotations__:
+        if name.isupper():
+            group = getattr(Configuration, name)
+        elif one := declared[name]:
+            flag = name.replace("_", "-")
+            found[flag] = replace(one, name=flag, group=group)
+    return found
+
+
+OPTIONS: Mapping[str, Option[Any]] = _options()
+"""Name -> option, in the order of their declarations."""

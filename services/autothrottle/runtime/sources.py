@@ -1,7 +1,7 @@
 """Reads the texts of options from the command line, the environment and a TOML file.
 
-Each source is read completely, even after a problem. `option_kinds` interprets the texts, `configuration_reader`
-applies their precedence. The type to know is `Given`.
+Each source is read completely, even after a problem. `configuration` declares the options, `configuration_reader`
+applies the precedence of the sources. The type to know is `Given`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from enum import IntEnum
 from pathlib import Path
 
+from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.option_kinds import ENVIRONMENT_PREFIX
-from autothrottle.runtime.options import CONFIG, OPTIONS
 
 
 class Rank(IntEnum):
@@ -26,7 +26,9 @@ class Rank(IntEnum):
     FLAG = 0
     ENVIRONMENT = 1
     FILE = 2
-    DEFAULT = 3
+    PRESET = 3
+    """A value that the command itself supplies, such as the scenario of a simulation."""
+    DEFAULT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,11 @@ class Given:
     source: str
     """Name in messages, such as "flag --interval"."""
     rank: Rank
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """Return the name that a mistyped word probably means; "" if none is similar."""
+    return next(iter(get_close_matches(word.replace("_", "-").lower(), names, n=1)), "")
 
 
 @dataclass(slots=True)
@@ -57,7 +64,10 @@ class Flags:
             word = words.pop(0)
             match = re.fullmatch(r"--?([^-=][^=]*)(?:=(.*))?", word, re.DOTALL)
             if match is None:
-                flags.problems.append(_unexpected_word(word))
+                flags.problems.append(
+                    f"the word {word!r} does not belong to a flag. Fix: remove it; quote values with blanks, and write "
+                    f"--name=false for a boolean flag"
+                )
             elif match[1] in ("h", "help"):
                 flags.help = True
             else:
@@ -90,36 +100,41 @@ def from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Given], list
     Kubernetes, for example, sets AUTOTHROTTLE_PORT for a service named autothrottle. Warnings show no value, because
     it may be a key.
     """
-    names = {option.variable: name for name, option in OPTIONS.items()}
     given: dict[str, Given] = {}
     warnings = []
     for variable in sorted(v for v in environ if v.startswith(ENVIRONMENT_PREFIX)):
-        if variable not in names:
-            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", "-")
-            near = get_close_matches(name, OPTIONS, n=1)
-            hint = f"; did you mean {OPTIONS[near[0]].variable}?" if near else ""
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", "-")
+        option = OPTIONS.get(name)
+        if option is None or option.variable != variable:
+            near = nearest(name, OPTIONS)
+            hint = f"; did you mean {OPTIONS[near].variable}?" if near else ""
             warnings.append(f"environment variable {variable} is unknown and ignored{hint}")
         elif environ[variable]:
-            source = f"environment variable {variable}"
-            given[names[variable]] = Given(environ[variable], source, Rank.ENVIRONMENT)
+            given[name] = Given(environ[variable], f"environment variable {variable}", Rank.ENVIRONMENT)
     return given, warnings
 
 
-def from_file(config: Given | None) -> tuple[dict[str, Given], list[str]]:
-    """Return the options in the file that `config` names, if any, and the problems of the file."""
+def from_file(config: Given | None) -> tuple[dict[str, Given] | None, list[str]]:
+    """Return the options in the file that `config` names, and the problems of the file; None: it cannot be read."""
     if config is None or not config.text:
         return {}, []
     try:
         content = tomllib.loads(Path(config.text).read_text("utf-8"))
     except OSError as error:
-        return {}, [_unreadable(config, str(error.strerror), "name a TOML file that this process can read")]
+        reason, fix = error.strerror, "name a TOML file that this process can read"
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
-        return {}, [_unreadable(config, str(error), "correct the file")]
+        reason, fix = str(error), "correct the file"
+    else:
+        return _options_of(content, config.text)
+    return None, [f"config: {config.text!r} ({config.source}) cannot be read: {reason}. Fix: {fix}"]
+
+
+def _options_of(content: Mapping[str, object], path: str) -> tuple[dict[str, Given], list[str]]:
     given: dict[str, Given] = {}
     problems = []
     for key, value in content.items():
-        source = f"key {key} of {config.text}"
-        if key == CONFIG.name:
+        source = f"key {key} of {path}"
+        if key == "config":
             problems.append(f"{source} is not allowed: a file cannot name another file. Fix: remove it")
         elif key not in OPTIONS:
             problems.append(_unknown(source, key, ""))
@@ -141,18 +156,8 @@ def _toml_text(value: object) -> str:
     return str(value)
 
 
-def _unreadable(config: Given, reason: str, fix: str) -> str:
-    return f"{CONFIG.name}: {config.text!r} ({config.source}) cannot be read: {reason}. Fix: {fix}"
-
-
-def _unexpected_word(word: str) -> str:
-    return (
-        f"the word {word!r} does not belong to a flag. Fix: remove it; quote values with blanks, and write "
-        f"--name=false for a boolean flag"
-    )
-
-
 def _unknown(where: str, name: str, prefix: str) -> str:
-    near = get_close_matches(name.replace("_", "-").lower(), OPTIONS, n=1)
-    fix = f"did you mean {prefix}{near[0]}?" if near else "remove it; --help lists all options"
-    return f"{where} is unknown. Fix: {fix}"
+    near = nearest(name, OPTIONS)
+    return (
+        f"{where} is unknown. Fix: {f'did you mean {prefix}{near}?' if near else 'remove it; --help lists the options'}"
+    )

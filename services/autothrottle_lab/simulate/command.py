@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -20,12 +19,11 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import MEGABYTE
-from autothrottle.runtime import options
+from autothrottle.runtime.command_line import options_text
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
-from autothrottle.runtime.options import CONFIG, help_text
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
-from autothrottle.runtime.sources import Flags, from_environment, from_file
+from autothrottle.runtime.sources import Flags, Given, Rank
 from autothrottle.scorer.svg import Series, sheet
 from autothrottle_lab.simulate.live_scenario import fetch_scenario
 from autothrottle_lab.simulate.logged_scenario import choose, scenario_text
@@ -36,7 +34,7 @@ from autothrottle_lab.simulate.virtual_time import VirtualRecovery, VirtualScena
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
-_TLS_OPTIONS = tuple(one.name for one in (options.TLS_CERT, options.TLS_KEY, options.TLS_CA, options.TLS_SERVER_NAME))
+_TLS_OPTIONS = ("tls-cert", "tls-key", "tls-ca", "tls-server-name")
 
 _POINTS = 300
 """Most points of each line of a plot."""
@@ -76,8 +74,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     if not argv or {"-h", "--help", "-help"} & set(argv):
-        text = help_text("simulate", {CONFIG.name, *PLANNER_OPTIONS})
-        print(_USAGE + text.partition("\n\n")[2], file=sys.stdout if argv else sys.stderr)
+        print(_USAGE + options_text({"config", *PLANNER_OPTIONS}), file=sys.stdout if argv else sys.stderr)
         return 0 if argv else EXIT_USAGE
     if any(word.lstrip("-").split("=")[0] == "from-decisions" for word in argv):
         return _print_logged_scenario(argv)
@@ -142,7 +139,7 @@ def _print_live_scenario(argv: Sequence[str]) -> int:
         addresses, tls = _admin_service(given.from_cluster, flags)
         print(fetch_scenario(addresses, tls), end="")
     except InvalidConfiguration as error:
-        print(str(error).replace(options.ADMIN_ADDR.name, "from-cluster"), file=sys.stderr)
+        print(str(error).replace("admin-addr", "from-cluster"), file=sys.stderr)
         return EXIT_USAGE
     except AutothrottleError as error:
         print(f"simulate: {error}", file=sys.stderr)
@@ -157,14 +154,13 @@ def _admin_service(address: str, flags: Sequence[str]) -> tuple[Sequence[str], T
         InvalidConfiguration: the options are invalid; the error lists all problems.
         Invalid: the address is empty, or a flag belongs to other commands.
     """
-    configuration = parse([f"--{options.ADMIN_ADDR.name}={address}", *flags], os.environ)
-    if foreign := sorted(Flags.read(flags).given.keys() - {CONFIG.name, *_TLS_OPTIONS}):
+    configuration = parse([f"--admin-addr={address}", *flags], os.environ)
+    if foreign := sorted(Flags.read(flags).given.keys() - {"config", *_TLS_OPTIONS}):
         valid = ", ".join(f"--{name}" for name in _TLS_OPTIONS)
         raise Invalid(f"--{foreign[0]} does not apply to --from-cluster. Fix: remove it; valid options are {valid}")
-    if not configuration.addresses.admin:
+    if not configuration.admin_addr:
         raise Invalid("--from-cluster is empty. Fix: give the admin service's address, --from-cluster=10.0.0.1:8090")
-    files = configuration.security.tls
-    return configuration.addresses.admin, Tls(files) if files else None
+    return configuration.admin_addr, Tls(configuration.tls) if configuration.tls else None
 
 
 def _own_flags(words: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -192,24 +188,15 @@ def configure(file: ScenarioFile, flags: Sequence[str], environ: Mapping[str, st
 
     Raises:
         InvalidConfiguration: the options are invalid; the error lists all problems.
-        Invalid: an option of the scenario is invalid, or a flag belongs to other commands.
+        Invalid: a flag belongs to other commands.
     """
-    try:
-        parse([f"--{name}={text}" for name, text in file.planner.items()], {})
-    except InvalidConfiguration as error:
-        source = "key of planner in " + file.name
-        problems = (re.sub(r"\(flag --[a-z-]+\)", f"({source})", problem) for problem in error.problems)
-        raise Invalid("; ".join(problems)) from None
-    given = from_environment(environ)[0] | Flags.read(flags).given
-    foreign = sorted(Flags.read(flags).given.keys() - {CONFIG.name, *PLANNER_OPTIONS})
-    if foreign:
+    if foreign := sorted(Flags.read(flags).given.keys() - {"config", *PLANNER_OPTIONS}):
         valid = ", ".join(f"--{name}" for name in PLANNER_OPTIONS)
         raise Invalid(
             f"--{foreign[0]} does not apply to a simulation. Fix: remove it; valid options are {valid} and --plot"
         )
-    known = from_file(given.get(CONFIG.name))[0] | given
-    own = [f"--{name}={text}" for name, text in file.planner.items() if name not in known]
-    return parse([*own, *flags], environ)
+    source = f"key of planner in {file.name}"
+    return parse(flags, environ, preset={name: Given(text, source, Rank.PRESET) for name, text in file.planner.items()})
 
 
 def virtual_scenario(file: ScenarioFile, configuration: Configuration) -> VirtualScenario:
@@ -219,7 +206,7 @@ def virtual_scenario(file: ScenarioFile, configuration: Configuration) -> Virtua
         limits=configuration.limits,
         policy=configuration.new_policy(),
         interval=configuration.interval,
-        metrics_window=configuration.datadog.metrics_window,
+        metrics_window=configuration.metrics_window,
         metrics_delay=file.metrics_delay,
         schedule=configuration.schedule,
         finish_by=configuration.finish_by,

@@ -16,6 +16,7 @@ import pytest
 
 from autothrottle import __version__
 from autothrottle.__main__ import main
+from autothrottle.runtime.command_line import help_text
 from tests.paths import ROOT
 
 COMMANDS = ("run", "discovery", "metrics", "planner", "applier", "admin", "gateway", "uninstall")
@@ -43,12 +44,21 @@ def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-@pytest.mark.parametrize("arguments", [("runn",), (), ("--interval", "5"), ("DISCOVERY",)])
-def test_an_unknown_command_is_named_and_all_commands_are_listed(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("runn",), "unknown command 'runn'; did you mean `autothrottle run`?\n"),
+        (("DISCOVERY",), "unknown command 'DISCOVERY'; did you mean `autothrottle discovery`?\n"),
+        (("simulat", "x"), "unknown command 'simulat'; did you mean `autothrottle simulate`?\n"),
+        (("--interval", "5"), "unknown command '--interval'\n"),
+        ((), "missing command\n"),
+    ],
+)
+def test_an_unknown_command_is_named_with_the_nearest_one_and_all_are_listed(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], expected: str
 ) -> None:
     output = refused(capsys, *arguments)
-    assert output.startswith(f"unknown command {arguments[0]!r}\n" if arguments else "missing command\n")
+    assert output.startswith(expected)
     for command in COMMANDS:
         assert f"\n  {command} " in output
 
@@ -69,12 +79,30 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str], arguments: 
     assert all(f"\n  {command} " in output.out for command in (*COMMANDS, "demo"))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_every_command_lists_all_options(capsys: pytest.CaptureFixture[str], command: str) -> None:
+@pytest.mark.parametrize("command", [*COMMANDS, "completion"])
+def test_every_command_prints_its_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert main((command, "--help")) == 0
-    output = capsys.readouterr().out
-    assert output.startswith(f"Usage: autothrottle {command} [options]")
-    assert "AUTOTHROTTLE_MIN_RATE" in output and "AUTOTHROTTLE_ZK_ADDR" in output
+    assert capsys.readouterr() == (f"{help_text(command)}\n", "")
+
+
+def test_completion_prints_the_script_of_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(("completion", "bash")) == 0
+    assert "complete -o" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        (("bsh",), "did you mean `autothrottle completion bash`?"),
+        (("powershell",), "give one of them"),
+        ((), "give one of them"),
+    ],
+)
+def test_completion_without_a_known_shell_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], fix: str
+) -> None:
+    output = refused(capsys, "completion", *arguments)
+    assert output == f"completion needs one shell of bash, zsh, fish. Fix: {fix}\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -198,10 +226,26 @@ def test_sigterm_ends_a_service_with_status_0() -> None:
 def test_a_failed_planner_ends_its_process_with_status_1() -> None:
     program = (
         "import sys; from autothrottle import __main__ as m; "
-        "m._SERVICES['planner'] = (lambda composition: composition.on_failure(), ()); sys.exit(m.main(['planner']))"
+        "m._SERVICES['planner'] = lambda composition: composition.on_failure(); sys.exit(m.main(['planner']))"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=SECONDS, check=False)
     assert ended.returncode == 1, ended.stderr
+
+
+@pytest.mark.parametrize("command", ["discovery", "planner"])
+def test_a_service_that_needs_zookeeper_logs_one_line_with_the_address_and_fails(command: str) -> None:
+    """It logged eleven lines: ten warnings of kazoo without the address, then the error."""
+    program = (
+        "import sys; from datetime import timedelta; from autothrottle import composition; "
+        "from autothrottle.__main__ import main; composition._CONNECT_TIMEOUT = timedelta(seconds=2); "
+        f"sys.exit(main([{command!r}, '--zk-addr=127.0.0.1:1', '--zk-session-timeout=1']))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    (line,) = ended.stderr.splitlines()
+    assert "ERROR no ZooKeeper server of '127.0.0.1:1' answers within 2 s; check --zk-addr" in line
+    assert ended.returncode == 1
 
 
 def test_a_service_without_zookeeper_logs_one_warning_and_works() -> None:

@@ -239,7 +239,7 @@ def test_d17_invalid_requests_that_the_original_answered_with_200_are_4xx(front:
 
 def test_d17_the_default_listener_is_reachable_from_this_host_only() -> None:
     """By default requests need no token, so the default address must keep other hosts out."""
-    host, _, port = parse([], {}).addresses.api_listen.rpartition(":")
+    host, _, port = parse([], {}).api_listen.rpartition(":")
     assert port == "8080"
     admin = AdminClient(["127.0.0.1:1"])
     with GatewayServer(admin, f"{host}:0") as server:

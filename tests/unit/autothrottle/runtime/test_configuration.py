@@ -15,9 +15,9 @@ from autothrottle.adapters.credentials.tls import TlsFiles
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Capacity
-from autothrottle.runtime.configuration import Configuration, KafkaBackend
+from autothrottle.runtime.configuration import OPTIONS, Configuration, KafkaBackend
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
-from autothrottle.runtime.options import OPTIONS, help_text
+from autothrottle.runtime.sources import Given, Rank
 from tests.examples import examples
 
 URL = "https://dd.example"
@@ -178,16 +178,16 @@ def problems(*argv: str, **environ: str) -> tuple[str, ...]:
 
 def test_defaults_match_the_original() -> None:
     c = parse([], {})
-    assert (c.datadog.api_key, c.datadog.app_key, c.datadog.event_tags) == ("", "", ())
-    assert c.datadog.net_tx_query == "avg:system.net.bytes_sent{service:kafka} by {host}"
-    assert c.datadog.net_rx_query == "avg:system.net.bytes_rcvd{service:kafka} by {host}"
-    assert (c.datadog.broker_id_tag, c.datadog.instance_type_tag) == ("broker_id", "instance-type")
-    assert c.datadog.metrics_window == timedelta(seconds=120)
-    assert (c.kafka.backend, c.kafka.bootstrap_servers) == (KafkaBackend.ZOOKEEPER, ())
-    assert c.kafka.request_timeout == timedelta(seconds=15)
-    assert (c.zookeeper.addresses, c.zookeeper.prefix) == (("localhost:2181",), "")
-    assert (c.zookeeper.config_prefix, c.zookeeper.session_timeout) == ("/autothrottle", timedelta(seconds=6))
-    assert (c.interval, c.addresses.api_listen) == (timedelta(seconds=180), "localhost:8080")
+    assert (c.api_key, c.app_key, c.dd_event_tags) == ("", "", ())
+    assert c.net_tx_query == "avg:system.net.bytes_sent{service:kafka} by {host}"
+    assert c.net_rx_query == "avg:system.net.bytes_rcvd{service:kafka} by {host}"
+    assert (c.broker_id_tag, c.instance_type_tag) == ("broker_id", "instance-type")
+    assert c.metrics_window == timedelta(seconds=120)
+    assert (c.kafka_backend, c.bootstrap_servers) == (KafkaBackend.ZOOKEEPER, ())
+    assert c.kafka_api_request_timeout == timedelta(seconds=15)
+    assert (c.zk_addr, c.zk_prefix) == (("localhost:2181",), "")
+    assert (c.zk_config_prefix, c.zk_session_timeout) == ("/autothrottle", timedelta(seconds=6))
+    assert (c.interval, c.api_listen) == (timedelta(seconds=180), "localhost:8080")
     assert (c.limits.min_rate, c.limits.max_tx_ratio, c.limits.max_rx_ratio) == (10_000_000, 0.9, 0.9)
     assert (c.limits.change_threshold, c.limits.failure_threshold, c.limits.keep_throttles) == (0.1, 1, False)
     assert (c.cleanup_after, c.cleanup_foreign, c.capacities) == (60, False, CapacityLimits())
@@ -195,7 +195,7 @@ def test_defaults_match_the_original() -> None:
 
 
 def test_every_listener_is_loopback_by_default() -> None:
-    addresses = parse([], {}).addresses
+    addresses = parse([], {})
     assert (addresses.grpc_listen, addresses.listen) == ("127.0.0.1:0", "127.0.0.1:0")
     assert addresses.api_listen == "localhost:8080"
 
@@ -271,13 +271,13 @@ def test_decisions_in_an_object_store_need_a_local_spool() -> None:
     (problem,) = problems("--decisions=s3://bucket/decisions")
     assert problem.startswith("decisions: 's3://bucket/decisions' (flag --decisions) is an object store")
     assert "Fix: --decisions-spool=" in problem
-    there = parse(["--decisions=s3://bucket/decisions", "--decisions-spool=/var/lib/spool"], {}).decisions
-    assert (there.uri, there.spool) == ("s3://bucket/decisions", "/var/lib/spool")
+    there = parse(["--decisions=s3://bucket/decisions", "--decisions-spool=/var/lib/spool"], {})
+    assert (there.decisions, there.decisions_spool) == ("s3://bucket/decisions", "/var/lib/spool")
 
 
 def test_tls_needs_certificate_key_and_authorities() -> None:
-    assert configure(TLS).security.tls == TlsFiles(*TLS.values())
-    assert parse([], {}).security.tls is None
+    assert configure(TLS).tls == TlsFiles(*TLS.values())
+    assert parse([], {}).tls is None
     (problem,) = problems("--tls-cert=cert.pem", "--tls-ca=ca.pem")
     assert problem.startswith("tls-cert and tls-ca without tls-key; TLS is mutual and needs all three. Fix: ")
 
@@ -377,7 +377,7 @@ def test_the_file_may_use_toml_types() -> None:
         """
     )
     assert (c.interval, c.limits.min_rate, c.cleanup_foreign) == (timedelta(seconds=30), 2_500_000, True)
-    assert c.zookeeper.connect_string == "a:1,b:2"
+    assert c.zk_addr == ("a:1", "b:2")
     assert c.capacities == CapacityLimits(
         by_broker={1001: Capacity(7_000_000, 7_000_000)},
         by_instance_type={"d2": Capacity(120_000_000, 120_000_000), "d3": Capacity(1_000_000, 2_500_000)},
@@ -399,6 +399,20 @@ def test_an_unreadable_file_is_reported_beside_other_problems(tmp_path: Path) ->
     first, second = problems("--interval=0", AUTOTHROTTLE_CONFIG=str(tmp_path / "none.toml"))
     assert "none.toml' (environment variable AUTOTHROTTLE_CONFIG) cannot be read: No such file" in first
     assert second.startswith("interval: '0'")
+
+
+def test_an_unreadable_file_hides_problems_that_its_keys_may_solve(tmp_path: Path) -> None:
+    """`run --config none.toml` also reported both Datadog keys as missing, although the file may contain them."""
+    argv = ["--config", str(tmp_path / "none.toml"), "--tls-cert=c.pem", "--decisions=s3://b/d", "--interval=0"]
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(argv, {}, required=("api-key", "app-key"))
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["config", "interval"]
+
+
+def test_a_preset_is_beaten_by_every_source_and_beats_the_default() -> None:
+    preset = {"interval": Given("30", "key of planner in x.toml", Rank.PRESET)}
+    assert parse([], {}, preset=preset).interval == timedelta(seconds=30)
+    assert parse([], {"AUTOTHROTTLE_INTERVAL": "40"}, preset=preset).interval == timedelta(seconds=40)
 
 
 @pytest.mark.parametrize("content", [b"interval = ", b"\xff", b"a = 1\na = 2", b"a = " + b"[" * 5_000])
@@ -424,7 +438,7 @@ def test_max_rate_beats_a_specific_option_only_from_a_lower_source() -> None:
 
 
 def test_native_mode_means_the_admin_backend() -> None:
-    assert parse(["-kafka-native-mode"], {}).kafka.backend is KafkaBackend.ADMIN
+    assert parse(["-kafka-native-mode"], {}).kafka_backend is KafkaBackend.ADMIN
 
 
 @pytest.mark.parametrize(("native", "backend"), [("true", "zookeeper"), ("false", "admin")])
@@ -435,13 +449,13 @@ def test_native_mode_that_contradicts_the_backend_is_refused_with_both_sources(n
 
 
 def test_the_admin_backend_defaults_to_a_local_broker() -> None:
-    assert parse(["--kafka-backend=admin"], {}).kafka.bootstrap_servers == ("localhost:9092",)
-    assert parse(["--kafka-backend=admin", "--bootstrap-servers=a:1"], {}).kafka.bootstrap_servers == ("a:1",)
+    assert parse(["--kafka-backend=admin"], {}).bootstrap_servers == ("localhost:9092",)
+    assert parse(["--kafka-backend=admin", "--bootstrap-servers=a:1"], {}).bootstrap_servers == ("a:1",)
 
 
 def test_the_zookeeper_backend_uses_the_admin_api_only_with_given_brokers() -> None:
-    assert parse([], {}).kafka.bootstrap_servers == ()
-    assert parse(["--bootstrap-servers=a:1,b:2"], {}).kafka.bootstrap_servers == ("a:1", "b:2")
+    assert parse([], {}).bootstrap_servers == ()
+    assert parse(["--bootstrap-servers=a:1,b:2"], {}).bootstrap_servers == ("a:1", "b:2")
 
 
 @pytest.mark.parametrize(
@@ -464,21 +478,21 @@ def test_a_refused_backend_is_one_problem_without_a_contradiction() -> None:
 
 def test_keys_are_never_printed() -> None:
     c = parse(["--api-key=s3cret-a", "--app-key=s3cret-b"], {})
-    assert (c.datadog.api_key, c.datadog.app_key) == ("s3cret-a", "s3cret-b")
+    assert (c.api_key, c.app_key) == ("s3cret-a", "s3cret-b")
     assert "s3cret" not in repr(c)
     assert "s3cret" not in str(problems("--api-key=s3cret\n", "--datadog-url=https://u:s3cret@h?key=s3cret"))
 
 
 def test_a_key_is_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("k1\n")
-    assert parse(["--api-key-file", str(tmp_path / "key"), "--app-key=k2"], {}).datadog.api_key == "k1"
+    assert parse(["--api-key-file", str(tmp_path / "key"), "--app-key=k2"], {}).api_key == "k1"
 
 
 def test_a_key_or_its_file_wins_by_the_precedence_of_its_source(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("from-file")
     path = str(tmp_path / "key")
-    assert configure({"api-key-file": path}, {"api-key": "k"}).datadog.api_key == "from-file"
-    assert configure({"api-key": "k"}, {"api-key-file": path}).datadog.api_key == "k"
+    assert configure({"api-key-file": path}, {"api-key": "k"}).api_key == "from-file"
+    assert configure({"api-key": "k"}, {"api-key-file": path}).api_key == "k"
     with pytest.raises(InvalidConfiguration, match="are both given"):
         configure({"api-key": "k", "api-key-file": path})
 
@@ -502,7 +516,7 @@ def test_keys_over_plain_http_to_another_host_cause_a_warning(url: str, warned: 
 @pytest.mark.parametrize("text", ["kafka/prod", "/kafka/prod", "kafka/prod/", "/kafka/prod/"])
 def test_a_znode_may_have_leading_and_trailing_slashes(text: str) -> None:
     c = parse([f"--zk-prefix={text}", f"--zk-config-prefix=x/{text.strip('/')}"], {})
-    assert (c.zookeeper.prefix, c.zookeeper.config_prefix) == ("/kafka/prod", "/x/kafka/prod")
+    assert (c.zk_prefix, c.zk_config_prefix) == ("/kafka/prod", "/x/kafka/prod")
 
 
 @pytest.mark.parametrize(
@@ -522,7 +536,7 @@ def test_our_state_never_overlaps_kafkas_tree(prefix: str, ours: str, refused: b
     if refused:
         assert len(problems(*argv)) == 1
     else:
-        assert parse(argv, {}).zookeeper.config_prefix == ours
+        assert parse(argv, {}).zk_config_prefix == ours
 
 
 def test_a_chroot_in_zk_addr_is_refused_with_a_hint_to_zk_prefix() -> None:
@@ -531,11 +545,31 @@ def test_a_chroot_in_zk_addr_is_refused_with_a_hint_to_zk_prefix() -> None:
 
 
 def test_a_listener_without_a_host_uses_every_interface_as_in_go() -> None:
-    assert parse(["--api-listen=:8080"], {}).addresses.api_listen == "[::]:8080"
+    assert parse(["--api-listen=:8080"], {}).api_listen == "[::]:8080"
 
 
 def test_a_tiny_share_of_the_headroom_stays_above_zero() -> None:
     assert parse(["--max-rate=1e-99"], {}).limits.max_tx_ratio > 0
+
+
+@pytest.mark.parametrize("text", ["50", "50MB", "50MB/s", "50 MB/s", "5e1MB"])
+def test_a_rate_may_have_its_unit(text: str) -> None:
+    c = parse([f"--min-rate={text}", f"--static-rate={text}", f"--default-capacity={text}"], {})
+    assert (c.limits.min_rate, c.static_rate, c.capacities.default) == (
+        50_000_000,
+        50_000_000,
+        Capacity(*[50_000_000] * 2),
+    )
+
+
+@pytest.mark.parametrize("text", ["50MiB", "50GB", "50 mb", "MB", "50/s", "50MBMB", "-50MB"])
+def test_a_rate_with_another_unit_is_refused(text: str) -> None:
+    (problem,) = problems(f"--min-rate={text}")
+    assert f"min-rate: {text!r} (flag --min-rate) is " in problem and "a number of MB/s" in problem
+
+
+def test_the_unit_of_a_rate_is_no_unit_of_other_options() -> None:
+    assert len(problems("--interval=50MB", "--max-rate=50MB")) == 2
 
 
 def test_rates_are_exact_bytes_per_second() -> None:
@@ -560,19 +594,9 @@ def test_help_is_printed_despite_other_problems(flag: str) -> None:
     assert parse(["--nonsense", flag], {}).help
 
 
-def test_the_help_text_contains_every_option_with_range_default_and_variable() -> None:
-    text = " ".join(help_text("planner").split())
-    assert text.startswith("Usage: autothrottle planner [options]")
-    for option in OPTIONS.values():
-        assert f" --{option.name} {option.meaning.split()[0]}" in text
-        assert f"[{option.variable}]" in text
-        assert f"Value: {option.range}." in text
-        assert not option.default or f"Default: {option.default}." in text
-
-
 def test_a_required_key_may_be_given_as_its_file(tmp_path: Path) -> None:
     # `run --api-key-file F --app-key-file F` failed with "api-key is not given".
     (tmp_path / "api").write_text("secret-api\n")
     (tmp_path / "app").write_text("secret-app\n")
     flags = [f"--api-key-file={tmp_path / 'api'}", f"--app-key-file={tmp_path / 'app'}"]
-    assert parse(flags, {}, required=("api-key", "app-key")).datadog.api_key == "secret-api"
+    assert parse(flags, {}, required=("api-key", "app-key")).api_key == "secret-api"

@@ -118,7 +118,7 @@ def test_the_page_has_examples_for_list_set_and_watch() -> None:
 
 
 def test_the_examples_use_the_address_of_the_readmes_start_command() -> None:
-    (listen,) = {parse([word, value], {}).addresses.grpc_listen for word, value in flags("--grpc-listen")}
+    (listen,) = {parse([word, value], {}).grpc_listen for word, value in flags("--grpc-listen")}
     assert {Grpcurl(words, listen).address for words in lines().values()} == {listen}
 
 

@@ -1,0 +1,172 @@
+"""The commands: their purpose, the options that each uses, help texts and shell completion.
+
+`autothrottle.__main__` runs the commands. Help and completion describe the same argparse parser; it never parses,
+because argparse stops at the first problem (see `sources.Flags`). The type to know is `Command`.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, RawTextHelpFormatter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from textwrap import fill
+from typing import Any
+
+from autothrottle import __version__
+from autothrottle.runtime.configuration import OPTIONS, Configuration
+from autothrottle.runtime.option_kinds import Option
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of `autothrottle`."""
+
+    purpose: str
+    options: frozenset[str] = frozenset()
+    """Names of the options that it uses. It accepts all of them, so that all services can share one file."""
+    example: str = ""
+    """Arguments of an example."""
+    required: tuple[str, ...] = ()
+    """Names of the options without which it does not start; `X-file` replaces `X`."""
+
+
+def _named(*names: str) -> frozenset[str]:
+    """Return the options of some groups, and single options."""
+    return frozenset(option.name for option in OPTIONS.values() if {option.group, option.name} & {*names})
+
+
+_C = Configuration
+_PROCESS = _named(_C.GENERAL, _C.ZOOKEEPER) - {"zk-prefix"}
+_SERVER = _PROCESS | _named("listen", "tls-cert", "tls-key", "tls-ca")
+_CLIENT = _SERVER | {"tls-server-name"}
+_KAFKA = _named(_C.KAFKA) | {"zk-prefix"}
+_KEYS = ("api-key", "app-key")
+
+COMMANDS: Mapping[str, Command] = {
+    "run": Command(
+        "all services in one process",
+        frozenset(OPTIONS) - _named(_C.ADDRESSES) | {"api-listen", "grpc-listen"},
+        "--zk-addr zk1:2181,zk2:2181 --api-key-file api-key --app-key-file app-key",
+        _KEYS,
+    ),
+    "discovery": Command(
+        "reports reassignments and the current throttles",
+        _SERVER | _KAFKA,
+        "--listen 127.0.0.1:4001 --zk-addr zk1:2181,zk2:2181",
+    ),
+    "metrics": Command(
+        "reports load and capacity of each broker; posts events",
+        _SERVER | _named(_C.DATADOG, _C.CAPACITY),
+        "--listen 127.0.0.1:4002 --api-key-file api-key --app-key-file app-key",
+        _KEYS,
+    ),
+    "planner": Command(
+        "runs the control loop; one planner leads, the others wait",
+        _CLIENT
+        | _named(_C.RATES, _C.REMOVAL, _C.DECISIONS, "metrics-window")
+        | {"discovery-addr", "metrics-addr", "applier-addr"},
+        "--listen 127.0.0.1:4003 --zk-addr zk1:2181,zk2:2181 --min-rate 20MB",
+    ),
+    "applier": Command(
+        "writes throttles",
+        _SERVER | _KAFKA - {"discovery-poll"},
+        "--listen 127.0.0.1:4004 --zk-addr zk1:2181,zk2:2181",
+    ),
+    "admin": Command(
+        "serves operators: overrides, pause, reassignments, state",
+        (_CLIENT | _KAFKA | _named(_C.RATES) | {"discovery-addr", "metrics-addr", "planner-addr"})
+        - {"discovery-poll", "interval", "change-threshold", "failure-threshold", "finish-by", "shadow"},
+        "--listen 127.0.0.1:4005 --zk-addr zk1:2181,zk2:2181",
+    ),
+    "gateway": Command(
+        "serves operators over HTTP: JSON, the original's text routes, a page",
+        _PROCESS | _named(_C.SECURITY) | {"api-listen", "admin-addr"},
+        "--api-listen localhost:8080 --zk-addr zk1:2181,zk2:2181",
+    ),
+    "demo": Command("replaces a broker on a simulated cluster, with real ZooKeeper (needs the extra `lab`)"),
+    "simulate": Command(
+        "runs a scenario file under the real planner in virtual time (needs the extra `lab`)",
+        example="deploy/scenario.toml",
+    ),
+    "score": Command("scores logged decisions with Spark (needs the extra `score`)"),
+    "uninstall": Command(
+        "removes everything that autothrottle has written, including its own tree in ZooKeeper",
+        _PROCESS | _KAFKA,
+        "--zk-addr zk1:2181,zk2:2181",
+    ),
+    "completion": Command("prints a completion script for bash, zsh or fish", example="bash"),
+}
+
+
+def usage() -> str:
+    """Return the help text of the program."""
+    commands = "\n".join(f"  {name:<12}{command.purpose}" for name, command in COMMANDS.items())
+    return (
+        "Usage: autothrottle COMMAND [options]\n\n"
+        "Keeps the throttles of Kafka reassignments at the rate that clients leave free.\n\n"
+        f"Commands:\n{commands}\n\nExample:\n  autothrottle run {COMMANDS['run'].example}\n\n"
+        f"`autothrottle COMMAND --help` lists the options of a command. Version {__version__}."
+    )
+
+
+def help_text(name: str) -> str:
+    """Return the help text of a command: purpose, options, example."""
+    command = COMMANDS[name]
+    options = f"{options_text(command.options, command.required)}\n" if command.options else ""
+    return (
+        f"Usage: autothrottle {name} {'[options]' if options else 'SHELL'}\n\n"
+        f"{command.purpose[0].upper()}{command.purpose[1:]}.\n\n"
+        f"{options}Example:\n  autothrottle {name} {command.example}"
+    )
+
+
+def options_text(names: Collection[str], required: Collection[str] = ()) -> str:
+    """Return the description of options in groups, with units, ranges, defaults and variables."""
+    layout = partial(RawTextHelpFormatter, max_help_position=8)
+    parser = ArgumentParser(usage="", formatter_class=layout, add_help=False)
+    _add_options(parser, names, required)
+    return (
+        "Give an option as a flag (--name=value or -name value), as an environment variable (AUTOTHROTTLE_NAME),\n"
+        "or as a key of the TOML file named by --config. Precedence: flag, environment, file, default.\n\n"
+        + parser.format_help().partition("\n\n")[2]
+    )
+
+
+def completion_script(shell: str) -> str:
+    """Return a completion script for one of SHELLS."""
+    import shtab  # only this command needs it
+
+    parser = ArgumentParser("autothrottle", add_help=False)
+    commands = parser.add_subparsers()
+    for name, command in COMMANDS.items():
+        _add_options(commands.add_parser(name, help=command.purpose), command.options, (), shtab.FILE)
+    commands.choices["completion"].add_argument("shell", choices=SHELLS)
+    return shtab.complete(parser, shell)
+
+
+def _add_options(
+    parser: ArgumentParser, names: Collection[str], required: Collection[str], completion: object = None
+) -> None:
+    """Describe options for a help text, or for a completion script that completes file names with `completion`."""
+    used = (option for option in OPTIONS.values() if option.name in names)
+    for title, options in groupby(used, lambda option: option.group):
+        group = parser.add_argument_group(title)
+        for option in options:
+            metavar = None if option.choices else "FILE" if option.file else "VALUE"
+            kind: dict[str, Any] = {"choices": option.choices or None, "metavar": metavar}
+            kind = {"action": "store_true"} if option.boolean else kind
+            text = option.meaning if completion else _help(option, option.name in required)
+            argument = group.add_argument(f"--{option.name}", help=text.replace("%", "%%"), **kind)
+            if completion and option.file:
+                vars(argument)["complete"] = completion
+
+
+def _help(option: Option[Any], required: bool) -> str:
+    needed = f"Required, unless {option.name}-file is given. " if required else ""
+    value = f"Default: {option.default}" if option.default else f"Example: {option.example}"
+    text = f"{needed}{option.meaning}. Value: {option.range}. {value}. [{option.variable}]"
+    return fill(text, 92, break_on_hyphens=False)

@@ -1,0 +1,70 @@
+"""The help of a service lists the options that the service reads when it starts."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import fields
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from autothrottle.__main__ import _SERVICES
+from autothrottle.composition import Composition, validate_kafka_settings
+from autothrottle.runtime.command_line import COMMANDS
+from autothrottle.runtime.configuration import OPTIONS, Configuration
+from autothrottle.runtime.configuration_reader import parse
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+
+READ_BEFORE = {"config", "version", "log-format", "log-level", "max-rate", "kafka-native-mode"}
+READ_BEFORE |= {"api-key-file", "app-key-file"}
+"""Options that the process reads before it builds its service."""
+WITH_TLS = {"tls-server-name"}
+"""Options that are read only with certificates."""
+IN_PASSING = {
+    "metrics": {"zk-prefix"},
+    "planner": {"zk-prefix", "planner-addr"},
+    "admin": {"applier-addr", "change-threshold", "failure-threshold", "skip-auto-delete-throttles"},
+    "gateway": {"zk-prefix"},
+}
+"""Service -> options that it reads together with others and does not use."""
+
+
+class RecordingConfiguration(Configuration):
+    """Remembers the names of the options that were read."""
+
+    read: ClassVar[set[str]] = set()
+
+    def __getattribute__(self, name: str) -> object:
+        RecordingConfiguration.read.add(name.replace("_", "-"))
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("service", _SERVICES)
+def test_a_service_reads_the_options_that_its_help_lists(
+    service: str, own_zookeeper: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autothrottle.__main__.give_way", lambda: None)  # it is for the rest of the process
+    client_config = tmp_path / "client.properties"
+    client_config.touch()
+    flags = [
+        f"--zk-addr={own_zookeeper.connect}",
+        "--api-key=a",
+        "--app-key=b",
+        "--policy=static",
+        "--api-listen=localhost:0",
+    ]
+    flags += [f"--decisions={tmp_path}", f"--kafka-client-config={client_config}", "--bootstrap-servers=127.0.0.1:1"]
+    read: set[str] = set()
+    for backend in ("zookeeper", "admin"):
+        given = parse([*flags, f"--kafka-backend={backend}"], {})
+        recording = RecordingConfiguration(**{field.name: getattr(given, field.name) for field in fields(given)})
+        RecordingConfiguration.read.clear()
+        with ExitStack() as stack:
+            if "kafka-client-config" in COMMANDS[service].options:
+                validate_kafka_settings(recording)
+            _SERVICES[service](Composition(recording, stack))
+            read |= RecordingConfiguration.read & OPTIONS.keys()
+    listed = COMMANDS[service].options
+    assert listed - read == listed & (READ_BEFORE | WITH_TLS)
+    assert read - listed == IN_PASSING.get(service, set())

@@ -568,7 +568,7 @@ def test_a_rate_with_another_unit_is_refused(text: str) -> None:
     assert f"min-rate: {text!r} (flag --min-rate) is " in problem and "a number of MB/s" in problem
 
 
-def test_the_unit_of_a_rate_is_no_unit_of_other_options() -> None:
+def test_an_option_that_is_not_a_rate_takes_no_unit() -> None:
     assert len(problems("--interval=50MB", "--max-rate=50MB")) == 2
 
 

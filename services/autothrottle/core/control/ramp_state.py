@@ -33,7 +33,7 @@ _RESERVE = BUDGET // 10
 
 @dataclass(frozen=True, slots=True)
 class WriteHistory:
-    """The config changes of the last 15 minutes, in every term: brokers keep the notifications whoever leads."""
+    """The config changes of the last 15 minutes, in every term: brokers keep the notifications of all leaders."""
 
     written: tuple[tuple[float, int], ...] = ()
     """(monotonic time in seconds, number of changes), ascending."""

@@ -60,7 +60,7 @@ class Scale:
         return PARTITIONS * self.bytes_per_partition
 
 
-SHORT = Scale(interval=5, metrics_window=6, bytes_per_partition=90 * MB, judged_seconds=26.0)
+SHORT = Scale(interval=5, metrics_window=6, bytes_per_partition=64 * MB, judged_seconds=26.0)
 """17 s at 9 MB/s until the load step, 26 s at 5.4 MB/s, and data for more than 30 s that an override speeds up. The
 rest is for a fast machine: one copied 290 MB in the second before the first throttle."""
 

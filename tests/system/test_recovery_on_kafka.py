@@ -35,6 +35,7 @@ from tests.system.recovery_watch import (
     RecoveryWatch,
     admin_backend_options,
     feed,
+    submit,
 )
 
 MB = 1_000_000
@@ -60,9 +61,8 @@ class Scale:
         return PARTITIONS * self.bytes_per_partition
 
 
-SHORT = Scale(interval=5, metrics_window=6, bytes_per_partition=64 * MB, judged_seconds=26.0)
-"""17 s at 9 MB/s until the load step, 26 s at 5.4 MB/s, and data for more than 30 s that an override speeds up. The
-rest is for a fast machine: one copied 290 MB in the second before the first throttle."""
+SHORT = Scale(interval=5, metrics_window=6, bytes_per_partition=45 * MB, judged_seconds=26.0)
+"""17 s at 9 MB/s until the load step, 26 s at 5.4 MB/s, and data for more than 30 s that an override speeds up."""
 
 LONG = Scale(interval=10, metrics_window=12, bytes_per_partition=90 * MB)
 """The scale at which the original was measured."""
@@ -126,7 +126,8 @@ def services(
             id="zookeeper-bootstrap-without-log-sizes",
             marks=pytest.mark.repeat,
         ),
-        pytest.param("kraft_cluster", "bootstrap", 12, True, SHORT, id="kraft-bootstrap"),
+        pytest.param("kraft_cluster", "submit", 12, True, SHORT, id="kraft-submit"),
+        # What a fast machine copies before the first throttle disturbs short metrics, so this one uses the long scale.
         pytest.param("kraft_cluster", "bootstrap", 12, True, LONG, id="kraft-bootstrap-long", marks=pytest.mark.repeat),
     ],
     indirect=["each_cluster"],
@@ -162,8 +163,11 @@ def test_recovery_follows_the_load_with_exact_lists_and_leaves_no_config(
                 if form == "znode":
                     assert isinstance(cluster, ZooKeeperModeCluster)
                     cluster.reassign_through_znode(target)
-                else:
+                elif form == "bootstrap":
                     cluster.reassign_through_bootstrap(target)
+                else:
+                    with grpc.insecure_channel(running.addresses["admin"]) as channel:
+                        submit(admin_pb2_grpc.AdminServiceStub(channel), target)
                 watch.wait_until(
                     lambda s: bool(s.lists[1]) and (DESTINATION, FOLLOWER_RATE) in s.rates, 20, "throttled"
                 )
@@ -182,11 +186,12 @@ def test_recovery_follows_the_load_with_exact_lists_and_leaves_no_config(
         assert statuses == [0] * 5
         assert cluster.stored_configs() == before
     cluster.delete_topic(topic)
-    first = (
-        first_throttle_in_metadata_log(cluster, topic)
-        if isinstance(cluster, KraftCluster)
-        else first_throttle_in_zookeeper(zookeeper, topic)
-    )
+    if form == "submit":
+        first = 0.0  # Kafka receives the reassignment after its throttles
+    elif isinstance(cluster, KraftCluster):
+        first = first_throttle_in_metadata_log(cluster, topic)
+    else:
+        first = first_throttle_in_zookeeper(zookeeper, topic)
     print_figures(watch, decided, form, capacity_mb, scale, submitted, stepped, end.at, clean.at, first)
     polled = isinstance(cluster, KraftCluster)  # without watches, the next poll finds the reassignment
     # The rate that the broker reports is within those of the samples; the samples may miss steps of a ramp.

@@ -116,7 +116,7 @@ class Submissions:
 
     @property
     def wanted(self) -> Wanted | None:
-        """The reassignment that a caller waits for; None: there is none."""
+        """The reassignment that a caller waits for; None: no caller waits."""
         current = self._current
         return current.wanted if current is not None and not current.ended else None
 

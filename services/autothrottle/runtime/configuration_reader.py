@@ -185,7 +185,7 @@ class _Combinations:
             self.warnings.append("kafka-bootstrap-controllers is given, but only the admin backend uses it")
         if settled.kafka_client_config and not settled.bootstrap_servers:
             self.warnings.append(
-                "kafka-client-config is given, but without bootstrap-servers there is no connection to Kafka"
+                "kafka-client-config is given, but without bootstrap-servers the Kafka client has no address"
             )
 
     def _check_zookeeper(self) -> None:

@@ -145,6 +145,8 @@ class CycleDecision:
     """Why the wanted reassignment cannot be submitted."""
     ticket: int = 0
     """Ticket of the wanted reassignment that this decision throttles; 0: none."""
+    needs: frozenset[ConfigResource] = frozenset()
+    """Resources that must be throttled before that reassignment is submitted."""
     clock_change: timedelta | None = None
     """How far the wall clock was changed since the last cycle; None: it was not."""
     error: AutothrottleError | None = None

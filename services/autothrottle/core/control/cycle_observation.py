@@ -58,7 +58,7 @@ class CycleObservation:
     """The loads; None: not read for this cycle."""
     settings: SettingsReading = SettingsReading()
     wanted: Wanted | None = None
-    """The reassignment that a caller waits for; None: there is none."""
+    """The reassignment that a caller waits for; None: no caller waits."""
     cancelled: frozenset[TopicPartition] = frozenset()
     """Partitions whose reassignment was cancelled since the last cycle."""
 

@@ -7,7 +7,7 @@ knows of the previous ones is in `ControllerState`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -171,6 +171,7 @@ def _with_cluster(
         findings=(*cycle.findings, *problems),
         answer=answer,
         ticket=submissions.ticket,
+        needs=resources(read, submissions.proposal.start),
     )
 
 
@@ -284,7 +285,7 @@ def _with_cleanup(settings: PlannerSettings, term: TermState, cycle: CycleDecisi
     cycles = term.foreign_cycles + cycle.scheduled
     term, is_due = replace(term, foreign_cycles=cycles), settings.cleanup_foreign and cycles > settings.cleanup_after
     if is_due:
-        # One change per resource: the next cycle removes what is left out here.
+        # A resource gets one change per cycle. The next cycle removes its other foreign throttles.
         ours = {change.resource for change in cycle.changes}
         removals = removal_of_foreign(snapshot, term.fence, term.cycles)
         cycle = replace(cycle, changes=(*cycle.changes, *(r for r in removals if r.resource not in ours)))
@@ -299,9 +300,9 @@ def _with_actions(
     """Add what follows the changes: submitting the proposal, purging overrides, ending catch-ups."""
     actions: list[Action] = []
     submissions = term.submissions
-    if submissions.ticket and _is_throttled(submissions, cycle.view.read, observation.clock):
+    if submissions.ticket and _is_throttled(submissions, cycle, observation.clock):
         start = submissions.proposal.start
-        actions.append(Submit(submissions.ticket, start, resources(cycle.view.read, start)))
+        actions.append(Submit(submissions.ticket, start, cycle.needs))
         # Before sending: anything that Kafka may have received must be throttled, whatever the answer is.
         term = replace(term, submissions=submissions.with_sent(start, observation.clock))
     if cycle.pause is None and not settings.shadow:
@@ -315,13 +316,11 @@ def _with_actions(
     return term, replace(cycle, actions=tuple(actions))
 
 
-def _is_throttled(submissions: SubmissionState, read: Snapshot, clock: float) -> bool:
+def _is_throttled(submissions: SubmissionState, cycle: CycleDecision, clock: float) -> bool:
     """Whether the brokers have applied all throttles of the proposal."""
-    start, since = submissions.proposal.start, submissions.throttled_since
-    if not resources(read, start):
-        return True
+    since = submissions.throttled_since
     settled = since is not None and clock - since >= SETTLED_AFTER.total_seconds()
-    return settled and not unthrottled(read, start)
+    return not cycle.needs or (settled and not unthrottled(cycle.view.read, submissions.proposal.start))
 
 
 def _purges(term: TermState, cycle: CycleDecision) -> list[Action]:
@@ -387,9 +386,9 @@ def _with_writes(
 
 
 def _with_written(
-    history: WriteHistory, wanted: Collection[Change], outcomes: Collection[Outcome], clock: float
+    history: WriteHistory, wanted: Sequence[Change], outcomes: Sequence[Outcome], clock: float
 ) -> WriteHistory:
-    return history.add(clock, sum(bool(change.edits) for change in applied(tuple(wanted), tuple(outcomes))))
+    return history.add(clock, sum(bool(change.edits) for change in applied(wanted, outcomes)))
 
 
 def _submitted(decision: CycleDecision, settled: Settled, results: CycleResults) -> tuple[SubmissionState, Settled]:
@@ -401,8 +400,7 @@ def _submitted(decision: CycleDecision, settled: Settled, results: CycleResults)
     if tried is not None:
         return _sent(submissions, settled, tried)
     submissions = submissions.without(start)
-    needed_resources = resources(decision.view.read, start)
-    missing = [f"{o.resource}: {o.reason}" for o in settled.refused if o.resource in needed_resources]
+    missing = [f"{o.resource}: {o.reason}" for o in settled.refused if o.resource in decision.needs]
     if missing:
         answer = Conflict(f"nothing was submitted, since it could not be throttled: {some(missing)}")
         return submissions, _checked_after(timedelta(0), replace(settled, answer=answer))

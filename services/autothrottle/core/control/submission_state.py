@@ -67,7 +67,7 @@ class SubmissionState:
 
         Args:
             snapshot: has the assignments of all these partitions.
-            wanted: the reassignment that a caller waits for; None: there is none.
+            wanted: the reassignment that a caller waits for; None: no caller waits.
             clock: monotonic time in seconds.
 
         Raises:

@@ -189,6 +189,27 @@ def test_settings_missing_from_a_read_keep_their_last_values(fault: str, monkeyp
         reader.close()
 
 
+def test_a_bug_in_reading_settings_does_not_end_the_reader(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise KeyError("a bug")
+
+    cluster, read = MemoryCluster(brokers=BROKERS), threading.Semaphore(0)
+    cluster.settings = settings = ClusterSettings({1003: FetchSettings(5, 7)}, {"t1": 2})
+    with monkeypatch.context() as broken:
+        broken.setattr(cluster, "fetch_settings", fail)
+        reader = SettingsReader(cluster, read.release)
+        reader.want({1003}, {"t1"})
+        assert read.acquire(timeout=30)
+    try:
+        assert "reading settings failed unexpectedly" in caplog.text
+        reader.want({1003}, {"t1", "t2"})
+        assert read.acquire(timeout=30) and reader.reading.settings == settings
+    finally:
+        reader.close()
+
+
 NIGHT = Schedule((ScheduleWindow(12 * 60, 13 * 60, 0.5),), UTC)
 """Starts at noon, like the bench."""
 

@@ -19,6 +19,7 @@ from autothrottle.core.control.plan import Plan, Reason
 from autothrottle.core.control.ramp_state import BUDGET, BUDGET_SPAN, WriteHistory
 from autothrottle.core.control.state import ControllerState
 from autothrottle.core.control.step import ramp_steps, settle_ramp
+from autothrottle.core.errors import Unavailable
 from autothrottle.planner.triggers import Trigger, Triggers
 from autothrottle.ports.state_store import Term
 from tests import builders
@@ -370,3 +371,22 @@ def test_both_roles_of_a_broker_ramp_in_one_change(bench: Bench) -> None:
         ReplicaRole.LEADER: pytest.approx(18 + 2 * 4.05),
         ReplicaRole.FOLLOWER: pytest.approx(18 + 2 * 4.05),
     }
+
+
+@pytest.mark.parametrize("error", [Unavailable("ZooKeeper is away"), KeyError("a bug")])
+def test_a_ramp_step_that_raises_ends_the_ramp_and_requests_a_cycle(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise error
+
+    start_ramp(bench)
+    before = bench.rate(1003, FOLLOWER)
+    with monkeypatch.context() as broken:
+        broken.setattr(bench.cluster, "apply", fail)
+        run_step(bench)
+    assert "Ramp step failed; the next cycle retries it" in caplog.text
+    run_step(bench)
+    assert bench.rate(1003, FOLLOWER) == before, "no step follows before the cycle has read the throttles"
+    bench.cycle()
+    assert bench.finish_ramps()[-1] == 81.0

@@ -16,6 +16,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.control.submission import Submitted, Targets, unthrottled
+from autothrottle.core.control.submission_state import Wanted
 from autothrottle.core.errors import Conflict, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.planner.submissions import Submission
 from autothrottle.ports.state_store import Term
@@ -535,3 +536,10 @@ def test_a_reassignment_cancelled_before_a_snapshot_shows_it_is_cleaned_up(
     bench.planner.cancel_reassignment(list(WANTED), TIMEOUT)
     bench.cycle("a reassignment was cancelled", after=0)
     assert bench.is_clean()
+
+
+def test_a_time_out_after_the_request_has_left_says_that_kafka_may_have_received_it() -> None:
+    submission = Submission(1, Wanted(1, WANTED))
+    assert submission.claim()
+    with pytest.raises(Unavailable, match="the reassignment may have been submitted"):
+        submission.wait(timedelta(0))

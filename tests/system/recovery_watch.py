@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import dropwhile
 from typing import Any
 
+import grpc
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -252,6 +253,16 @@ class RecoveryWatch:
 def admin_backend_options(cluster: KafkaCluster) -> dict[str, str]:
     """Return the options with which the services access a cluster through Kafka's Admin API."""
     return {"kafka-backend": "admin", "bootstrap-servers": cluster.bootstrap_servers}
+
+
+def admin_channel(address: str) -> grpc.Channel:
+    """Return a channel to the admin service that repeats a call while the service or ZooKeeper does not answer.
+
+    On a busy machine, ZooKeeper's connection can break at any moment; then the service answers UNAVAILABLE.
+    """
+    retry = {"maxAttempts": 5, "initialBackoff": "0.5s", "maxBackoff": "2s", "backoffMultiplier": 2}
+    methods = {"name": [{}], "retryPolicy": retry | {"retryableStatusCodes": ["UNAVAILABLE"]}}
+    return grpc.insecure_channel(address, options=[("grpc.service_config", json.dumps({"methodConfig": [methods]}))])
 
 
 def submit(admin: admin_pb2_grpc.AdminServiceStub, targets: Mapping[Partition, Sequence[int]]) -> None:

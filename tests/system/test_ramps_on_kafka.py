@@ -22,7 +22,14 @@ from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from tests.system.recovery_watch import FOLLOWER_RATE, RecoveryWatch, Sample, admin_backend_options, feed
+from tests.system.recovery_watch import (
+    FOLLOWER_RATE,
+    RecoveryWatch,
+    Sample,
+    admin_backend_options,
+    admin_channel,
+    feed,
+)
 
 MB = 1_000_000
 DESTINATION = 1005
@@ -136,7 +143,7 @@ def running_stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: 
         deployment = Deployment(zookeeper.connect, datadog.url, directory, options)
         with (
             ServiceProcesses(deployment, planners=2) as services,
-            grpc.insecure_channel(services.addresses["admin"]) as channel,
+            admin_channel(services.addresses["admin"]) as channel,
             RecoveryWatch(cluster, topic, every_seconds=0.2) as watch,
         ):
             stage = Stage(watch, services, admin_pb2_grpc.AdminServiceStub(channel), clients)

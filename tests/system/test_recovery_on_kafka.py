@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import grpc
 import pytest
 from kazoo.client import KazooClient
 
@@ -34,6 +33,7 @@ from tests.system.recovery_watch import (
     Decisions,
     RecoveryWatch,
     admin_backend_options,
+    admin_channel,
     feed,
     submit,
 )
@@ -167,7 +167,7 @@ def test_recovery_follows_the_load_with_exact_lists_and_leaves_no_config(
                 elif form == "bootstrap":
                     cluster.reassign_through_bootstrap(target)
                 else:
-                    with grpc.insecure_channel(running.addresses["admin"]) as channel:
+                    with admin_channel(running.addresses["admin"]) as channel:
                         submit(admin_pb2_grpc.AdminServiceStub(channel), target)
                 watch.wait_until(
                     lambda s: bool(s.lists[1]) and (DESTINATION, FOLLOWER_RATE) in s.rates, 20, "throttled"
@@ -222,7 +222,7 @@ def test_recovery_follows_the_load_with_exact_lists_and_leaves_no_config(
 
 def speed_up(admin: str) -> None:
     """Set a high override, so that the rest of the reassignment is copied quickly."""
-    with grpc.insecure_channel(admin) as channel:
+    with admin_channel(admin) as channel:
         override = admin_pb2.Override(rate_bytes_per_second=500 * MB, autoremove=True)
         request = admin_pb2.SetOverrideRequest(override=override)
         admin_pb2_grpc.AdminServiceStub(channel).SetOverride(request, timeout=30)

@@ -25,6 +25,7 @@ from tests.system.recovery_watch import (
     Decisions,
     RecoveryWatch,
     admin_backend_options,
+    admin_channel,
     feed,
     submit,
 )
@@ -77,7 +78,7 @@ def observed(cluster: KraftCluster, services: ServiceProcesses, topic: str, mega
     cluster.create_topic(topic, assignment)
     fill(cluster, topic, megabytes * MB // 12)
     before = cluster.stored_configs()
-    with RecoveryWatch(cluster, topic) as watch, grpc.insecure_channel(services.addresses["admin"]) as channel:
+    with RecoveryWatch(cluster, topic) as watch, admin_channel(services.addresses["admin"]) as channel:
         # autothrottle submits it. Unthrottled, it could be over on a fast machine before the next poll finds it.
         admin = admin_pb2_grpc.AdminServiceStub(channel)
         submit(admin, {(topic, p): [DESTINATION] for p in assignment})

@@ -113,8 +113,7 @@ class Composition:
 
     def discovery(self) -> Servicer:
         source = self._snapshots(self._session(), self._progress())
-        early = source if isinstance(source, ZooKeeperSnapshots) else None
-        servicer = DiscoveryServicer(source, self._log_sizes, self._fetch_settings(), early)
+        servicer = DiscoveryServicer(source, self._log_sizes, self._fetch_settings())
         add = discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server
         return add, servicer, "autothrottle.v1.DiscoveryService"
 

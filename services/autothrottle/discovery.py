@@ -15,7 +15,6 @@ from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import (
     FetchSettingsSource,
     LogSizeSource,
-    ReassignmentSource,
     SnapshotEvent,
     SnapshotSource,
 )
@@ -24,7 +23,6 @@ from autothrottle.v1 import discovery_pb2, discovery_pb2_grpc
 from autothrottle.wire.common import partitions_from_topics
 from autothrottle.wire.discovery import (
     NO_SNAPSHOT,
-    EarlyReassignments,
     NamedSnapshot,
     log_sizes_request_from_message,
     log_sizes_to_messages,
@@ -71,7 +69,6 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         source: SnapshotSource,
         sizes: LogSizeSource | None = None,
         settings: FetchSettingsSource | None = None,
-        reassignments: ReassignmentSource | None = None,
     ) -> None:
         """Serve from these sources.
 
@@ -79,19 +76,15 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             source: snapshots and their events.
             sizes: log sizes; None: unknown, calls fail with Invalid.
             settings: broker and topic settings; None: unknown, calls fail with Invalid.
-            reassignments: reassignments while a snapshot is still being read; None: not available early.
         """
-        self._source, self._sent, self._reassignments = source, _SentSnapshots(), reassignments
+        self._source, self._sent = source, _SentSnapshots()
         self._sizes, self._settings = sizes, settings
 
     def GetSnapshot(
         self, request: discovery_pb2.GetSnapshotRequest, context: grpc.ServicerContext
     ) -> Iterator[discovery_pb2.GetSnapshotResponse]:
         replicas_of, catching_up = validate_brokers(request.replicas_of), validate_brokers(request.catching_up)
-        early = EarlyReassignments(self._sent.take(request.known_name))
-        if request.takes_early and self._reassignments is not None:
-            for found in self._reassignments.reassignments_so_far(time_left(context)):
-                yield from early.chunks(found)
+        base = self._sent.take(request.known_name)
         snapshot = self._source.fetch_snapshot(
             min_version=request.min_version,
             replicas_of=replicas_of,
@@ -99,7 +92,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             catching_up=catching_up,
             timeout=time_left(context, share=1.0),
         )
-        yield from snapshot_to_chunks(snapshot, name=self._sent.keep(snapshot), base=early.base)
+        yield from snapshot_to_chunks(snapshot, name=self._sent.keep(snapshot), base=base)
 
     def GetLogSizes(
         self, request: discovery_pb2.GetLogSizesRequest, context: grpc.ServicerContext

@@ -5,10 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +19,7 @@ from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.cluster.snapshot import TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.control.changes import Change, Outcome
 from autothrottle.core.control.cycle import CycleRecord, PlannerState
 from autothrottle.core.control.submission import Submitted, Targets
@@ -315,30 +314,6 @@ class TestRemoteConfigWriter(ConfigWriterContract):
 
 
 # Choice of a replica.
-
-
-class PartialRead:
-    """A read in progress: each partial result has one more reassignment."""
-
-    def __init__(self, *reassignments: TopicReassignment) -> None:
-        self._reassignments = reassignments
-        self.reads = 0
-
-    def reassignments_so_far(self, timeout: timedelta) -> Iterator[Collection[TopicReassignment]]:
-        for count in range(len(self._reassignments) + 1):
-            self.reads += 1
-            yield self._reassignments[:count]
-
-
-def test_partial_results_are_replaced_by_the_final_state(serve: Serve, cluster: MemoryCluster) -> None:
-    start_reassignment(cluster)
-    whole = cluster.fetch_snapshot(timeout=TIMEOUT)
-    (reassignment,) = whole.reassignments
-    partial_read = PartialRead(replace(reassignment, topic="ended"), replace(reassignment, leaders=(1002, 1002, 1002)))
-    with discovery(serve(DiscoveryServicer(cluster, reassignments=partial_read)).address) as client:
-        for reads in (3, 6):  # the second time, the client has the snapshot of the first
-            assert client.fetch_snapshot(timeout=TIMEOUT) == whole
-            assert partial_read.reads == reads
 
 
 def test_progress_includes_the_lag_of_a_catching_up_broker_after_the_first_request(

@@ -43,11 +43,9 @@ class Subject:
         self.stack, self.server = stack, server
         self.source = self.another()
 
-    def another(
-        self, session_seconds: float = 10.0, many_states: int = 10_000, progress: ProgressReader | None = None
-    ) -> ZooKeeperSnapshots:
+    def another(self, session_seconds: float = 10.0, progress: ProgressReader | None = None) -> ZooKeeperSnapshots:
         client = self.stack.enter_context(session(self.server, session_seconds))
-        source = ZooKeeperSnapshots(client, self.cluster.kafka, self.cluster.own, progress, many_states)
+        source = ZooKeeperSnapshots(client, self.cluster.kafka, self.cluster.own, progress)
         self.stack.callback(source.close)
         return source
 
@@ -159,28 +157,6 @@ def test_every_change_relevant_to_a_cycle_is_reported_at_once(subject: Subject) 
     )
     assert statistics.median(delays) < 0.3, delays
     assert max(delays) < 2.0, delays
-
-
-def test_a_start_reported_before_its_states_are_read_is_reported_once(subject: Subject) -> None:
-    source, cluster = subject.another(many_states=2), subject.cluster
-    recorder = recorder_after_first_read(source)
-    for topic in ("t1", "t2"):
-        cluster.add_topic(topic, {0: [1001, 1002], 1: [1002, 1001]})
-    source.fetch_snapshot(timeout=TIMEOUT)
-    reasons = []
-    for topic in ("t1", "t2"):
-        target = {0: [1003, 1002], 1: [1003, 1001]}
-        recorder.seconds_until(f"reassignment started: [{topic}]", partial(cluster.submit_reassignment, topic, target))
-        source.fetch_snapshot(timeout=TIMEOUT)  # follows the read that reported the start
-        reasons += recorder.reasons
-        recorder.seconds_until(f"ISR of {topic} changed", partial(cluster.join_isr, topic, 0, 1003))
-        reasons += recorder.reasons
-    assert [r for r in dict.fromkeys(reasons) if "started" in r] == [
-        "reassignment started: [t1]",
-        "reassignment started: [t2]",
-    ]
-    assert sum("reassignment started: [t1]" in r for r in reasons) == 1
-    assert content(source) == content(subject.source)
 
 
 def test_a_reassignment_found_at_the_first_read_is_reported(subject: Subject) -> None:

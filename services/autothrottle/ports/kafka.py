@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.control.changes import Change, Outcome
 
 
@@ -66,20 +66,6 @@ class SnapshotSource(Protocol):
         """Call `notify` for every event from now on.
 
         The call comes from another thread and must not block.
-        """
-        ...
-
-
-class ReassignmentSource(Protocol):
-    """Reports reassignments while others are still being read."""
-
-    def reassignments_so_far(self, timeout: timedelta) -> Iterator[Collection[TopicReassignment]]:
-        """Yield the topics read so far, repeatedly, while a long read is in progress; yield nothing otherwise.
-
-        Each topic is as a complete snapshot would have it now. An unchanged topic is yielded as the same object.
-
-        Args:
-            timeout: > 0; the iterator ends after it.
         """
         ...
 

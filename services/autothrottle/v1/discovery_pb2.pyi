@@ -264,14 +264,11 @@ class GetSnapshotRequest(_message.Message):
     REPLICAS_OF_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     KNOWN_NAME_FIELD_NUMBER: _builtins.int
-    TAKES_EARLY_FIELD_NUMBER: _builtins.int
     CATCHING_UP_FIELD_NUMBER: _builtins.int
     min_version: _builtins.int
     """Minimum version of the snapshot. 0: any."""
     known_name: _builtins.str
     """Name of a snapshot that the caller still has. The response may then contain only the differences. Empty: none."""
-    takes_early: _builtins.bool
-    """Whether the caller accepts `early` reassignments before the first chunk."""
     @_builtins.property
     def replicas_of(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids of the brokers whose replicas the snapshot lists, at most 10,000, each >= 0."""
@@ -294,12 +291,11 @@ class GetSnapshotRequest(_message.Message):
         replicas_of: _abc.Iterable[_builtins.int] | None = ...,
         partitions: _abc.Iterable[Global___TopicPartitions] | None = ...,
         known_name: _builtins.str = ...,
-        takes_early: _builtins.bool = ...,
         catching_up: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catching_up", b"catching_up", "known_name", b"known_name", "min_version", b"min_version", "partitions", b"partitions", "replicas_of", b"replicas_of", "takes_early", b"takes_early"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catching_up", b"catching_up", "known_name", b"known_name", "min_version", b"min_version", "partitions", b"partitions", "replicas_of", b"replicas_of"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -375,7 +371,6 @@ class GetSnapshotResponse(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     BASE_NAME_FIELD_NUMBER: _builtins.int
     ENDED_TOPICS_FIELD_NUMBER: _builtins.int
-    EARLY_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """Version, which grows with every change of the cluster and is comparable between replicas of the service. Only in
     the first chunk.
@@ -424,13 +419,6 @@ class GetSnapshotResponse(_message.Message):
     def ended_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Topics that were in reassignment in the base snapshot and no longer are. Only in the first chunk."""
 
-    @_builtins.property
-    def early(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicReassignment]:
-        """Reassignments sent as soon as they are read, while others are still being read; each topic is complete. The caller
-        adds them to its base: the following chunks are a difference from the base including them. Only before the first
-        chunk, in messages that contain nothing else, and only with `takes_early`.
-        """
-
     def __init__(
         self,
         *,
@@ -446,11 +434,10 @@ class GetSnapshotResponse(_message.Message):
         name: _builtins.str = ...,
         base_name: _builtins.str = ...,
         ended_topics: _abc.Iterable[_builtins.str] | None = ...,
-        early: _abc.Iterable[Global___TopicReassignment] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "base_name", b"base_name", "broker_ids", b"broker_ids", "default_throttles", b"default_throttles", "early", b"early", "ended_topics", b"ended_topics", "name", b"name", "problems", b"problems", "progress", b"progress", "reassignments", b"reassignments", "replicas", b"replicas", "throttles", b"throttles", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "base_name", b"base_name", "broker_ids", b"broker_ids", "default_throttles", b"default_throttles", "ended_topics", b"ended_topics", "name", b"name", "problems", b"problems", "progress", b"progress", "reassignments", b"reassignments", "replicas", b"replicas", "throttles", b"throttles", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,13 +1,13 @@
 """Conversion of snapshots, progress, log sizes and settings to and from messages of discovery.
 
-Partitions, flows and logs are packed as columns. A snapshot is a stream of chunks: optional `early` chunks, then the
-snapshot itself, whole or as the difference from one that the receiver has.
+Partitions, flows and logs are packed as columns. A snapshot is a stream of chunks, whole or as the difference from one
+that the receiver has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, chain, islice, pairwise
 
@@ -76,46 +76,6 @@ def snapshot_to_chunks(
         chunk.MergeFrom(piece)
         size += piece_size
     yield chunk
-
-
-class EarlyReassignments:
-    """Sends reassignments before their snapshot, and tracks what the receiver has so far."""
-
-    def __init__(self, base: NamedSnapshot) -> None:
-        """Start with the snapshot that the receiver already has."""
-        self._base, self._sent = base, {r.topic: r for r in base.snapshot.reassignments}
-
-    @property
-    def base(self) -> NamedSnapshot:
-        """What the receiver has now: the snapshot is sent as the difference from it."""
-        return _with_reassignments(self._base, self._sent)
-
-    def chunks(
-        self, reassignments: Iterable[TopicReassignment], partitions_per_chunk: int = 20_000
-    ) -> Iterator[GetSnapshotResponse]:
-        """Yield the chunks with these topics, except those that the receiver has and those too large for one chunk.
-
-        Args:
-            reassignments: an unchanged topic must be the same object as in the previous call.
-            partitions_per_chunk: maximum number of partitions in a chunk, > 0.
-        """
-        chunk, size = GetSnapshotResponse(), 0
-        for reassignment in reassignments:
-            count = max(1, len(reassignment.partitions))
-            if self._sent.get(reassignment.topic) is reassignment or count > partitions_per_chunk:
-                continue
-            if size and size + count > partitions_per_chunk:
-                yield chunk
-                chunk, size = GetSnapshotResponse(), 0
-            chunk.early.append(reassignment_to_message(reassignment, slice(None)))
-            size += count
-            self._sent[reassignment.topic] = reassignment
-        if size:
-            yield chunk
-
-
-def _with_reassignments(named: NamedSnapshot, reassignments: Mapping[str, TopicReassignment]) -> NamedSnapshot:
-    return replace(named, snapshot=replace(named.snapshot, reassignments=tuple(reassignments.values())))
 
 
 def _header(snapshot: Snapshot, name: str, base: NamedSnapshot) -> GetSnapshotResponse:
@@ -225,12 +185,11 @@ def named_snapshot_from_chunks(
     assignments: dict[TopicPartition, Assignment] = {}
     problems: list[Problem] = []
     progress: discovery_pb2.Progress | None = None
-    early: dict[str, TopicReassignment] = {}
-    for number, chunk in enumerate(_after_early(chunks, early)):
+    for number, chunk in enumerate(chunks):
         if bool(chunk.version > 0) is not (number == 0):
             raise _not_one_snapshot(number, chunk.version)
         if number == 0:
-            header, base = chunk, _base(chunk, known, early)
+            header, base = chunk, _base(chunk, known).snapshot
             throttles, ledger = dict(base.throttles), dict(base.ledger)
             unreadable = dict(base.unreadable_configs)
         for reassignment in chunk.reassignments:
@@ -263,32 +222,8 @@ def named_snapshot_from_chunks(
     return NamedSnapshot(header.name, snapshot)
 
 
-def _after_early(
-    chunks: Iterable[GetSnapshotResponse], early: dict[str, TopicReassignment]
-) -> Iterator[GetSnapshotResponse]:
-    """Yield the snapshot's own chunks; store the early reassignments before them in `early`."""
-    has_begun = False
-    for number, chunk in enumerate(chunks):
-        if not chunk.early:
-            has_begun = True
-            yield chunk
-            continue
-        if has_begun:
-            raise Incomplete(f"chunk {number + 1} of a snapshot has early reassignments; request the snapshot again")
-        for message in chunk.early:
-            early[message.topic] = found = reassignment_from_parts(message.topic, [message])
-            _ = found.copying  # Computed while the sender is still reading.
-
-
-def _base(header: GetSnapshotResponse, known: NamedSnapshot, early: Mapping[str, TopicReassignment]) -> Snapshot:
+def _base(header: GetSnapshotResponse, known: NamedSnapshot) -> NamedSnapshot:
     """The snapshot that the stream is a difference from."""
-    named = _named_base(header, known)
-    if not early:
-        return named.snapshot
-    return _with_reassignments(named, {**{r.topic: r for r in named.snapshot.reassignments}, **early}).snapshot
-
-
-def _named_base(header: GetSnapshotResponse, known: NamedSnapshot) -> NamedSnapshot:
     if not header.base_name:
         return NO_SNAPSHOT
     if header.base_name != known.name:

@@ -61,7 +61,6 @@ class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
             partitions=partitions_to_topics(partitions),
             catching_up=sorted(catching_up),
             known_name=known.name,
-            takes_early=True,
         )
 
         def fetch(replica: Replica, seconds: float) -> NamedSnapshot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,15 +28,15 @@ class SnapshotDifferences:
     def __init__(self) -> None:
         self._known: list[ClusterView] = []
 
-    def since_last_view(self, view: ClusterView, announced: Collection[str] = ()) -> list[Difference]:
-        """Return what changed since the last call, except the start of `announced` topics."""
+    def since_last_view(self, view: ClusterView) -> list[Difference]:
+        """Return what changed since the last call."""
         known, self._known = self._known, [view]
         if not known:
             # A watcher that subscribed before the first view was complete would otherwise never hear of these.
             return (
                 [(f"reassignment found: [{' '.join(sorted(view.reassignments))}]", True)] if view.reassignments else []
             )
-        return list(dict.fromkeys(item for old in known for item in _view_differences(old, view, announced)))
+        return list(dict.fromkeys(item for old in known for item in _view_differences(old, view)))
 
     def note_handed_out(self, view: ClusterView) -> None:
         """Record a view that was handed out since the last call; the next call reports differences from it too."""
@@ -44,14 +44,9 @@ class SnapshotDifferences:
             self._known.append(view)
 
 
-def started_line(topics: Iterable[str]) -> str:
-    """Format the event for topics whose reassignment started."""
-    return f"reassignment started: [{' '.join(topics)}]"
-
-
-def _view_differences(old: ClusterView, new: ClusterView, announced: Collection[str]) -> Iterator[Difference]:
-    if started := sorted(new.reassignments.keys() - old.reassignments.keys() - set(announced)):
-        yield started_line(started), True
+def _view_differences(old: ClusterView, new: ClusterView) -> Iterator[Difference]:
+    if started := sorted(new.reassignments.keys() - old.reassignments.keys()):
+        yield f"reassignment started: [{' '.join(started)}]", True
     if ended := sorted(old.reassignments.keys() - new.reassignments.keys()):
         yield f"reassignment ended: [{' '.join(ended)}]", False
     for topic in sorted(new.reassignments.keys() & old.reassignments.keys()):

@@ -37,7 +37,6 @@ class PartitionStates:
         client: KazooClient,
         kafka: KafkaPaths,
         on_dirty: Callable[[], None] = lambda: None,
-        on_read: Callable[[str], None] = lambda topic: None,
     ) -> None:
         """Follow nothing yet.
 
@@ -45,9 +44,8 @@ class PartitionStates:
             client: connected.
             kafka: where the states are.
             on_dirty: called from kazoo's threads when there is something to read.
-            on_read: called by the reading thread with a topic when all its dirty states have been read.
         """
-        self._client, self._kafka, self._on_dirty, self._on_read = client, kafka, on_dirty, on_read
+        self._client, self._kafka, self._on_dirty = client, kafka, on_dirty
         self._root = kafka.topics + "/"
         self._lock = threading.Lock()
         self._followed: dict[str, set[int]] = {}
@@ -99,12 +97,6 @@ class PartitionStates:
         """Path of an unreadable state -> its problem."""
         return self._problems
 
-    @property
-    def unread(self) -> int:
-        """Number of states that the next read fetches, >= 0."""
-        with self._lock:
-            return sum(map(len, self._dirty.values()))
-
     def read_changed(self, timeout_seconds: float) -> set[str]:
         """Read the changed states and return their topics; empty: every copy is fresh.
 
@@ -145,9 +137,6 @@ class PartitionStates:
             self._take(batch, paths, nodes_of(self._client, paths, read, deadline))
             for topic, partition in batch:
                 dirty[topic].discard(partition)
-            for topic in dict.fromkeys(topic for topic, _ in batch):
-                if not dirty[topic]:
-                    self._on_read(topic)
         for *_, watching in pending:
             watching.get(timeout=seconds_left(deadline))
 

@@ -40,11 +40,6 @@ class ReassignmentNodes:
         """All reassignments, ordered by topic."""
         return tuple(self.current[topic] for topic in sorted(self.current))
 
-    @property
-    def unassembled(self) -> set[str]:
-        """Topics whose reassignment started but has not been assembled yet."""
-        return self._reassigning.keys() - self.current.keys()
-
     # Absorbing nodes.
 
     def absorb(self, paths: Iterable[str]) -> None:

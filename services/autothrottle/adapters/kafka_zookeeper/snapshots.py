@@ -20,7 +20,7 @@ from kazoo.client import KazooClient
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
-from autothrottle.adapters.kafka_common.snapshot_differences import ClusterView, SnapshotDifferences, started_line
+from autothrottle.adapters.kafka_common.snapshot_differences import ClusterView, SnapshotDifferences
 from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
 from autothrottle.adapters.kafka_zookeeper.reassignments import OFFLINE, ReassignmentNodes
 from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
@@ -39,12 +39,6 @@ log = logging.getLogger(__name__)
 _FOLLOW_TIMEOUT_SECONDS = 60.0
 """Enough to read 100,000 partitions again after a lost connection."""
 
-_MANY_STATES = 10_000
-"""From this many unread states on, reading takes long enough to start a cycle early, with what is already read."""
-
-_POLL_SECONDS = 0.02
-"""Poll interval while a long read is in progress."""
-
 _RETRY_SECONDS = 0.5
 
 
@@ -57,7 +51,6 @@ class ZooKeeperSnapshots:
         kafka: KafkaPaths,
         own: OwnPaths,
         progress: ProgressReader | None = None,
-        many_states: int = _MANY_STATES,
     ) -> None:
         """Start to follow the cluster.
 
@@ -67,22 +60,17 @@ class ZooKeeperSnapshots:
             own: autothrottle's own paths.
             progress: reads log sizes; its creator closes it. None: snapshots have no progress, because ZooKeeper does
                 not know log sizes.
-            many_states: from this many unread states on, new reassignments are announced before they are read, > 0.
         """
         self._client, self._kafka, self._own, self._progress = client, kafka, own, progress
         self._dirty = threading.Event()
         self._mirror = ZnodeMirror(client, self._dirty.set)
-        self._states = PartitionStates(client, kafka, self._dirty.set, self._topic_states_read)
+        self._states = PartitionStates(client, kafka, self._dirty.set)
         self._nodes = ParsedNodes(self._mirror)
         self._reassignments = ReassignmentNodes(kafka, self._nodes, self._states)
         self._throttle_configs = ThrottleConfigs(kafka, own, self._mirror, self._nodes)
-        self._many_states = many_states
-        self._no_long_read = threading.Event()
-        self._no_long_read.set()
         self._lock = threading.RLock()
         self._watchers = Subscriptions[SnapshotEvent]()
         self._closed = False
-        self._assembled: set[str] = set()
         self._watched_since: int | None = None
         self._differences = SnapshotDifferences()
         self._mirror.track(
@@ -134,12 +122,6 @@ class ZooKeeperSnapshots:
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         return self._watchers.add(notify)
 
-    def reassignments_so_far(self, timeout: timedelta) -> Iterator[Collection[TopicReassignment]]:
-        """Yield the reassignments known so far, repeatedly, while a long read is in progress; otherwise nothing."""
-        deadline = time.monotonic() + timeout.total_seconds()
-        while not self._no_long_read.wait(_POLL_SECONDS) and time.monotonic() < deadline:
-            yield list(self._reassignments.current.values())
-
     @contextmanager
     def _locked(self, deadline: float, timeout: timedelta) -> Iterator[None]:
         if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
@@ -156,14 +138,13 @@ class ZooKeeperSnapshots:
             self._dirty.wait()
             self._dirty.clear()
             woken, connection = datetime.now(UTC), self._mirror.reconnections
-            announced: set[str] = set()
             if self._closed:
                 return
             try:
                 with self._lock:
-                    version = self._refresh(time.monotonic() + _FOLLOW_TIMEOUT_SECONDS, 0, announced)
+                    version = self._refresh(time.monotonic() + _FOLLOW_TIMEOUT_SECONDS, 0)
                     differences = self._differences.since_last_view(
-                        ClusterView(self._brokers(), dict(self._reassignments.current)), announced
+                        ClusterView(self._brokers(), dict(self._reassignments.current))
                     )
                     if self._progress:
                         # After watch events this time is exact. Changes before the first read, or during a lost
@@ -192,46 +173,27 @@ class ZooKeeperSnapshots:
 
     # Reading.
 
-    def _refresh(self, deadline: float, min_version: int, announced: set[str] | None = None) -> int:
-        """Read what changed; return the version. Adds to `announced` the topics whose start it announces early."""
+    def _refresh(self, deadline: float, min_version: int) -> int:
+        """Read what changed; return the version."""
         with translated_errors("reading the cluster"):
             version = self._mirror.sync(seconds_left(deadline), min_version)
-            try:
-                while self._read_changed(deadline, announced):
-                    pass
-            finally:
-                self._no_long_read.set()
+            while self._read_changed(deadline):
+                pass
             self._reassignments.assemble()
             return version
 
-    def _read_changed(self, deadline: float, announced: set[str] | None) -> bool:
+    def _read_changed(self, deadline: float) -> bool:
         """Read what changed, partition states last, because the rest determines which are needed.
 
         Returns whether there may be more to read.
         """
         read = self._mirror.read_changed(seconds_left(deadline))
         self._absorb(read)
-        if self._states.unread >= self._many_states:
-            self._no_long_read.clear()
-            if announced is not None:
-                self._announce_early(announced)
         if read:
             return True
-        self._assembled.clear()
         topics = self._states.read_changed(seconds_left(deadline))
-        self._reassignments.touch(topics - self._assembled)
+        self._reassignments.touch(topics)
         return bool(topics)
-
-    def _announce_early(self, announced: set[str]) -> None:
-        """Announce new reassignments before all of them are read, so that a cycle starts with the first ones."""
-        if started := sorted(self._reassignments.unassembled - announced):
-            announced.update(started)
-            # A snapshot of this version includes them, because the nodes of these topics have been read.
-            self._watchers.publish(SnapshotEvent(int(self._client.last_zxid), started_line(started), urgent=True))
-
-    def _topic_states_read(self, topic: str) -> None:
-        self._assembled.add(topic)
-        self._reassignments.assemble_topic(topic)
 
     def _absorb(self, read: Collection[Key]) -> None:
         """Pass each changed node to the object that interprets it."""

@@ -22,7 +22,6 @@ from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.v1.discovery_pb2 import Progress as ProgressMessage
 from autothrottle.wire.discovery import (
     NO_SNAPSHOT,
-    EarlyReassignments,
     NamedSnapshot,
     named_snapshot_from_chunks,
     progress_from_message,
@@ -207,29 +206,6 @@ def test_difference_without_changes_is_one_small_chunk() -> None:
     (chunk,) = sent(replace(known.snapshot, version=8), name="b", base=known)
     assert chunk.ByteSize() < 100
     assert named_snapshot_from_chunks([chunk], known).snapshot == replace(known.snapshot, version=8)
-
-
-@settings(max_examples=examples(20, 50))
-@given(data=st.data(), base=snapshots(), read=snapshots(), partitions_per_chunk=st.integers(1, 12))
-def test_early_reassignments_are_sent_again_only_if_they_changed(
-    data: st.DataObject, base: Snapshot, read: Snapshot, partitions_per_chunk: int
-) -> None:
-    known, snapshot = data.draw(st.sampled_from([NO_SNAPSHOT, NamedSnapshot("a", base)])), data.draw(later(read))
-    early, chunks = EarlyReassignments(known), []
-    for reassignments in (read.reassignments[:1], read.reassignments):
-        chunks += parsed(early.chunks(reassignments, partitions_per_chunk))
-    sent_early = [message.topic for chunk in chunks for message in chunk.early]
-    assert sent_early == [r.topic for r in read.reassignments if len(r.partitions) <= partitions_per_chunk]
-    rest = sent(snapshot, partitions_per_chunk, "b", early.base)
-    assert named_snapshot_from_chunks([*chunks, *rest], known) == NamedSnapshot("b", snapshot)
-    unchanged = {r.topic for r in snapshot.reassignments if r in read.reassignments and r.topic in sent_early}
-    assert not unchanged & {message.topic for chunk in rest for message in chunk.reassignments}
-
-
-def test_early_reassignments_after_the_first_chunk_are_refused() -> None:
-    chunks = [*sent(reassigning(2)), *EarlyReassignments(NO_SNAPSHOT).chunks(reassigning(2).reassignments)]
-    with pytest.raises(Incomplete, match="chunk 2 of a snapshot has early reassignments"):
-        snapshot_from_chunks(chunks)
 
 
 def test_difference_from_an_unknown_snapshot_is_incomplete() -> None:

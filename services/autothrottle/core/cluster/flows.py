@@ -6,9 +6,11 @@ This module defines only the values; `progress` computes them from log sizes. Th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import NamedTuple
 
 from autothrottle.core.cluster.configs import ReplicaRole
@@ -101,8 +103,27 @@ class TopicProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkTraffic:
+    """The replication traffic of one link side: the sums over its known flows."""
+
+    counts: Sequence[FlowProgress] = ()
+    """Its flows."""
+    bytes_copied: int = 0
+    bytes_left: int = 0
+
+    @property
+    def produced(self) -> float:
+        """Produce rate to the partitions that it still copies, mean since counting began, bytes/s."""
+        spans = ((count.bytes_produced, count.at - count.since) for count in self.counts if count.bytes_left)
+        return sum(size / span.total_seconds() for size, span in spans if span > timedelta(0))
+
+
+@dataclass(frozen=True)
 class Progress:
-    """The progress of all reassignments, from one sample of log sizes."""
+    """The progress of all reassignments, from one sample of log sizes.
+
+    The class has no slots, so that the sums of each link side are computed once.
+    """
 
     flows: Mapping[Flow, FlowProgress] = field(default_factory=dict)
     """Flow -> its progress; absent: unknown. Finished flows stay for some minutes, with nothing left."""
@@ -118,6 +139,23 @@ class Progress:
     """Latest end that the rates of the last minutes allow, UTC; None: unknown."""
     growth: Mapping[int, LogGrowth] = field(default_factory=dict)
     """Broker id -> growth of its logs, for brokers that take part or did recently; absent: not read."""
+
+    @cached_property
+    def link_traffic(self) -> Mapping[LinkSide, LinkTraffic]:
+        """Link side -> the traffic of its flows; absent: it has no known flow."""
+        # Keyed by broker id first, because 200,000 keys with a role take three times as long.
+        sending: defaultdict[int, list[FlowProgress]] = defaultdict(list)
+        receiving: defaultdict[int, list[FlowProgress]] = defaultdict(list)
+        for (leader, follower), count in self.flows.items():
+            sending[leader].append(count)
+            receiving[follower].append(count)
+        return {
+            (broker_id, role): LinkTraffic(
+                counts, sum(count.bytes_copied for count in counts), sum(count.bytes_left for count in counts)
+            )
+            for role, brokers in ((ReplicaRole.LEADER, sending), (ReplicaRole.FOLLOWER, receiving))
+            for broker_id, counts in brokers.items()
+        }
 
     @property
     def bytes_copied(self) -> int:

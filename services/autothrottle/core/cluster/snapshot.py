@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import chain, pairwise
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, format_replicas
-from autothrottle.core.cluster.flows import Flow, LinkSide, Progress
+from autothrottle.core.cluster.flows import Flow, LinkSide, Progress, link_sides_of
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.errors import Invalid
 
@@ -262,6 +262,12 @@ def running_flows(snapshot: Snapshot) -> Mapping[Flow, int]:
     Such brokers are throttled before they start; until then they copy nothing, and their flows have no counts.
     """
     return snapshot._running_flows
+
+
+def link_sides_without_counts(snapshot: Snapshot, moving: Mapping[Flow, int]) -> frozenset[LinkSide]:
+    """Return the link sides with a flow of `moving` whose progress is unknown."""
+    known = snapshot.progress.flows if snapshot.progress else {}
+    return link_sides_of(moving.keys() - known.keys())
 
 
 def participants(snapshot: Snapshot) -> Mapping[int, frozenset[ReplicaRole]]:

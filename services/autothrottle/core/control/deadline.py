@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import Snapshot, flows
+from autothrottle.core.cluster.flows import LinkSide, link_sides_of
+from autothrottle.core.cluster.snapshot import Snapshot, flows, link_sides_without_counts
 from autothrottle.core.control.guards import Guarded, Ingress
 from autothrottle.core.control.plan import Decision, Plan, Reason, is_small_change, previous_rate
 from autothrottle.core.forecast.move_time import move_time, needed_rate
@@ -78,16 +78,10 @@ def _latest(late: list[tuple[timedelta, str]]) -> str:
 
 def _left(snapshot: Snapshot) -> Mapping[LinkSide, int]:
     """Return link side -> bytes left; absent: one of its flows is unknown."""
-    known = snapshot.progress.flows if snapshot.progress else {}
-    found: dict[LinkSide, int] = {}
-    unknown: set[LinkSide] = set()
-    for flow in flows(snapshot):
-        for side in flow.sides:
-            if flow in known:
-                found[side] = found.get(side, 0) + known[flow].bytes_left
-            else:
-                unknown.add(side)
-    return {side: size for side, size in found.items() if side not in unknown}
+    if snapshot.progress is None:
+        return {}
+    known = link_sides_of(flows(snapshot)) - link_sides_without_counts(snapshot, flows(snapshot))
+    return {side: snapshot.progress.link_traffic[side].bytes_left for side in known}
 
 
 def _held(decision: Decision, snapshot: Snapshot, limits: Limits, most: int) -> Decision:

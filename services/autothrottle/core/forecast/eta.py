@@ -9,13 +9,13 @@ Source: KIP-73 (MoveTime), for the throttles.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from statistics import stdev
 
-from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress, TopicProgress
+from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress, TopicProgress, link_sides_of
 from autothrottle.core.forecast.move_time import LONGEST, move_time
 from autothrottle.core.units import BytesPerSecond
 
@@ -200,7 +200,7 @@ def _earlier(time: datetime | None, bound: datetime | None) -> datetime | None:
     return time if time is None or bound is None else min(time, bound)
 
 
-def static_end(progress: Progress, moving: Iterable[Flow], rates: Rates) -> datetime | None:
+def static_end(progress: Progress, moving: Collection[Flow], rates: Rates) -> datetime | None:
     """Return the end of a reassignment that has just started, if its throttles stay; None: it started earlier.
 
     It is KIP-73's MoveTime of the slowest link side: `left / (throttle - produced)`.
@@ -210,20 +210,10 @@ def static_end(progress: Progress, moving: Iterable[Flow], rates: Rates) -> date
         moving: the active flows.
         rates: the current throttles; a link side without a throttle is never the slowest.
     """
-    sides: dict[LinkSide, tuple[int, float]] = {}
-    for flow in moving:
-        count = progress.flows.get(flow)
-        if count is None or count.at - count.since >= 2 * SHORTEST_SPAN:
-            return None
-        for side in flow.sides:
-            left, growth = sides.get(side, (0, 0.0))
-            sides[side] = left + count.bytes_left, growth + growth_rate(count)
-    times = [move_time(left, rates[side], round(produced)) for side, (left, produced) in sides.items() if side in rates]
+    counts = [progress.flows.get(flow) for flow in moving]
+    if any(count is None or count.at - count.since >= 2 * SHORTEST_SPAN for count in counts):
+        return None
+    traffic = {side: progress.link_traffic[side] for side in link_sides_of(moving) if side in rates}
+    times = [move_time(one.bytes_left, rates[side], round(one.produced)) for side, one in traffic.items()]
     known = [time for time in times if time is not None]
     return progress.at + max(known) if progress.at and known and len(known) == len(times) else None
-
-
-def growth_rate(count: FlowProgress) -> float:
-    """Return the produce rate to the partitions of a flow since counting began, bytes/s; 0: no time has passed."""
-    seconds = (count.at - count.since).total_seconds()
-    return count.bytes_produced / seconds if seconds > 0 else 0.0

@@ -46,10 +46,11 @@ class StallWatch:
         """Return the watch after one more scheduled cycle; a sample that was already observed changes nothing."""
         if progress is None or progress.at is None or progress.at == self.at:
             return self
-        left: dict[int, int] = {}
-        for flow, count in progress.flows.items():
-            if count.bytes_left:
-                left[flow.follower] = left.get(flow.follower, 0) + count.bytes_left
+        left = {
+            broker_id: traffic.bytes_left
+            for (broker_id, role), traffic in progress.link_traffic.items()
+            if role is ReplicaRole.FOLLOWER and traffic.bytes_left
+        }
         return StallWatch({follower: self._follower(follower, size) for follower, size in left.items()}, progress.at)
 
     def _follower(self, follower: int, left: int) -> _FollowerBroker:

@@ -28,8 +28,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.flows import LinkSide, link_sides_of
-from autothrottle.core.cluster.snapshot import Snapshot, flows
+from autothrottle.core.cluster.flows import LinkSide, LinkTraffic
+from autothrottle.core.cluster.snapshot import Snapshot, flows, link_sides_without_counts
 from autothrottle.core.policy.headroom import headroom_rate
 from autothrottle.core.policy.interface import Basis, LinkSideInput, PolicyInput, PolicyObservation, RateProposal
 from autothrottle.core.policy.limits import Limits
@@ -102,6 +102,7 @@ class AdaptivePolicy:
                 policy_input.sides[side],
                 headroom,
                 needed_rates.get(side),
+                works[side].left if side in works else 0.0,
                 in_sync.get(side[0], 0.0),
                 policy_input.limits,
             )
@@ -130,11 +131,12 @@ class AdaptivePolicy:
         """Return the work of each link side, except of brokers that catch up; empty if the bytes left are unknown."""
         if policy_input.snapshot.progress is None:
             return {}
+        traffic = policy_input.snapshot.progress.link_traffic
         usual = [headroom.long_view / policy_input.sides[side].capacity for side, headroom in headrooms.items()]
         least = self.tuning.least * statistics.median(usual) if usual else 0.0
         return {
             side: Work(
-                left=float(self.experience.counts.left.get(side, 0)),
+                left=float(traffic.get(side, LinkTraffic()).bytes_left),
                 headroom=headroom.long_view,
                 produced=self.experience.produced(side),
                 least=least * policy_input.sides[side].capacity,
@@ -149,15 +151,23 @@ class AdaptivePolicy:
         progress = policy_input.snapshot.progress
         if progress is None:
             return {}
-        unknown = link_sides_of(flows(policy_input.snapshot).keys() - progress.flows.keys())
+        unknown = link_sides_without_counts(policy_input.snapshot, flows(policy_input.snapshot))
         left = [(flow, float(count.bytes_left)) for flow, count in progress.flows.items()]
         return {side: need for side, need in needs(left, works).items() if side not in unknown}
 
     def _proposal(
-        self, side_input: LinkSideInput, headroom: _Headroom, need: float | None, in_sync: float, limits: Limits
+        self,
+        side_input: LinkSideInput,
+        headroom: _Headroom,
+        need: float | None,
+        left: float,
+        in_sync: float,
+        limits: Limits,
     ) -> RateProposal:
         on_top = in_sync * self.experience.produced(side_input.side) if side_input.role is ReplicaRole.LEADER else 0.0
-        rate = headroom.now if need is None else min(headroom.now, self._need_with_slack(side_input, need, on_top))
+        rate = headroom.now
+        if need is not None:
+            rate = min(rate, self._need_with_slack(side_input, need, left, on_top))
         rate = max(rate, float(limits.floor)) + on_top
         if headroom.load is None:
             return RateProposal(round(rate), basis=Basis.GUESSED)
@@ -165,7 +175,7 @@ class AdaptivePolicy:
             round(rate), round(headroom.load.rate), max(round(headroom.load.age), 0), headroom.load.basis
         )
 
-    def _need_with_slack(self, side_input: LinkSideInput, need: float, on_top: float) -> float:
+    def _need_with_slack(self, side_input: LinkSideInput, need: float, left: float, on_top: float) -> float:
         """Return the need plus slack, bytes/s; the previous rate if it is near enough or the link side ends soon."""
         with_slack = (1 + self.tuning.slack) * need
         if side_input.previous is None:
@@ -174,7 +184,7 @@ class AdaptivePolicy:
         kept = side_input.previous - on_top
         if (1 + least) * need <= kept <= (1 + most) * need:
             return kept
-        ends_soon = self.experience.counts.left.get(side_input.side, 0) <= kept * _ENDS_SOON_SECONDS
+        ends_soon = left <= kept * _ENDS_SOON_SECONDS
         return max(with_slack, kept) if ends_soon else with_slack
 
 

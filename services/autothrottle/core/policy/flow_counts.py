@@ -1,4 +1,4 @@
-"""Counts of the flows by link side: bytes copied, bytes produced and bytes left.
+"""Counts of the flows by link side: bytes copied and bytes produced.
 
 The type to know is `FlowCounts`. All values are in bytes and seconds (of the Unix epoch).
 """
@@ -23,8 +23,6 @@ class FlowCounts:
     """Link side -> bytes copied, for each link side that any flow has used."""
     produced: Mapping[LinkSide, CumulativeSeries] = field(default_factory=dict)
     """Link side -> bytes produced to the partitions of its flows."""
-    left: Mapping[LinkSide, int] = field(default_factory=dict)
-    """Link side -> bytes that its known flows still have to copy."""
     at: float = 0.0
     """When log sizes were last read; 0: never."""
 
@@ -46,7 +44,6 @@ class FlowCounts:
             flows={**kept, **progress.flows} if kept else progress.flows,
             copied=_extended(_without(self.copied, unknown), _without(gains.copied, unknown), gains.times, at),
             produced=_extended(self.produced, gains.produced, gains.times, at, unknown),
-            left=gains.left,
             at=at,
         )
 
@@ -57,7 +54,6 @@ class _Gains:
 
     copied: dict[LinkSide, int]
     produced: dict[LinkSide, int]
-    left: dict[LinkSide, int]
     times: dict[LinkSide, float]
     matched: int = 0
     """Number of previously known flows that are in the new sample."""
@@ -67,12 +63,10 @@ def _gains(old: Mapping[Flow, FlowProgress], new: Mapping[Flow, FlowProgress]) -
     # Nested by role, then broker id: with 100,000 flows, hashing pairs would be half of the work.
     copied: dict[ReplicaRole, dict[int, int]] = {role: {} for role in ReplicaRole}
     produced: dict[ReplicaRole, dict[int, int]] = {role: {} for role in ReplicaRole}
-    left: dict[ReplicaRole, dict[int, int]] = {role: {} for role in ReplicaRole}
     times: dict[int, float] = {}
     latest: dict[int, float] = {}
     matched = 0
     out, into = copied[ReplicaRole.LEADER], copied[ReplicaRole.FOLLOWER]
-    left_out, left_into = left[ReplicaRole.LEADER], left[ReplicaRole.FOLLOWER]
     produced_out, produced_into = produced[ReplicaRole.LEADER], produced[ReplicaRole.FOLLOWER]
     for flow, count in new.items():
         before, new_copied, new_produced = old.get(flow), 0, 0
@@ -82,8 +76,6 @@ def _gains(old: Mapping[Flow, FlowProgress], new: Mapping[Flow, FlowProgress]) -
                 new_copied = count.bytes_copied - before.bytes_copied
                 new_produced = count.bytes_produced - before.bytes_produced
         leader, follower = flow
-        left_out[leader] = left_out.get(leader, 0) + count.bytes_left
-        left_into[follower] = left_into.get(follower, 0) + count.bytes_left
         out[leader] = out.get(leader, 0) + new_copied
         into[follower] = into.get(follower, 0) + new_copied
         produced_out[leader] = produced_out.get(leader, 0) + new_produced
@@ -95,7 +87,7 @@ def _gains(old: Mapping[Flow, FlowProgress], new: Mapping[Flow, FlowProgress]) -
     at = {(b, ReplicaRole.LEADER): t for b, t in latest.items()} | {
         (b, ReplicaRole.FOLLOWER): t for b, t in times.items()
     }
-    return _Gains(_by_link_side(copied), _by_link_side(produced), _by_link_side(left), at, matched)
+    return _Gains(_by_link_side(copied), _by_link_side(produced), at, matched)
 
 
 def _by_link_side(found: Mapping[ReplicaRole, Mapping[int, int]]) -> dict[LinkSide, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import Snapshot, running_flows
+from autothrottle.core.cluster.snapshot import Snapshot, link_sides_without_counts, running_flows
 from autothrottle.core.policy.headroom_formula import headroom
 from autothrottle.core.policy.interface import LinkSideInput, PolicyInput, PolicyObservation, RateProposal
 from autothrottle.core.policy.limits import Limits
@@ -104,4 +104,6 @@ def _estimate(
 
 def _replication(snapshot: Snapshot) -> Replication | None:
     """Return the recently copied bytes; None: log sizes are not read."""
-    return None if snapshot.progress is None else Replication(snapshot.progress, running_flows(snapshot))
+    if snapshot.progress is None:
+        return None
+    return Replication(snapshot.progress, link_sides_without_counts(snapshot, running_flows(snapshot)))

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
-from autothrottle.core.cluster.snapshot import Snapshot, flows, running_flows
+from autothrottle.core.cluster.snapshot import Snapshot, flows, link_sides_without_counts, running_flows
 from autothrottle.core.control.changes import Outcome
 from autothrottle.core.control.cycle import CycleRecord
 from autothrottle.core.control.plan import Decision
@@ -258,7 +258,8 @@ def _decision_record(
 
 def _replicated(seen: CycleSeen) -> Mapping[LinkSide, BytesPerSecond]:
     """Return link side -> mean replication in the interval of its load, bytes/s; absent: unknown."""
-    replication = Replication(seen.copied.progress or Progress(), running_flows(seen.copied))
+    unknown = link_sides_without_counts(seen.copied, running_flows(seen.copied))
+    replication = Replication(seen.copied.progress or Progress(), unknown)
     found: dict[LinkSide, BytesPerSecond] = {}
     for decision in seen.record.decisions:
         if (load := seen.loads.brokers.get(decision.broker_id)) is not None:
@@ -271,14 +272,9 @@ def _replicated(seen: CycleSeen) -> Mapping[LinkSide, BytesPerSecond]:
 
 def _byte_counts(snapshot: Snapshot) -> Mapping[LinkSide, tuple[int, int]]:
     """Return link side -> (bytes copied, bytes left) over its flows; absent: one of them is unknown."""
-    known = snapshot.progress.flows if snapshot.progress else {}
-    unknown = {side for flow in running_flows(snapshot) if flow not in known for side in flow.sides}
-    found: dict[LinkSide, tuple[int, int]] = {}
-    for flow, progress in known.items():
-        for side in flow.sides:
-            copied, left = found.get(side, (0, 0))
-            found[side] = (copied + progress.bytes_copied, left + progress.bytes_left)
-    return {side: counts for side, counts in found.items() if side not in unknown}
+    unknown = link_sides_without_counts(snapshot, running_flows(snapshot))
+    traffic = snapshot.progress.link_traffic if snapshot.progress else {}
+    return {side: (one.bytes_copied, one.bytes_left) for side, one in traffic.items() if side not in unknown}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,14 @@ measured. The type to know is `Replication`.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
 from math import sqrt
 from typing import NamedTuple
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
+from autothrottle.core.cluster.flows import FlowProgress, LinkSide, LinkTraffic, Progress
 from autothrottle.core.units import BytesPerSecond
 
 LONGEST_STRETCH = timedelta(seconds=60)
@@ -53,39 +51,20 @@ class MeanRate(NamedTuple):
     """Uncertainty of `rate`: bursts arrive at an unknown time between two counts."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Replication:
-    """The bytes copied recently, by link side.
-
-    The class has no slots, so that the flows of each link side are cached.
-    """
+    """The bytes copied recently, by link side."""
 
     progress: Progress
-    moving: Collection[Flow] = ()
-    """The flows being copied now; if one of them has no counts, replication on its link sides is unknown."""
-
-    @cached_property
-    def _uncounted(self) -> frozenset[LinkSide]:
-        flows = set(self.moving) - self.progress.flows.keys()
-        leaders = {(flow.leader, ReplicaRole.LEADER) for flow in flows}
-        return frozenset(leaders | {(flow.follower, ReplicaRole.FOLLOWER) for flow in flows})
-
-    @cached_property
-    def _sides(self) -> Mapping[ReplicaRole, Mapping[int, list[FlowProgress]]]:
-        # Keyed by broker id, because 200,000 keys with a role take three times as long.
-        sending: defaultdict[int, list[FlowProgress]] = defaultdict(list)
-        receiving: defaultdict[int, list[FlowProgress]] = defaultdict(list)
-        for (leader, follower), count in self.progress.flows.items():
-            sending[leader].append(count)
-            receiving[follower].append(count)
-        return {ReplicaRole.LEADER: sending, ReplicaRole.FOLLOWER: receiving}
+    unknown: Collection[LinkSide] = ()
+    """Link sides with an active flow without counts: their replication is unknown."""
 
     def copied(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> CopiedBytes | None:
         """Return the bytes that the flows of a link side copied in an interval; None: its start is not covered."""
         at = self.progress.at
-        if at is None or end <= start or (broker_id, role) in self._uncounted:
+        if at is None or end <= start or (broker_id, role) in self.unknown:
             return None
-        counts = self._sides[role].get(broker_id, ())
+        counts = self._counts(broker_id, role)
         # A flow that has nothing left and is no longer counted has ended and copies nothing.
         ended_before = at - _SLOWEST_ANSWER
         last = [count.at for count in counts if count.bytes_left or count.at >= ended_before]
@@ -100,6 +79,9 @@ class Replication:
                 return None
             total, off = total + part[0], off + part[1]
         return CopiedBytes(round(total), until, round(off))
+
+    def _counts(self, broker_id: int, role: ReplicaRole) -> Sequence[FlowProgress]:
+        return self.progress.link_traffic.get((broker_id, role), LinkTraffic()).counts
 
     def mean(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> MeanRate | None:
         """Return the mean replication rate of a link side over an interval; None: unknown.
@@ -128,7 +110,7 @@ class Replication:
         off = float(copied.off)
         if copied.until < end:
             # If bursts are as far apart as the samples, one more or one less may have arrived after the last sample.
-            counts = self._sides[role].get(broker_id, ())
+            counts = self._counts(broker_id, role)
             spacing = max((count.at - count.recent[-1].at for count in counts if count.recent), default=timedelta(0))
             off += rate * sqrt((end - copied.until).total_seconds() * spacing.total_seconds())
         return MeanRate(rate, round(off / (end - start).total_seconds()))

@@ -100,10 +100,10 @@ def test_bytes_copied_while_unobserved_are_unknown_not_zero() -> None:
         (150, 1600, [one()]),
     ):
         history = history.observe(moving, both(9000, size, seconds), after(seconds), None, lags if moving else {})
-    meanwhile = Replication(history.progress, [A])
+    meanwhile = Replication(history.progress)
     assert meanwhile.mean(1004, ReplicaRole.FOLLOWER, after(60), after(120)) is None
     history = history.observe([one()], both(9000, 1700, 160), after(160), None, lags)
-    assert Replication(history.progress, [A]).mean(1004, ReplicaRole.FOLLOWER, after(150), after(160)) == MeanRate(10)
+    assert Replication(history.progress).mean(1004, ReplicaRole.FOLLOWER, after(150), after(160)) == MeanRate(10)
 
 
 def test_lagging_replica_adds_to_an_existing_flow_only_new_bytes() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress
+from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, link_sides_of
 from autothrottle.core.traffic.replication import LONGEST_STRETCH, CopiedBytes, Replication
 from tests.builders import NOON
 
@@ -99,7 +99,7 @@ def test_interval_of_zero_length_is_unknown() -> None:
 
 
 def test_link_sides_of_an_uncounted_active_flow_are_unknown() -> None:
-    found = Replication(progress(20, a=count((0, 0), (20, 200))), moving=[A, B])
+    found = Replication(progress(20, a=count((0, 0), (20, 200))), link_sides_of([B]))
     assert found.mean(1004, FOLLOWER, after(0), after(20)) is None
     assert found.mean(1002, LEADER, after(0), after(20)) is None
     assert found.mean(1001, LEADER, after(0), after(20)) == (10, 0)

@@ -19,6 +19,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Collection, Sequence
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,7 +30,7 @@ _RATE_ENTRIES = ("/adapters/datadog/", "/core/policy/")
 
 
 class Recorder:
-    """Records which files run; a function for `sys.setprofile`."""
+    """Records which files run, except while a module is imported; a function for `sys.setprofile`."""
 
     def __init__(self) -> None:
         self.all: set[str] = set()
@@ -38,16 +39,20 @@ class Recorder:
         self._local = threading.local()
 
     def __call__(self, frame: FrameType, event: str, _argument: Any) -> None:
-        """Note a call; nested calls below an entry are counted by their depth."""
-        depth = getattr(self._local, "depth", 0)
-        if event == "call":
-            name = frame.f_code.co_filename
-            self.all.add(name)
-            if depth or any(entry in name for entry in _RATE_ENTRIES):
-                self._local.depth = depth + 1
-                self.of_rates.add(name)
-        elif event == "return" and depth:
-            self._local.depth = depth - 1
+        """Note a call."""
+        if event not in ("call", "return"):
+            return
+        change, name, state = 1 if event == "call" else -1, frame.f_code.co_filename, self._local.__dict__
+        is_program = frame.f_globals.get("__name__") == "__main__"
+        if not frame.f_code.co_flags & CO_OPTIMIZED and not is_program:  # a module or a class body
+            state["imports"] = max(state.get("imports", 0) + change, 0)
+        if state.get("imports", 0):
+            return
+        depth = state.get("depth", 0)
+        if depth or any(entry in name for entry in _RATE_ENTRIES):
+            state["depth"] = max(depth + change, 0)
+            self.of_rates.add(name)
+        self.all.add(name)
 
     def clear(self, *_: object) -> None:
         """Forget what ran until now."""

@@ -96,7 +96,7 @@ class Replication:
             end: end of the interval, UTC.
 
         >>> from datetime import UTC
-        >>> from autothrottle.core.cluster.flows import CopiedMark
+        >>> from autothrottle.core.cluster.flows import CopiedMark, Flow
         >>> noon, second = datetime(2026, 1, 1, 12, tzinfo=UTC), timedelta(seconds=1)
         >>> marks = (CopiedMark(noon, 0), CopiedMark(noon + 10 * second, 100))
         >>> count = FlowProgress(300, 0, 700, noon + 20 * second, noon, marks)

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from importlib import import_module
 
 from autothrottle import __version__
-from autothrottle.composition import Composition, Peers, validate_kafka_settings
+from autothrottle.composition import Composition, validate_kafka_settings
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_script, help_text, usage
 from autothrottle.runtime.configuration import Configuration
@@ -48,7 +48,7 @@ def _service(name: str, build: Callable[[Composition], Servicer]) -> Callable[[C
 
 
 def _planner(composition: Composition) -> None:
-    servicer, planner = composition.planner(_peers(composition))
+    servicer, planner = composition.planner()
     address = composition.serve("planner", [servicer], composition.configuration.listen)
     planner.start(address)
     composition.join("planner", address)
@@ -58,7 +58,7 @@ def _planner(composition: Composition) -> None:
 
 def _admin(composition: Composition) -> None:
     give_way()
-    servicer = composition.admin(_peers(composition))
+    servicer = composition.admin()
     address = composition.serve("admin", [servicer], composition.configuration.listen)
     composition.join("admin", address)
     log.info("gRPC API: %s", address)
@@ -66,14 +66,9 @@ def _admin(composition: Composition) -> None:
 
 def _gateway(composition: Composition) -> None:
     give_way()
-    address = composition.gateway(composition.configuration.admin_addr)
+    address = composition.gateway()
     composition.join("gateway", address)
     log.info("Admin API: %s", address)
-
-
-def _peers(composition: Composition) -> Peers:
-    given = composition.configuration
-    return Peers(given.discovery_addr, given.metrics_addr, given.applier_addr, given.planner_addr)
 
 
 def _run(composition: Composition) -> None:
@@ -81,21 +76,22 @@ def _run(composition: Composition) -> None:
 
     Only the admin server listens on a public address; the others use Unix sockets.
     """
-    sockets = composition.private_directory()
+    directory = composition.private_directory()
 
-    def serve_privately(name: str, servicer: Servicer) -> str:
-        return composition.serve(name, [servicer], f"unix:{sockets}/{name}.sock")
+    def serve_privately(name: str, servicer: Servicer) -> tuple[str]:
+        return (composition.serve(name, [servicer], f"unix:{directory}/{name}.sock"),)
 
-    discovery = serve_privately("discovery", composition.discovery())
-    metrics = serve_privately("metrics", composition.metrics())
-    applier = serve_privately("applier", composition.applier())
-    planner_socket = f"unix:{sockets}/planner.sock"
-    peers = Peers([discovery], [metrics], [applier], [planner_socket])
-    servicer, planner = composition.planner(peers)
-    composition.serve("planner", [servicer], planner_socket)
-    admin = composition.admin(peers)
+    composition.use(
+        discovery_addr=serve_privately("discovery", composition.discovery()),
+        metrics_addr=serve_privately("metrics", composition.metrics()),
+        applier_addr=serve_privately("applier", composition.applier()),
+    )
+    servicer, planner = composition.planner()
+    composition.use(planner_addr=serve_privately("planner", servicer))
+    admin = composition.admin()
     address = composition.serve("admin", [admin, servicer], composition.configuration.grpc_listen)
-    http = composition.gateway([serve_privately("admin", admin)])
+    composition.use(admin_addr=serve_privately("admin", admin))
+    http = composition.gateway()
     planner.start(address)
     composition.join("run", address, _ROLES)
     log.info("Autothrottle Running")

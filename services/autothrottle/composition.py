@@ -12,8 +12,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -73,18 +73,6 @@ if TYPE_CHECKING:
 C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient, AdminClient)
 
 _CONNECT_TIMEOUT = timedelta(seconds=15)
-_MAX_STREAMS = 132
-"""Open streams per server: 100 watchers of cycles, plus the services' own (snapshots, reflection, health)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """Addresses of the other services. Empty: use the addresses in the list of members."""
-
-    discovery: Sequence[str]
-    metrics: Sequence[str]
-    applier: Sequence[str]
-    planner: Sequence[str]
 
 
 class Composition:
@@ -100,7 +88,8 @@ class Composition:
         """Build nothing yet.
 
         Args:
-            configuration: the configuration of the services.
+            configuration: the configuration of the services. Services without an address are found in the list of
+                members.
             stack: closes everything that this object opens.
             tracing: sends traces; None: there are none.
             on_failure: ends the process when the planner's loop has failed.
@@ -110,6 +99,10 @@ class Composition:
         self._kafka = KafkaPaths(configuration.zk_prefix)
         self._own = OwnPaths(configuration.zk_config_prefix)
         self._tls = Tls(configuration.tls) if configuration.tls else None
+
+    def use(self, **addresses: Sequence[str]) -> None:
+        """Let the services built from now on use these addresses, named by their options."""
+        self.configuration = replace(self.configuration, **addresses)  # type: ignore[arg-type]
 
     def discovery(self) -> Servicer:
         source = self._snapshots(self._session(), self._progress())
@@ -143,12 +136,12 @@ class Composition:
         servicer = ApplierServicer(self._writer(client), self._reassigner(client))
         return applier_pb2_grpc.add_ApplierServiceServicer_to_server, servicer, "autothrottle.v1.ApplierService"
 
-    def planner(self, peers: Peers) -> tuple[Servicer, Planner]:
+    def planner(self) -> tuple[Servicer, Planner]:
         """The planner and its servicer. The caller starts the planner with the address of its server."""
         configuration = self.configuration
-        metrics = self._client(MetricsClient, peers.metrics)
-        applier = self._client(ApplierClient, peers.applier)
-        overrides, discovery = self._overrides(), self._client(DiscoveryClient, peers.discovery)
+        metrics = self._client(MetricsClient, configuration.metrics_addr)
+        applier = self._client(ApplierClient, configuration.applier_addr)
+        overrides, discovery = self._overrides(), self._client(DiscoveryClient, configuration.discovery_addr)
         planner = Planner(
             PlannerDependencies(
                 election=self._election(),
@@ -182,14 +175,14 @@ class Composition:
         add = planner_pb2_grpc.add_PlannerServiceServicer_to_server
         return (add, PlannerServicer(planner), "autothrottle.v1.PlannerService"), planner
 
-    def admin(self, peers: Peers) -> Servicer:
+    def admin(self) -> Servicer:
         configuration = self.configuration
-        overrides, discovery = self._overrides(), self._client(DiscoveryClient, peers.discovery)
-        metrics = self._client(MetricsClient, peers.metrics)
+        overrides, discovery = self._overrides(), self._client(DiscoveryClient, configuration.discovery_addr)
+        metrics = self._client(MetricsClient, configuration.metrics_addr)
         limits, schedule, policy = configuration.limits, configuration.schedule, configuration.new_policy()
         servicer = AdminServicer(
             overrides,
-            self._client(PlannerClient, peers.planner),
+            self._client(PlannerClient, configuration.planner_addr),
             self._brokers(),
             discovery,
             self._membership,
@@ -199,14 +192,14 @@ class Composition:
         )
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
 
-    def gateway(self, admin: Sequence[str]) -> str:
+    def gateway(self) -> str:
         """Serve HTTP until the stack closes; return the address."""
         from autothrottle.gateway.server import GatewayServer  # only the gateway needs a web framework
         from autothrottle.gateway.tokens import Tokens
 
         tokens, tls = self.configuration.api_tokens_file, self._tls
         server = GatewayServer(
-            self._client(AdminClient, admin),
+            self._client(AdminClient, self.configuration.admin_addr),
             self.configuration.api_listen,
             tokens=Tokens(tokens) if tokens else None,
             tls=tls.http_context() if tls else None,
@@ -216,14 +209,9 @@ class Composition:
 
     def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
         """Serve until the stack closes; return the address."""
-        interceptors = self._tracing.server_interceptors
+        credentials = self._tls.server_credentials() if self._tls else None
         server = ServiceServer(
-            name,
-            servicers,
-            listen,
-            max_streams=_MAX_STREAMS,
-            interceptors=interceptors,
-            credentials=self._tls.server_credentials() if self._tls else None,
+            name, servicers, listen, interceptors=self._tracing.server_interceptors, credentials=credentials
         )
         self._stack.enter_context(server)
         return server.address
@@ -275,9 +263,7 @@ class Composition:
             return None
         from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 
-        kafka = KafkaAdmin(_kafka_settings(self.configuration))
-        self._stack.callback(kafka.close)
-        return kafka
+        return self._stack.enter_context(closing(KafkaAdmin(_kafka_settings(self.configuration))))
 
     @cached_property
     def _log_sizes(self) -> KafkaLogSizes | None:
@@ -298,23 +284,17 @@ class Composition:
         """The background reader of log sizes; None without an admin API client."""
         if self._log_sizes is None:
             return None
-        progress = ProgressReader(self._log_sizes, GrowthReader(self._log_sizes))
-        self._stack.callback(progress.close)
-        return progress
+        return self._stack.enter_context(closing(ProgressReader(self._log_sizes, GrowthReader(self._log_sizes))))
 
     def _snapshots(self, client: KazooClient, progress: ProgressReader | None) -> SnapshotSource:
         if self._by_admin_api and self._kafka_admin:
             from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 
-            ledger = LedgerReader(client, self._own)
-            self._stack.callback(ledger.close)
+            ledger = self._stack.enter_context(closing(LedgerReader(client, self._own)))
             poll, controllers = self.configuration.discovery_poll, self.configuration.kafka_bootstrap_controllers
             polled = AdminSnapshots(self._kafka_admin, ledger, poll, bool(controllers), progress)
-            self._stack.callback(polled.close)
-            return polled
-        watched = ZooKeeperSnapshots(client, self._kafka, self._own, progress)
-        self._stack.callback(watched.close)
-        return watched
+            return self._stack.enter_context(closing(polled))
+        return self._stack.enter_context(closing(ZooKeeperSnapshots(client, self._kafka, self._own, progress)))
 
     def _brokers(self) -> BrokerRegistry:
         if self._by_admin_api and self._kafka_admin:
@@ -357,31 +337,23 @@ class Composition:
         return ZooKeeperElection(self._session(), self._own, self.configuration.zk_session_timeout)
 
     def _overrides(self) -> ZooKeeperOverrides:
-        overrides = ZooKeeperOverrides(self._session(), self._own)
-        self._stack.callback(overrides.close)
-        return overrides
+        return self._stack.enter_context(closing(ZooKeeperOverrides(self._session(), self._own)))
 
     @cached_property
     def _pauses(self) -> ZooKeeperPauses:
-        pauses = ZooKeeperPauses(self._session(), self._own)
-        self._stack.callback(pauses.close)
-        return pauses
+        return self._stack.enter_context(closing(ZooKeeperPauses(self._session(), self._own)))
 
     @cached_property
     def _catch_ups(self) -> ZooKeeperCatchUps:
-        catch_ups = ZooKeeperCatchUps(self._session(), self._own)
-        self._stack.callback(catch_ups.close)
-        return catch_ups
+        return self._stack.enter_context(closing(ZooKeeperCatchUps(self._session(), self._own)))
 
     def _decisions(self) -> DecisionSink | None:
         uri, spool = self.configuration.decisions, self.configuration.decisions_spool
         if not uri:
             return None
         try:
-            from autothrottle.adapters.decision_log.writer import (
-                DecisionLog,
-                LogLimits,
-            )  # slow (0.5 s), an extra
+            # Imported here because it takes 0.5 s and needs an extra.
+            from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits
         except ImportError as error:
             raise Invalid(
                 f"decisions is {uri!r}, but Arrow is not installed ({error}); "
@@ -398,9 +370,7 @@ class Composition:
         """A client of a service at these addresses; without addresses it finds the service in the list of members."""
         resolve = member_lookup(self._membership, socket.gethostname())
         where = addresses or [members_address(kind.service)]
-        client = kind(where, self._tracing.client_interceptors, resolve, self._tls)
-        self._stack.callback(client.close)
-        return client
+        return self._stack.enter_context(closing(kind(where, self._tracing.client_interceptors, resolve, self._tls)))
 
 
 def validate_kafka_settings(configuration: Configuration) -> None:

@@ -96,7 +96,7 @@ class ServiceServer:
         servicers: Sequence[Servicer],
         listen: str = "127.0.0.1:0",
         pool_size: int = 8,
-        max_streams: int = 32,
+        max_streams: int = 132,
         interceptors: Sequence[grpc.ServerInterceptor] = (),
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
@@ -107,7 +107,8 @@ class ServiceServer:
             servicers: the services to run.
             listen: `host:port` (port 0: any free port) or `unix:PATH`.
             pool_size: number of concurrent unary calls, independent of open streams.
-            max_streams: number of open streams; the server refuses more.
+            max_streams: number of open streams; the server refuses more. The default is for 100 watchers of cycles and
+                the services' own streams (snapshots, reflection, health).
             interceptors: additional interceptors, which run before the server's own.
             credentials: TLS credentials for callers over a network; None: plain connections from any caller. A unix
                 socket is always plain.

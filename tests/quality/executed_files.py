@@ -140,10 +140,10 @@ def measure(tree: Path, directory: Path) -> dict[str, list[str]]:
                 _, rates = files(lambda: None, lambda: rate() < before)
 
                 def override() -> None:
-                    request = urllib.request.Request(f"http://{address}/throttle?rate=10", method="POST")
+                    request = urllib.request.Request(f"http://{address}/throttle?rate=12", method="POST")
                     urllib.request.urlopen(request, timeout=30).close()
 
-                overrides, _ = files(override, lambda: rate() == 10_000_000)
+                overrides, _ = files(override, lambda: rate() == 12_000_000)
         out.unlink()
     with traced("score", ["score", f"--decisions={decisions}", f"--out={directory / 'scores'}"]) as score:
         score.wait(within_seconds=300.0)

@@ -30,7 +30,7 @@ from autothrottle.planner.apply import Applier
 from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.journal import Journal
 from autothrottle.planner.observe import Observer
-from autothrottle.planner.report import Reporter, cycle_record, findings_of
+from autothrottle.planner.report import Reporter, cycle_record
 from autothrottle.planner.settings_reader import SettingsReader
 from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.triggers import Trigger, Triggers
@@ -346,8 +346,7 @@ class Planner:
         with tracer.span("plan") if isinstance(observation.snapshot, Snapshot) else nullcontext():
             cycle.decision = decision = step(self._settings, self._state, observation)
         self._state = decision.state
-        self._reporter.report_decision(decision)
-        cycle.findings = findings_of(decision, self._settings)
+        cycle.findings = self._reporter.report_decision(decision)
         for wake_up in decision.wake_ups:
             self._request(wake_up)
         if decision.answer is not None and observation.wanted is not None:
@@ -369,7 +368,7 @@ class Planner:
         if results.are_written:
             if not self._settings.shadow:
                 self._schedule_step()
-            cycle.findings = self._reporter.report(decision, cycle.settled, results)
+            cycle.findings = self._reporter.report(decision, cycle.settled, results, cycle.findings)
         for wake_up in cycle.settled.wake_ups:
             self._request(wake_up)
 

@@ -84,8 +84,8 @@ class Reporter:
         log.info("Leading in term %d%s", fence, ", in shadow mode: nothing is written" * self._settings.shadow)
         self._reported = Reported(lagging=self._reported.lagging)
 
-    def report_decision(self, decision: CycleDecision) -> None:
-        """Log what concerns the input of a cycle, before anything is written."""
+    def report_decision(self, decision: CycleDecision) -> tuple[str, ...]:
+        """Log what concerns the input of a cycle, before anything is written; return the decision's findings."""
         if decision.clock_change is not None:
             log.warning("The clock was changed by %s; discarding earlier measurements", decision.clock_change)
         if decision.pause != self._reported.pause:
@@ -99,6 +99,11 @@ class Reporter:
                 log.info("Broker %d catches up under throttle: %d replicas are out of sync", broker_id, count)
         if decision.error is None:
             self._reported = replace(self._reported, lagging=counts)
+        stale = (narration.stale_line(decision.stale),) if decision.stale else ()
+        foreign = (
+            (narration.foreign_line(decision.foreign, self._settings.cleanup_foreign),) if decision.foreign else ()
+        )
+        return (*decision.findings, *stale, *foreign)
 
     def _report_window(self, window: ScheduleWindow | None) -> None:
         if window != self._window:
@@ -106,16 +111,18 @@ class Reporter:
             log.info("Schedule: from now on replication gets %s of the headroom", share)
         self._window = window
 
-    def report(self, decision: CycleDecision, settled: Settled, results: CycleResults) -> tuple[str, ...]:
-        """Log a cycle and post its events; return its findings."""
+    def report(
+        self, decision: CycleDecision, settled: Settled, results: CycleResults, findings: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Log a cycle and post its events; return the findings of its decision and of its results."""
         with batched_lines():
-            findings = self._report(decision, settled)
+            findings = self._report(decision, settled, findings)
             for result in results.actions:
                 if line := _action_line(result, settled):
                     log.info("%s", line)
         return findings
 
-    def _report(self, decision: CycleDecision, settled: Settled) -> tuple[str, ...]:
+    def _report(self, decision: CycleDecision, settled: Settled, findings: tuple[str, ...]) -> tuple[str, ...]:
         snapshot, reported, shadow = decision.view.to_throttle, self._reported, self._settings.shadow
         topics = frozenset(decision.view.read.topics)
         done = sorted(reported.topics - topics)
@@ -137,7 +144,7 @@ class Reporter:
             log.info("%s", line)
         defaults = snapshot.default_throttles
         findings = (
-            *findings_of(decision, self._settings),
+            *findings,
             *narration.default_lines(reported.defaults, defaults),
             *narration.default_in_force_lines(defaults, decision.changes, settled.outcomes),
             *decision.state.term.guards.findings,
@@ -173,13 +180,6 @@ class Reporter:
             self._request(WakeUp("first ETA of the reassignment", _FIRST_PROGRESS))
         else:
             log.info("%s", narration.UNKNOWN_PROGRESS)
-
-
-def findings_of(decision: CycleDecision, settings: PlannerSettings) -> tuple[str, ...]:
-    """Return the findings of a decision, one sentence each."""
-    stale = (narration.stale_line(decision.stale),) if decision.stale else ()
-    foreign = (narration.foreign_line(decision.foreign, settings.cleanup_foreign),) if decision.foreign else ()
-    return (*decision.findings, *stale, *foreign)
 
 
 def _action_line(result: ActionResult, settled: Settled) -> str:

@@ -6,14 +6,12 @@ The type to know is `AdminEndpoints`.
 
 from __future__ import annotations
 
-import heapq
-import selectors
+import asyncio
+import contextlib
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -24,22 +22,6 @@ _BROKER = 4
 """Kafka's number of the resource type."""
 _VERSIONS: Mapping[int, tuple[int, int]] = {3: (1, 8), 18: (0, 3), 32: (1, 3), 44: (0, 0)}
 """API key -> lowest and highest supported version."""
-
-
-@dataclass(slots=True)
-class _Connection:
-    """One client's connection to one broker."""
-
-    broker_id: int
-    received: bytearray = field(default_factory=bytearray)
-
-    def frames(self) -> list[bytes]:
-        """Remove and return the complete requests."""
-        found = []
-        while len(self.received) >= 4 and len(self.received) >= 4 + (size := _size(self.received)):
-            found.append(bytes(self.received[4 : 4 + size]))
-            del self.received[: 4 + size]
-        return found
 
 
 class AdminEndpoints:
@@ -55,16 +37,10 @@ class AdminEndpoints:
         self._delay = delay.total_seconds()
         self.configs: dict[int, dict[str, str]] = {broker_id: {} for broker_id in range(1, count + 1)}
         """Broker id -> its dynamic configs."""
-        self._selector = selectors.DefaultSelector()
-        self._ports: dict[int, int] = {}
-        for broker_id in self.configs:
-            listener = socket.create_server(("127.0.0.1", 0))
-            self._ports[broker_id] = listener.getsockname()[1]
-            self._selector.register(listener, selectors.EVENT_READ, broker_id)
-        self._due: list[tuple[float, int, socket.socket, bytes]] = []
-        self._received_count = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="admin-endpoints", daemon=True)
+        self._listeners = {broker_id: socket.create_server(("127.0.0.1", 0)) for broker_id in self.configs}
+        self._ports = {broker_id: listener.getsockname()[1] for broker_id, listener in self._listeners.items()}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="admin-endpoints", daemon=True)
         self._apis: Mapping[int, tuple[Any, Callable[[int, Any], Any]]] = {
             3: (kafka.protocol.metadata.MetadataRequest, self._metadata),
             18: (kafka.protocol.metadata.ApiVersionsRequest, self._versions),
@@ -79,54 +55,37 @@ class AdminEndpoints:
 
     def __enter__(self) -> AdminEndpoints:
         self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        for key in list(self._selector.get_map().values()):
-            self._close(key.fileobj)
-        self._selector.close()
+        self._loop.close()
 
     # Sockets
 
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            left = self._due[0][0] - time.monotonic() if self._due else 0.1
-            for key, _ in self._selector.select(max(0.0, min(left, 0.1))):
-                if isinstance(key.data, _Connection):
-                    self._receive(key.fileobj, key.data)
-                else:
-                    connection, _ = key.fileobj.accept()  # type: ignore[union-attr]
-                    self._selector.register(connection, selectors.EVENT_READ, _Connection(key.data))
-            while self._due and self._due[0][0] <= time.monotonic():
-                _, _, connection, answer = heapq.heappop(self._due)
-                self._send(connection, answer)
+    async def _listen(self) -> None:
+        self._servers = [
+            await asyncio.start_server(lambda r, w, b=broker_id: self._serve(b, r, w), sock=listener)  # type: ignore[misc]
+            for broker_id, listener in self._listeners.items()
+        ]
 
-    def _receive(self, connection: Any, state: _Connection) -> None:
-        try:
-            data = connection.recv(65_536)
-        except OSError:
-            data = b""
-        if not data:
-            self._close(connection)
-            return
-        state.received += data
-        for frame in state.frames():
-            self._received_count += 1
-            answer = self._answer(state.broker_id, frame)
-            heapq.heappush(self._due, (time.monotonic() + self._delay, self._received_count, connection, answer))
+    async def _close(self) -> None:
+        for server in self._servers:
+            server.close()
+        clients = asyncio.all_tasks() - {asyncio.current_task()}
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
 
-    def _send(self, connection: socket.socket, answer: bytes) -> None:
-        try:
-            connection.sendall(answer)
-        except OSError:
-            self._close(connection)
-
-    def _close(self, connection: Any) -> None:
-        if connection.fileno() >= 0:
-            self._selector.unregister(connection)
-            connection.close()
+    async def _serve(self, broker_id: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                (size,) = struct.unpack("!i", await reader.readexactly(4))
+                answer = self._answer(broker_id, await reader.readexactly(size))
+                self._loop.call_later(self._delay, writer.write, answer)
 
     # Kafka's protocol
 
@@ -210,8 +169,3 @@ class AdminEndpoints:
                 for resource in request.resources
             ],
         )
-
-
-def _size(received: bytearray) -> int:
-    (size,) = struct.unpack_from("!i", received)
-    return int(size)

@@ -19,10 +19,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
@@ -32,7 +30,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from autothrottle.core.errors import AutothrottleError, Incomplete
 from autothrottle.core.units import MEGABYTE
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
-from autothrottle_lab.demo.kafka_stage import VERSIONS, KafkaStage, bytes_to_copy, targets
+from autothrottle_lab.demo.kafka_stage import VERSIONS, KafkaStage
 from autothrottle_lab.demo.simulated_stage import SimulatedStage
 from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interrupted, Interruption, Report, Stage, size
 from autothrottle_lab.emulators.kafka_scenario import (
@@ -41,7 +39,6 @@ from autothrottle_lab.emulators.kafka_scenario import (
     DEMO_FAILED_BROKER,
     DEMO_FALLING_SECONDS,
     DEMO_NEW_BROKER,
-    demo_scenario,
 )
 from autothrottle_lab.observation.observer import Sample
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE, has_kafka_jars, kafka_jars
@@ -49,11 +46,6 @@ from autothrottle_lab.servers.processes import Process
 
 KILL_SECONDS = 22
 """Time of the leading planner's kill, in seconds since the start of the reassignment."""
-
-RUN_SECONDS = 110.0
-"""Deadline of the whole demo with simulated brokers. The reassignment alone takes at least 46 s."""
-RUN_SECONDS_ON_KAFKA = 420.0
-"""Deadline with real brokers. Starting and filling them takes at least 20 s; a download of Kafka is not included."""
 
 OPTIONS: Mapping[str, str] = {
     "cap-map": json.dumps({INSTANCE_TYPE: DEMO_CAPACITY / MEGABYTE}),
@@ -86,32 +78,14 @@ _WARNING_LINE = re.compile(r"^\S+ \S+ (WARNING|ERROR|CRITICAL) ")
 # Output
 
 
-class Screen(Protocol):
-    """The output of the demo; a context manager."""
-
-    def __enter__(self) -> Screen: ...
-    def __exit__(self, *_: object) -> None: ...
-
-    def say(self, line: str) -> None:
-        """Print a line."""
-
-    def show(self, sample: Sample) -> None:
-        """Show the current state."""
-
-
-class PlainScreen:
-    """Prints lines only; every few seconds one of them is the current state."""
+class Screen:
+    """Prints lines; every few seconds one of them is the current state."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
-    def __enter__(self) -> PlainScreen:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def say(self, line: str) -> None:
+        """Print a line."""
         print(line, flush=True)
 
     def show(self, sample: Sample) -> None:
@@ -121,31 +95,14 @@ class PlainScreen:
             self.say(_stamped(f"{_state(sample)}, {size(sample.bytes_left)} left"))
 
 
-class BarScreen:
-    """Prints lines, and a progress bar below them."""
+class BarScreen(Screen):
+    """Prints lines, and the current state in a progress bar below them."""
 
-    def __init__(self, console: Console, total_bytes: int) -> None:
-        self._total = total_bytes
-        self._progress = Progress(
-            TextColumn("{task.fields[left]} left"),
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[state]}", markup=False),
-            console=console,
-            transient=True,
-            refresh_per_second=4,
-        )
-        self._task = self._progress.add_task("", total=total_bytes, left=size(total_bytes), state="starting")
-
-    def __enter__(self) -> BarScreen:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+    def __init__(self, progress: Progress, total_bytes: int) -> None:
+        self._progress, self._total = progress, total_bytes
+        self._task = progress.add_task("", total=total_bytes, left=size(total_bytes), state="starting")
 
     def say(self, line: str) -> None:
-        """Print a line above the bar."""
         self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, sample: Sample) -> None:
@@ -153,11 +110,21 @@ class BarScreen:
         self._progress.update(self._task, completed=self._total - sample.bytes_left, left=left, state=state)
 
 
-def _screen(total_bytes: int) -> Screen:
+def _screen(total_bytes: int, stack: ExitStack) -> Screen:
+    """Return the screen; its progress bar ends with the stack."""
     console = Console()
-    if console.is_terminal and not console.is_dumb_terminal:
-        return BarScreen(console, total_bytes)
-    return PlainScreen()
+    if not console.is_terminal or console.is_dumb_terminal:
+        return Screen()
+    progress = Progress(
+        TextColumn("{task.fields[left]} left"),
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+        console=console,
+        transient=True,
+        refresh_per_second=4,
+    )
+    return BarScreen(stack.enter_context(progress), total_bytes)
 
 
 def _state(sample: Sample) -> str:
@@ -190,54 +157,11 @@ class LogLines:
 # Sequence of events
 
 
-@dataclass(frozen=True, slots=True)
-class DemoSetup:
-    """The kind of Kafka that the demo runs on."""
-
-    opening: str
-    """First line of output."""
-    partitions: int
-    """Partitions to reassign."""
-    total_bytes: int
-    """Bytes to copy."""
-    run_seconds: float
-    """Deadline of the whole demo."""
-    stage: Callable[[Interruption, ExitStack, Callable[[str], None]], Stage]
-    """Creates the stage, on which only ZooKeeper runs at first."""
-
-
-def simulated_setup(options: Mapping[str, str] = OPTIONS) -> DemoSetup:
-    """Return the setup with simulated brokers; `options` apply to the services."""
-    scenario = demo_scenario()
-    moving = {(entry["topic"], entry["partition"]) for entry in scenario["reassignment"]["partitions"]}
-    return DemoSetup(
-        opening="starting ZooKeeper, 6 simulated brokers, a Datadog emulator, 2 planners and the other services",
-        partitions=len(moving),
-        total_bytes=sum(p["size"] for p in scenario["partitions"] if (p["topic"], p["partition"]) in moving),
-        run_seconds=RUN_SECONDS,
-        stage=lambda interruption, stack, say: SimulatedStage(interruption, stack, say, scenario, options),
-    )
-
-
-def kafka_setup(version: str, options: Mapping[str, str] = OPTIONS) -> DemoSetup:
-    """Return the setup with real brokers of a Kafka release; `options` apply to the services."""
-    return DemoSetup(
-        opening=f"starting ZooKeeper, a controller and 5 brokers of Kafka {version}, a Datadog emulator, "
-        "2 planners and the other services",
-        partitions=len(targets()),
-        total_bytes=bytes_to_copy(),
-        run_seconds=RUN_SECONDS_ON_KAFKA,
-        stage=lambda interruption, stack, say: KafkaStage(interruption, stack, say, version, options),
-    )
-
-
 class DemoRun:
     """The demo on a stage where everything runs: it triggers the events and prints the logs."""
 
-    def __init__(
-        self, setup: DemoSetup, stage: Stage, screen: Screen, interruption: Interruption, deadline: float
-    ) -> None:
-        self._setup, self._stage, self._screen, self._interruption = setup, stage, screen, interruption
+    def __init__(self, stage: Stage, screen: Screen, interruption: Interruption, deadline: float) -> None:
+        self._stage, self._screen, self._interruption = stage, screen, interruption
         self._deadline = deadline
         processes = stage.services.processes
         self._logs = {name: LogLines(process.log) for name, process in processes.items()}
@@ -254,7 +178,7 @@ class DemoRun:
             Unavailable: a process ended unexpectedly.
         """
         self._wait(lambda: self._cycles > 0, "no planner has run a cycle")
-        partitions = self._setup.partitions
+        partitions = self._stage.partitions
         self._say(
             f"broker {DEMO_FAILED_BROKER} has failed; broker {DEMO_NEW_BROKER} replaces it: {partitions} partitions"
         )
@@ -306,7 +230,7 @@ class DemoRun:
             self._poll()
             if time.monotonic() > self._deadline:
                 left = ", ".join(self._stage.throttled()) or "none"
-                raise Incomplete(f"{problem} after {self._setup.run_seconds:.0f} s; throttled resources: {left}")
+                raise Incomplete(f"{problem} after {self._stage.run_seconds:.0f} s; throttled resources: {left}")
 
     def _follow_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -381,18 +305,21 @@ def _run(interruption: Interruption, version: str | None, options: Mapping[str, 
         print(_stamped(f"downloading the jars of Kafka {version} once: this takes 1 to 2 minutes"), flush=True)
         kafka_jars(version)
         interruption.check()
-    setup = kafka_setup(version, options) if version else simulated_setup(options)
-    deadline = time.monotonic() + setup.run_seconds
     with ExitStack() as stack:
-        screen = stack.enter_context(_screen(setup.total_bytes))
+        stage = (
+            KafkaStage(interruption, stack, options, version)
+            if version
+            else SimulatedStage(interruption, stack, options)
+        )
+        deadline = time.monotonic() + stage.run_seconds
+        screen = _screen(stage.total_bytes, stack)
 
         def say(line: str) -> None:
             screen.say(_stamped(line))
 
-        say(setup.opening)
-        stage = setup.stage(interruption, stack, say)
-        stage.build()
-        return DemoRun(setup, stage, screen, interruption, deadline).run()
+        say(stage.opening)
+        stage.build(say)
+        return DemoRun(stage, screen, interruption, deadline).run()
 
 
 def _prepare_environment() -> None:

@@ -24,7 +24,7 @@ from autothrottle_lab.emulators.kafka_scenario import (
     DEMO_NEW_BROKER,
 )
 from autothrottle_lab.observation.kraft_timeline import read_kraft_timeline
-from autothrottle_lab.observation.observer import Sample, Timeline, read_leader_address
+from autothrottle_lab.observation.observer import Sample, Timeline
 from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, TrafficCounters, fill
 from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
@@ -95,37 +95,34 @@ def ideal_seconds(amount: float, capacity: float, client_rate: float) -> float:
 class KafkaStage(Stage):
     """A stage with a controller, five brokers, producers, and a Datadog emulator fed by the growth of the logs."""
 
-    def __init__(
-        self,
-        interruption: Interruption,
-        stack: ExitStack,
-        say: Callable[[str], None],
-        version: str,
-        options: Mapping[str, str],
-    ) -> None:
-        """Start ZooKeeper; `options`: option of the services, without dashes -> value."""
-        super().__init__(interruption, stack, say)
-        self._version, self._options = version, options
-        self._last_sample: tuple[float, int, int] | None = None
-        self._submitted_after = -1
-        self._client_bytes = 0
-        self._latencies: list[float] = []
+    run_seconds = 420.0  # starting and filling the brokers takes at least 20 s; a download of Kafka is not included
 
-    def build(self) -> None:
+    def __init__(self, interruption: Interruption, stack: ExitStack, options: Mapping[str, str], version: str) -> None:
+        super().__init__(interruption, stack, options)
+        self._version = version
+        self.opening = (
+            f"starting ZooKeeper, a controller and 5 brokers of Kafka {version}, a Datadog emulator, "
+            "2 planners and the other services"
+        )
+        self.partitions, self.total_bytes = len(targets()), bytes_to_copy()
+        self._last_sample: tuple[float, int, int] | None = None
+
+    def build(self, say: Callable[[str], None]) -> None:
         """Start Kafka, fill it, kill a broker, and start clients, Datadog and the services."""
-        self.client = self.connect()
+        self.start_zookeeper()
         self._cluster = self._start_cluster()
+        say(f"filling {len(targets())} partitions with {size(bytes_to_copy())}")
         self._fill()
-        self.say(f"broker {DEMO_FAILED_BROKER} is killed (SIGKILL)")
+        say(f"broker {DEMO_FAILED_BROKER} is killed (SIGKILL)")
         self._cluster.kill_broker(DEMO_FAILED_BROKER)
         self._load = self.stack.enter_context(
             ClientLoad(self._cluster, self._client_rates(1), record_bytes=_RECORD_BYTES)
         )
-        self._datadog = self._start_datadog()
+        datadog = self._start_datadog()
         began = time.monotonic()
         while DEMO_FAILED_BROKER in self._cluster.metadata.brokers() or time.monotonic() - began < _METRICS_SECONDS:
             self.interruption.sleep(0.1)
-        self.services = self.start_services(self._datadog.url, {**self._options, **self._kafka_options()})
+        self.start_services(datadog.url, {**self.options, **self._kafka_options()})
 
     def _start_cluster(self) -> KraftCluster:
         brokers = (DEMO_FAILED_BROKER, *SURVIVORS, DEMO_NEW_BROKER)
@@ -136,7 +133,6 @@ class KafkaStage(Stage):
         return cluster
 
     def _fill(self) -> None:
-        self.say(f"filling {len(targets())} partitions with {size(bytes_to_copy())}")
         assignment = {partition: list(replicas) for partition, replicas in enumerate(_CLIENTS)}
         self._cluster.create_topic(_CLIENTS_TOPIC, assignment)
         for topic, megabytes in _REASSIGNED.items():
@@ -200,23 +196,14 @@ class KafkaStage(Stage):
         clients = sum(amount for (topic, _), amount in logs.items() if topic == _CLIENTS_TOPIC)
         now = time.monotonic(), clients, copied
         before, self._last_sample = self._last_sample or now, now
-        elapsed = max(now[0] - before[0], 1e-9)
         throttle = self._cluster.stored_configs().get(f"brokers/{DEMO_NEW_BROKER}", {}).get(FOLLOWER_RATE)
-        return Sample(
-            throttle=None if throttle is None else int(throttle),
-            client_rate=(now[1] - before[1]) / elapsed,
-            copy_rate=(now[2] - before[2]) / elapsed,
-            bytes_left=max(0, bytes_to_copy() - copied),
-        )
+        return Sample.between(before, now, throttle, max(0, bytes_to_copy() - copied))
 
     def is_reassigning(self) -> bool:
         return bool(self._cluster.reassigning())
 
     def throttled(self) -> Sequence[str]:
         return [entity for entity, config in self._cluster.stored_configs().items() if config.keys() & THROTTLE_KEYS]
-
-    def leader_address(self) -> str:
-        return read_leader_address(self.client)
 
     def report(self, cycles: int) -> Report:
         timeline = read_kraft_timeline(self._cluster.metadata_records(), self._submitted_after)

@@ -5,53 +5,61 @@ from __future__ import annotations
 import json
 import re
 import sys
+import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from kazoo.exceptions import NoNodeError
+
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
+from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS, ConfigResource, ResourceType
+from autothrottle.core.errors import Unavailable
 from autothrottle_lab.demo.stage import INSTANCE_TYPE, START_SECONDS, Interruption, Report, Stage, seconds, size, text
-from autothrottle_lab.emulators.kafka_scenario import DEMO_NEW_BROKER
-from autothrottle_lab.observation.observer import Observer, Sample, Summary, read_timeline, summary
+from autothrottle_lab.emulators.kafka_scenario import DEMO_NEW_BROKER, demo_scenario
+from autothrottle_lab.observation.observer import Sample, Summary, config_of, read_timeline, summary
 from autothrottle_lab.servers.processes import Process
 
 GOAL_RECOVERY_OVER_IDEAL = 1.25
 GOAL_DEFERRED_PERCENT = 0.5
 GOAL_FIRST_THROTTLE_SECONDS = 1.0
 
+_KAFKA = KafkaPaths()
+_ANSWER_SECONDS = 10.0
+"""Timeout of a request for the brokers' counters."""
 _ADDRESSES = re.compile(r"^Simulated Kafka: (\S+)\nDatadog: (\S+)$", re.MULTILINE)
 
 
 class SimulatedStage(Stage):
     """A stage with the brokers of a scenario, their clients and Datadog in one process."""
 
-    def __init__(
-        self,
-        interruption: Interruption,
-        stack: ExitStack,
-        say: Callable[[str], None],
-        scenario: Mapping[str, Any],
-        options: Mapping[str, str],
-    ) -> None:
-        """Start ZooKeeper; `options`: option of the services, without dashes -> value."""
-        super().__init__(interruption, stack, say)
-        self._scenario, self._options = scenario, options
-        self._before: Mapping[str, Any] = {}
-        self._after: Mapping[str, Any] = {}
+    opening = "starting ZooKeeper, 6 simulated brokers, a Datadog emulator, 2 planners and the other services"
+    run_seconds = 110.0  # the reassignment alone takes at least 46 s
 
-    def build(self) -> None:
-        self._brokers = self._start_brokers()
-        self.client = self.connect()
-        counters_url, datadog_url = self._addresses
-        self._observer = Observer(self.client, counters_url, DEMO_NEW_BROKER)
-        self.services = self.start_services(datadog_url, self._options)
+    def __init__(self, interruption: Interruption, stack: ExitStack, options: Mapping[str, str]) -> None:
+        super().__init__(interruption, stack, options)
+        self._scenario = demo_scenario()
+        moving = {(entry["topic"], entry["partition"]) for entry in self._scenario["reassignment"]["partitions"]}
+        self.partitions = len(moving)
+        self.total_bytes = sum(
+            p["size"] for p in self._scenario["partitions"] if (p["topic"], p["partition"]) in moving
+        )
+        self._last_sample: tuple[float, int, int] | None = None
 
-    def _start_brokers(self) -> Process:
+    def build(self, say: Callable[[str], None]) -> None:
+        self.start_zookeeper()
+        self._start_brokers()
+        found = _ADDRESSES.search(text(self._brokers.log))
+        assert found is not None
+        self._counters_url, datadog_url = found.groups()
+        self.start_services(datadog_url, self.options)
+
+    def _start_brokers(self) -> None:
         path = self.directory / "scenario.json"
         path.write_text(json.dumps(self._scenario))
         arguments = ["--zookeeper", self.zookeeper.connect, "--scenario", str(path), "--datadog", INSTANCE_TYPE]
         command = [sys.executable, "-m", "autothrottle_lab.emulators.kafka", *arguments]
-        process = Process("The simulated Kafka", command, self.directory / "brokers.log")
+        process = self._brokers = Process("The simulated Kafka", command, self.directory / "brokers.log")
 
         def start() -> None:
             process.start()
@@ -59,37 +67,51 @@ class SimulatedStage(Stage):
 
         self.stack.callback(process.stop)
         self.interruption.run(start, lambda: [process])
-        return process
-
-    @property
-    def _addresses(self) -> tuple[str, str]:
-        """The URLs of the brokers' counters and of Datadog."""
-        found = _ADDRESSES.search(text(self._brokers.log))
-        assert found is not None
-        return found[1], found[2]
 
     def submit_reassignment(self) -> None:
-        self._before = self._observer.counters()
+        self._before = self._counters()
         content = json.dumps(self._scenario["reassignment"]).encode()
-        self.client.create(KafkaPaths().reassign_partitions, content)
+        self.client.create(_KAFKA.reassign_partitions, content)
 
     def record_end(self) -> None:
-        self._after = self._observer.counters()
+        self._after = self._counters()
 
     def set_client_load(self, factor: int) -> None:
         """Do nothing: the scenario's script changes the client load."""
 
     def sample(self) -> Sample:
-        return self._observer.sample()
+        counters = self._counters()
+        broker = counters["brokers"][str(DEMO_NEW_BROKER)]
+        now = counters["virtual_seconds"], broker["inbound"] - broker["replication_in"], broker["replication_in"]
+        before, self._last_sample = self._last_sample or now, now
+        throttle = self._config(ConfigResource.broker(DEMO_NEW_BROKER)).get(FOLLOWER_RATE)
+        return Sample.between(before, now, throttle, counters["bytes_left"])
 
     def is_reassigning(self) -> bool:
-        return self._observer.is_reassigning()
+        return self.client.exists(_KAFKA.reassign_partitions) is not None
 
     def throttled(self) -> Sequence[str]:
-        return [str(resource) for resource in self._observer.throttled()]
+        return [
+            str(resource)
+            for kind in ResourceType
+            for name in sorted(self.client.get_children(f"{_KAFKA.configs}/{kind.value}"))
+            if self._config(resource := ConfigResource(f"{kind.value}/{name}")).keys() & THROTTLE_KEYS
+        ]
 
-    def leader_address(self) -> str:
-        return self._observer.leader_address()
+    def _counters(self) -> Mapping[str, Any]:
+        """Return the brokers' counters, see `SimulatedKafka.counters`."""
+        try:
+            with urllib.request.urlopen(f"{self._counters_url}/counters", timeout=_ANSWER_SECONDS) as answer:
+                found: Mapping[str, Any] = json.load(answer)
+        except OSError as error:
+            raise Unavailable(f"cannot read the brokers' counters at {self._counters_url}: {error}") from error
+        return found
+
+    def _config(self, resource: ConfigResource) -> Mapping[str, str]:
+        try:
+            return config_of(self.client.get(_KAFKA.config(resource))[0])
+        except NoNodeError:
+            return {}
 
     def report(self, cycles: int) -> Report:
         timeline = read_timeline(self.zookeeper.transactions())

@@ -6,6 +6,7 @@ brokers, `kafka_stage.KafkaStage` real ones. The sequence of events is in `comma
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -19,7 +20,9 @@ from types import FrameType
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
+from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.observation.observer import Sample
@@ -121,18 +124,23 @@ class Report:
 class Stage(ABC):
     """All servers of the demo; they end with the stack. Use it from the main thread."""
 
-    def __init__(self, interruption: Interruption, stack: ExitStack, say: Callable[[str], None]) -> None:
-        """Start ZooKeeper; `build` starts the other servers. `say` prints progress."""
-        self.interruption, self.stack, self.say = interruption, stack, say
-        self.directory = stack.enter_context(scratch_directory("autothrottle-demo-"))
-        self.zookeeper = self._start_zookeeper()
-        self.client: KazooClient
-        """A connected client of ZooKeeper."""
-        self.services: ServiceProcesses
+    opening: str
+    """First line of output."""
+    partitions: int
+    """Partitions to reassign."""
+    total_bytes: int
+    """Bytes to copy."""
+    run_seconds: float
+    """Deadline of the whole demo."""
+    services: ServiceProcesses
+
+    def __init__(self, interruption: Interruption, stack: ExitStack, options: Mapping[str, str]) -> None:
+        """Prepare the stage; `options`: option of the services, without dashes -> value."""
+        self.interruption, self.stack, self.options = interruption, stack, options
 
     @abstractmethod
-    def build(self) -> None:
-        """Start the brokers and the services.
+    def build(self, say: Callable[[str], None]) -> None:
+        """Start the brokers and the services; `say` prints progress.
 
         Raises:
             Interrupted: a signal arrived.
@@ -164,10 +172,6 @@ class Stage(ABC):
         """Return the brokers and topics that have a throttle or a list of throttled replicas."""
 
     @abstractmethod
-    def leader_address(self) -> str:
-        """Return the address of the leading planner; "" before the first term."""
-
-    @abstractmethod
     def report(self, cycles: int) -> Report:
         """Return the results of the recovery; call it when no throttle is left."""
 
@@ -181,30 +185,30 @@ class Stage(ABC):
             if process not in killed and not process.running:
                 raise Unavailable(f"{process.name} ended unexpectedly; the end of its log:\n{process.log_end()}")
 
-    def connect(self) -> KazooClient:
-        """Return a connected client of ZooKeeper."""
-        client = KazooClient(hosts=self.zookeeper.connect)
-        self.stack.callback(_disconnect, client)
-        client.start(timeout=START_SECONDS)
-        return client
+    def leader_address(self) -> str:
+        """Return the address of the leading planner; "" before the first term."""
+        try:
+            content, _ = self.client.get(OwnPaths().term)
+        except NoNodeError:
+            return ""
+        return str(json.loads(content)["address"]) if content else ""
 
-    def start_services(self, datadog_url: str, options: Mapping[str, str]) -> ServiceProcesses:
-        """Start the services; return them when all of them listen."""
-        services = ServiceProcesses(Deployment(self.zookeeper.connect, datadog_url, self.directory, options))
-        self.stack.push(services.__exit__)
-        self.interruption.run(services.start, services.processes.values)
-        return services
+    def start_zookeeper(self) -> None:
+        """Start ZooKeeper in a new scratch directory, and connect a client to it."""
+        self.directory = self.stack.enter_context(scratch_directory("autothrottle-demo-"))
+        self.zookeeper = ZooKeeperServer(self.directory / "zookeeper")
+        self.stack.callback(self.zookeeper.kill)
+        self.interruption.run(lambda: self.zookeeper.start(START_SECONDS), lambda: [self.zookeeper.process])
+        self.client = KazooClient(hosts=self.zookeeper.connect)
+        self.stack.callback(self.client.close)
+        self.stack.callback(self.client.stop)
+        self.client.start(timeout=START_SECONDS)
 
-    def _start_zookeeper(self) -> ZooKeeperServer:
-        server = ZooKeeperServer(self.directory / "zookeeper")
-        self.stack.callback(server.kill)
-        self.interruption.run(lambda: server.start(START_SECONDS), lambda: [server.process])
-        return server
-
-
-def _disconnect(client: KazooClient) -> None:
-    client.stop()
-    client.close()
+    def start_services(self, datadog_url: str, options: Mapping[str, str]) -> None:
+        """Start the services with these options; return when all of them listen."""
+        self.services = ServiceProcesses(Deployment(self.zookeeper.connect, datadog_url, self.directory, options))
+        self.stack.push(self.services.__exit__)
+        self.interruption.run(self.services.start, self.services.processes.values)
 
 
 def size(amount: float) -> str:

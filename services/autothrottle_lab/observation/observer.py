@@ -1,20 +1,16 @@
 """Measurements of a recovery from znodes and the brokers' counters, never from a planner.
 
-`Observer` reads the current state. `read_timeline` computes the timeline from ZooKeeper's transaction log afterwards.
-`summary` combines both. The type to know is `Summary`.
+`read_timeline` computes the timeline from ZooKeeper's transaction log afterwards. `summary` combines it with counters.
+The type to know is `Summary`.
 """
 
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.core.cluster.configs import (
@@ -27,13 +23,8 @@ from autothrottle.core.cluster.configs import (
     ResourceType,
     parse_replicas,
 )
-from autothrottle.core.errors import Unavailable
 from autothrottle_lab.emulators.kafka_scenario import parse_reassignment
 from autothrottle_lab.servers.zookeeper import Operation, Transaction
-
-_ANSWER_SECONDS = 10.0
-"""Timeout of a request for the brokers' counters."""
-
 
 # During the recovery
 
@@ -51,90 +42,14 @@ class Sample:
     bytes_left: int
     """Bytes that all adding replicas still have to copy."""
 
-
-class Observer:
-    """A read-only view of a simulated cluster's znodes and counters."""
-
-    def __init__(self, client: KazooClient, counters_url: str, broker_id: int) -> None:
-        """Prepare an observer.
-
-        Args:
-            client: a connected client of ZooKeeper.
-            counters_url: base URL of `GET /counters`.
-            broker_id: the broker to sample.
-        """
-        self._client, self._counters_url, self._broker_id = client, counters_url, broker_id
-        self._kafka = KafkaPaths()
-        self._last: tuple[float, int, int] | None = None
-
-    def counters(self) -> dict[str, Any]:
-        """Return the brokers' counters, see `SimulatedKafka.counters`.
-
-        Raises:
-            Unavailable: the request failed.
-        """
-        try:
-            with urllib.request.urlopen(f"{self._counters_url}/counters", timeout=_ANSWER_SECONDS) as answer:
-                found: dict[str, Any] = json.load(answer)
-        except OSError as error:
-            raise Unavailable(f"cannot read the brokers' counters at {self._counters_url}: {error}") from error
-        return found
-
-    def sample(self) -> Sample:
-        """Return the current state, with rates since the last call."""
-        counters = self.counters()
-        broker = counters["brokers"][str(self._broker_id)]
-        now = counters["virtual_seconds"], broker["inbound"] - broker["replication_in"], broker["replication_in"]
-        before, self._last = self._last or now, now
+    @staticmethod
+    def between(
+        before: tuple[float, int, int], now: tuple[float, int, int], throttle: str | None, bytes_left: int
+    ) -> Sample:
+        """Return the state now, with the mean rates between two readings: (seconds, client bytes, copied bytes)."""
         seconds = max(now[0] - before[0], 1e-9)
-        return Sample(
-            throttle=self.throttle(),
-            client_rate=(now[1] - before[1]) / seconds,
-            copy_rate=(now[2] - before[2]) / seconds,
-            bytes_left=counters["bytes_left"],
-        )
-
-    def throttle(self) -> int | None:
-        """Return the follower throttle of the sampled broker, bytes/s; None: not throttled."""
-        value = self._config(ConfigResource.broker(self._broker_id)).get(FOLLOWER_RATE)
-        return None if value is None else int(value)
-
-    def is_reassigning(self) -> bool:
-        """Return whether the reassignment is in progress."""
-        return self._client.exists(self._kafka.reassign_partitions) is not None
-
-    def throttled(self) -> tuple[ConfigResource, ...]:
-        """Return the brokers and topics that have a throttle or a list of throttled replicas."""
-        return tuple(
-            resource
-            for kind in ResourceType
-            for name in sorted(self._client.get_children(f"{self._kafka.configs}/{kind.value}"))
-            if self._config(resource := ConfigResource(f"{kind.value}/{name}")).keys() & THROTTLE_KEYS
-        )
-
-    def leader_address(self) -> str:
-        """Return the address of the leading planner; "" before the first term."""
-        return read_leader_address(self._client)
-
-    def _config(self, resource: ConfigResource) -> Mapping[str, str]:
-        try:
-            return _config_of(self._client.get(self._kafka.config(resource))[0])
-        except NoNodeError:
-            return {}
-
-
-def _config_of(content: bytes | None) -> Mapping[str, str]:
-    config: Mapping[str, str] = json.loads(content).get("config") or {} if content else {}
-    return config
-
-
-def read_leader_address(client: KazooClient) -> str:
-    """Return the address of the leading planner; "" before the first term."""
-    try:
-        content, _ = client.get(OwnPaths().term)
-    except NoNodeError:
-        return ""
-    return str(json.loads(content)["address"]) if content else ""
+        client_rate, copy_rate = (now[1] - before[1]) / seconds, (now[2] - before[2]) / seconds
+        return Sample(None if throttle is None else int(throttle), client_rate, copy_rate, bytes_left)
 
 
 # After the recovery
@@ -160,6 +75,12 @@ class Timeline:
     def seconds(self, event: datetime | None) -> float | None:
         """Return the seconds from the start to an event; None if one of them has not happened."""
         return (event - self.started).total_seconds() if event and self.started else None
+
+
+def config_of(content: bytes | None) -> Mapping[str, str]:
+    """Return the configs in the content of a znode."""
+    config: Mapping[str, str] = json.loads(content).get("config") or {} if content else {}
+    return config
 
 
 def read_timeline(transactions: Iterable[Transaction]) -> Timeline:
@@ -215,7 +136,7 @@ class _ZnodeReplay:
         return any(path.startswith(f"{self.kafka.configs}/{kind.value}/") for kind in ResourceType)
 
     def _update_throttled(self, path: str) -> None:
-        if _config_of(self.nodes.get(path)).keys() & THROTTLE_KEYS:
+        if config_of(self.nodes.get(path)).keys() & THROTTLE_KEYS:
             self.throttled.add(path)
         else:
             self.throttled.discard(path)
@@ -240,7 +161,7 @@ class _ZnodeReplay:
         return parse_reassignment(self.nodes[self.kafka.reassign_partitions])
 
     def _config(self, resource: ConfigResource) -> Mapping[str, str]:
-        return _config_of(self.nodes.get(self.kafka.config(resource)))
+        return config_of(self.nodes.get(self.kafka.config(resource)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,7 @@ class DemoRun:
 
 def table(report: Report) -> str:
     """Return a report as lines of text."""
-    lines = [f"  {name:<26}{value:>12}  {remark}".rstrip() for name, value, remark in report.rows]
+    lines = [f"  {name:<26}{value:>12}  {remark}".rstrip() for name, value, remark in report.rows()]
     return "\n".join([report.title, *lines])
 
 
@@ -291,7 +291,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"autothrottle demo: {error or type(error).__name__}", file=sys.stderr)
         return EXIT_FAILED
     if arguments.json:
-        arguments.json.write_text(json.dumps(dict(report.document), indent=2) + "\n")
+        arguments.json.write_text(json.dumps(report.document(), indent=2) + "\n")
     return 0
 
 

@@ -10,12 +10,11 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
 
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS
 from autothrottle.core.units import MEGABYTE
-from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interruption, Report, Stage, seconds, size
+from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interruption, Report, Stage, goal, size
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.emulators.kafka_scenario import (
     DEMO_DOUBLING_SECONDS,
@@ -24,7 +23,7 @@ from autothrottle_lab.emulators.kafka_scenario import (
     DEMO_NEW_BROKER,
 )
 from autothrottle_lab.observation.kraft_timeline import read_kraft_timeline
-from autothrottle_lab.observation.observer import Sample, Timeline
+from autothrottle_lab.observation.observer import Sample, Timeline, summary
 from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, TrafficCounters, fill
 from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
@@ -207,27 +206,37 @@ class KafkaStage(Stage):
 
     def report(self, cycles: int) -> Report:
         timeline = read_kraft_timeline(self._cluster.metadata_records(), self._submitted_after)
-        assert timeline.ended is not None
-        recovery, clean = timeline.seconds(timeline.ended), timeline.seconds(timeline.clean)
-        assert recovery is not None
+        timeline.leader_changes = self._terms_since(timeline)
         received = _CLIENT_RATE * sum(DEMO_NEW_BROKER in replicas for replicas in _CLIENTS)
-        found = {
-            "kafka": self._version,
-            "recovery_seconds": recovery,
-            "ideal_seconds": ideal_seconds(bytes_to_copy(), CAPACITY, received),
-            "bytes_moved": bytes_to_copy(),
-            "client_bytes": self._client_bytes,
-            "client_failures": len(self._load.failures),
-            "client_seconds_median": _percentile(self._latencies, 0.5),
-            "client_seconds_99": _percentile(self._latencies, 0.99),
-            "first_throttle_seconds": timeline.seconds(timeline.throttled),
-            "writes": timeline.writes,
-            "cycles": cycles,
-            "leader_changes": self._terms_since(timeline),
-            "clean_seconds": None if clean is None else clean - recovery,
-        }
-        document = {name: round(v, 4) if isinstance(v, float) else v for name, v in found.items()}
-        return Report("Measured from the controller's metadata log and the clients:", _rows(found), document)
+        ideal = ideal_seconds(bytes_to_copy(), CAPACITY, received)
+        found = summary(timeline, ideal, self._client_bytes, cycles)
+        median, high = _percentile(self._latencies, 0.5), _percentile(self._latencies, 0.99)
+        failures = len(self._load.failures)
+        return Report(
+            "Measured from the controller's metadata log and the clients:",
+            found,
+            [
+                ("clients produced", size(self._client_bytes)),
+                ("  median latency", f"{1000 * median:.0f} ms"),
+                ("  99 % latency", f"{1000 * high:.0f} ms"),
+            ],
+            {
+                "recovery": f"{size(bytes_to_copy())} copied",
+                "shortest possible": "the new broker uses all capacity that clients leave free of "
+                f"{CAPACITY / MEGABYTE:g} MB/s",
+                "clients produced": f"{failures} records lost",
+                "  median latency": "acks=all",
+                "first throttle after": goal(found.first_throttle_seconds, GOAL_FIRST_THROTTLE_SECONDS, " s"),
+                "config writes": "one per changed config key",
+            },
+            {
+                "kafka": self._version,
+                "bytes_moved": bytes_to_copy(),
+                "client_failures": failures,
+                "client_seconds_median": median,
+                "client_seconds_99": high,
+            },
+        )
 
     def _terms_since(self, timeline: Timeline) -> int:
         started, path = timeline.started, OwnPaths().term
@@ -247,22 +256,3 @@ class KafkaStage(Stage):
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[int(share * (len(ordered) - 1))] if ordered else 0.0
-
-
-def _rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    first = found["first_throttle_seconds"]
-    goal = "met" if first is not None and first <= GOAL_FIRST_THROTTLE_SECONDS else "MISSED"
-    link = f"the new broker uses all capacity that clients leave free of {CAPACITY / MEGABYTE:g} MB/s"
-    return [
-        ("recovery", f"{found['recovery_seconds']:.1f} s", f"{size(found['bytes_moved'])} copied"),
-        ("shortest possible", f"{found['ideal_seconds']:.1f} s", link),
-        ("recovery / shortest", f"{found['recovery_seconds'] / found['ideal_seconds']:.2f}", ""),
-        ("clients produced", size(found["client_bytes"]), f"{found['client_failures']} records lost"),
-        ("  median latency", f"{1000 * found['client_seconds_median']:.0f} ms", "acks=all"),
-        ("  99 % latency", f"{1000 * found['client_seconds_99']:.0f} ms", ""),
-        ("first throttle after", seconds(first), f"goal <= {GOAL_FIRST_THROTTLE_SECONDS:g} s: {goal}"),
-        ("throttles removed after", seconds(found["clean_seconds"]), "counted from the end of the reassignment"),
-        ("config writes", str(found["writes"]), "one per changed config key"),
-        ("cycles", str(found["cycles"]), ""),
-        ("leader changes", str(found["leader_changes"]), ""),
-    ]

@@ -15,9 +15,9 @@ from kazoo.exceptions import NoNodeError
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS, ConfigResource, ResourceType
 from autothrottle.core.errors import Unavailable
-from autothrottle_lab.demo.stage import INSTANCE_TYPE, START_SECONDS, Interruption, Report, Stage, seconds, size, text
+from autothrottle_lab.demo.stage import INSTANCE_TYPE, START_SECONDS, Interruption, Report, Stage, goal, size, text
 from autothrottle_lab.emulators.kafka_scenario import DEMO_NEW_BROKER, demo_scenario
-from autothrottle_lab.observation.observer import Sample, Summary, config_of, read_timeline, summary
+from autothrottle_lab.observation.observer import Sample, config_of, read_timeline, summary
 from autothrottle_lab.servers.processes import Process
 
 GOAL_RECOVERY_OVER_IDEAL = 1.25
@@ -114,36 +114,34 @@ class SimulatedStage(Stage):
             return {}
 
     def report(self, cycles: int) -> Report:
+        client_bytes = growth(self._before, self._after, "client_offered")
+        deferred = growth(self._before, self._after, "client_deferred")
+        deferred_percent = 100 * deferred / client_bytes
         timeline = read_timeline(self.zookeeper.transactions())
-        found = summary(timeline, self._before, self._after, cycles)
-        title = "Measured from ZooKeeper's transaction log and the brokers' counters:"
-        return Report(title, _rows(found), found.document())
+        found = summary(timeline, self._after["ideal_seconds"], client_bytes, cycles)
+        return Report(
+            "Measured from ZooKeeper's transaction log and the brokers' counters:",
+            found,
+            [
+                ("client bytes", size(client_bytes)),
+                ("  deferred", size(deferred)),
+                ("  deferred share", f"{deferred_percent:.2f} %"),
+            ],
+            {
+                "shortest possible": "the new broker uses all capacity that clients leave free",
+                "recovery / shortest": goal(found.recovery_over_ideal, GOAL_RECOVERY_OVER_IDEAL, ""),
+                "client bytes": "all brokers, both directions",
+                "  deferred": "delayed because the link was full",
+                "  deferred share": goal(deferred_percent, GOAL_DEFERRED_PERCENT, " %"),
+                "first throttle after": goal(found.first_throttle_seconds, GOAL_FIRST_THROTTLE_SECONDS, " s"),
+            },
+            {"client_bytes_deferred": deferred, "deferred_percent": deferred_percent},
+        )
 
     def processes(self) -> Iterable[Process]:
         return [self._brokers]
 
 
-def _rows(found: Summary) -> list[tuple[str, str, str]]:
-    def goal(value: float | None, limit: float, unit: str) -> str:
-        met = value is not None and value <= limit
-        return f"goal <= {limit:g}{unit}: {'met' if met else 'MISSED'}"
-
-    ratio, deferred = found.recovery_over_ideal, found.deferred_percent
-    first, clean = found.first_throttle_seconds, found.clean_seconds
-    return [
-        ("recovery", f"{found.recovery_seconds:.1f} s", ""),
-        (
-            "shortest possible",
-            f"{found.ideal_seconds:.1f} s",
-            "the new broker uses all capacity that clients leave free",
-        ),
-        ("recovery / shortest", f"{ratio:.2f}", goal(ratio, GOAL_RECOVERY_OVER_IDEAL, "")),
-        ("client bytes", size(found.client_bytes), "all brokers, both directions"),
-        ("  deferred", size(found.client_bytes_deferred), "delayed because the link was full"),
-        ("  deferred share", f"{deferred:.2f} %", goal(deferred, GOAL_DEFERRED_PERCENT, " %")),
-        ("first throttle after", seconds(first), goal(first, GOAL_FIRST_THROTTLE_SECONDS, " s")),
-        ("throttles removed after", seconds(clean), "counted from the end of the reassignment"),
-        ("config writes", str(found.writes), ""),
-        ("cycles", str(found.cycles), ""),
-        ("leader changes", str(found.leader_changes), ""),
-    ]
+def growth(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> int:
+    """Return by how much a counter of all brokers grew."""
+    return sum(broker[name] - before["brokers"][key][name] for key, broker in after["brokers"].items())

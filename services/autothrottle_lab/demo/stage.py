@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,7 +25,7 @@ from kazoo.exceptions import NoNodeError
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.units import MEGABYTE
-from autothrottle_lab.observation.observer import Sample
+from autothrottle_lab.observation.observer import Sample, Summary
 from autothrottle_lab.servers.processes import Process, scratch_directory
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -115,10 +115,35 @@ class Report:
 
     title: str
     """The source of the numbers, with a colon."""
-    rows: Sequence[tuple[str, str, str]]
-    """Name, value and remark."""
-    document: Mapping[str, Any]
-    """The numbers as a JSON object; times in seconds."""
+    summary: Summary
+    client_rows: Sequence[tuple[str, str]]
+    """Name and value of each row about the clients."""
+    remarks: Mapping[str, str]
+    """Name of a row -> a remark on its value."""
+    details: Mapping[str, Any]
+    """Numbers that are not in the summary; times in seconds."""
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return (name, value, remark) of each row."""
+        found = self.summary
+        rows = [
+            ("recovery", f"{found.recovery_seconds:.1f} s"),
+            ("shortest possible", f"{found.ideal_seconds:.1f} s"),
+            ("recovery / shortest", f"{found.recovery_over_ideal:.2f}"),
+            *self.client_rows,
+            ("first throttle after", seconds(found.first_throttle_seconds)),
+            ("throttles removed after", seconds(found.clean_seconds)),
+            ("config writes", str(found.writes)),
+            ("cycles", str(found.cycles)),
+            ("leader changes", str(found.leader_changes)),
+        ]
+        remarks = {"throttles removed after": "counted from the end of the reassignment", **self.remarks}
+        return [(name, value, remarks.get(name, "")) for name, value in rows]
+
+    def document(self) -> dict[str, Any]:
+        """Return all numbers as a JSON object."""
+        values = {**asdict(self.summary), "recovery_over_ideal": self.summary.recovery_over_ideal, **self.details}
+        return {name: round(v, 4) if isinstance(v, float) else v for name, v in values.items()}
 
 
 class Stage(ABC):
@@ -209,6 +234,12 @@ class Stage(ABC):
         self.services = ServiceProcesses(Deployment(self.zookeeper.connect, datadog_url, self.directory, options))
         self.stack.push(self.services.__exit__)
         self.interruption.run(self.services.start, self.services.processes.values)
+
+
+def goal(value: float | None, limit: float, unit: str) -> str:
+    """Return a goal, and whether a value meets it."""
+    met = value is not None and value <= limit
+    return f"goal <= {limit:g}{unit}: {'met' if met else 'MISSED'}"
 
 
 def size(amount: float) -> str:

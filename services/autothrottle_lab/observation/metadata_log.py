@@ -11,15 +11,16 @@ Source: DefaultRecordBatch, MetadataRecordSerde and metadata/src/main/resources/
 
 from __future__ import annotations
 
-import struct
 import threading
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 
-from autothrottle_lab.servers.kafka import DEFAULT, Partition, PartitionState
+from autothrottle_lab.servers.kafka import DEFAULT, Partition, PartitionState, kafka
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +85,31 @@ _FENCED, _SHUTTING_DOWN = 0, 1
 _KINDS = {2: "topics", 4: "brokers"}
 """Types of config resources; this reader ignores all others."""
 
-_BATCH_LENGTH_AT = struct.Struct(">qi")
-_BATCH = struct.Struct(">qiibIhiqqqhii")
-"""First offset, length, epoch, magic, checksum, attributes, last offset, first time, last time, producer x 3, count."""
-_CONTROL = 0x20
-"""Attribute of a control batch."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class MetadataState:
+    """The state of a cluster after some changes."""
+
+    partitions: dict[Partition, PartitionState] = field(default_factory=dict)
+    configs: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    """`brokers/1001`, `brokers/<default>` or `topics/t` -> its dynamic configs."""
+    fenced: dict[int, bool] = field(default_factory=dict)
+
+    def apply(self, change: Change) -> None:
+        match change:
+            case PartitionWritten(partition, state):
+                self.partitions[partition] = state
+            case BrokerFenced(broker_id, fenced):
+                self.fenced[broker_id] = fenced
+            case TopicDeleted(topic):
+                self.configs.pop(f"topics/{topic}", None)
+                self.partitions = {p: state for p, state in self.partitions.items() if p[0] != topic}
+            case ConfigWritten(entity, key, None):
+                self.configs[entity].pop(key, None)
+            case ConfigWritten(entity, key, str(value)):
+                self.configs[entity][key] = value
 
 
 class MetadataLog:
@@ -102,9 +122,7 @@ class MetadataLog:
         self._read_up_to: dict[Path, int] = {}
         self._records: list[MetadataRecord] = []
         self._topics: dict[uuid.UUID, str] = {}
-        self._partitions: dict[Partition, PartitionState] = {}
-        self._configs: dict[str, dict[str, str]] = {}
-        self._fenced: dict[int, bool] = {}
+        self._state = MetadataState()
 
     def records(self, after_offset: int = -1) -> list[MetadataRecord]:
         """Return the records after an offset, in the order of their commits."""
@@ -122,19 +140,19 @@ class MetadataLog:
         """Return the state of every partition."""
         with self._lock:
             self._catch_up()
-            return dict(self._partitions)
+            return dict(self._state.partitions)
 
     def configs(self) -> dict[str, dict[str, str]]:
         """Return the dynamic configs of every broker and topic that has any, sorted by name."""
         with self._lock:
             self._catch_up()
-            return {entity: dict(config) for entity, config in sorted(self._configs.items()) if config}
+            return {entity: dict(config) for entity, config in sorted(self._state.configs.items()) if config}
 
     def brokers(self) -> set[int]:
         """Return the ids of all unfenced brokers."""
         with self._lock:
             self._catch_up()
-            return {broker_id for broker_id, fenced in self._fenced.items() if not fenced}
+            return {broker_id for broker_id, fenced in self._state.fenced.items() if not fenced}
 
     def _catch_up(self) -> None:
         for path in sorted(self._directory.glob("*.log")):
@@ -142,22 +160,13 @@ class MetadataLog:
             with path.open("rb") as segment:
                 segment.seek(start)
                 content = segment.read()
-            self._read_up_to[path] = start + self._take_batches(content)
-
-    def _take_batches(self, content: bytes) -> int:
-        """Process all complete batches; return the offset of their end."""
-        at = 0
-        while len(content) - at >= _BATCH.size:
-            _, length = _BATCH_LENGTH_AT.unpack_from(content, at)
-            end = at + _BATCH_LENGTH_AT.size + length
-            if end > len(content):
-                break
-            for offset, time, value in _values(content[at:end]):
-                for change in self._changes(_Message(value)):
-                    self._apply(change)
-                    self._records.append(MetadataRecord(offset, time, change))
-            at = end
-        return at
+            batches = kafka.record.MemoryRecords(content)
+            self._read_up_to[path] = start + batches.valid_bytes()
+            for record in chain.from_iterable(batch for batch in batches if not batch.is_control_batch):
+                time = _EPOCH + timedelta(milliseconds=record.timestamp)
+                for change in self._changes(_Message(record.value)):
+                    self._state.apply(change)
+                    self._records.append(MetadataRecord(record.offset, time, change))
 
     def _changes(self, message: _Message) -> Iterator[Change]:
         """Yield the change of a record: one, or none."""
@@ -188,33 +197,19 @@ class MetadataLog:
 
     def _partition_changed(self, message: _Message) -> PartitionWritten:
         number, topic = message.int32(), self._topics[message.uuid()]
-        state = self._partitions[topic, number]
-        for tag, field in message.tagged():
+        state = self._state.partitions[topic, number]
+        for tag, value in message.tagged():
             if tag == _LEADER:
-                state = replace(state, leader=field.int32())
+                state = replace(state, leader=value.int32())
             elif tag == _ISR:
-                state = replace(state, isr=field.int32s())
+                state = replace(state, isr=value.int32s())
             elif tag == _REPLICAS:
-                state = replace(state, replicas=field.int32s())
+                state = replace(state, replicas=value.int32s())
             elif tag == _REMOVING:
-                state = replace(state, removing_replicas=field.int32s())
+                state = replace(state, removing_replicas=value.int32s())
             elif tag == _ADDING:
-                state = replace(state, adding_replicas=field.int32s())
+                state = replace(state, adding_replicas=value.int32s())
         return PartitionWritten((topic, number), state)
-
-    def _apply(self, change: Change) -> None:
-        if isinstance(change, PartitionWritten):
-            self._partitions[change.partition] = change.state
-        elif isinstance(change, BrokerFenced):
-            self._fenced[change.broker_id] = change.fenced
-        elif isinstance(change, TopicDeleted):
-            self._configs.pop(f"topics/{change.topic}", None)
-            for partition in [p for p in self._partitions if p[0] == change.topic]:
-                del self._partitions[partition]
-        elif change.value is None:
-            self._configs.get(change.entity, {}).pop(change.key, None)
-        else:
-            self._configs.setdefault(change.entity, {})[change.key] = change.value
 
 
 def _config_written(message: _Message) -> Iterator[ConfigWritten]:
@@ -226,22 +221,10 @@ def _config_written(message: _Message) -> Iterator[ConfigWritten]:
 def _broker_changed(message: _Message) -> Iterator[BrokerFenced]:
     broker_id = message.int32()
     message.skip(8)  # the broker's epoch
-    for tag, field in message.tagged():
+    for tag, value in message.tagged():
         # 1: fenced, or in controlled shutdown; -1: unfenced; 0: unchanged.
-        if tag in (_FENCED, _SHUTTING_DOWN) and (change := field.int8()):
+        if tag in (_FENCED, _SHUTTING_DOWN) and (change := value.int8()):
             yield BrokerFenced(broker_id, fenced=change > 0)
-
-
-def _values(batch: bytes) -> Iterator[tuple[int, datetime, bytes]]:
-    """Yield (offset, time, value) of every record in a batch; nothing for a control batch."""
-    first_offset, _, _, _, _, attributes, _, first_milliseconds, *_, count = _BATCH.unpack_from(batch)
-    rest = _Message(batch[_BATCH.size :])
-    for _ in range(0 if attributes & _CONTROL else count):
-        record = _Message(rest.take(rest.signed()))
-        record.skip(1)
-        milliseconds, offset = first_milliseconds + record.signed(), first_offset + record.signed()
-        record.take(max(0, record.signed()))  # the key, which is empty
-        yield offset, _EPOCH + timedelta(milliseconds=milliseconds), record.take(record.signed())
 
 
 class _Message:
@@ -266,10 +249,6 @@ class _Message:
             shift += 7
             if byte < 0x80:
                 return value
-
-    def signed(self) -> int:
-        value = self.unsigned()
-        return (value >> 1) ^ -(value & 1)
 
     def int8(self) -> int:
         return int.from_bytes(self.take(1), signed=True)

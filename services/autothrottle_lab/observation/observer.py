@@ -7,10 +7,10 @@ The type to know is `Summary`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.core.cluster.configs import (
@@ -23,6 +23,7 @@ from autothrottle.core.cluster.configs import (
     ResourceType,
     parse_replicas,
 )
+from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle_lab.emulators.kafka_scenario import parse_reassignment
 from autothrottle_lab.servers.zookeeper import Operation, Transaction
 
@@ -142,26 +143,40 @@ class _ZnodeReplay:
             self.throttled.discard(path)
 
     def _is_fully_throttled(self) -> bool:
-        """Whether all throttles of the reassignment are set, and the throttled replicas are exactly those it needs."""
-        lists: dict[tuple[str, str], set[str]] = {}
-        rates: set[tuple[int, str]] = set()
-        for (topic, partition), target in self._targets().items():
-            state = json.loads(self.nodes[self.kafka.state(topic, partition)])
-            pending = set(target) - set(state["isr"])
-            if pending:
-                lists.setdefault((topic, LEADER_REPLICAS), set()).update(f"{partition}:{b}" for b in state["isr"])
-                lists.setdefault((topic, FOLLOWER_REPLICAS), set()).update(f"{partition}:{b}" for b in pending)
-                rates |= {(state["leader"], LEADER_RATE), *((b, FOLLOWER_RATE) for b in pending)}
-        return all(
-            parse_replicas(self._config(ConfigResource.topic(topic)).get(key, "")) == entries
-            for (topic, key), entries in lists.items()
-        ) and all(key in self._config(ConfigResource.broker(broker_id)) for broker_id, key in rates)
-
-    def _targets(self) -> Mapping[tuple[str, int], tuple[int, ...]]:
-        return parse_reassignment(self.nodes[self.kafka.reassign_partitions])
+        copies = []
+        for partition, target in parse_reassignment(self.nodes[self.kafka.reassign_partitions]).items():
+            state = json.loads(self.nodes[self.kafka.state(*partition)])
+            copies.append((partition, state["leader"], state["isr"], set(target) - set(state["isr"])))
+        return is_fully_throttled(copies, lambda entity: self._config(ConfigResource(entity)))
 
     def _config(self, resource: ConfigResource) -> Mapping[str, str]:
         return config_of(self.nodes.get(self.kafka.config(resource)))
+
+
+def is_fully_throttled(
+    copies: Iterable[tuple[TopicPartition, int, Iterable[int], Collection[int]]],
+    config: Callable[[str], Mapping[str, str]],
+) -> bool:
+    """Return whether all throttles of a reassignment are set, with exactly the throttled replicas that it needs.
+
+    Args:
+        copies: (partition, leader, ISR, adding replicas that are out of sync) of each partition.
+        config: `brokers/1001` or `topics/t` -> its dynamic configs.
+    """
+    lists: dict[tuple[str, str], set[str]] = defaultdict(set)
+    rates: set[tuple[int, str]] = set()
+    for (topic, partition), leader, isr, pending in copies:
+        if pending:
+            lists[topic, LEADER_REPLICAS] |= {f"{partition}:{b}" for b in isr}
+            lists[topic, FOLLOWER_REPLICAS] |= {f"{partition}:{b}" for b in pending}
+            rates |= {(leader, LEADER_RATE), *((b, FOLLOWER_RATE) for b in pending)}
+    return (
+        bool(rates)
+        and all(key in config(f"brokers/{broker_id}") for broker_id, key in rates)
+        and all(
+            parse_replicas(config(f"topics/{topic}").get(key, "")) == entries for (topic, key), entries in lists.items()
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +184,11 @@ class Summary:
     """The measurements of a recovery; times in seconds."""
 
     recovery_seconds: float
-    """From the creation to the deletion of /admin/reassign_partitions."""
+    """From the start to the end of the reassignment."""
     ideal_seconds: float
     """Shortest possible recovery: the slowest link side copies at its capacity less the client load."""
     client_bytes: int
-    """Bytes that clients offered during the recovery: all brokers, both directions."""
-    client_bytes_deferred: int
-    """The part of `client_bytes` that had to wait."""
+    """Bytes that clients offered during the recovery."""
     first_throttle_seconds: float | None
     """From the start until all throttles are set; None: they never were."""
     writes: int
@@ -192,43 +205,18 @@ class Summary:
         """`recovery_seconds / ideal_seconds`, >= 1."""
         return self.recovery_seconds / self.ideal_seconds
 
-    @property
-    def deferred_percent(self) -> float:
-        """Deferred bytes in percent of all client bytes."""
-        return 100 * self.client_bytes_deferred / self.client_bytes
 
-    def document(self) -> dict[str, Any]:
-        """Return all fields and both ratios as a JSON object."""
-        names = [*self.__dataclass_fields__, "recovery_over_ideal", "deferred_percent"]
-        values = {name: getattr(self, name) for name in names}
-        return {name: round(v, 4) if isinstance(v, float) else v for name, v in values.items()}
-
-
-def summary(timeline: Timeline, before: Mapping[str, Any], after: Mapping[str, Any], cycles: int) -> Summary:
-    """Return the measurements of a recovery that has ended.
-
-    Args:
-        timeline: timeline of the reassignment.
-        before: the brokers' counters at its start.
-        after: the brokers' counters at its end.
-        cycles: number of cycles that the planners logged.
-    """
-    assert timeline.started is not None
-    assert timeline.ended is not None
-    throttled, clean = timeline.seconds(timeline.throttled), timeline.seconds(timeline.clean)
-    recovery = (timeline.ended - timeline.started).total_seconds()
+def summary(timeline: Timeline, ideal_seconds: float, client_bytes: int, cycles: int) -> Summary:
+    """Return the measurements of a recovery that has ended; the parameters are as in `Summary`."""
+    recovery, clean = timeline.seconds(timeline.ended), timeline.seconds(timeline.clean)
+    assert recovery is not None
     return Summary(
         recovery_seconds=recovery,
-        ideal_seconds=after["ideal_seconds"],
-        client_bytes=_total(after, "client_offered") - _total(before, "client_offered"),
-        client_bytes_deferred=_total(after, "client_deferred") - _total(before, "client_deferred"),
-        first_throttle_seconds=throttled,
+        ideal_seconds=ideal_seconds,
+        client_bytes=client_bytes,
+        first_throttle_seconds=timeline.seconds(timeline.throttled),
         writes=timeline.writes,
         cycles=cycles,
         leader_changes=timeline.leader_changes,
         clean_seconds=None if clean is None else clean - recovery,
     )
-
-
-def _total(counters: Mapping[str, Any], name: str) -> int:
-    return sum(broker[name] for broker in counters["brokers"].values())

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS
+from autothrottle.core.scoring.bound import LinkSideDemand, link_side_seconds
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interruption, Report, Stage, goal, size
 from autothrottle_lab.emulators.datadog import DatadogEmulator
@@ -82,13 +83,8 @@ def ideal_seconds(amount: float, capacity: float, client_rate: float) -> float:
     43.75
     """
     quiet, busy = capacity - client_rate, capacity - 2 * client_rate
-    before = quiet * DEMO_DOUBLING_SECONDS
-    between = busy * (DEMO_FALLING_SECONDS - DEMO_DOUBLING_SECONDS)
-    if amount <= before:
-        return amount / quiet
-    if amount <= before + between:
-        return DEMO_DOUBLING_SECONDS + (amount - before) / busy
-    return DEMO_FALLING_SECONDS + (amount - before - between) / quiet
+    falling = DEMO_FALLING_SECONDS - DEMO_DOUBLING_SECONDS
+    return link_side_seconds(LinkSideDemand(amount, [(DEMO_DOUBLING_SECONDS, quiet), (falling, busy), (0, quiet)]))
 
 
 class KafkaStage(Stage):

@@ -5,15 +5,13 @@ This module collects and adds them up; `command` prints them. The types to know 
 
 from __future__ import annotations
 
-import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from autothrottle.core.cluster.configs import ReplicaRole, ResourceType
 from autothrottle.core.cluster.flows import Flow, LinkSide, link_sides_of
-from autothrottle.core.control.changes import Change
 from autothrottle.core.scoring.bound import LinkSideDemand, Pieces, available_rate, bound_seconds
 from autothrottle_lab.simulate.virtual_time import VirtualReassignment, VirtualRecovery, VirtualScenario
 from autothrottle_lab.simulation.cluster import Cluster
@@ -162,7 +160,7 @@ class Recording:
             seconds=took,
             bound_seconds=bound(self._scenario),
             sides=sides,
-            rate_writes=_rate_writes(written),
+            rate_writes=Counter(c.resource.broker_id for c in written if c.resource.type is ResourceType.BROKER),
             list_writes=sum(change.resource.type is ResourceType.TOPIC for change in written),
             cycles=recovery.cycles,
             events=len(self._scenario.events),
@@ -229,12 +227,11 @@ def _in_sync_rates(scenario: VirtualScenario) -> dict[LinkSide, float]:
 
 def _available_rate(scenario: VirtualScenario, key: LinkSide, in_sync: float) -> list[tuple[float, float]]:
     broker_id, role = key
-    broker, limits, pieces, at = scenario.brokers[broker_id], scenario.limits, [], 0.0
-    for end, rate in broker.traffic.pieces(role, 0.0):
-        allowed = available_rate(broker.capacity.of(role), rate + in_sync, limits.max_ratio(role), limits.min_rate)
-        pieces.append((end - at, allowed))
-        at = end
-    return [(seconds if math.isfinite(seconds) else 0.0, rate) for seconds, rate in pieces]
+    broker, limits = scenario.brokers[broker_id], scenario.limits
+    return [
+        (seconds, available_rate(broker.capacity.of(role), rate + in_sync, limits.max_ratio(role), limits.min_rate))
+        for seconds, rate in broker.traffic.spans(role)
+    ]
 
 
 def _deferred_without(scenario: VirtualScenario, seconds: float) -> dict[LinkSide, float]:
@@ -247,11 +244,3 @@ def _deferred_without(scenario: VirtualScenario, seconds: float) -> dict[LinkSid
             events_left.popleft().play(idle)
         idle.step(scenario.step.total_seconds())
     return {(b, role): side.client_deferred for b, one in idle.brokers.items() for role, side in one.sides.items()}
-
-
-def _rate_writes(written: Sequence[Change]) -> dict[int, int]:
-    counts: dict[int, int] = {}
-    for change in written:
-        if change.resource.type is ResourceType.BROKER:
-            counts[change.resource.broker_id] = counts.get(change.resource.broker_id, 0) + 1
-    return counts

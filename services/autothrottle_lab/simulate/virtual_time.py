@@ -43,7 +43,6 @@ from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
 from autothrottle_lab.simulation.link import Sharing
 from autothrottle_lab.simulation.partition import SimulatedPartition
 
-TOPIC = "moving"
 BEGIN = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
 """Default wall-clock time at virtual time zero."""
 LOG_SIZE_INTERVAL = timedelta(seconds=10)
@@ -152,27 +151,6 @@ class VirtualScenario:
     """Step of the simulation, >= 1 ms."""
     instance_type: str = "lab"
 
-    @staticmethod
-    def replacement(
-        traffic: Mapping[int, ClientTraffic], partition_bytes: Sequence[float], capacity: int = 100_000_000
-    ) -> VirtualScenario:
-        """Return a scenario in which a new broker replaces a failed one; the other brokers lead the partitions in turn.
-
-        Args:
-            traffic: broker id -> its client load; the highest id is the new broker's.
-            partition_bytes: size of each partition.
-            capacity: capacity of every link in each direction, bytes/s.
-        """
-        *others, new = sorted(traffic)
-        leaders = [others[i % len(others)] for i in range(len(partition_bytes))]
-        return VirtualScenario(
-            {b: VirtualBroker(Capacity(capacity, capacity), one) for b, one in traffic.items()},
-            [
-                VirtualReassignment(TOPIC, i, size, (leader, _FAILED), (leader, new))
-                for i, (leader, size) in enumerate(zip(leaders, partition_bytes, strict=True))
-            ],
-        )
-
     def alive(self, reassignment: VirtualReassignment) -> tuple[int, ...]:
         """The running brokers that have a replica at the start of the reassignment; the first one leads."""
         return tuple(b for b in reassignment.replicas if b in self.brokers)
@@ -207,10 +185,6 @@ class VirtualScenario:
             )
         brokers = [SimulatedBroker(b, one.capacity, one.traffic) for b, one in sorted(self.brokers.items())]
         return Cluster(brokers, partitions, sharing=self.sharing, script_waits_for_reassignment=self.traffic_waits)
-
-
-_FAILED = 1
-"""Id of the broker that `VirtualScenario.replacement` replaces."""
 
 
 @dataclass(slots=True)

@@ -54,6 +54,18 @@ class ClientTraffic:
             rate = step.of(role)
         yield math.inf, rate
 
+    def spans(self, role: ReplicaRole, start: float = 0.0) -> list[tuple[float, BytesPerSecond]]:
+        """Return (seconds, rate) of each constant piece from `start` on; the last one, of 0 s, continues without end.
+
+        >>> ClientTraffic((TrafficStep(0, 0, 20), TrafficStep(10, 0, 60))).spans(ReplicaRole.FOLLOWER)
+        [(10.0, 20), (0.0, 60)]
+        """
+        found, at = [], start
+        for end, rate in self.pieces(role, start):
+            found.append((end - at if math.isfinite(end) else 0.0, rate))
+            at = end
+        return found
+
     def rate(self, role: ReplicaRole, at: float) -> BytesPerSecond:
         return next(self.pieces(role, at))[1]
 
@@ -72,23 +84,3 @@ class ClientTraffic:
             if at >= end:
                 break
         return total
-
-    def seconds_to_carry(self, amount: float, capacity: BytesPerSecond, role: ReplicaRole, start: float = 0.0) -> float:
-        """Return the smallest T with `integral of max(capacity - clients, 0) from start to start + T >= amount`.
-
-        Infinite when the headroom never suffices.
-
-        >>> half = ClientTraffic((TrafficStep(0, 0, 20), TrafficStep(10, 0, 60)))
-        >>> half.seconds_to_carry(1200, 100, ReplicaRole.FOLLOWER)
-        20.0
-        """
-        if amount <= 0:
-            return 0.0
-        left, at = amount, start
-        for end, rate in self.pieces(role, start):
-            headroom = max(capacity - rate, 0)
-            if headroom and at + left / headroom <= end:
-                return at + left / headroom - start
-            left -= headroom * (end - at) if headroom else 0
-            at = end
-        return math.inf

@@ -25,6 +25,7 @@ from autothrottle.core.cluster.configs import WILDCARD, ReplicaRole
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition
 from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.scoring.bound import LinkSideDemand, available_rate, bound_seconds
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import BytesPerSecond
 from autothrottle_lab.simulation.client_traffic import ClientTraffic
@@ -180,9 +181,10 @@ class Cluster:
     def ideal_seconds(self) -> float:
         """Return the shortest possible duration of the reassignment: that of its slowest link side.
 
-        For each link side in use it is `seconds_to_carry` of the bytes to copy through it at the start, with the
-        scripted client load and without produced bytes. It is 0 before the first reassignment, and infinite if clients
-        leave nothing free. A reassignment that starts while another one runs adds its bytes to the first one.
+        For each link side in use it is the time to copy the bytes that are left at the start through all capacity that
+        the scripted client load leaves free, without produced bytes. It is 0 before the first reassignment, and
+        infinite if clients leave nothing free. A reassignment that starts while another one runs adds its bytes to the
+        first one.
         """
         return self._ideal_seconds
 
@@ -431,7 +433,13 @@ class Cluster:
         for partition, follower in copies:
             for side in (self.brokers[partition.leader].outbound, self.brokers[follower].inbound):
                 self._ideal_bytes[side] = self._ideal_bytes.get(side, 0.0) + partition.bytes_left(follower)
-        self._ideal_seconds = max(
-            side.traffic.seconds_to_carry(amount, side.capacity, side.role, self._ideal_start)
+        self._ideal_seconds = bound_seconds(
+            LinkSideDemand(
+                amount,
+                [
+                    (seconds, available_rate(side.capacity, clients, ratio=1.0, min_rate=0.0))
+                    for seconds, clients in side.traffic.spans(side.role, self._ideal_start)
+                ],
+            )
             for side, amount in self._ideal_bytes.items()
         )

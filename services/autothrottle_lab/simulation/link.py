@@ -105,15 +105,18 @@ class ThrottleMeter:
         sample.amount += amount
         sample.last_event_ms = now_ms
 
-    def rate(self, now_ms: int) -> float:
-        """Return the measured rate in bytes/s: bytes in the window / seconds that the window covers."""
-        total, seconds = self._window(now_ms)
-        return total / seconds
-
     def available_rate(self, now_ms: int, rate: BytesPerSecond) -> float:
-        """Return the bytes that may pass before the measured rate reaches `rate`; negative while it exceeds `rate`."""
-        total, seconds = self._window(now_ms)
-        return rate * seconds - total
+        """Return the bytes that may pass before the measured rate reaches `rate`; negative while it exceeds `rate`.
+
+        The measured rate is the bytes in the window / the seconds that the window covers.
+        """
+        if not self._samples:
+            self._samples.append(_Sample(now_ms, now_ms))
+        for sample in self._samples:
+            if now_ms - sample.last_event_ms >= self.SAMPLES * self.SAMPLE_MS:
+                sample.reset(now_ms)
+        covered_ms = now_ms - min(sample.start_ms for sample in self._samples)
+        return rate * max(covered_ms, self.SAMPLE_MS) / 1000 - sum(s.amount for s in self._samples)
 
     def _advance(self, now_ms: int) -> None:
         # One sample more than the window holds: the oldest one still overlaps the window for a while.
@@ -121,15 +124,6 @@ class ThrottleMeter:
         if self._current == len(self._samples):
             self._samples.append(_Sample(now_ms, now_ms))
         self._samples[self._current].reset(now_ms)
-
-    def _window(self, now_ms: int) -> tuple[float, float]:
-        if not self._samples:
-            self._samples.append(_Sample(now_ms, now_ms))
-        for sample in self._samples:
-            if now_ms - sample.last_event_ms >= self.SAMPLES * self.SAMPLE_MS:
-                sample.reset(now_ms)
-        covered_ms = now_ms - min(sample.start_ms for sample in self._samples)
-        return sum(s.amount for s in self._samples), max(covered_ms, self.SAMPLE_MS) / 1000
 
 
 class SimulatedLinkSide:

@@ -14,12 +14,19 @@ from pathlib import Path
 
 from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits
 from autothrottle.core.policy.limits import Limits
-from autothrottle_lab.simulate.virtual_time import BEGIN, VirtualRecovery, VirtualScenario
+from autothrottle.core.traffic.loads import Capacity
+from autothrottle_lab.simulate.virtual_time import (
+    BEGIN,
+    VirtualBroker,
+    VirtualReassignment,
+    VirtualRecovery,
+    VirtualScenario,
+)
 from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
 from tests.builders import limits, mb
 
 LEADERS = (1001, 1002, 1003)
-NEW = 1006
+FAILED, NEW = 1, 1006
 BUDGET = mb(81)
 SECONDS = 600
 """Duration of a reassignment at best."""
@@ -48,7 +55,13 @@ def scenario(
     **changes: object,
 ) -> VirtualScenario:
     """Return a reassignment of this many bytes on a day of November."""
-    plain = VirtualScenario.replacement(traffic, [amount / 3] * 3)
+    plain = VirtualScenario(
+        {broker_id: VirtualBroker(Capacity(mb(100), mb(100)), clients) for broker_id, clients in traffic.items()},
+        [
+            VirtualReassignment("moving", partition, amount / 3, (leader, FAILED), (leader, NEW))
+            for partition, leader in enumerate(LEADERS)
+        ],
+    )
     return replace(plain, **{"limits": ratio(0.9), "begin": BEGIN.replace(day=day), **changes})  # type: ignore[arg-type]
 
 

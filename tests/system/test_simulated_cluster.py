@@ -10,7 +10,6 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,9 +22,9 @@ from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.emulators.kafka import CountersEndpoint, SimulatedKafka
 from autothrottle_lab.emulators.kafka_scenario import (
-    demo_scenario,
+    demo_cluster,
+    demo_targets,
     parse_reassignment,
-    read_cluster,
     reassignment_document,
 )
 from autothrottle_lab.servers.processes import free_ports
@@ -379,14 +378,14 @@ def test_error_names_the_unreachable_zookeeper() -> None:
 # HTTP endpoint and command
 
 
-def fetch(url: str, body: bytes | None = None) -> Any:
-    with urllib.request.urlopen(url, data=body, timeout=5) as answer:
+def fetch(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=5) as answer:
         return json.load(answer)
 
 
 def test_counters_contain_the_fields_of_the_observer(zookeeper: ZooKeeperServer, operator: Operator) -> None:
     with live(zookeeper, operator, small_cluster(50 * MEGABYTE)) as kafka, CountersEndpoint(kafka) as endpoint:
-        fetch(f"{endpoint.url}/reassignments", json.dumps(reassignment_document(TARGETS)).encode())
+        kafka.reassign(TARGETS)
         eventually(lambda: fetch(f"{endpoint.url}/counters")["moving_partitions"] == 0)
         counters = fetch(f"{endpoint.url}/counters")
         assert counters["ideal_seconds"] == pytest.approx(2.5)
@@ -397,16 +396,10 @@ def test_counters_contain_the_fields_of_the_observer(zookeeper: ZooKeeperServer,
             {"leader": 1, "follower": 3, "bytes_copied": 50 * MEGABYTE},
             {"leader": 2, "follower": 3, "bytes_copied": 200 * MEGABYTE},
         ]
-        for path, body, status in [
-            ("/else", None, 404),
-            ("/counters", b"{}", 404),
-            ("/reassignments", b"{}", 400),
-            ("/reassignments", json.dumps(reassignment_document({("u", 0): (1,)})).encode(), 404),
-        ]:
-            with pytest.raises(urllib.error.HTTPError) as refused:
-                fetch(endpoint.url + path, body)
-            refused.value.close()
-            assert refused.value.code == status
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            fetch(f"{endpoint.url}/else")
+        with refused.value as answer:
+            assert answer.code == 404
 
 
 def run_main(*arguments: str) -> subprocess.Popen[str]:
@@ -415,7 +408,7 @@ def run_main(*arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_command_runs_the_demo_scenario_until_a_signal(
+def test_command_runs_the_demos_cluster_until_a_signal(
     zookeeper: ZooKeeperServer, operator: Operator, number: signal.Signals
 ) -> None:
     with run_main("--zookeeper", zookeeper.connect, "--prefix", operator.prefix) as process:
@@ -423,8 +416,7 @@ def test_command_runs_the_demo_scenario_until_a_signal(
             assert process.stdout
             url = process.stdout.readline().removeprefix("Simulated Kafka: ").strip()
             assert operator.children("/brokers/ids") == ["1001", "1002", "1003", "1004", "1005", "1006"]
-            targets = parse_reassignment(json.dumps(demo_scenario()["reassignment"]).encode())
-            operator.reassign(targets)
+            operator.reassign(demo_targets(demo_cluster()))
             eventually(lambda: fetch(f"{url}/counters")["moving_partitions"] == 40)
             process.send_signal(number)
             assert process.wait(timeout=20) == 0
@@ -433,23 +425,12 @@ def test_command_runs_the_demo_scenario_until_a_signal(
     assert operator.children("/brokers/ids") == []
 
 
-@pytest.mark.parametrize("content", ["[]", "{", '{"brokers": []}', '{"brokers": [{"id": 1}], "partitions": []}'])
-def test_invalid_scenario_ends_the_command_with_status_2(tmp_path: Path, content: str) -> None:
-    scenario = tmp_path / "scenario.json"
-    scenario.write_text(content)
-    with run_main("--zookeeper", "127.0.0.1:1", "--scenario", str(scenario)) as process:
-        _, errors = process.communicate(timeout=30)
-    assert process.returncode == 2
-    assert "demo_scenario()" in errors
-
-
 # The demo's scenario
 
 
 def test_shortest_duration_of_the_demos_reassignment_is_45_to_50_seconds() -> None:
-    scenario = json.loads(json.dumps(demo_scenario()))
-    cluster = read_cluster(scenario)
-    targets = parse_reassignment(json.dumps(scenario["reassignment"]).encode())
+    cluster = demo_cluster()
+    targets = demo_targets(cluster)
     assert len(targets) == 40
     assert sorted(cluster.brokers) == [1001, 1002, 1003, 1004, 1005, 1006]
     for key, target in targets.items():
@@ -462,8 +443,8 @@ def test_shortest_duration_of_the_demos_reassignment_is_45_to_50_seconds() -> No
 
 
 def test_demos_replicas_join_the_isr_throughout_and_clients_wait_without_throttles() -> None:
-    cluster = read_cluster(demo_scenario())
-    cluster.submit_reassignment(parse_reassignment(json.dumps(demo_scenario()["reassignment"]).encode()))
+    cluster = demo_cluster()
+    cluster.submit_reassignment(demo_targets(cluster))
     left = {}
     while cluster.moving():
         cluster.step(0.1)

@@ -16,7 +16,13 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS, ConfigResource, ResourceType
 from autothrottle.core.errors import Unavailable
 from autothrottle_lab.demo.stage import INSTANCE_TYPE, START_SECONDS, Interruption, Report, Stage, goal, size, text
-from autothrottle_lab.emulators.kafka_scenario import DEMO_NEW_BROKER, demo_scenario
+from autothrottle_lab.emulators.kafka_scenario import (
+    DEMO_NEW_BROKER,
+    demo_cluster,
+    demo_targets,
+    reassignment_document,
+)
+from autothrottle_lab.emulators.kafka_znodes import encode
 from autothrottle_lab.observation.observer import Sample, config_of, read_timeline, summary
 from autothrottle_lab.servers.processes import Process
 
@@ -38,12 +44,10 @@ class SimulatedStage(Stage):
 
     def __init__(self, interruption: Interruption, stack: ExitStack, options: Mapping[str, str]) -> None:
         super().__init__(interruption, stack, options)
-        self._scenario = demo_scenario()
-        moving = {(entry["topic"], entry["partition"]) for entry in self._scenario["reassignment"]["partitions"]}
-        self.partitions = len(moving)
-        self.total_bytes = sum(
-            p["size"] for p in self._scenario["partitions"] if (p["topic"], p["partition"]) in moving
-        )
+        cluster = demo_cluster()
+        self._targets = demo_targets(cluster)
+        self.partitions = len(self._targets)
+        self.total_bytes = round(sum(cluster.partitions[key].size for key in self._targets))
         self._last_sample: tuple[float, int, int] | None = None
 
     def build(self, say: Callable[[str], None]) -> None:
@@ -55,9 +59,7 @@ class SimulatedStage(Stage):
         self.start_services(datadog_url, self.options)
 
     def _start_brokers(self) -> None:
-        path = self.directory / "scenario.json"
-        path.write_text(json.dumps(self._scenario))
-        arguments = ["--zookeeper", self.zookeeper.connect, "--scenario", str(path), "--datadog", INSTANCE_TYPE]
+        arguments = ["--zookeeper", self.zookeeper.connect, "--datadog", INSTANCE_TYPE]
         command = [sys.executable, "-m", "autothrottle_lab.emulators.kafka", *arguments]
         process = self._brokers = Process("The simulated Kafka", command, self.directory / "brokers.log")
 
@@ -70,8 +72,7 @@ class SimulatedStage(Stage):
 
     def submit_reassignment(self) -> None:
         self._before = self._counters()
-        content = json.dumps(self._scenario["reassignment"]).encode()
-        self.client.create(_KAFKA.reassign_partitions, content)
+        self.client.create(_KAFKA.reassign_partitions, encode(reassignment_document(self._targets)))
 
     def record_end(self) -> None:
         self._after = self._counters()

@@ -45,6 +45,7 @@ Fault = int | bytes | Late | Literal["hang", "garbage", "half", "dribble"]
 """
 
 _ROLLUP = re.compile(r"(?P<query>.*)\.rollup\(avg, (?P<seconds>[1-9]\d*)\)", re.DOTALL)
+_KEEP_SECONDS = 900.0
 _DRIBBLE_SECONDS = 0.02
 
 
@@ -82,25 +83,14 @@ class _ActiveFault:
 class DatadogEmulator:
     """A server on a free port of 127.0.0.1 that responds like Datadog; a context manager. It is thread-safe."""
 
-    def __init__(
-        self,
-        api_key: str = API_KEY,
-        app_key: str = APP_KEY,
-        broker_id_tag: str = "broker_id",
-        instance_type_tag: str = "instance-type",
-        keep_seconds: float = 900,
-    ) -> None:
+    def __init__(self, api_key: str = API_KEY) -> None:
         self.api_key = api_key
-        self.app_key = app_key
         self.tag_delay_seconds = 0.0
         """Delay of each request for tags."""
         self.events: list[PostedEvent] = []
         """Posted events, oldest first."""
         self.requests: deque[Request] = deque(maxlen=10_000)
         """The last 10,000 requests, oldest first."""
-        self._broker_id_tag = broker_id_tag
-        self._instance_type_tag = instance_type_tag
-        self._keep_seconds = keep_seconds
         self._lock = threading.Lock()
         self._hosts: dict[str, Host] = {}
         self._counters: dict[int, CumulativeCounters] = {}
@@ -149,8 +139,8 @@ class DatadogEmulator:
             is_listed: False: the list of all tags omits the host; a request for the host itself returns its tags.
             is_tagged: False: it has no broker id tag.
         """
-        tags = [f"{self._broker_id_tag}:{broker_id}"] if is_tagged else []
-        tags += [f"{self._instance_type_tag}:{instance_type}"] if instance_type is not None else []
+        tags = [f"broker_id:{broker_id}"] if is_tagged else []
+        tags += [f"instance-type:{instance_type}"] if instance_type is not None else []
         with self._lock:
             counters = self._counters_of(broker_id)
             self._hosts[host] = Host(host, broker_id, (*tags, *extra_tags), is_listed, counters)
@@ -195,7 +185,7 @@ class DatadogEmulator:
         return (host for host in self._hosts.values() if host.broker_id == broker_id)
 
     def _counters_of(self, broker_id: int) -> CumulativeCounters:
-        return self._counters.setdefault(broker_id, CumulativeCounters(self._keep_seconds))
+        return self._counters.setdefault(broker_id, CumulativeCounters(_KEEP_SECONDS))
 
     # Called by the request handler
 
@@ -324,7 +314,7 @@ class _Routes(BaseHTTPRequestHandler):
             return 400, "Bad Request: send the keys in headers, not in the URL"
         needed = {"DD-API-KEY": emulator.api_key}
         if path not in ("/api/v1/validate", "/api/v1/events"):
-            needed["DD-APPLICATION-KEY"] = emulator.app_key
+            needed["DD-APPLICATION-KEY"] = APP_KEY
         if any(self.headers.get(name) is None for name in needed):
             return 401, "Unauthorized"
         if any(self.headers[name] != key for name, key in needed.items()):

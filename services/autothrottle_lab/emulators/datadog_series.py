@@ -22,11 +22,6 @@ class CumulativeCounters:
         self._times: list[float] = []
         self._totals: list[tuple[float, float]] = []
 
-    @property
-    def newest(self) -> float | None:
-        """Time of the last sample, in seconds since the epoch; None before the first."""
-        return self._times[-1] if self._times else None
-
     def add(self, at: float, tx_total_bytes: float, rx_total_bytes: float) -> None:
         """Add a sample, and drop samples older than `keep_seconds`."""
         index = bisect_right(self._times, at)

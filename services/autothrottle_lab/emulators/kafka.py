@@ -17,16 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
+from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle_lab.emulators.datadog import DatadogEmulator
-from autothrottle_lab.emulators.kafka_scenario import Document, demo_scenario, parse_reassignment, read_cluster
-from autothrottle_lab.emulators.kafka_znodes import Znodes, encode, parse_object
+from autothrottle_lab.emulators.kafka_scenario import Document, demo_cluster
+from autothrottle_lab.emulators.kafka_znodes import Znodes, encode
 from autothrottle_lab.simulation.cluster import Cluster
 
 log = logging.getLogger(__name__)
@@ -37,8 +36,8 @@ SampleCallback = Callable[[int, float, int, int], None]
 STEP_SECONDS = 0.1
 """Step of the model."""
 
-SAMPLE_SECONDS = 0.2
-"""Interval between two calls of `on_sample`."""
+STEPS_PER_SAMPLE = 2
+"""Steps between two calls of `on_sample`."""
 
 PAST_SECONDS = 60.0
 """History that the Datadog emulator of `main` has at the start, so that the first metrics window is full."""
@@ -60,8 +59,6 @@ class SimulatedKafka:
         prefix: str = "",
         on_sample: SampleCallback | None = None,
         *,
-        step_seconds: float = STEP_SECONDS,
-        sample_seconds: float = SAMPLE_SECONDS,
         session_timeout_seconds: float = 6.0,
         connect_timeout_seconds: float = 15.0,
         past_seconds: float = 0.0,
@@ -73,8 +70,6 @@ class SimulatedKafka:
             cluster: the model; from `start` on, only this object may use it.
             prefix: Kafka's chroot; "": none.
             on_sample: receives the counters of each broker in the model's thread; it must not block.
-            step_seconds: step of the model.
-            sample_seconds: interval between samples; a multiple of the step.
             session_timeout_seconds: session timeout of the brokers.
             connect_timeout_seconds: how long `start` waits for ZooKeeper.
             past_seconds: history before the start; `start` passes the samples of this time to `on_sample`.
@@ -86,8 +81,6 @@ class SimulatedKafka:
         self._client = KazooClient(hosts=zookeeper_connect, timeout=session_timeout_seconds)
         self._znodes = Znodes(self._client, prefix, cluster, self._lock)
         self._on_sample = on_sample
-        self._step_seconds = step_seconds
-        self._steps_per_sample = max(round(sample_seconds / step_seconds), 1)
         self._steps_done = 0
         self._past_seconds = past_seconds
         self._begin = 0.0
@@ -118,7 +111,7 @@ class SimulatedKafka:
             self._close()
             raise
         self._begin = time.monotonic() - self._cluster.now - self._past_seconds
-        for _ in range(round(self._past_seconds / self._step_seconds)):
+        for _ in range(round(self._past_seconds / STEP_SECONDS)):
             self._step()
         self._threads = [
             threading.Thread(target=self._run_model, name="simulated-brokers", daemon=True),
@@ -189,18 +182,18 @@ class SimulatedKafka:
 
     def _step(self) -> None:
         with self._lock:
-            self._cluster.step(self._step_seconds)
+            self._cluster.step(STEP_SECONDS)
         self._steps_done += 1
-        if self._on_sample and self._steps_done % self._steps_per_sample == 0:
+        if self._on_sample and self._steps_done % STEPS_PER_SAMPLE == 0:
             self._sample(self._on_sample)
 
     def _seconds_until_next_step(self) -> float:
-        return max(self._begin + self._cluster.now + self._step_seconds - time.monotonic(), 0.0)
+        return max(self._begin + self._cluster.now + STEP_SECONDS - time.monotonic(), 0.0)
 
     def _steps_due(self) -> int:
-        late = math.floor((time.monotonic() - self._begin - self._cluster.now) / self._step_seconds + 1e-6)
+        late = math.floor((time.monotonic() - self._begin - self._cluster.now) / STEP_SECONDS + 1e-6)
         if late > MAX_STEPS_LATE:
-            lost = (late - MAX_STEPS_LATE) * self._step_seconds
+            lost = (late - MAX_STEPS_LATE) * STEP_SECONDS
             log.warning("The simulated cluster skipped %.1f s because the machine is too slow.", lost)
             self._begin += lost
         return min(late, MAX_STEPS_LATE)
@@ -217,10 +210,7 @@ class SimulatedKafka:
 
 
 class CountersEndpoint:
-    """`GET /counters` and `POST /reassignments` of a simulated cluster over HTTP; a context manager.
-
-    The body of a POST has the format of /admin/reassign_partitions. Only the topic znodes show such a reassignment.
-    """
+    """`GET /counters` of a simulated cluster over HTTP; a context manager."""
 
     def __init__(self, kafka: SimulatedKafka, host: str = "127.0.0.1", port: int = 0) -> None:
         self._server = ThreadingHTTPServer((host, port), _request_handler(kafka))
@@ -245,25 +235,9 @@ class CountersEndpoint:
 def _request_handler(kafka: SimulatedKafka) -> type[BaseHTTPRequestHandler]:
     class Requests(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.path == "/counters":
-                self._answer(200, kafka.counters())
-            else:
-                self._answer(404, {"error": f"unknown path {self.path}; use GET /counters"})
-
-        def do_POST(self) -> None:
-            content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            try:
-                if self.path != "/reassignments":
-                    raise Missing(f"unknown path {self.path}; use POST /reassignments")
-                kafka.reassign(parse_reassignment(content))
-            except (Invalid, Missing) as error:
-                self._answer(400 if isinstance(error, Invalid) else 404, {"error": str(error)})
-            else:
-                self._answer(202, {})
-
-        def _answer(self, status: int, document: Document) -> None:
-            content = encode(document)
-            self.send_response(status)
+            known = self.path == "/counters"
+            content = encode(kafka.counters() if known else {"error": f"unknown path {self.path}; use GET /counters"})
+            self.send_response(200 if known else 404)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -276,10 +250,10 @@ def _request_handler(kafka: SimulatedKafka) -> type[BaseHTTPRequestHandler]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a simulated cluster until SIGTERM or SIGINT. The first line of output is its address.
+    """Run the demo's simulated cluster until SIGTERM or SIGINT. The first line of output is its address.
 
     With `--datadog` it also runs a Datadog emulator, fed by the brokers' counters; the second line is its address.
-    Return 0, or 2 if the scenario is invalid or ZooKeeper is unavailable.
+    Return 0, or 2 if the cluster cannot start, for example because ZooKeeper is unavailable.
     """
     arguments = _arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -288,7 +262,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     try:
-        cluster = read_cluster(_scenario(arguments.scenario))
+        cluster = demo_cluster()
         host, _, port = arguments.listen.rpartition(":")
         with ExitStack() as stack:
             datadog = stack.enter_context(DatadogEmulator()) if arguments.datadog else None
@@ -316,22 +290,10 @@ def _datadog_reporter(cluster: Cluster, datadog: DatadogEmulator, instance_type:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m autothrottle_lab.emulators.kafka", description=main.__doc__)
     parser.add_argument("--zookeeper", required=True, help="connection string, host:port")
-    parser.add_argument(
-        "--scenario", type=Path, help="JSON file in the format of demo_scenario(); default: demo_scenario()"
-    )
     parser.add_argument("--prefix", default="", help="Kafka's chroot")
     parser.add_argument("--listen", default="127.0.0.1:0", help="host:port of the counters; port 0: any free port")
     parser.add_argument("--datadog", metavar="TYPE", help="also emulate Datadog; TYPE: instance type of the hosts")
     return parser.parse_args(argv)
-
-
-def _scenario(path: Path | None) -> Document:
-    if path is None:
-        return demo_scenario()
-    document = parse_object(path.read_bytes())
-    if not document:
-        raise Invalid(f"{path} does not contain a JSON object in the format of demo_scenario()")
-    return document
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""Scenarios of the simulated cluster: its initial state as a JSON document, and the demo's scenario.
-
-`kafka` runs the cluster in ZooKeeper.
-"""
+"""The demo's cluster and its reassignment, and the format of reassignments. `kafka` runs the cluster in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -48,40 +45,6 @@ def parse_reassignment(content: bytes) -> dict[TopicPartition, tuple[int, ...]]:
     return targets
 
 
-def read_cluster(scenario: Mapping[str, Any]) -> Cluster:
-    """Return the cluster of a scenario; `demo_scenario` shows the format.
-
-    Raises:
-        Invalid: a key is missing or a value is invalid.
-    """
-    try:
-        return Cluster(
-            [_broker(entry) for entry in scenario["brokers"]],
-            [_partition(entry) for entry in scenario["partitions"]],
-            script_waits_for_reassignment=bool(scenario.get("script_waits_for_reassignment", False)),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise Invalid(f"the scenario does not have the format of demo_scenario(): {error!r}") from error
-
-
-def _broker(entry: Mapping[str, Any]) -> SimulatedBroker:
-    steps = tuple(TrafficStep(float(s["at_seconds"]), int(s["tx"]), int(s["rx"])) for s in entry["traffic"])
-    capacity = Capacity(int(entry["tx_capacity"]), int(entry["rx_capacity"]))
-    return SimulatedBroker(int(entry["id"]), capacity, ClientTraffic(steps))
-
-
-def _partition(entry: Mapping[str, Any]) -> SimulatedPartition:
-    return SimulatedPartition(
-        topic=str(entry["topic"]),
-        partition=int(entry["partition"]),
-        size=float(entry["size"]),
-        replicas=tuple(entry["replicas"]),
-        isr=tuple(entry["isr"]),
-        leader=int(entry["leader"]),
-        produce_rate=int(entry.get("produce_rate", 0)),
-    )
-
-
 DEMO_FAILED_BROKER = 1000
 DEMO_NEW_BROKER = 1006
 DEMO_CAPACITY = 100 * MEGABYTE
@@ -106,38 +69,37 @@ _DEMO_BYTES_PER_LEADER = 780 * MEGABYTE
 _DEMO_PARTITIONS_PER_LEADER = 8
 
 
-def demo_scenario() -> Document:
-    """Return a broker replacement: 6 brokers, 40 partitions and 3.9 GB to copy, which takes at least 46 s.
+def demo_cluster() -> Cluster:
+    """Return the cluster of a broker replacement: 6 brokers, 40 partitions, 3.9 GB to copy in at least 46 s.
 
     Broker 1000 has failed. The new broker 1006, which also serves another topic, copies its replicas from the leaders
     1001 to 1005. Client load on every broker doubles 15 s after the start of the reassignment, for 15 s. Partition
-    sizes differ, so that replicas join the ISR throughout the demo. `reassignment` has the format of
-    /admin/reassign_partitions.
+    sizes differ, so that replicas join the ISR throughout the demo.
     """
-    reassigned = _demo_partitions()
-    targets = {
-        (p["topic"], p["partition"]): [DEMO_NEW_BROKER if b == DEMO_FAILED_BROKER else b for b in p["replicas"]]
-        for p in reassigned
-    }
+    brokers = [
+        SimulatedBroker(broker_id, Capacity(DEMO_CAPACITY, DEMO_CAPACITY), _demo_traffic(*rates))
+        for broker_id, rates in _DEMO_CLIENTS.items()
+    ]
+    return Cluster(brokers, _demo_partitions() + _demo_other_partitions(), script_waits_for_reassignment=True)
+
+
+def demo_targets(cluster: Cluster) -> dict[TopicPartition, tuple[int, ...]]:
+    """Return the demo's reassignment, in which the new broker replaces the failed one: partition -> new replicas."""
     return {
-        "brokers": [
-            _demo_broker(broker_id, outbound, inbound) for broker_id, (outbound, inbound) in _DEMO_CLIENTS.items()
-        ],
-        "partitions": reassigned + _demo_other_partitions(),
-        "reassignment": reassignment_document(targets),
-        "script_waits_for_reassignment": True,
+        key: tuple(DEMO_NEW_BROKER if b == DEMO_FAILED_BROKER else b for b in partition.replicas)
+        for key, partition in cluster.partitions.items()
+        if DEMO_FAILED_BROKER in partition.replicas
     }
 
 
-def _demo_broker(broker_id: int, outbound: int, inbound: int) -> Document:
+def _demo_traffic(outbound: int, inbound: int) -> ClientTraffic:
     loads = [(0, 1), (DEMO_DOUBLING_SECONDS, 2), (DEMO_FALLING_SECONDS, 1)]
-    steps = [{"at_seconds": at, "tx": outbound * n * MEGABYTE, "rx": inbound * n * MEGABYTE} for at, n in loads]
-    return {"id": broker_id, "tx_capacity": DEMO_CAPACITY, "rx_capacity": DEMO_CAPACITY, "traffic": steps}
+    return ClientTraffic(tuple(TrafficStep(at, outbound * n * MEGABYTE, inbound * n * MEGABYTE) for at, n in loads))
 
 
-def _demo_partitions() -> list[Document]:
+def _demo_partitions() -> list[SimulatedPartition]:
     leaders = [broker_id for broker_id in _DEMO_CLIENTS if broker_id != DEMO_NEW_BROKER]
-    partitions: list[Document] = []
+    partitions: list[SimulatedPartition] = []
     for i in range(_DEMO_PARTITIONS_PER_LEADER):
         for n, leader in enumerate(leaders):
             # A different spread of sizes for each leader, so that their partitions join the ISR at different times.
@@ -145,25 +107,25 @@ def _demo_partitions() -> list[Document]:
             other = leaders[(n + 1 + i % 4) % len(leaders)]
             replicas = [leader, other]
             replicas.insert(i % 3, DEMO_FAILED_BROKER)
-            count = len(partitions)
+            number, topic = divmod(len(partitions), len(_DEMO_TOPICS))
             partitions.append(
-                {
-                    "topic": _DEMO_TOPICS[count % len(_DEMO_TOPICS)],
-                    "partition": count // len(_DEMO_TOPICS),
-                    "size": round(_DEMO_BYTES_PER_LEADER * weights[i] / sum(weights)),
-                    "replicas": replicas,
-                    "isr": [leader, other],
-                    "leader": leader,
-                }
+                SimulatedPartition(
+                    topic=_DEMO_TOPICS[topic],
+                    partition=number,
+                    size=round(_DEMO_BYTES_PER_LEADER * weights[i] / sum(weights)),
+                    replicas=tuple(replicas),
+                    isr=(leader, other),
+                    leader=leader,
+                )
             )
     return partitions
 
 
-def _demo_other_partitions() -> list[Document]:
+def _demo_other_partitions() -> list[SimulatedPartition]:
     """Return an in-sync topic that the new broker serves already and that is not reassigned."""
     ids = list(_DEMO_CLIENTS)
-    pairs = [[broker_id, ids[(n + 1) % len(ids)]] for n, broker_id in enumerate(ids)]
+    pairs = [(broker_id, ids[(n + 1) % len(ids)]) for n, broker_id in enumerate(ids)]
     return [
-        {"topic": "sessions", "partition": n, "size": 50 * MEGABYTE, "replicas": p, "isr": p, "leader": p[0]}
+        SimulatedPartition(topic="sessions", partition=n, size=50 * MEGABYTE, replicas=p, isr=p, leader=p[0])
         for n, p in enumerate(pairs)
     ]

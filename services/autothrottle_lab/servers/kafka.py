@@ -16,13 +16,14 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from autothrottle.adapters.kafka_admin.connections import CLIENT
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle_lab.servers.kafka_process import Broker
+from autothrottle_lab.servers.kafka_process import KafkaServer
 
 with warnings.catch_warnings():
     # It reads its schemas through a function of importlib.resources that is deprecated.
@@ -93,11 +94,11 @@ class KafkaCluster(ABC):
     All methods are thread-safe. The end removes the cluster's files in `directory`.
     """
 
-    def __init__(self, directory: Path, version: str, brokers: Iterable[Broker]) -> None:
+    def __init__(self, directory: Path, version: str, brokers: Mapping[int, KafkaServer]) -> None:
         self.directory = directory
         self.version = version
         """Kafka release, for example `4.3.1`."""
-        self.brokers = {broker.broker_id: broker for broker in brokers}
+        self.brokers = brokers
         self.start_seconds = 0.0
         """Duration of the last `start` of all brokers."""
         self._admin: Any = None
@@ -126,8 +127,8 @@ class KafkaCluster(ABC):
         began = time.monotonic()
         for broker in self.brokers.values():
             broker.process.start()
-        for broker in self.brokers.values():
-            self._wait_until_serving(broker, within_seconds)
+        for broker_id in self.brokers:
+            self._wait_until_serving(broker_id, within_seconds)
         self._wait_until_known(within_seconds)
         self.start_seconds = time.monotonic() - began
 
@@ -150,7 +151,7 @@ class KafkaCluster(ABC):
             return
         wait_until(lambda: not self._is_registered(broker_id), within_seconds, f"broker {broker_id} is unregistered")
         broker.process.start()
-        self._wait_until_serving(broker, within_seconds)
+        self._wait_until_serving(broker_id, within_seconds)
         self._wait_until_known(within_seconds)
 
     def stop_broker(self, broker_id: int) -> None:
@@ -177,10 +178,10 @@ class KafkaCluster(ABC):
         self._call_admin(lambda admin: admin.create_topics({name: wanted}, wait_for_metadata=True))
         self.wait_until_in_sync([name])
 
-    def delete_topic(self, name: str, within_seconds: float = 60.0) -> None:
+    def delete_topic(self, name: str) -> None:
         """Delete a topic; return when the controller has removed it."""
         self._call_admin(lambda admin: admin.delete_topics([name]))
-        wait_until(lambda: not self._is_topic(name), within_seconds, f"topic {name} is deleted")
+        wait_until(lambda: not self._is_topic(name), 60.0, f"topic {name} is deleted")
 
     def reassign_through_bootstrap(self, replicas: Mapping[Partition, Sequence[int] | None]) -> None:
         """Start a reassignment through the controller (KIP-455); None as target cancels that of a partition.
@@ -292,13 +293,10 @@ class KafkaCluster(ABC):
         It works for stopped brokers, too. It skips replicas under deletion.
         """
         found: dict[Partition, int] = {}
-        try:
-            with os.scandir(self.brokers[broker_id].logs) as directories:
-                for entry in directories:
-                    if named := _LOG_DIRECTORY.match(entry.name):
-                        found[named["topic"], int(named["partition"])] = _bytes_of_segments(entry.path)
-        except FileNotFoundError:
-            return {}
+        with suppress(FileNotFoundError), os.scandir(self.brokers[broker_id].logs) as directories:
+            for entry in directories:
+                if named := _LOG_DIRECTORY.match(entry.name):
+                    found[named["topic"], int(named["partition"])] = _bytes_of_segments(entry.path)
         return found
 
     # Internals
@@ -311,9 +309,10 @@ class KafkaCluster(ABC):
     def _is_topic(self, name: str) -> bool:
         """Whether a topic exists, at least in part."""
 
-    def _wait_until_serving(self, broker: Broker, within_seconds: float) -> None:
+    def _wait_until_serving(self, broker_id: int, within_seconds: float) -> None:
         # A broker accepts connections a moment after its registration.
-        broker.wait_until(lambda: self._is_registered(broker.broker_id) and broker.listening, within_seconds)
+        broker = self.brokers[broker_id]
+        broker.wait_until(lambda: self._is_registered(broker_id) and broker.listening, within_seconds)
 
     def _wait_until_known(self, within_seconds: float) -> None:
         running = {broker_id for broker_id, broker in self.brokers.items() if broker.process.running}
@@ -373,13 +372,10 @@ class KafkaCluster(ABC):
 
 def _bytes_of_segments(directory: str) -> int:
     total = 0
-    try:
-        with os.scandir(directory) as files:
-            for file in files:
-                if file.name.endswith(".log"):
-                    total += file.stat().st_size
-    except FileNotFoundError:  # deleted during the scan
-        pass
+    with suppress(FileNotFoundError), os.scandir(directory) as files:  # deleted during the scan
+        for file in files:
+            if file.name.endswith(".log"):
+                total += file.stat().st_size
     return total
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle_lab.observation.metadata_log import MetadataLog, MetadataRecord
 from autothrottle_lab.servers.kafka import SESSION_SECONDS, START_SECONDS, KafkaCluster, Partition, PartitionState
-from autothrottle_lab.servers.kafka_process import LOCAL, PROPERTIES, Broker, KafkaServer, Place, java_command
+from autothrottle_lab.servers.kafka_process import LOCAL, PROPERTIES, KafkaServer, Place, java_command
 from autothrottle_lab.servers.processes import free_ports
 
 CONTROLLER_ID = 9000
@@ -66,11 +66,19 @@ class KraftCluster(KafkaCluster):
         voter = f"{CONTROLLER_ID}@{controller.host}:{port}"
         self._cluster_id = _new_kafka_uuid()
         common = {**PROPERTIES, **_PROPERTIES, "controller.quorum.voters": voter}
-        self.controller = _controller(directory / "controller", port, command, common, controller)
+        self.controller = KafkaServer(
+            "the controller",
+            directory / "controller",
+            port,
+            command,
+            {"node.id": CONTROLLER_ID, "process.roles": "controller", **common},
+            controller,
+            listener="CONTROLLER",
+        )
         """Tests may freeze or kill its `process`."""
-        brokers = [
-            Broker(
-                broker_id,
+        brokers = {
+            broker_id: KafkaServer(
+                f"broker {broker_id}",
                 directory / f"broker-{broker_id}",
                 port,
                 command,
@@ -78,7 +86,7 @@ class KraftCluster(KafkaCluster):
                 given[broker_id],
             )
             for broker_id, port in zip(broker_ids, ports, strict=True)
-        ]
+        }
         super().__init__(directory, version, brokers)
         self.metadata = MetadataLog(self.controller.logs / "__cluster_metadata-0")
         """The metadata log of the controller."""
@@ -91,8 +99,8 @@ class KraftCluster(KafkaCluster):
     def start(self, within_seconds: float = START_SECONDS) -> None:
         """Start the controller and all brokers; return when every broker's metadata lists all of them."""
         began = time.monotonic()
-        for broker in self.brokers.values():
-            _format_broker(broker.logs, broker.broker_id, self._cluster_id)
+        for broker_id, broker in self.brokers.items():
+            _format_broker(broker.logs, broker_id, self._cluster_id)
             broker.process.start()  # the broker waits for the controller
         self._format()
         self.controller.process.start()
@@ -139,13 +147,6 @@ class KraftCluster(KafkaCluster):
         )
         if done.returncode != 0:
             raise Unavailable(f"formatting {self.controller.logs} failed: {done.stdout}{done.stderr}")
-
-
-def _controller(
-    directory: Path, port: int, command: Sequence[str], common: Mapping[str, object], place: Place
-) -> KafkaServer:
-    own = {"node.id": CONTROLLER_ID, "process.roles": "controller", "listeners": f"CONTROLLER://{place.host}:{port}"}
-    return KafkaServer("the controller", directory, port, command, {**own, **common}, place)
 
 
 def _format_broker(logs: Path, node_id: int, cluster_id: str) -> None:

@@ -70,8 +70,8 @@ class KafkaServer:
         command: Sequence[str],
         properties: Mapping[str, object],
         place: Place = LOCAL,
+        listener: str = "PLAINTEXT",
     ) -> None:
-        self.name = name
         self.port = port
         self.host = place.host
         self.directory = directory
@@ -82,7 +82,7 @@ class KafkaServer:
         directory.mkdir(parents=True)
         configuration, log4j = directory / "server.properties", directory / "log4j.properties"
         log4j.write_text(_LOG4J.format(path=self.server_log))
-        given = {"log.dirs": self.logs, **properties}
+        given = {"listeners": f"{listener}://{place.host}:{port}", "log.dirs": self.logs, **properties}
         configuration.write_text("".join(f"{key}={_property_value(value)}\n" for key, value in given.items()))
         self.command = [*command, f"-Dlog4j.configuration=file:{log4j}"]
         """Java command without the main class."""
@@ -126,23 +126,6 @@ class KafkaServer:
             self.process.wait_until(ready, within_seconds, poll_seconds=0.1)
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.log_end()}") from None
-
-
-class Broker(KafkaServer):
-    """One broker: a `KafkaServer` with a client listener."""
-
-    def __init__(
-        self,
-        broker_id: int,
-        directory: Path,
-        port: int,
-        command: Sequence[str],
-        properties: Mapping[str, object],
-        place: Place = LOCAL,
-    ) -> None:
-        listeners = {"listeners": f"PLAINTEXT://{place.host}:{port}"}
-        super().__init__(f"broker {broker_id}", directory, port, command, {**listeners, **properties}, place)
-        self.broker_id = broker_id
 
 
 def java_command(version: str, heap_megabytes: int) -> list[str]:

@@ -11,8 +11,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from autothrottle.core.errors import Conflict
+from autothrottle_lab.emulators.kafka_scenario import reassignment_document
 from autothrottle_lab.servers.kafka import SESSION_SECONDS, START_SECONDS, KafkaCluster, Partition, PartitionState
-from autothrottle_lab.servers.kafka_process import PROPERTIES, Broker, java_command
+from autothrottle_lab.servers.kafka_process import PROPERTIES, KafkaServer, java_command
 from autothrottle_lab.servers.processes import free_ports
 
 _PROPERTIES: Mapping[str, object] = {
@@ -54,10 +55,16 @@ class ZooKeeperModeCluster(KafkaCluster):
         properties = {"zookeeper.connect": self.zookeeper_connect, **_PROPERTIES, **(broker_properties or {})}
         command = java_command(version, heap_megabytes)
         ports = free_ports(len(broker_ids))
-        brokers = [
-            Broker(broker_id, directory / f"broker-{broker_id}", port, command, {"broker.id": broker_id, **properties})
+        brokers = {
+            broker_id: KafkaServer(
+                f"broker {broker_id}",
+                directory / f"broker-{broker_id}",
+                port,
+                command,
+                {"broker.id": broker_id, **properties},
+            )
             for broker_id, port in zip(broker_ids, ports, strict=True)
-        ]
+        }
         super().__init__(directory, version, brokers)
         self._chroot = chroot
         # Without the chroot, because the first broker creates it.
@@ -80,8 +87,7 @@ class ZooKeeperModeCluster(KafkaCluster):
         Raises:
             Conflict: an earlier plan in this znode is in progress.
         """
-        rows = [{"topic": t, "partition": p, "replicas": list(to)} for (t, p), to in replicas.items()]
-        plan = json.dumps({"version": 1, "partitions": rows}).encode()
+        plan = json.dumps(reassignment_document(replicas)).encode()
         try:
             self._zookeeper.create(f"{self._chroot}/admin/reassign_partitions", plan)
         except NodeExistsError:

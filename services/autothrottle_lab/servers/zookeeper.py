@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,39 +47,28 @@ _JARS = (
 _MODE = re.compile(r"^Mode: (\w+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """The membership of a server in an ensemble."""
-
-    number: int
-    """`myid` of the server, >= 1."""
-    configuration: tuple[str, ...]
-    """Lines of `zoo.cfg` that are the same for all members."""
-
-
 class ZooKeeperServer:
     """One ZooKeeper server, standalone or in an ensemble; a context manager that starts and kills it.
 
     Its minimum session timeout is 1 s. Its data survives `stop` and `kill` as long as its directory exists.
     """
 
-    def __init__(self, directory: Path, port: int | None = None, membership: Membership | None = None) -> None:
+    def __init__(self, directory: Path, port: int | None = None, number: int = 0, ensemble: Sequence[str] = ()) -> None:
         """Prepare a server.
 
         Args:
             directory: for data, configuration and log; created if necessary.
             port: client port; None: any free port.
-            membership: membership in an ensemble; None: a standalone server.
+            number: `myid` of the server in an ensemble, >= 1; 0: a standalone server.
+            ensemble: lines of `zoo.cfg` that are the same for all members of the ensemble.
         """
         self.port = port or free_ports(1)[0]
         self.directory = directory
         data, configuration = directory / "data", directory / "zoo.cfg"
         data.mkdir(parents=True, exist_ok=True)
-        lines = _CONFIGURATION.format(port=self.port, data=data)
-        if membership is not None:
-            lines += "\n".join(membership.configuration)
-            (data / "myid").write_text(f"{membership.number}\n")
-        configuration.write_text(lines)
+        configuration.write_text(_CONFIGURATION.format(port=self.port, data=data) + "\n".join(ensemble))
+        if number:
+            (data / "myid").write_text(f"{number}\n")
         self.process = Process("ZooKeeper", self._command(configuration), directory / "zookeeper.log")
 
     @staticmethod
@@ -194,21 +183,14 @@ class Transaction:
         return self.error == 0
 
 
-_KINDS = {
-    **{
-        1: "create",
-        15: "create",
-        19: "create",
-        21: "create",
-    },  # create, create2, container, with a time to live
-    **{2: "delete", 20: "delete", 5: "set", 7: "set_acl", 13: "check", 14: "multi"},
-    **{-10: "open_session", -11: "close_session", -1: "error"},
-}
-
-_HEADER = struct.Struct(">qiqqi")
 _MULTI = 14
 _ERROR = -1
-_CLOSE_SESSION = -11
+_KINDS = {
+    **dict.fromkeys((1, 15, 19, 21), "create"),  # create, create2, container, with a time to live
+    **{2: "delete", 20: "delete", 5: "set", 7: "set_acl", 13: "check", _MULTI: "multi"},
+    **{-10: "open_session", -11: "close_session", _ERROR: "error"},
+}
+_HEADER = struct.Struct(">qiqqi")
 
 
 def _read_logs(directory: Path) -> Iterator[Transaction]:
@@ -234,66 +216,42 @@ def _transactions(content: bytes) -> Iterator[Transaction]:
 
 def _transaction(record: _Record) -> Transaction:
     session_id, _, zxid, milliseconds, code = record.unpack(_HEADER)
-    operations, error = _operations(record, code)
+    parts = [(code, record)]
+    if code == _MULTI:
+        parts = [(record.integer(), _Record(record.buffer())) for _ in range(record.integer())]
+    operations = tuple(operation for code, part in parts for operation in _operations(code, part))
+    # The first error is the cause; all later operations are logged as errors, too.
+    errors = [part.integer() for code, part in parts if code == _ERROR]
     return Transaction(
         zxid=zxid,
         session_id=session_id,
         time=datetime.fromtimestamp(milliseconds / 1000, UTC),
         kind=_KINDS.get(code, f"type {code}"),
         operations=operations,
-        error=error,
+        error=errors[0] if errors else 0,
     )
 
 
-def _operations(record: _Record, code: int) -> tuple[tuple[Operation, ...], int]:
-    """Return the operations of a transaction and its error code; 0: applied."""
-    if code == _ERROR:
-        return (), record.integer()
-    if code == _CLOSE_SESSION:
-        return _deleted_with_the_session(record), 0
-    if code == _MULTI:
-        return _parts(record)
-    operation = _operation(record, code)
-    return (operation,) if operation else (), 0
-
-
-def _deleted_with_the_session(record: _Record) -> tuple[Operation, ...]:
-    if not record.rest:
-        return ()
-    return tuple(Operation("delete", record.string()) for _ in range(record.integer()))
-
-
-def _parts(record: _Record) -> tuple[tuple[Operation, ...], int]:
-    """Return the operations of a multi and its error code; 0: applied."""
-    operations: list[Operation] = []
-    errors: list[int] = []
-    for _ in range(record.integer()):
-        code = record.integer()
-        part = _Record(record.buffer())
-        if code == _ERROR:
-            errors.append(part.integer())
-        elif operation := _operation(part, code):
-            operations.append(operation)
-    # The first error is the cause; all later operations are logged as errors, too.
-    return tuple(operations), errors[0] if errors else 0
-
-
-def _operation(record: _Record, code: int) -> Operation | None:
+def _operations(code: int, record: _Record) -> Iterator[Operation]:
+    """Yield the operations of a record other than a multi: one, none, or a deletion for each ephemeral znode."""
     kind = _KINDS.get(code, "")
     if kind == "create":
         path, data = record.string(), record.buffer()
-        if code == 1 or code == 15:
+        ephemeral = False
+        if code in (1, 15):
             record.skip_acl()
-            return Operation(kind, path, data, ephemeral=bool(record.byte()))
-        return Operation(kind, path, data)
-    if kind == "set":
-        return Operation(kind, record.string(), record.buffer(), record.integer())
-    if kind == "check":
+            ephemeral = bool(record.byte())
+        yield Operation(kind, path, data, ephemeral=ephemeral)
+    elif kind == "set":
+        yield Operation(kind, record.string(), record.buffer(), record.integer())
+    elif kind == "check":
         # The log has the checked version plus 1.
-        return Operation(kind, record.string(), version=record.integer() - 1)
-    if kind in ("delete", "set_acl"):
-        return Operation(kind, record.string())
-    return None
+        yield Operation(kind, record.string(), version=record.integer() - 1)
+    elif kind in ("delete", "set_acl"):
+        yield Operation(kind, record.string())
+    elif kind == "close_session" and record.rest:
+        for _ in range(record.integer()):
+            yield Operation("delete", record.string())
 
 
 class _Record:

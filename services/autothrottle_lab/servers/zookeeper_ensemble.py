@@ -14,7 +14,7 @@ from pathlib import Path
 
 from autothrottle.core.errors import Unavailable
 from autothrottle_lab.servers.processes import free_ports
-from autothrottle_lab.servers.zookeeper import Membership, Transaction, ZooKeeperServer
+from autothrottle_lab.servers.zookeeper import Transaction, ZooKeeperServer
 
 _CONFIGURATION = ("initLimit=20", "syncLimit=6")
 """In ticks of 0.5 s: 10 s to join; the leader drops a follower after 3 s without contact."""
@@ -34,7 +34,7 @@ class ZooKeeperEnsemble:
         ]
         configuration = (*_CONFIGURATION, *members)
         self.servers = [
-            ZooKeeperServer(directory / f"server-{number}", ports[number - 1], Membership(number, configuration))
+            ZooKeeperServer(directory / f"server-{number}", ports[number - 1], number, configuration)
             for number in range(1, size + 1)
         ]
 

@@ -278,7 +278,7 @@ def first_throttle_in_zookeeper(zookeeper: ZooKeeperServer, topic: str) -> float
 
 def first_throttle_in_metadata_log(cluster: KraftCluster, topic: str) -> float:
     """Return the seconds from the reassignment until all rates and lists are set, from the metadata log."""
-    records = cluster.metadata_records()
+    records = cluster.metadata.records()
     started = next(
         record.time
         for record in records

@@ -75,7 +75,7 @@ class Backend:
 
     def _records(self, mark: int) -> Iterator[tuple[datetime, str, Mapping[str, str] | None]]:
         assert isinstance(self.cluster, KraftCluster)
-        for record in self.cluster.metadata_records(mark):
+        for record in self.cluster.metadata.records(mark):
             if isinstance(record.change, ConfigWritten) and record.change.value is not None:
                 yield record.time, record.change.entity, {record.change.key: record.change.value}
             elif isinstance(record.change, PartitionWritten) and record.change.state.adding_replicas:

@@ -201,7 +201,7 @@ class KafkaStage(Stage):
         return [entity for entity, config in self._cluster.stored_configs().items() if config.keys() & THROTTLE_KEYS]
 
     def report(self, cycles: int) -> Report:
-        timeline = read_kraft_timeline(self._cluster.metadata_records(), self._submitted_after)
+        timeline = read_kraft_timeline(self._cluster.metadata.records(), self._submitted_after)
         timeline.leader_changes = self._terms_since(timeline)
         received = _CLIENT_RATE * sum(DEMO_NEW_BROKER in replicas for replicas in _CLIENTS)
         ideal = ideal_seconds(bytes_to_copy(), CAPACITY, received)

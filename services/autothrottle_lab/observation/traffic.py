@@ -15,23 +15,27 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from kazoo.exceptions import KazooException
 
 from autothrottle_lab.servers.kafka import CLIENT, KafkaCluster, Partition, kafka
 
+_FILL_SECONDS = 300.0
+"""Deadline of each acknowledgement and of the replication."""
 _FILL_RECORD_BYTES = 200_000
 _FILL_IN_FLIGHT_BYTES = 40_000_000
 """Limit of unacknowledged bytes: enough to keep all brokers busy with little memory."""
 _RECORDS_PER_BATCH = 5
+_LEADERS_SECONDS = 0.5
+"""Interval between two reads of the leaders."""
 
 
 def fill(
     cluster: KafkaCluster,
     topic: str,
     bytes_per_partition: int,
-    within_seconds: float = 300.0,
     record_bytes: int = _FILL_RECORD_BYTES,
     check: Callable[[], object] = lambda: None,
     among: Callable[[int], bool] = lambda partition: True,
@@ -42,7 +46,6 @@ def fill(
         cluster: the cluster.
         topic: topic name.
         bytes_per_partition: bytes for each partition.
-        within_seconds: deadline of the replication.
         record_bytes: record size. A fetch returns at least one batch, which is 5 records, regardless of its limit.
         check: called repeatedly; it may raise to abort.
         among: partition number -> whether to fill it; default: all.
@@ -60,19 +63,17 @@ def fill(
             for partition in partitions:
                 unconfirmed.append(producer.send(topic, value, partition=partition))
                 if len(unconfirmed) * record_bytes > _FILL_IN_FLIGHT_BYTES:
-                    unconfirmed.popleft().get(within_seconds)
+                    unconfirmed.popleft().get(_FILL_SECONDS)
         while unconfirmed:
             check()
-            unconfirmed.popleft().get(within_seconds)
+            unconfirmed.popleft().get(_FILL_SECONDS)
     finally:
         producer.close(timeout=10)
-    _wait_until_replicated(cluster, topic, within_seconds, check)
+    _wait_until_replicated(cluster, topic, check)
 
 
-def _wait_until_replicated(
-    cluster: KafkaCluster, topic: str, within_seconds: float, check: Callable[[], object]
-) -> None:
-    deadline = time.monotonic() + within_seconds
+def _wait_until_replicated(cluster: KafkaCluster, topic: str, check: Callable[[], object]) -> None:
+    deadline = time.monotonic() + _FILL_SECONDS
     states = cluster.partitions([topic])
     while True:
         logs = {broker_id: cluster.log_bytes(broker_id) for broker_id in cluster.brokers}
@@ -82,7 +83,7 @@ def _wait_until_replicated(
         if all(len(of_replicas) <= 1 for of_replicas in sizes.values()):
             return
         if time.monotonic() > deadline:
-            raise TimeoutError(f"The replicas of {topic} differ after {within_seconds:.0f} s: {sizes}")
+            raise TimeoutError(f"The replicas of {topic} differ after {_FILL_SECONDS:.0f} s: {sizes}")
         time.sleep(0.05)
 
 
@@ -100,10 +101,9 @@ def _producer(cluster: KafkaCluster, **configs: Any) -> Any:
 class Leaders:
     """The leader of each partition, polled in the background, so that queries never block."""
 
-    def __init__(self, cluster: KafkaCluster, interval_seconds: float = 0.5) -> None:
+    def __init__(self, cluster: KafkaCluster) -> None:
         """Read the leaders once, and start to poll."""
         self._cluster = cluster
-        self._interval_seconds = interval_seconds
         self._leaders: Mapping[Partition, int] = {}
         self._ending = threading.Event()
         self._read()
@@ -124,11 +124,10 @@ class Leaders:
         self._thread.join(timeout=5.0)
 
     def _follow(self) -> None:
-        while not self._ending.wait(self._interval_seconds):
-            try:
+        while not self._ending.wait(_LEADERS_SECONDS):
+            # If ZooKeeper is frozen or unreachable, keep the last known leaders.
+            with suppress(KazooException):
                 self._read()
-            except KazooException:
-                continue  # ZooKeeper is frozen or unreachable: keep the last known leaders
 
     def _read(self) -> None:
         self._leaders = {partition: state.leader for partition, state in self._cluster.partitions().items()}

@@ -99,8 +99,6 @@ class KafkaCluster(ABC):
         self.version = version
         """Kafka release, for example `4.3.1`."""
         self.brokers = brokers
-        self.start_seconds = 0.0
-        """Duration of the last `start` of all brokers."""
         self._admin: Any = None
         self._admin_lock = threading.Lock()
 
@@ -124,13 +122,11 @@ class KafkaCluster(ABC):
 
     def start(self, within_seconds: float = START_SECONDS) -> None:
         """Start all brokers at once; return when all are registered and every broker's metadata lists them."""
-        began = time.monotonic()
         for broker in self.brokers.values():
             broker.process.start()
         for broker_id in self.brokers:
             self._wait_until_serving(broker_id, within_seconds)
         self._wait_until_known(within_seconds)
-        self.start_seconds = time.monotonic() - began
 
     def close(self) -> None:
         """Kill all brokers and remove their directories."""

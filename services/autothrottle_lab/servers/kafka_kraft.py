@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import subprocess
-import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle_lab.observation.metadata_log import MetadataLog, MetadataRecord
+from autothrottle_lab.observation.metadata_log import MetadataLog
 from autothrottle_lab.servers.kafka import SESSION_SECONDS, START_SECONDS, KafkaCluster, Partition, PartitionState
 from autothrottle_lab.servers.kafka_process import LOCAL, PROPERTIES, KafkaServer, Place, java_command
 from autothrottle_lab.servers.processes import free_ports
@@ -98,7 +97,6 @@ class KraftCluster(KafkaCluster):
 
     def start(self, within_seconds: float = START_SECONDS) -> None:
         """Start the controller and all brokers; return when every broker's metadata lists all of them."""
-        began = time.monotonic()
         for broker_id, broker in self.brokers.items():
             _format_broker(broker.logs, broker_id, self._cluster_id)
             broker.process.start()  # the broker waits for the controller
@@ -106,16 +104,11 @@ class KraftCluster(KafkaCluster):
         self.controller.process.start()
         self.controller.wait_until(lambda: self.controller.listening, within_seconds)
         super().start(within_seconds)
-        self.start_seconds = time.monotonic() - began
 
     def close(self) -> None:
         """Kill the brokers and the controller, and remove their directories."""
         super().close()
         self.controller.close()
-
-    def metadata_records(self, after_offset: int = -1) -> list[MetadataRecord]:
-        """Return the metadata records after an offset, in the order of their commits."""
-        return self.metadata.records(after_offset)
 
     def partitions(self, topics: Iterable[str] | None = None) -> dict[Partition, PartitionState]:
         """Return the state of all partitions, of all topics by default, as the controller wrote it."""

@@ -283,22 +283,18 @@ def _run_guard(lines: IO[str]) -> None:
     """Read the parent's messages until it ends; then kill and remove all resources that are left."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    resources: dict[str, None] = {}
+    resources: set[str] = set()
     for line in lines:
         sign, resource = line[0], line[1:].rstrip("\n")
-        if sign == "+":
-            resources[resource] = None
-        else:
-            resources.pop(resource, None)
-    for resource in resources:
+        (resources.add if sign == "+" else resources.discard)(resource)
+    # End the processes before their directories and devices disappear.
+    for resource in sorted(resources, key=lambda resource: not resource.startswith("group ")):
         kind, _, name = resource.partition(" ")
         if kind == "group":
             _kill_group(int(name))
-    for resource in resources:
-        kind, _, name = resource.partition(" ")
-        if kind == "directory":
+        elif kind == "directory":
             shutil.rmtree(name, ignore_errors=True)
-        elif kind in ("link", "netns"):
+        else:
             _delete_network_device(kind, name)
 
 

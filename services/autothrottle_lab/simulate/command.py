@@ -70,6 +70,15 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         discard_output()
         return EXIT_BROKEN_PIPE
+    except InvalidConfiguration as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    except TimeoutError as error:
+        print(f"simulate: {error}. Fix: raise the throttles, or 'longest' in the scenario", file=sys.stderr)
+        return EXIT_FAILED
+    except AutothrottleError as error:
+        print(f"simulate: {error}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, Invalid) else EXIT_FAILED
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -80,30 +89,15 @@ def _run(argv: Sequence[str]) -> int:
         return _print_logged_scenario(argv)
     if any(word.lstrip("-").split("=")[0] == "from-cluster" for word in argv):
         return _print_live_scenario(argv)
-    try:
-        plot, flags = _own_flags(argv[1:])
-        if argv[0].startswith("-"):
-            raise Invalid(f"the scenario must come before the flag {argv[0]!r}. Fix: simulate SCENARIO.toml {argv[0]}")
-        file = read_scenario(Path(argv[0]))
-        configuration = configure(file, flags, os.environ)
-        scenario = virtual_scenario(file, configuration)
-        if plot:
-            _require_writable(plot)
-    except InvalidConfiguration as error:
-        print(error, file=sys.stderr)
-        return EXIT_USAGE
-    except Invalid as error:
-        print(f"simulate: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    try:
-        outcome = play(scenario, file.longest)
-    except TimeoutError as error:
-        fix = "raise the throttles, or 'longest' in the scenario"
-        print(f"simulate: {error}. Fix: {fix}", file=sys.stderr)
-        return EXIT_FAILED
-    except AutothrottleError as error:
-        print(f"simulate: {error}", file=sys.stderr)
-        return EXIT_FAILED
+    plot, flags = _own_flags(argv[1:])
+    if argv[0].startswith("-"):
+        raise Invalid(f"the scenario must come before the flag {argv[0]!r}. Fix: simulate SCENARIO.toml {argv[0]}")
+    file = read_scenario(Path(argv[0]))
+    configuration = configure(file, flags, os.environ)
+    scenario = virtual_scenario(file, configuration)
+    if plot:
+        _require_writable(plot)
+    outcome = play(scenario, file.longest)
     print("\n".join(table(outcome, configuration.policy.value)))
     if plot:
         plot.write_text(drawing(outcome), "utf-8")
@@ -137,13 +131,10 @@ def _print_live_scenario(argv: Sequence[str]) -> int:
     given, flags = parser.parse_known_args(argv)
     try:
         addresses, tls = _admin_service(given.from_cluster, flags)
-        print(fetch_scenario(addresses, tls), end="")
     except InvalidConfiguration as error:
         print(str(error).replace("admin-addr", "from-cluster"), file=sys.stderr)
         return EXIT_USAGE
-    except AutothrottleError as error:
-        print(f"simulate: {error}", file=sys.stderr)
-        return EXIT_USAGE if isinstance(error, Invalid) else EXIT_FAILED
+    print(fetch_scenario(addresses, tls), end="")
     return 0
 
 

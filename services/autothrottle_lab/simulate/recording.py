@@ -5,10 +5,9 @@ This module collects and adds them up; `command` prints them. The types to know 
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from autothrottle.core.cluster.configs import ReplicaRole, ResourceType
 from autothrottle.core.cluster.flows import Flow, LinkSide, link_sides_of
@@ -172,34 +171,22 @@ def bound(scenario: VirtualScenario) -> float:
 
     The scenario must have `traffic_waits`. Bytes that in-sync followers copy count as client load, as on real links.
     """
-    flows: dict[Flow, _Copied] = {}
-    sides: dict[LinkSide, _Copied] = {}
+    flows: dict[Flow, list[VirtualReassignment]] = defaultdict(list)
+    sides: dict[LinkSide, list[VirtualReassignment]] = defaultdict(list)
     for reassignment in scenario.reassignments:
         for flow in scenario.flows(reassignment):
-            flows[flow] = flows.get(flow, _NOTHING).plus(reassignment)
+            flows[flow].append(reassignment)
             for side in flow.sides:
-                sides[side] = sides.get(side, _NOTHING).plus(reassignment)
+                sides[side].append(reassignment)
     in_sync, fetcher_rate = _in_sync_rates(scenario), scenario.sharing.fetcher_rate
-    demands = [one.demand(_available_rate(scenario, side, in_sync.get(side, 0.0))) for side, one in sides.items()]
+    demands = [_demand(copied, _available_rate(scenario, side, in_sync[side])) for side, copied in sides.items()]
     if fetcher_rate is not None:
-        demands += [one.demand([(0.0, fetcher_rate)]) for one in flows.values()]
+        demands += [_demand(copied, [(0.0, fetcher_rate)]) for copied in flows.values()]
     return bound_seconds(demands)
 
 
-class _Copied(NamedTuple):
-    """Bytes to copy, and bytes/s produced, by one flow or through one link side."""
-
-    size: float
-    produced: float
-
-    def plus(self, reassignment: VirtualReassignment) -> _Copied:
-        return _Copied(self.size + reassignment.size, self.produced + reassignment.produce_rate)
-
-    def demand(self, allowed: Pieces) -> LinkSideDemand:
-        return LinkSideDemand(self.size, allowed, self.produced)
-
-
-_NOTHING = _Copied(0.0, 0.0)
+def _demand(copied: Sequence[VirtualReassignment], allowed: Pieces) -> LinkSideDemand:
+    return LinkSideDemand(sum(one.size for one in copied), allowed, sum(one.produce_rate for one in copied))
 
 
 def _sides_in_use(cluster: Cluster) -> frozenset[LinkSide]:
@@ -215,13 +202,11 @@ def _by_broker(side: LinkSide) -> tuple[int, str]:
 
 def _in_sync_rates(scenario: VirtualScenario) -> dict[LinkSide, float]:
     """Link side -> bytes/s that in-sync followers copy through it."""
-    rates: dict[LinkSide, float] = {}
+    rates: dict[LinkSide, float] = defaultdict(float)
     for reassignment in scenario.reassignments:
-        leader = scenario.leader(reassignment)
-        for follower in scenario.alive(reassignment):
-            if follower != leader:
-                for side in Flow(leader, follower).sides:
-                    rates[side] = rates.get(side, 0.0) + reassignment.produce_rate
+        leader, *followers = scenario.alive(reassignment)
+        for side in (side for follower in followers for side in Flow(leader, follower).sides):
+            rates[side] += reassignment.produce_rate
     return rates
 
 

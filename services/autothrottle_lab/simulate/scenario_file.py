@@ -98,6 +98,13 @@ class _Table:
             raise self.wrong(key, value, f"a number of {unit}, >= {least:g} and <= {most:g}", f"{example:g}")
         return float(value)
 
+    def integer(self, key: str, unit: str, example: int, *, default: int, least: int, most: int) -> int:
+        """Return an integer in [least, most]; it may be written as a float."""
+        value = self.number(key, unit, example, default=default, least=least, most=most)
+        if not math.isclose(value, round(value)):
+            raise self.wrong(key, value, "an integer", str(example))
+        return round(value)
+
     def broker_ids(self, key: str, example: str) -> tuple[int, ...]:
         """Return broker ids without duplicates; a single id may stand without a list."""
         value = self.get(key)
@@ -153,13 +160,11 @@ def _sharing(top: _Table) -> Sharing:
     name, most = top.get("contention", Contention.PROPORTIONAL.value), _MOST_CONNECTIONS
     if name not in list(Contention):
         raise top.wrong("contention", name, f"one of {', '.join(Contention)}", '"connections"')
-    count = top.number("client-connections", "connections", 64, default=64, least=1, most=most)
-    if not math.isclose(count, round(count)):
-        raise top.wrong("client-connections", count, "an integer", "64")
+    count = top.integer("client-connections", "connections", 64, default=64, least=1, most=most)
     rate = None
     if top.get("fetcher-rate") is not None:
         rate = round(top.number("fetcher-rate", "MB/s", 200, least=0.001, most=MAX_CAPACITY_MEGABYTES) * MEGABYTE)
-    return Sharing(Contention(name), round(count), rate)
+    return Sharing(Contention(name), count, rate)
 
 
 def _events(top: _Table, brokers: Mapping[int, VirtualBroker]) -> list[VirtualEvent]:
@@ -244,15 +249,13 @@ def _partitions(
     topic = table.get("topic", "moving")
     if not isinstance(topic, str) or not topic:
         raise table.wrong("topic", topic, "a name", '"orders"')
-    count = table.number("partitions", "partitions", 8, default=1, least=1, most=MOST_PARTITIONS)
-    if not math.isclose(count, round(count)):
-        raise table.wrong("partitions", count, "an integer", "8")
+    count = table.integer("partitions", "partitions", 8, default=1, least=1, most=MOST_PARTITIONS)
     size = table.number("megabytes", "MB of each partition", 500, least=0.001, most=_MOST_MEGABYTES) * MEGABYTE
     produce = round(table.number("produce", "MB/s to each", 0.5, default=0, most=MAX_CAPACITY_MEGABYTES) * MEGABYTE)
     replicas, target = table.broker_ids("replicas", "[1001, 1000]"), table.broker_ids("to", "[1001, 1006]")
     _check_replicas(table, replicas, target, brokers)
     first = sum(one.topic == topic for one in before)
-    return [VirtualReassignment(topic, first + n, size, replicas, target, produce) for n in range(round(count))]
+    return [VirtualReassignment(topic, first + n, size, replicas, target, produce) for n in range(count)]
 
 
 def _check_replicas(

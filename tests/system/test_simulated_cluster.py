@@ -439,7 +439,7 @@ def test_shortest_duration_of_the_demos_reassignment_is_45_to_50_seconds() -> No
         assert moving.leader in range(1001, 1006)
         assert [1000 if b == 1006 else b for b in target] == list(moving.replicas)
     cluster.submit_reassignment(targets)
-    assert 45 <= cluster.ideal_seconds() <= 50
+    assert 45 <= cluster.ideal_seconds <= 50
 
 
 def test_demos_replicas_join_the_isr_throughout_and_clients_wait_without_throttles() -> None:
@@ -449,7 +449,7 @@ def test_demos_replicas_join_the_isr_throughout_and_clients_wait_without_throttl
     while cluster.moving():
         cluster.step(0.1)
         left[int(cluster.now)] = len(cluster.moving())
-    assert max(left) < 1.25 * cluster.ideal_seconds()
+    assert max(left) < 1.25 * cluster.ideal_seconds
     assert left[15] in range(25, 36)
     assert left[30] in range(10, 25)
     assert cluster.flow_bytes.keys() == {Flow(leader, 1006) for leader in range(1001, 1006)}

@@ -15,7 +15,7 @@ from kazoo.exceptions import NoNodeError
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS, ConfigResource, ResourceType
 from autothrottle.core.errors import Unavailable
-from autothrottle_lab.demo.stage import INSTANCE_TYPE, START_SECONDS, Interruption, Report, Stage, goal, size, text
+from autothrottle_lab.demo.stage import INSTANCE_TYPE, START_SECONDS, Interruption, Report, Stage, goal, size
 from autothrottle_lab.emulators.kafka_scenario import (
     DEMO_NEW_BROKER,
     demo_cluster,
@@ -53,7 +53,7 @@ class SimulatedStage(Stage):
     def build(self, say: Callable[[str], None]) -> None:
         self.start_zookeeper()
         self._start_brokers()
-        found = _ADDRESSES.search(text(self._brokers.log))
+        found = _ADDRESSES.search(self._brokers.log.read_text())
         assert found is not None
         self._counters_url, datadog_url = found.groups()
         self.start_services(datadog_url, self.options)
@@ -65,7 +65,7 @@ class SimulatedStage(Stage):
 
         def start() -> None:
             process.start()
-            process.wait_until(lambda: bool(_ADDRESSES.search(text(process.log))), START_SECONDS)
+            process.wait_until(lambda: bool(_ADDRESSES.search(process.log.read_text())), START_SECONDS)
 
         self.stack.callback(process.stop)
         self.interruption.run(start, lambda: [process])

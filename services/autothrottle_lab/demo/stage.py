@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -250,8 +249,3 @@ def size(amount: float) -> str:
 def seconds(value: float | None) -> str:
     """Format a duration; None: its end never happened."""
     return "never" if value is None else f"{value:.2f} s"
-
-
-def text(path: Path) -> str:
-    """Return the contents of a file; "" if it does not exist."""
-    return path.read_text(errors="replace") if path.exists() else ""

@@ -156,7 +156,7 @@ class SimulatedKafka:
         """
         with self._lock:
             cluster = self._cluster
-            ideal = cluster.ideal_seconds()
+            ideal = cluster.ideal_seconds
             return {
                 "at": self._epoch_seconds(),
                 "virtual_seconds": cluster.now,

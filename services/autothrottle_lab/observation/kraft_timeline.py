@@ -5,12 +5,12 @@ It applies the same rules as `observer.read_timeline` does to ZooKeeper's transa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
 from autothrottle.core.cluster.configs import THROTTLE_KEYS
 from autothrottle_lab.observation.metadata_log import ConfigWritten, MetadataRecord, MetadataState
 from autothrottle_lab.observation.observer import Timeline, is_fully_throttled
+from autothrottle_lab.servers.kafka import Partition
 
 
 def read_kraft_timeline(records: Iterable[MetadataRecord], after_offset: int) -> Timeline:
@@ -22,45 +22,29 @@ def read_kraft_timeline(records: Iterable[MetadataRecord], after_offset: int) ->
         records: all records of the log, in order.
         after_offset: the last offset before the reassignment was submitted.
     """
-    replay = _MetadataReplay()
+    timeline, state = Timeline(), MetadataState()
     for record in records:
-        replay.take(record, counts=record.offset > after_offset)
-    return replay.timeline
-
-
-@dataclass(slots=True)
-class _MetadataReplay:
-    """The state of partitions and configs after each record."""
-
-    timeline: Timeline = field(default_factory=Timeline)
-    state: MetadataState = field(default_factory=MetadataState)
-
-    def take(self, record: MetadataRecord, counts: bool) -> None:
-        change, timeline = record.change, self.timeline
-        self.state.apply(change)
-        timeline.writes += isinstance(change, ConfigWritten) and bool(timeline.started)
-        if not counts:
-            return
-        if not timeline.started and self._is_reassigning():
+        state.apply(record.change)
+        if record.offset <= after_offset:
+            continue
+        timeline.writes += isinstance(record.change, ConfigWritten) and bool(timeline.started)
+        reassigning = any(p.adding_replicas or p.removing_replicas for p in state.partitions.values())
+        if not timeline.started and reassigning:
             timeline.started = record.time
         if not timeline.started:
-            return
-        if not timeline.throttled and self._is_fully_throttled():
+            continue
+        if not timeline.throttled and is_fully_throttled(_copies(state), state.configs.__getitem__):
             timeline.throttled = record.time
-        if not timeline.ended and not self._is_reassigning():
+        if not timeline.ended and not reassigning:
             timeline.ended = record.time
-        if timeline.ended and not timeline.clean and not self._is_throttled():
+        is_throttled = any(config.keys() & THROTTLE_KEYS for config in state.configs.values())
+        if timeline.ended and not timeline.clean and not is_throttled:
             timeline.clean = record.time
+    return timeline
 
-    def _is_reassigning(self) -> bool:
-        return any(state.adding_replicas or state.removing_replicas for state in self.state.partitions.values())
 
-    def _is_throttled(self) -> bool:
-        return any(config.keys() & THROTTLE_KEYS for config in self.state.configs.values())
-
-    def _is_fully_throttled(self) -> bool:
-        copies = [
-            (partition, state.leader, state.isr, set(state.adding_replicas) - set(state.isr))
-            for partition, state in self.state.partitions.items()
-        ]
-        return is_fully_throttled(copies, self.state.configs.__getitem__)
+def _copies(state: MetadataState) -> list[tuple[Partition, int, Sequence[int], set[int]]]:
+    """Return (partition, leader, ISR, adding replicas that are out of sync) of each partition."""
+    return [
+        (partition, p.leader, p.isr, set(p.adding_replicas) - set(p.isr)) for partition, p in state.partitions.items()
+    ]

@@ -27,6 +27,9 @@ from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle_lab.emulators.kafka_scenario import parse_reassignment
 from autothrottle_lab.servers.zookeeper import Operation, Transaction
 
+_KAFKA = KafkaPaths()
+
+
 # During the recovery
 
 
@@ -102,10 +105,6 @@ class _ZnodeReplay:
 
     timeline: Timeline = field(default_factory=Timeline)
     nodes: dict[str, bytes] = field(default_factory=dict)
-    throttled: set[str] = field(default_factory=set)
-    """Paths of the config znodes with a throttle or throttled replicas."""
-    kafka: KafkaPaths = field(default_factory=KafkaPaths)
-    own: OwnPaths = field(default_factory=OwnPaths)
 
     def take(self, transaction: Transaction) -> None:
         for operation in transaction.operations:
@@ -114,7 +113,7 @@ class _ZnodeReplay:
         timeline = self.timeline
         if timeline.started and not timeline.ended and not timeline.throttled and self._is_fully_throttled():
             timeline.throttled = transaction.time
-        if timeline.ended and not timeline.clean and not self.throttled:
+        if timeline.ended and not timeline.clean and not self._is_throttled():
             timeline.clean = transaction.time
 
     def _apply(self, operation: Operation, time: datetime) -> None:
@@ -123,34 +122,31 @@ class _ZnodeReplay:
             self.nodes.pop(path, None)
         else:
             self.nodes[path] = operation.data or b""
-        if path == self.kafka.reassign_partitions and operation.kind == "create":
+        if path == _KAFKA.reassign_partitions and operation.kind == "create":
             self.timeline = Timeline(started=time)
-        elif path == self.kafka.reassign_partitions and operation.kind == "delete" and existed:
+        elif path == _KAFKA.reassign_partitions and operation.kind == "delete" and existed:
             self.timeline.ended = time
-        elif path == self.own.term and operation.kind == "set":
+        elif path == OwnPaths().term and operation.kind == "set":
             self.timeline.leader_changes += 1
-        elif self._is_config(path):
+        elif _is_config(path):
             self.timeline.writes += 1
-            self._update_throttled(path)
 
-    def _is_config(self, path: str) -> bool:
-        return any(path.startswith(f"{self.kafka.configs}/{kind.value}/") for kind in ResourceType)
-
-    def _update_throttled(self, path: str) -> None:
-        if config_of(self.nodes.get(path)).keys() & THROTTLE_KEYS:
-            self.throttled.add(path)
-        else:
-            self.throttled.discard(path)
+    def _is_throttled(self) -> bool:
+        return any(config_of(data).keys() & THROTTLE_KEYS for path, data in self.nodes.items() if _is_config(path))
 
     def _is_fully_throttled(self) -> bool:
         copies = []
-        for partition, target in parse_reassignment(self.nodes[self.kafka.reassign_partitions]).items():
-            state = json.loads(self.nodes[self.kafka.state(*partition)])
+        for partition, target in parse_reassignment(self.nodes[_KAFKA.reassign_partitions]).items():
+            state = json.loads(self.nodes[_KAFKA.state(*partition)])
             copies.append((partition, state["leader"], state["isr"], set(target) - set(state["isr"])))
         return is_fully_throttled(copies, lambda entity: self._config(ConfigResource(entity)))
 
     def _config(self, resource: ConfigResource) -> Mapping[str, str]:
-        return config_of(self.nodes.get(self.kafka.config(resource)))
+        return config_of(self.nodes.get(_KAFKA.config(resource)))
+
+
+def _is_config(path: str) -> bool:
+    return any(path.startswith(f"{_KAFKA.configs}/{kind.value}/") for kind in ResourceType)
 
 
 def is_fully_throttled(

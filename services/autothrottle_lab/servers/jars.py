@@ -26,6 +26,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from autothrottle.core.errors import Missing, Unavailable
+from autothrottle_lab.servers.processes import run_command
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ def require_java() -> Path:
     if java is None:
         where = f"in JAVA_HOME={home}" if home else "on the PATH"
         raise Missing(f"The lab needs Java for ZooKeeper and Kafka, but found no java {where}. {fix}")
-    output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    _, output = run_command([java, "-version"], within_seconds=60)
     version = _java_version(output)
     if version < MINIMUM_JAVA:
         raise Missing(f"{java} is version {version}, and the lab needs >= {MINIMUM_JAVA}. {fix}")
@@ -180,18 +181,11 @@ def _run_ivy(work: Path, downloads: Path, problem: str) -> None:
         "(with a proxy: JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...')."
     )
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=FETCH_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        status, output = run_command(command, FETCH_SECONDS)
     except subprocess.TimeoutExpired:
         raise Unavailable(f"{problem} within {FETCH_SECONDS:.0f} s. {fix}") from None
-    if done.returncode != 0 or not any(work.glob("jars/kafka_2.13-*.jar")):
-        raise Unavailable(f"{problem}. {fix}\nIvy says: {_reasons(done.stdout + done.stderr)}")
+    if status != 0 or not any(work.glob("jars/kafka_2.13-*.jar")):
+        raise Unavailable(f"{problem}. {fix}\nIvy says: {_reasons(output)}")
 
 
 def _reasons(output: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import subprocess
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle_lab.observation.metadata_log import MetadataLog
 from autothrottle_lab.servers.kafka import SESSION_SECONDS, START_SECONDS, KafkaCluster, Partition, PartitionState
 from autothrottle_lab.servers.kafka_process import LOCAL, PROPERTIES, KafkaServer, Place, java_command
-from autothrottle_lab.servers.processes import free_ports
+from autothrottle_lab.servers.processes import free_ports, run_command
 
 CONTROLLER_ID = 9000
 """Node id of the controller; controllers and brokers share one range of ids."""
@@ -130,16 +129,10 @@ class KraftCluster(KafkaCluster):
         if (self.controller.logs / "meta.properties").exists():
             return
         arguments = ["format", f"--cluster-id={self._cluster_id}", "--config", str(self.controller.configuration)]
-        done = subprocess.run(
-            [*self.controller.command, "kafka.tools.StorageTool", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=_FORMAT_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        if done.returncode != 0:
-            raise Unavailable(f"formatting {self.controller.logs} failed: {done.stdout}{done.stderr}")
+        command = [*self.controller.command, "kafka.tools.StorageTool", *arguments]
+        status, output = run_command(command, _FORMAT_SECONDS)
+        if status != 0:
+            raise Unavailable(f"formatting {self.controller.logs} failed: {output}")
 
 
 def _format_broker(logs: Path, node_id: int, cluster_id: str) -> None:

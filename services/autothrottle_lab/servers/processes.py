@@ -42,6 +42,18 @@ def free_ports(count: int) -> list[int]:
     raise OSError(f"Only {len(ports)} of {count} ports in {PORTS} are free.")
 
 
+def run_command(command: Sequence[str], within_seconds: float | None = None) -> tuple[int, str]:
+    """Run a program to its end; return its exit status and its output, standard output first.
+
+    Raises:
+        subprocess.TimeoutExpired: it still runs at the deadline.
+    """
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=within_seconds
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
 @contextlib.contextmanager
 def scratch_directory(prefix: str = "autothrottle-", parent: Path | None = None) -> Iterator[Path]:
     """Create a temporary directory. It is removed at the end, even if this process is killed."""
@@ -228,8 +240,7 @@ def _kill_group(group: int) -> None:
 
 def _delete_network_device(kind: str, name: str) -> None:
     """Delete a `link` or a `netns`; ignore one that does not exist."""
-    command = ["ip", kind, "delete", name]
-    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    run_command(["ip", kind, "delete", name])
 
 
 class _Guard:
@@ -286,7 +297,10 @@ def _run_guard(lines: IO[str]) -> None:
     resources: set[str] = set()
     for line in lines:
         sign, resource = line[0], line[1:].rstrip("\n")
-        (resources.add if sign == "+" else resources.discard)(resource)
+        if sign == "+":
+            resources.add(resource)
+        else:
+            resources.discard(resource)
     # End the processes before their directories and devices disappear.
     for resource in sorted(resources, key=lambda resource: not resource.startswith("group ")):
         kind, _, name = resource.partition(" ")

@@ -269,7 +269,8 @@ class VirtualRecovery:
         earlier = self.scenario.metrics_window + self.scenario.metrics_delay
         while self._seconds <= earlier.total_seconds():
             self._step()
-        self.start = start = self._begin()
+        self._begin()
+        self.start = start = self._seconds
         watch(self)
         self._cycle("a reassignment started")
         due = self._seconds + self.scenario.interval.total_seconds()
@@ -303,7 +304,7 @@ class VirtualRecovery:
         self.planner.stop()
         return took
 
-    def _begin(self) -> float:
+    def _begin(self) -> None:
         topics: dict[str, dict[int, VirtualReassignment]] = {}
         for reassignment in self.scenario.reassignments:
             topics.setdefault(reassignment.topic, {})[reassignment.partition] = reassignment
@@ -316,7 +317,6 @@ class VirtualRecovery:
         self.kafka.tell_progress(self.now)
         self.kafka.tell_growth()
         self._report_log_sizes()
-        return self._seconds
 
     def _step(self) -> None:
         moving = self.cluster.moving()

@@ -161,7 +161,14 @@ class Cluster:
         self._script_start_ms: int | None = None if script_waits_for_reassignment else 0
         self._listed: dict[tuple[str, ReplicaRole], frozenset[str]] = {}
         self._streams: list[_Stream] | None = None
-        self._ideal_seconds = 0.0
+        self.ideal_seconds = 0.0
+        """Shortest possible duration of the reassignment: that of its slowest link side.
+
+        For each link side in use it is the time to copy the bytes that are left at the start through all capacity that
+        the scripted client load leaves free, without produced bytes. It is 0 before the first reassignment, and
+        infinite if clients leave nothing free. A reassignment that starts while another one runs adds its bytes to the
+        first one.
+        """
         self._ideal_start = 0.0
         self._ideal_bytes: dict[SimulatedLinkSide, float] = {}
 
@@ -177,16 +184,6 @@ class Cluster:
     def bytes_left(self) -> int:
         """Return the bytes that all adding replicas still have to copy."""
         return round(sum(p.bytes_left(b) for p in self.partitions.values() for b in p.adding if b not in p.isr))
-
-    def ideal_seconds(self) -> float:
-        """Return the shortest possible duration of the reassignment: that of its slowest link side.
-
-        For each link side in use it is the time to copy the bytes that are left at the start through all capacity that
-        the scripted client load leaves free, without produced bytes. It is 0 before the first reassignment, and
-        infinite if clients leave nothing free. A reassignment that starts while another one runs adds its bytes to the
-        first one.
-        """
-        return self._ideal_seconds
 
     def is_up(self, broker_id: int) -> bool:
         """Return whether the broker exists and runs."""
@@ -433,7 +430,7 @@ class Cluster:
         for partition, follower in copies:
             for side in (self.brokers[partition.leader].outbound, self.brokers[follower].inbound):
                 self._ideal_bytes[side] = self._ideal_bytes.get(side, 0.0) + partition.bytes_left(follower)
-        self._ideal_seconds = bound_seconds(
+        self.ideal_seconds = bound_seconds(
             LinkSideDemand(
                 amount,
                 [

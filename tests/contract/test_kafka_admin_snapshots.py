@@ -14,6 +14,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
+from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
 from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
 from autothrottle.adapters.zookeeper.paths import OwnPaths
@@ -30,7 +31,7 @@ from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Assignment, TopicPartition
 from autothrottle.ports.kafka import SnapshotEvent, SnapshotSource
 from autothrottle_lab.observation.traffic import fill
-from autothrottle_lab.servers.kafka import CLIENT, KafkaCluster, kafka
+from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.contract.snapshot_source_contract import BROKER, SnapshotSourceContract, SnapshotSourceSubject, fetched

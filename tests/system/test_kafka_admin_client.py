@@ -24,6 +24,7 @@ from autothrottle.adapters.kafka_admin.client import (
     KafkaSettings,
     PartitionReassignment,
 )
+from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
@@ -32,7 +33,7 @@ from autothrottle.core.cluster.configs import (
     MAX_VALUE_BYTES,
 )
 from autothrottle.core.errors import Invalid, Missing, Unavailable
-from autothrottle_lab.servers.kafka import CLIENT, KafkaCluster, kafka
+from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import free_ports, scratch_directory

@@ -20,7 +20,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 
-from autothrottle_lab.servers.kafka import DEFAULT, Partition, PartitionState, kafka
+from autothrottle.adapters.kafka_admin.connections import kafka
+from autothrottle_lab.servers.kafka import DEFAULT, Partition, PartitionState
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 from kazoo.exceptions import KazooException
 
-from autothrottle_lab.servers.kafka import CLIENT, KafkaCluster, Partition, kafka
+from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
+from autothrottle_lab.servers.kafka import KafkaCluster, Partition
 
 _FILL_SECONDS = 300.0
 """Deadline of each acknowledgement and of the replication."""

@@ -13,7 +13,6 @@ import os
 import re
 import threading
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,29 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from autothrottle.adapters.kafka_admin.connections import CLIENT
+from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle_lab.servers.kafka_process import KafkaServer
-
-with warnings.catch_warnings():
-    # It reads its schemas through a function of importlib.resources that is deprecated.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka
-    import kafka.admin
-    import kafka.errors
-    import kafka.protocol.admin
-
-__all__ = [
-    "CLIENT",
-    "DEFAULT",
-    "SESSION_SECONDS",
-    "START_SECONDS",
-    "KafkaCluster",
-    "Partition",
-    "PartitionState",
-    "kafka",
-    "wait_until",
-]
 
 T = TypeVar("T")
 Partition = tuple[str, int]

@@ -97,12 +97,9 @@ def _broker(broker_id: int, decisions: Mapping[LinkSide, Decision], paths: Seque
             f"the last cycle has no load of broker {broker_id}, which takes part. Fix: check its metrics "
             "(throttlectl state), and retry after the next cycle"
         )
-    links = {decision.role: decision.capacity or 0 for decision in known}
-    clients = {decision.role: round(_clients(decision, paths) / MEGABYTE, 3) for decision in known}
-    widest = max(links.values())
-    outbound, inbound = (links.get(role, widest) for role in (ReplicaRole.LEADER, ReplicaRole.FOLLOWER))
-    sent, got = (clients.get(role, 0.0) for role in (ReplicaRole.LEADER, ReplicaRole.FOLLOWER))
-    return broker_lines(broker_id, outbound, inbound, [(0.0, sent, got)])
+    capacities = {decision.role: decision.capacity or 0 for decision in known}
+    loads = {decision.role: [(0.0, round(_clients(decision, paths) / MEGABYTE, 3))] for decision in known}
+    return broker_lines(broker_id, capacities, loads)
 
 
 def _clients(decision: Decision, paths: Sequence[_Path]) -> int:

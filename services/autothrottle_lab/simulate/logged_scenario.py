@@ -7,20 +7,17 @@ Two things are not in the log, and the file says so: link sides that took no par
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Missing
 from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord, ReassignmentStatus
 from autothrottle.core.units import MEGABYTE
-from autothrottle_lab.simulate.scenario_text import SMALLEST, broker_lines, fitting, reassignment_lines
+from autothrottle_lab.simulate.scenario_text import SMALLEST, Step, broker_lines, fitting, reassignment_lines
 
 _NOTICEABLE_CHANGE = 0.2
 """MB/s: a smaller change of the client load does not start a new step."""
-
-_Step = tuple[float, float]
-"""(seconds since the start of the reassignment, MB/s)."""
 
 
 def choose(records: Iterable[ReassignmentRecord], reassignment_id: str = "") -> ReassignmentRecord:
@@ -98,18 +95,13 @@ def _planner(last: DecisionRecord, decisions: Iterable[DecisionRecord]) -> list[
 
 
 def _broker(broker_id: int, decisions: Sequence[DecisionRecord], start: datetime) -> list[str]:
-    links: dict[ReplicaRole, int] = {}
-    loads: dict[ReplicaRole, Sequence[_Step]] = {}
-    for role in ReplicaRole:
-        own = [d for d in decisions if d.role == role.value]
-        if own:
-            links[role] = max(d.capacity or 0 for d in own)
-            loads[role] = _client_load(own, start)
-    outbound = links.get(ReplicaRole.LEADER) or links[ReplicaRole.FOLLOWER]
-    return broker_lines(broker_id, outbound, links.get(ReplicaRole.FOLLOWER) or outbound, _joined(loads))
+    by_role = {role: [d for d in decisions if d.role == role.value] for role in ReplicaRole}
+    capacities = {role: max(d.capacity or 0 for d in own) for role, own in by_role.items() if own}
+    loads = {role: _client_load(own, start) for role, own in by_role.items() if own}
+    return broker_lines(broker_id, capacities, loads)
 
 
-def _client_load(decisions: Sequence[DecisionRecord], start: datetime) -> list[_Step]:
+def _client_load(decisions: Sequence[DecisionRecord], start: datetime) -> list[Step]:
     """The client load of one link side: each measurement starts halfway between the previous one and itself."""
     points: dict[float, float] = {}
     for one in decisions:
@@ -117,7 +109,7 @@ def _client_load(decisions: Sequence[DecisionRecord], start: datetime) -> list[_
         middle = one.measured_from + (one.measured_to - one.measured_from) / 2
         copied = one.mean_throttle or 0 if one.replication is None else one.replication
         points[(middle - start).total_seconds()] = max(one.utilization - copied, 0) / MEGABYTE
-    found: list[_Step] = []
+    found: list[Step] = []
     before = None
     for at, rate in sorted(points.items()):
         since = 0.0 if before is None else max((before + at) / 2, 0.0)
@@ -127,17 +119,6 @@ def _client_load(decisions: Sequence[DecisionRecord], start: datetime) -> list[_
         elif not found or abs(rate - found[-1][1]) >= _NOTICEABLE_CHANGE:
             found.append((round(since, 1), round(rate, 1)))
     return found
-
-
-def _joined(loads: Mapping[ReplicaRole, Sequence[_Step]]) -> list[tuple[float, float, float]]:
-    """The steps of both directions as one list of (at, tx, rx)."""
-    times = sorted({at for steps in loads.values() for at, _ in steps})
-    sides = [loads.get(role, ()) for role in (ReplicaRole.LEADER, ReplicaRole.FOLLOWER)]
-    return [(at, *(_at(steps, at) for steps in sides)) for at in times]  # type: ignore[misc]
-
-
-def _at(steps: Sequence[_Step], at: float) -> float:
-    return next((rate for since, rate in reversed(steps) if since <= at), 0.0)
 
 
 def _reassignments(reassignment: ReassignmentRecord) -> list[str]:

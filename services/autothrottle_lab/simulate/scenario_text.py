@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
+from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Missing
 from autothrottle.core.units import MEGABYTE
+
+Step = tuple[float, float]
+"""(seconds since the start of the reassignment, MB/s)."""
 
 SMALLEST = 0.001
 """Smallest partition of a scenario file, MB."""
@@ -39,25 +43,32 @@ def fitting(partitions: Sequence[int]) -> list[int]:
 
 
 def broker_lines(
-    broker_id: int, tx_capacity: int, rx_capacity: int, traffic: Iterable[tuple[float, float, float]]
+    broker_id: int, capacities: Mapping[ReplicaRole, int], loads: Mapping[ReplicaRole, Sequence[Step]]
 ) -> list[str]:
     """Return the table of one broker.
 
     Args:
         broker_id: its id.
-        tx_capacity: capacity of its outbound link, bytes/s.
-        rx_capacity: capacity of its inbound link, bytes/s.
-        traffic: (seconds since the start of the reassignment, MB/s that clients read, MB/s that they write), ascending.
+        capacities: capacity of at least one of its link sides, bytes/s; the other side gets the same.
+        loads: client load of the same link sides, ascending by time; the other side gets none.
     """
+    roles, widest = (ReplicaRole.LEADER, ReplicaRole.FOLLOWER), max(capacities.values())
+    outbound, inbound = (capacities.get(role, widest) / MEGABYTE for role in roles)
+    sent, received = (loads.get(role, ()) for role in roles)
+    times = sorted({at for steps in loads.values() for at, _ in steps})
     return [
         "",
         "[[broker]]",
         f"id = {broker_id}",
-        f"capacity = {{ tx = {tx_capacity / MEGABYTE:g}, rx = {rx_capacity / MEGABYTE:g} }}",
+        f"capacity = {{ tx = {outbound:g}, rx = {inbound:g} }}",
         "traffic = [",
-        *(f"  {{ at = {at:.1f}, tx = {sent:g}, rx = {got:g} }}," for at, sent, got in traffic),
+        *(f"  {{ at = {at:.1f}, tx = {_rate(sent, at):g}, rx = {_rate(received, at):g} }}," for at in times),
         "]",
     ]
+
+
+def _rate(steps: Sequence[Step], at: float) -> float:
+    return next((rate for since, rate in reversed(steps) if since <= at), 0.0)
 
 
 def reassignment_lines(

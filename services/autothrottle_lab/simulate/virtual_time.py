@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from operator import itemgetter
 
 from autothrottle.adapters.memory import (
     MemoryCatchUps,
@@ -149,7 +150,6 @@ class VirtualScenario:
     """Wall-clock time at virtual time zero."""
     step: timedelta = timedelta(seconds=0.1)
     """Step of the simulation, >= 1 ms."""
-    instance_type: str = "lab"
 
     def alive(self, reassignment: VirtualReassignment) -> tuple[int, ...]:
         """The running brokers that have a replica at the start of the reassignment; the first one leads."""
@@ -187,13 +187,7 @@ class VirtualScenario:
         return Cluster(brokers, partitions, sharing=self.sharing, script_waits_for_reassignment=self.traffic_waits)
 
 
-@dataclass(slots=True)
-class _Counts:
-    """The counters of one broker's interface over time: one entry per reading."""
-
-    seconds: list[float] = field(default_factory=list)
-    outbound: list[int] = field(default_factory=list)
-    inbound: list[int] = field(default_factory=list)
+_seconds_of = itemgetter(0)
 
 
 class VirtualRecovery:
@@ -237,7 +231,8 @@ class VirtualRecovery:
         )
         self._skew = timedelta(0)
         self._start_planner()
-        self._counters: dict[int, _Counts] = {b: _Counts() for b in scenario.brokers}
+        self._counters: dict[int, list[tuple[float, int, int]]] = {b: [] for b in scenario.brokers}
+        """Broker id -> readings of its interface: (virtual seconds, bytes sent, bytes received)."""
         self._read_sizes_at = self._count_at = self._raise_at = self._event_due = 0.0
         self._event = ""
         self._applied_writes = 0
@@ -336,10 +331,7 @@ class VirtualRecovery:
     def _count(self) -> None:
         """Read the interface counters of all brokers."""
         for broker_id, broker in self.cluster.brokers.items():
-            now, counts = broker.counters(), self._counters[broker_id]
-            counts.seconds.append(self._seconds)
-            counts.outbound.append(now.outbound)
-            counts.inbound.append(now.inbound)
+            self._counters[broker_id].append((self._seconds, broker.outbound.total, broker.inbound.total))
 
     def _play_events(self) -> None:
         """Apply the events that are due, to the model and to the twins that the planner sees."""
@@ -391,7 +383,7 @@ class VirtualRecovery:
             logs = self.kafka.log_bytes.setdefault(broker_id, {})
             moving = sum(size for (topic, _), size in logs.items() if topic != OTHER_LOGS)
             # Every inbound byte ends in some log: bytes outside the reassigned partitions belong to the other logs.
-            logs[OTHER_LOGS, broker_id] = _OTHER_BYTES + broker.counters().inbound - moving
+            logs[OTHER_LOGS, broker_id] = _OTHER_BYTES + broker.inbound.total - moving
 
     def _cycle(self, reason: str) -> None:
         self._event, self._event_due = "", self._seconds + EVENT_CYCLE_SECONDS
@@ -410,17 +402,19 @@ class VirtualRecovery:
             return
         self.metrics.unavailable(False)
         newest = self._seconds - self.scenario.metrics_delay.total_seconds()
-        for broker_id, counts in self._counters.items():
+        for broker_id, readings in self._counters.items():
             if not self.cluster.is_up(broker_id):
                 continue
-            last = max(bisect_right(counts.seconds, newest) - 1, 1)
-            first = min(bisect_left(counts.seconds, counts.seconds[last] - window), last - 1)
-            since, until = counts.seconds[first], counts.seconds[last]
+            last = max(bisect_right(readings, newest, key=_seconds_of) - 1, 1)
+            first = min(bisect_left(readings, readings[last][0] - window, key=_seconds_of), last - 1)
+            (since, *before), (until, *after) = readings[first], readings[last]
             start, end = (self.scenario.begin + timedelta(seconds=at) for at in (since, until))
-            sent = Utilization(round((counts.outbound[last] - counts.outbound[first]) / (until - since)), start, end)
-            received = Utilization(round((counts.inbound[last] - counts.inbound[first]) / (until - since)), start, end)
+            sent, received = (
+                Utilization(round((total - earlier) / (until - since)), start, end)
+                for earlier, total in zip(before, after, strict=True)
+            )
             capacity = self.scenario.brokers[broker_id].capacity
-            self.metrics.set_loads(BrokerLoad(broker_id, capacity, sent, received, self.scenario.instance_type))
+            self.metrics.set_loads(BrokerLoad(broker_id, capacity, sent, received, "lab"))
 
     def _apply_configs(self) -> None:
         """Apply the configs that were written since the last call to the simulated brokers."""

@@ -266,7 +266,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         host, _, port = arguments.listen.rpartition(":")
         with ExitStack() as stack:
             datadog = stack.enter_context(DatadogEmulator()) if arguments.datadog else None
-            on_sample = _datadog_reporter(cluster, datadog, arguments.datadog) if datadog else None
+            if datadog:
+                for broker_id in cluster.brokers:
+                    datadog.add_host(f"broker-{broker_id}", broker_id, arguments.datadog)
+            on_sample = datadog.record if datadog else None
             past_seconds = PAST_SECONDS if datadog else 0.0
             kafka = SimulatedKafka(arguments.zookeeper, cluster, arguments.prefix, on_sample, past_seconds=past_seconds)
             stack.enter_context(kafka)
@@ -278,13 +281,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"simulated Kafka: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-def _datadog_reporter(cluster: Cluster, datadog: DatadogEmulator, instance_type: str) -> SampleCallback:
-    """Add a Datadog host for every broker; return the callback that records its counters."""
-    for broker_id in cluster.brokers:
-        datadog.add_host(f"broker-{broker_id}", broker_id, instance_type)
-    return datadog.record
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

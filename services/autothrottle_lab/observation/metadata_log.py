@@ -221,7 +221,7 @@ def _config_written(message: _Message) -> Iterator[ConfigWritten]:
 
 def _broker_changed(message: _Message) -> Iterator[BrokerFenced]:
     broker_id = message.int32()
-    message.skip(8)  # the broker's epoch
+    message.take(8)  # the broker's epoch
     for tag, value in message.tagged():
         # 1: fenced, or in controlled shutdown; -1: unfenced; 0: unchanged.
         if tag in (_FENCED, _SHUTTING_DOWN) and (change := value.int8()):
@@ -237,9 +237,6 @@ class _Message:
     def take(self, length: int) -> bytes:
         self._at += length
         return self._content[self._at - length : self._at]
-
-    def skip(self, length: int) -> None:
-        self._at += length
 
     def unsigned(self) -> int:
         value = shift = 0

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from autothrottle_lab.servers.jars import locked
+from autothrottle_lab.servers.jars import make_once
 from autothrottle_lab.servers.processes import Process, free_ports, scratch_directory
 
 log = logging.getLogger(__name__)
@@ -46,10 +46,7 @@ def class_archive_options(command: Sequence[str], jars: Path) -> list[str]:
         An empty list if Java could not write an archive, for example for releases without KRaft.
     """
     archive = jars.with_name(f"{jars.name}.jsa")
-    if not archive.exists():
-        with locked(jars.with_name(f"{jars.name}.jsa.lock")):
-            if not archive.exists():
-                _write(command, archive)
+    make_once(archive, lambda: _write(command, archive))
     return [f"-XX:SharedArchiveFile={archive}"] if archive.stat().st_size else []
 
 

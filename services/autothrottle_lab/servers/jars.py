@@ -20,8 +20,7 @@ import shutil
 import subprocess
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -128,12 +127,8 @@ def kafka_jars(version: str) -> Path:
         Unavailable: the download failed; the message has the repository and the reason.
     """
     jars = _directory(version)
-    parent = jars.parent
-    if not jars.is_dir():
-        parent.mkdir(parents=True, exist_ok=True)
-        with locked(parent / f"kafka-{version}.lock"):
-            if not jars.is_dir():
-                _fetch(version, jars)
+    jars.parent.mkdir(parents=True, exist_ok=True)
+    make_once(jars, lambda: _fetch(version, jars))
     return jars
 
 
@@ -146,12 +141,13 @@ def _directory(version: str) -> Path:
     return cache_directory() / "jars" / f"kafka-{version}"
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock between processes while the block runs."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def make_once(path: Path, make: Callable[[], object]) -> None:
+    """Call `make` if the path does not exist. It must create the path; other processes that need the path wait."""
+    if not path.exists():
+        with path.with_name(f"{path.name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not path.exists():
+                make()
 
 
 def _fetch(version: str, jars: Path) -> None:

@@ -58,25 +58,25 @@ def run_command(command: Sequence[str], within_seconds: float | None = None) -> 
 def scratch_directory(prefix: str = "autothrottle-", parent: Path | None = None) -> Iterator[Path]:
     """Create a temporary directory. It is removed at the end, even if this process is killed."""
     path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-    _guard.watch(f"directory {path}")
-    try:
+    with _watched([f"directory {path}"]):
         yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        _guard.release(f"directory {path}")
+
+
+def network_cleanup(links: Sequence[str], namespaces: Sequence[str]) -> contextlib.AbstractContextManager[None]:
+    """Delete these links and network namespaces at the end, even if this process is killed; some may not exist."""
+    return _watched([*(f"link {name}" for name in links), *(f"netns {name}" for name in namespaces)])
 
 
 @contextlib.contextmanager
-def network_cleanup(links: Sequence[str], namespaces: Sequence[str]) -> Iterator[None]:
-    """Delete these links and network namespaces at the end, even if this process is killed; some may not exist."""
-    resources = [*(f"link {name}" for name in links), *(f"netns {name}" for name in namespaces)]
+def _watched(resources: Sequence[str]) -> Iterator[None]:
+    """Remove the resources at the end, even if this process is killed."""
     for resource in resources:
         _guard.watch(resource)
     try:
         yield
     finally:
         for resource in resources:
-            _delete_network_device(*resource.split())
+            _remove(resource)
             _guard.release(resource)
 
 
@@ -238,9 +238,15 @@ def _kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _delete_network_device(kind: str, name: str) -> None:
-    """Delete a `link` or a `netns`; ignore one that does not exist."""
-    run_command(["ip", kind, "delete", name])
+def _remove(resource: str) -> None:
+    """Kill `group <id>`, or remove `directory <path>`, `link <name>` or `netns <name>`; it may not exist."""
+    kind, _, name = resource.partition(" ")
+    if kind == "group":
+        _kill_group(int(name))
+    elif kind == "directory":
+        shutil.rmtree(name, ignore_errors=True)
+    else:
+        run_command(["ip", kind, "delete", name])
 
 
 class _Guard:
@@ -303,13 +309,7 @@ def _run_guard(lines: IO[str]) -> None:
             resources.discard(resource)
     # End the processes before their directories and devices disappear.
     for resource in sorted(resources, key=lambda resource: not resource.startswith("group ")):
-        kind, _, name = resource.partition(" ")
-        if kind == "group":
-            _kill_group(int(name))
-        elif kind == "directory":
-            shutil.rmtree(name, ignore_errors=True)
-        else:
-            _delete_network_device(kind, name)
+        _remove(resource)
 
 
 if __name__ == "__main__":

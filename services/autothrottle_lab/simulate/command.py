@@ -146,9 +146,7 @@ def _admin_service(address: str, flags: Sequence[str]) -> tuple[Sequence[str], T
         Invalid: the address is empty, or a flag belongs to other commands.
     """
     configuration = parse([f"--admin-addr={address}", *flags], os.environ)
-    if foreign := sorted(Flags.read(flags).given.keys() - {"config", *_TLS_OPTIONS}):
-        valid = ", ".join(f"--{name}" for name in _TLS_OPTIONS)
-        raise Invalid(f"--{foreign[0]} does not apply to --from-cluster. Fix: remove it; valid options are {valid}")
+    _require_own(flags, _TLS_OPTIONS, "--from-cluster")
     if not configuration.admin_addr:
         raise Invalid("--from-cluster is empty. Fix: give the admin service's address, --from-cluster=10.0.0.1:8090")
     return configuration.admin_addr, Tls(configuration.tls) if configuration.tls else None
@@ -181,13 +179,15 @@ def configure(file: ScenarioFile, flags: Sequence[str], environ: Mapping[str, st
         InvalidConfiguration: the options are invalid; the error lists all problems.
         Invalid: a flag belongs to other commands.
     """
-    if foreign := sorted(Flags.read(flags).given.keys() - {"config", *PLANNER_OPTIONS}):
-        valid = ", ".join(f"--{name}" for name in PLANNER_OPTIONS)
-        raise Invalid(
-            f"--{foreign[0]} does not apply to a simulation. Fix: remove it; valid options are {valid} and --plot"
-        )
+    _require_own(flags, PLANNER_OPTIONS, "a simulation", " and --plot")
     source = f"key of planner in {file.name}"
     return parse(flags, environ, preset={name: Given(text, source, Rank.PRESET) for name, text in file.planner.items()})
+
+
+def _require_own(flags: Sequence[str], names: Sequence[str], use: str, others: str = "") -> None:
+    if foreign := sorted(Flags.read(flags).given.keys() - {"config", *names}):
+        valid = ", ".join(f"--{name}" for name in names) + others
+        raise Invalid(f"--{foreign[0]} does not apply to {use}. Fix: remove it; valid options are {valid}")
 
 
 def virtual_scenario(file: ScenarioFile, configuration: Configuration) -> VirtualScenario:

@@ -37,7 +37,7 @@ _ADDRESSES = re.compile(r"^Simulated Kafka: (\S+)\nDatadog: (\S+)$", re.MULTILIN
 
 
 class SimulatedStage(Stage):
-    """A stage with the brokers of a scenario, their clients and Datadog in one process."""
+    """A stage with the brokers of `demo_cluster`, their clients and Datadog in one process."""
 
     opening = "starting ZooKeeper, 6 simulated brokers, a Datadog emulator, 2 planners and the other services"
     run_seconds = 110.0  # the reassignment alone takes at least 46 s
@@ -53,7 +53,7 @@ class SimulatedStage(Stage):
     def build(self, say: Callable[[str], None]) -> None:
         self.start_zookeeper()
         self._start_brokers()
-        found = _ADDRESSES.search(self._brokers.log.read_text())
+        found = _ADDRESSES.search(self._brokers.log.read_text(errors="replace"))
         assert found is not None
         self._counters_url, datadog_url = found.groups()
         self.start_services(datadog_url, self.options)
@@ -65,7 +65,7 @@ class SimulatedStage(Stage):
 
         def start() -> None:
             process.start()
-            process.wait_until(lambda: bool(_ADDRESSES.search(process.log.read_text())), START_SECONDS)
+            process.wait_until(lambda: bool(_ADDRESSES.search(process.log.read_text(errors="replace"))), START_SECONDS)
 
         self.stack.callback(process.stop)
         self.interruption.run(start, lambda: [process])

@@ -2,6 +2,6 @@
 
 - `datadog`: the HTTP routes of Datadog's API that the product calls (`DatadogEmulator`).
 - `admin_api`: brokers that speak the part of Kafka's protocol for broker configs, with a delay (`AdminEndpoints`).
-- `kafka`: the simulated cluster in a real ZooKeeper and in real time (`SimulatedKafka`), with its scenarios
-  (`kafka_scenario`) and its znodes (`kafka_znodes`).
+- `kafka`: a simulated cluster in a real ZooKeeper and in real time (`SimulatedKafka`). `kafka_scenario` has the demo's
+  cluster, `kafka_znodes` the znodes.
 """

@@ -13,6 +13,7 @@ from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle_client.client import Client
 from autothrottle_client.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle_client.estimates import Estimate, estimate_from_message
+from autothrottle_client.messages import from_message
 from autothrottle_client.model import (
     AuditRecord,
     CatchUp,
@@ -20,11 +21,6 @@ from autothrottle_client.model import (
     Override,
     Pause,
     PauseMode,
-    audit_record_from_message,
-    catch_up_from_message,
-    cluster_state_from_message,
-    override_from_message,
-    pause_from_message,
     pause_mode_to_number,
     validate_broker_id,
     validate_limit,
@@ -36,9 +32,7 @@ from autothrottle_client.reassignments import (
     Reassignments,
     Submission,
     partitions_to_messages,
-    reassignments_from_message,
     refused_from_messages,
-    submission_from_message,
     targets_to_messages,
 )
 from autothrottle_client.replicas import Replica, Replicas
@@ -67,7 +61,7 @@ class AdminClient(Client[AdminServiceStub]):
         """
         request = admin_pb2.ListOverridesRequest()
         response = self._unary(lambda admin: admin.ListOverrides, request)
-        return tuple(map(override_from_message, response.overrides)), tuple(response.warnings)
+        return tuple(from_message(Override, one) for one in response.overrides), tuple(response.warnings)
 
     def get_override(self, broker_id: int | None = None) -> Override:
         """Return one override.
@@ -78,7 +72,7 @@ class AdminClient(Client[AdminServiceStub]):
         """
         request = admin_pb2.GetOverrideRequest(broker_id=_optional(broker_id))
         response = self._unary(lambda admin: admin.GetOverride, request)
-        return override_from_message(response.override)
+        return from_message(Override, response.override)
 
     def set_override(
         self,
@@ -112,7 +106,7 @@ class AdminClient(Client[AdminServiceStub]):
         )
         request = admin_pb2.SetOverrideRequest(override=wanted)
         response = self._unary(lambda admin: admin.SetOverride, request, probe=_list_overrides if etag else None)
-        return override_from_message(response.override), tuple(response.warnings)
+        return from_message(Override, response.override), tuple(response.warnings)
 
     def remove_override(self, broker_id: int | None = None, etag: str = "") -> None:
         """Remove an override. Sent at most once, because a retry would fail with Missing.
@@ -139,7 +133,7 @@ class AdminClient(Client[AdminServiceStub]):
         """
         request = admin_pb2.ListAuditRecordsRequest(limit=validate_limit(limit))
         response = self._unary(lambda admin: admin.ListAuditRecords, request)
-        return tuple(map(audit_record_from_message, response.records))
+        return tuple(from_message(AuditRecord, record) for record in response.records)
 
     def request_cycle(self) -> None:
         """Ask the leading planner to start a cycle. Does not wait for it."""
@@ -160,7 +154,7 @@ class AdminClient(Client[AdminServiceStub]):
         """
         request = admin_pb2.PauseRequest(mode=pause_mode_to_number(mode), reason=validate_reason(reason))
         response = self._unary(lambda admin: admin.Pause, request)
-        return pause_from_message(response.pause)
+        return from_message(Pause, response.pause)
 
     def resume(self) -> bool:
         """Resume the planner and start a cycle. Return whether it was paused."""
@@ -175,7 +169,7 @@ class AdminClient(Client[AdminServiceStub]):
         """
         request = admin_pb2.StartCatchUpRequest(broker_id=validate_broker_id(broker_id))
         response = self._unary(lambda admin: admin.StartCatchUp, request)
-        return catch_up_from_message(response.catch_up), tuple(response.warnings)
+        return from_message(CatchUp, response.catch_up), tuple(response.warnings)
 
     def stop_catch_up(self, broker_id: int) -> None:
         """Remove the throttles of a broker's catch-up. Sent at most once, because a retry would fail with Missing.
@@ -192,7 +186,7 @@ class AdminClient(Client[AdminServiceStub]):
     def state(self) -> ClusterState:
         """Return the leader, its last cycle and all overrides."""
         request = admin_pb2.GetClusterStateRequest()
-        return cluster_state_from_message(self._unary(lambda admin: admin.GetClusterState, request))
+        return from_message(ClusterState, self._unary(lambda admin: admin.GetClusterState, request))
 
     def list_reassignments(self) -> Reassignments:
         """Return all ongoing reassignments, whichever tool submitted them.
@@ -201,7 +195,7 @@ class AdminClient(Client[AdminServiceStub]):
             Incomplete: the reassignments cannot be read completely. Do not conclude that none are ongoing.
         """
         request = admin_pb2.ListReassignmentsRequest()
-        return reassignments_from_message(self._unary(lambda admin: admin.ListReassignments, request))
+        return from_message(Reassignments, self._unary(lambda admin: admin.ListReassignments, request))
 
     def submit_reassignment(
         self,
@@ -229,7 +223,8 @@ class AdminClient(Client[AdminServiceStub]):
         request = admin_pb2.SubmitReassignmentRequest(
             partitions=targets_to_messages(targets), validate_only=validate_only
         )
-        return submission_from_message(self._unary(lambda admin: admin.SubmitReassignment, request, timeout))
+        response = self._unary(lambda admin: admin.SubmitReassignment, request, timeout)
+        return from_message(Submission, response, refused=refused_from_messages(response.refused))
 
     def estimate_reassignment(
         self,

@@ -8,7 +8,8 @@ from datetime import timedelta
 
 from autothrottle.v1 import admin_pb2
 from autothrottle_client.errors import Invalid
-from autothrottle_client.model import ReplicaRole, present, role_from_number
+from autothrottle_client.messages import from_message
+from autothrottle_client.model import ReplicaRole
 from autothrottle_client.progress import duration
 from autothrottle_client.rates import format_size
 
@@ -73,29 +74,8 @@ def parse_ratio(text: str) -> float:
 
 def estimate_from_message(message: admin_pb2.EstimateReassignmentResponse) -> Estimate:
     """Return the estimate in a message."""
-    return Estimate(
-        partitions=message.partitions,
-        total_partitions=message.total_partitions,
-        move_ratio=message.move_ratio,
-        bytes_to_copy=message.bytes_to_copy,
-        unknown_partitions=message.unknown_partitions,
-        seconds=_seconds(message),
-        sides=tuple(map(_link_side, message.link_sides)),
-        warnings=tuple(message.warnings),
-    )
-
-
-def _link_side(message: admin_pb2.LinkSideEstimate) -> LinkSideEstimate:
-    return LinkSideEstimate(
-        broker_id=message.broker_id,
-        role=role_from_number(message.role),
-        bytes_to_copy=message.bytes_to_copy,
-        produced_bytes_per_second=message.produced_bytes_per_second,
-        rate_bytes_per_second=present(message, "rate_bytes_per_second"),
-        headroom_bytes_per_second=present(message, "headroom_bytes_per_second"),
-        capacity_bytes_per_second=present(message, "capacity_bytes_per_second"),
-        seconds=_seconds(message),
-    )
+    sides = tuple(from_message(LinkSideEstimate, side, seconds=_seconds(side)) for side in message.link_sides)
+    return from_message(Estimate, message, seconds=_seconds(message), sides=sides)
 
 
 def _seconds(message: admin_pb2.EstimateReassignmentResponse | admin_pb2.LinkSideEstimate) -> float | None:

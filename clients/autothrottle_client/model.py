@@ -1,4 +1,4 @@
-"""The results of calls, as frozen dataclasses, and their conversion from generated messages.
+"""The results of calls, as frozen dataclasses whose fields have the names of the messages' fields.
 
 Rates are whole bytes per second: 1 MB/s is 1,000,000. Times are UTC. The type to know is `Override`.
 """
@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
-from types import MappingProxyType
 
-from google.protobuf.message import Message
-
-from autothrottle.v1 import admin_pb2, planner_pb2, types_pb2
+from autothrottle.v1 import types_pb2
 from autothrottle_client.errors import Invalid
 
 MAX_RATE_BYTES_PER_SECOND = 2**63 - 1
@@ -328,59 +325,6 @@ class PlannerState:
     """Start of the leader's term, UTC; None: unknown."""
 
 
-_ROLES: Mapping[int, ReplicaRole] = MappingProxyType(
-    {
-        types_pb2.REPLICA_ROLE_LEADER: ReplicaRole.LEADER,
-        types_pb2.REPLICA_ROLE_FOLLOWER: ReplicaRole.FOLLOWER,
-    }
-)
-_REASONS: Mapping[int, Reason] = MappingProxyType(
-    {
-        types_pb2.Decision.REASON_HEADROOM: Reason.HEADROOM,
-        types_pb2.Decision.REASON_UNCHANGED: Reason.UNCHANGED,
-        types_pb2.Decision.REASON_KEPT: Reason.KEPT,
-        types_pb2.Decision.REASON_MINIMUM: Reason.MINIMUM,
-        types_pb2.Decision.REASON_CLUSTER_OVERRIDE: Reason.CLUSTER_OVERRIDE,
-        types_pb2.Decision.REASON_BROKER_OVERRIDE: Reason.BROKER_OVERRIDE,
-        types_pb2.Decision.REASON_OVER_CAPACITY: Reason.OVER_CAPACITY,
-        types_pb2.Decision.REASON_STARVATION: Reason.STARVATION,
-        types_pb2.Decision.REASON_FINISH_BY: Reason.FINISH_BY,
-    }
-)
-_BASES: Mapping[int, Basis] = MappingProxyType(
-    {
-        types_pb2.Decision.BASIS_GROWTH: Basis.GROWTH,
-        types_pb2.Decision.BASIS_COUNTED: Basis.COUNTED,
-        types_pb2.Decision.BASIS_GUESSED: Basis.GUESSED,
-        types_pb2.Decision.BASIS_STATIC: Basis.STATIC,
-    }
-)
-_PAUSE_MODES: Mapping[int, PauseMode] = MappingProxyType(
-    {
-        types_pb2.Pause.MODE_KEEP: PauseMode.KEEP,
-        types_pb2.Pause.MODE_CLEAR: PauseMode.CLEAR,
-    }
-)
-_STATUSES: Mapping[int, OutcomeStatus] = MappingProxyType(
-    {
-        types_pb2.Outcome.STATUS_APPLIED: OutcomeStatus.APPLIED,
-        types_pb2.Outcome.STATUS_UNCHANGED: OutcomeStatus.UNCHANGED,
-        types_pb2.Outcome.STATUS_REFUSED: OutcomeStatus.REFUSED,
-    }
-)
-
-
-_ACTIONS: Mapping[int, AuditAction] = MappingProxyType(
-    {
-        admin_pb2.AuditRecord.ACTION_SET: AuditAction.SET,
-        admin_pb2.AuditRecord.ACTION_REMOVE: AuditAction.REMOVE,
-        admin_pb2.AuditRecord.ACTION_PURGE: AuditAction.PURGE,
-        admin_pb2.AuditRecord.ACTION_PAUSE: AuditAction.PAUSE,
-        admin_pb2.AuditRecord.ACTION_RESUME: AuditAction.RESUME,
-    }
-)
-
-
 def validate_rate(rate_bytes_per_second: int) -> int:
     """Return the rate if it is valid.
 
@@ -435,145 +379,12 @@ def _whole(value: int, largest: int, name: str, fix: str) -> int:
     return value
 
 
-def override_from_message(message: admin_pb2.Override) -> Override:
-    """Return the override in a message."""
-    broker_id = message.broker_id if message.HasField("broker_id") else None
-    expire_time = message.expire_time.ToDatetime(tzinfo=UTC) if message.HasField("expire_time") else None
-    return Override(message.rate_bytes_per_second, broker_id, message.autoremove, expire_time, message.etag)
-
-
-def audit_record_from_message(message: admin_pb2.AuditRecord) -> AuditRecord:
-    """Return the audit record in a message."""
-    return AuditRecord(
-        number=message.number,
-        time=message.time.ToDatetime(tzinfo=UTC),
-        who=message.who,
-        action=_ACTIONS.get(message.action, AuditAction.UNKNOWN),
-        broker_id=message.broker_id if message.HasField("broker_id") else None,
-        before=override_from_message(message.before) if message.HasField("before") else None,
-        after=override_from_message(message.after) if message.HasField("after") else None,
-        reason=message.reason,
-        pause=pause_from_message(message.pause) if message.HasField("pause") else None,
-    )
-
-
-def cycle_from_message(message: types_pb2.Cycle) -> Cycle:
-    """Return the cycle in a message."""
-    return Cycle(
-        term=message.term,
-        number=message.number,
-        start_time=message.start_time.ToDatetime(tzinfo=UTC),
-        end_time=message.end_time.ToDatetime(tzinfo=UTC),
-        reason=message.reason,
-        sentence=message.sentence,
-        topics=tuple(message.topics),
-        decisions=tuple(map(_decision_from_message, message.decisions)),
-        outcomes=tuple(map(_outcome_from_message, message.outcomes)),
-        findings=tuple(message.findings),
-        error=message.error,
-        bytes_left=message.bytes_left if message.HasField("bytes_left") else None,
-        eta=message.eta.ToDatetime(tzinfo=UTC) if message.HasField("eta") else None,
-        pause=pause_from_message(message.pause) if message.HasField("pause") else None,
-        shadow=message.shadow,
-        foreign_throttles=tuple(ForeignThrottle(f.resource, f.key, f.value) for f in message.foreign_throttles),
-        eta_low=message.eta_low.ToDatetime(tzinfo=UTC) if message.HasField("eta_low") else None,
-        eta_high=message.eta_high.ToDatetime(tzinfo=UTC) if message.HasField("eta_high") else None,
-        eta_is_static=message.eta_is_static,
-    )
-
-
-def cluster_state_from_message(message: admin_pb2.GetClusterStateResponse) -> ClusterState:
-    """Return the cluster state in a message."""
-    return ClusterState(
-        term=message.term,
-        leader_address=message.leader_address,
-        last_cycle=cycle_from_message(message.last_cycle) if message.HasField("last_cycle") else None,
-        overrides=tuple(map(override_from_message, message.overrides)),
-        leader_since=message.leader_since.ToDatetime(tzinfo=UTC) if message.HasField("leader_since") else None,
-        members=tuple(map(_member_from_message, message.members)),
-        failures=dict(message.failures),
-        pause=pause_from_message(message.pause) if message.HasField("pause") else None,
-        catch_ups=tuple(map(catch_up_from_message, message.catch_ups)),
-    )
-
-
-def catch_up_from_message(message: admin_pb2.CatchUp) -> CatchUp:
-    """Return the catch-up in a message."""
-    time = message.time.ToDatetime(tzinfo=UTC) if message.HasField("time") else None
-    return CatchUp(message.broker_id, message.author, time)
-
-
-def pause_from_message(message: types_pb2.Pause) -> Pause:
-    """Return the pause in a message."""
-    return Pause(
-        mode=_PAUSE_MODES.get(message.mode, PauseMode.UNKNOWN),
-        author=message.author,
-        time=message.time.ToDatetime(tzinfo=UTC) if message.HasField("time") else None,
-        reason=message.reason,
-    )
-
-
 def pause_mode_to_number(mode: PauseMode) -> types_pb2.Pause.Mode.ValueType:
     """Return the protocol number of a pause mode.
 
     Raises:
         Invalid: the mode is neither keep nor clear.
     """
-    for number, known in _PAUSE_MODES.items():
-        if known == mode:
-            return types_pb2.Pause.Mode.ValueType(number)
-    raise Invalid(f"pause mode {mode!r} is neither keep nor clear; give one of them")
-
-
-def role_from_number(number: int) -> ReplicaRole:
-    """Return the role with a protocol number."""
-    return _ROLES.get(number, ReplicaRole.UNKNOWN)
-
-
-def planner_state_from_message(message: planner_pb2.GetStateResponse) -> PlannerState:
-    """Return the planner state in a message."""
-    return PlannerState(
-        leading=message.leading,
-        term=message.term,
-        leader_address=message.leader_address,
-        last_cycle=cycle_from_message(message.last_cycle) if message.HasField("last_cycle") else None,
-        failures=dict(message.failures),
-        leader_since=message.leader_since.ToDatetime(tzinfo=UTC) if message.HasField("leader_since") else None,
-    )
-
-
-def _member_from_message(message: admin_pb2.Member) -> Member:
-    return Member(
-        service=message.service,
-        roles=tuple(message.roles),
-        version=message.version,
-        address=message.address,
-        host=message.host,
-        pid=message.pid,
-        start_time=message.start_time.ToDatetime(tzinfo=UTC),
-    )
-
-
-def _decision_from_message(message: types_pb2.Decision) -> Decision:
-    return Decision(
-        broker_id=message.broker_id,
-        role=_ROLES.get(message.role, ReplicaRole.UNKNOWN),
-        rate_bytes_per_second=message.rate_bytes_per_second,
-        reason=_REASONS.get(message.reason, Reason.UNKNOWN),
-        current_rate_bytes_per_second=present(message, "current_rate_bytes_per_second"),
-        headroom_bytes_per_second=present(message, "headroom_bytes_per_second"),
-        utilization_bytes_per_second=present(message, "utilization_bytes_per_second"),
-        capacity_bytes_per_second=present(message, "capacity_bytes_per_second"),
-        client_bytes_per_second=present(message, "client_bytes_per_second"),
-        client_age_seconds=present(message, "client_age_seconds"),
-        basis=_BASES.get(message.basis, Basis.UNKNOWN) if message.basis else None,
-    )
-
-
-def present(message: Message, name: str) -> int | None:
-    """Return a number field, or None if it is absent."""
-    return int(getattr(message, name)) if message.HasField(name) else None
-
-
-def _outcome_from_message(message: types_pb2.Outcome) -> Outcome:
-    return Outcome(message.resource, _STATUSES.get(message.status, OutcomeStatus.UNKNOWN), message.reason)
+    if mode not in (PauseMode.KEEP, PauseMode.CLEAR):
+        raise Invalid(f"pause mode {mode!r} is neither keep nor clear; give one of them")
+    return types_pb2.Pause.Mode.Value(f"MODE_{mode.upper()}")

@@ -9,7 +9,8 @@ from autothrottle.v1 import planner_pb2
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle_client.client import Client
 from autothrottle_client.errors import AutothrottleError, NotLeader
-from autothrottle_client.model import PlannerState, planner_state_from_message
+from autothrottle_client.messages import from_message
+from autothrottle_client.model import PlannerState
 from autothrottle_client.replicas import Replica, Replicas
 from autothrottle_client.watch import DEFAULT_OUTAGE, DEFAULT_SILENCE, CycleWatch
 
@@ -65,7 +66,7 @@ _LEADER_TIMEOUT = timedelta(seconds=2)
 
 def _state(peer: Replica, seconds: float, without_cycle: bool = False) -> PlannerState:
     request = planner_pb2.GetStateRequest(without_cycle=without_cycle)
-    return planner_state_from_message(PlannerServiceStub(peer.channel).GetState(request, timeout=seconds))
+    return from_message(PlannerState, PlannerServiceStub(peer.channel).GetState(request, timeout=seconds))
 
 
 def _locate(replicas: Replicas, timeout: timedelta) -> str:

@@ -9,10 +9,10 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 
-from autothrottle.v1 import admin_pb2, types_pb2
+from autothrottle.v1 import types_pb2
 from autothrottle_client.errors import Invalid
 from autothrottle_client.model import MAX_BROKER_ID
 
@@ -232,45 +232,6 @@ def partitions_to_messages(partitions: Iterable[Partition]) -> list[types_pb2.To
         raise Invalid(f"{error}; give a topic name and a partition number") from None
 
 
-def submission_from_message(message: admin_pb2.SubmitReassignmentResponse) -> Submission:
-    """Return the result of a submission in a message."""
-    return Submission(
-        message.submitted, message.already_in_progress, message.already_there, refused_from_messages(message.refused)
-    )
-
-
 def refused_from_messages(messages: Iterable[types_pb2.PartitionRefusal]) -> dict[Partition, str]:
     """Return refused partition -> reason."""
     return {(m.topic, m.partition): m.reason for m in messages}
-
-
-def reassignments_from_message(message: admin_pb2.ListReassignmentsResponse) -> Reassignments:
-    """Return the ongoing reassignments in a message."""
-    return Reassignments(tuple(map(_topic, message.topics)), *_etas(message))
-
-
-def _etas(
-    message: admin_pb2.ListReassignmentsResponse | admin_pb2.ReassigningTopic,
-) -> tuple[datetime | None, datetime | None, datetime | None]:
-    """Return (ETA, earliest, latest)."""
-    return (
-        message.eta.ToDatetime(tzinfo=UTC) if message.HasField("eta") else None,
-        message.eta_low.ToDatetime(tzinfo=UTC) if message.HasField("eta_low") else None,
-        message.eta_high.ToDatetime(tzinfo=UTC) if message.HasField("eta_high") else None,
-    )
-
-
-def _topic(message: admin_pb2.ReassigningTopic) -> ReassigningTopic:
-    eta, low, high = _etas(message)
-    return ReassigningTopic(
-        topic=message.topic,
-        partitions=tuple(message.partitions),
-        adding_replicas=tuple(message.adding_replicas),
-        removing_replicas=tuple(message.removing_replicas),
-        partitions_to_copy=message.partitions_to_copy,
-        bytes_copied=message.bytes_copied if message.HasField("bytes_copied") else None,
-        bytes_left=message.bytes_left if message.HasField("bytes_left") else None,
-        eta=eta,
-        eta_low=low,
-        eta_high=high,
-    )

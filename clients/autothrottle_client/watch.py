@@ -15,7 +15,8 @@ import grpc
 from autothrottle.v1 import planner_pb2
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle_client.errors import AutothrottleError, NotLeader, Unavailable, from_rpc_error
-from autothrottle_client.model import Cycle, cycle_from_message
+from autothrottle_client.messages import from_message
+from autothrottle_client.model import Cycle
 from autothrottle_client.replicas import Replicas, backoffs, validate_timeout
 
 DEFAULT_OUTAGE = timedelta(seconds=60)
@@ -131,7 +132,7 @@ class CycleWatch:
             raise Unavailable(f"{self._address} ended the stream of its cycles") from None
         self._heard, self._lost = time.monotonic(), False
         self._backoffs = backoffs()
-        return cycle_from_message(message.cycle)
+        return from_message(Cycle, message.cycle)
 
     def _open_stream(self) -> _Stream:
         with self._lock:

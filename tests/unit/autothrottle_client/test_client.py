@@ -57,6 +57,7 @@ from autothrottle_client import (
     model,
 )
 from autothrottle_client.addresses import parse_addresses
+from autothrottle_client.messages import from_message
 from autothrottle_lab.servers.processes import free_ports
 from tests import builders
 from tests.builders import eventually, mb
@@ -126,7 +127,7 @@ def test_a_cycle_message_keeps_every_field_role_and_reason() -> None:
     record = builders.cycle_record(
         3, 7, topics=["a", "b"], decisions=decisions, outcomes=outcomes, findings=["x"], error="e"
     )
-    cycle = model.cycle_from_message(cycle_to_message(record))
+    cycle = from_message(Cycle, cycle_to_message(record))
     assert (cycle.term, cycle.number, cycle.start_time, cycle.end_time) == (3, 7, record.start, record.end)
     assert (cycle.reason, cycle.sentence, cycle.error) == (record.reason, record.sentence, record.error)
     assert (cycle.topics, cycle.findings) == (record.topics, record.findings)
@@ -144,7 +145,7 @@ def test_enum_values_of_a_later_version_become_unknown() -> None:
         decisions=[types_pb2.Decision(broker_id=1, role=9, reason=99)],  # type: ignore[arg-type]
         outcomes=[types_pb2.Outcome(resource="topics/a", status=9)],  # type: ignore[arg-type]
     )
-    cycle = model.cycle_from_message(message)
+    cycle = from_message(Cycle, message)
     assert (cycle.decisions[0].role, cycle.decisions[0].reason) == (model.ReplicaRole.UNKNOWN, model.Reason.UNKNOWN)
     assert cycle.outcomes[0].status is model.OutcomeStatus.UNKNOWN
 
@@ -315,11 +316,11 @@ def test_an_invalid_pause_is_refused(
 def test_a_cycle_message_keeps_pause_and_shadow(mode: core_pause.PauseMode) -> None:
     pause = core_pause.Pause(mode, "operator", builders.NOON, "why")
     record = replace(builders.cycle_record(), pause=pause, shadow=True)
-    cycle = model.cycle_from_message(cycle_to_message(record))
+    cycle = from_message(Cycle, cycle_to_message(record))
     assert cycle.shadow and cycle.pause is not None
     assert (cycle.pause.mode.value, cycle.pause.author) == (mode.value, "operator")
     assert (cycle.pause.time, cycle.pause.reason) == (builders.NOON, "why")
-    unknown = model.cycle_from_message(types_pb2.Cycle(pause=types_pb2.Pause(mode=9)))  # type: ignore[arg-type]
+    unknown = from_message(Cycle, types_pb2.Cycle(pause=types_pb2.Pause(mode=9)))  # type: ignore[arg-type]
     assert unknown.pause is not None and unknown.pause.mode is PauseMode.UNKNOWN and not unknown.shadow
 
 

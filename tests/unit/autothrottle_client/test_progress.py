@@ -10,7 +10,7 @@ import pytest
 
 from autothrottle.wire.planner import cycle_to_message
 from autothrottle_client import ClusterState, Cycle, tables
-from autothrottle_client.model import cycle_from_message
+from autothrottle_client.messages import from_message
 from tests import builders
 from tests.builders import NOON
 
@@ -40,9 +40,9 @@ def test_the_state_shows_bytes_left_while_reassignments_are_ongoing(one: Cycle, 
 
 def test_the_client_decodes_bytes_left_and_eta_of_the_planner() -> None:
     record = builders.cycle_record(bytes_left=7, eta=NOON)
-    read = cycle_from_message(cycle_to_message(record))
+    read = from_message(Cycle, cycle_to_message(record))
     assert (read.bytes_left, read.eta) == (7, NOON)
-    nothing = cycle_from_message(cycle_to_message(builders.cycle_record()))
+    nothing = from_message(Cycle, cycle_to_message(builders.cycle_record()))
     assert (nothing.bytes_left, nothing.eta) == (None, None)
 
 

@@ -26,7 +26,8 @@ from autothrottle.wire.admin import (
     overrides_to_messages,
 )
 from autothrottle.wire.common import pause_from_message
-from autothrottle_client.model import cluster_state_from_message
+from autothrottle_client.messages import from_message
+from autothrottle_client.model import ClusterState
 from tests.builders import NOON
 from tests.unit.autothrottle.wire.strategies import broker_ids, int64, pauses, text, times
 
@@ -120,5 +121,5 @@ def test_audit_record_round_trips(record: AuditRecord) -> None:
 def test_client_reads_a_member_as_it_was_sent() -> None:
     sent = Member("run", ("discovery", "planner"), "1.2.3", "unix:/run/a.sock", "host1", 2**22, NOON)
     response = admin_pb2.GetClusterStateResponse(members=[member_to_message(sent)])
-    (read,) = cluster_state_from_message(response).members
+    (read,) = from_message(ClusterState, response).members
     assert dataclasses.astuple(read) == dataclasses.astuple(sent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration
@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle_client.client import Client
-from autothrottle_client.errors import AutothrottleError, Invalid, NotLeader
+from autothrottle_client.errors import Invalid, NotLeader
 from autothrottle_client.estimates import Estimate, estimate_from_message
 from autothrottle_client.messages import from_message
 from autothrottle_client.model import (
@@ -36,7 +36,6 @@ from autothrottle_client.reassignments import (
     targets_to_messages,
 )
 from autothrottle_client.replicas import Replica, Replicas
-from autothrottle_client.watch import DEFAULT_OUTAGE, DEFAULT_SILENCE, CycleWatch
 
 SUBMIT_TIMEOUT = timedelta(seconds=60)
 """Timeout of a submission. The planner sets the throttles, reads them back and waits a second before it submits."""
@@ -279,20 +278,16 @@ class AdminClient(Client[AdminServiceStub]):
         response = self._unary(lambda admin: admin.CancelReassignment, request, timeout, probe=_list_overrides)
         return response.cancelled, refused_from_messages(response.refused)
 
-    def watch_cycles(
-        self,
-        outage: timedelta = DEFAULT_OUTAGE,
-        silence: timedelta = DEFAULT_SILENCE,
-        on_loss: Callable[[AutothrottleError], None] = lambda error: None,
-    ) -> CycleWatch:
-        """Return an iterator over the cycles of the current leader. The leader's address must be reachable from here.
+    def _locate(self, replicas: Replicas, timeout: timedelta) -> str:
+        request = admin_pb2.GetClusterStateRequest(without_cycle=True)
 
-        Args:
-            outage: longest time without a leader, > 0; after it the iterator raises Unavailable.
-            silence: longest time without a message before the client locates the leader again, > 0.
-            on_loss: called once each time the leader is lost.
-        """
-        return self._register(CycleWatch(self._separate_replicas(), _locate, outage, silence, on_loss))
+        def ask(replica: Replica, seconds: float) -> str:
+            return AdminServiceStub(replica.channel).GetClusterState(request, timeout=seconds).leader_address
+
+        address = replicas.call(ask, timeout)
+        if not address:
+            raise NotLeader("the leader's address is unknown")
+        return address
 
 
 def _list_overrides(replica: Replica, seconds: float) -> None:
@@ -312,15 +307,3 @@ def _timestamp(time: datetime) -> Timestamp:
 
 def _optional(broker_id: int | None) -> int | None:
     return None if broker_id is None else validate_broker_id(broker_id)
-
-
-def _locate(replicas: Replicas, timeout: timedelta) -> str:
-    request = admin_pb2.GetClusterStateRequest(without_cycle=True)
-
-    def ask(replica: Replica, seconds: float) -> str:
-        return AdminServiceStub(replica.channel).GetClusterState(request, timeout=seconds).leader_address
-
-    address = replicas.call(ask, timeout)
-    if not address:
-        raise NotLeader("the leader's address is unknown")
-    return address

@@ -10,9 +10,10 @@ from typing import Generic, Self, TypeVar
 import grpc
 
 from autothrottle_client.addresses import parse_addresses
+from autothrottle_client.errors import AutothrottleError
 from autothrottle_client.replicas import DEFAULT_TIMEOUT, Connection, Replica, Replicas, Rpc, validate_timeout
 from autothrottle_client.tls import Certificates, Tls
-from autothrottle_client.watch import CycleWatch
+from autothrottle_client.watch import DEFAULT_OUTAGE, DEFAULT_SILENCE, CycleWatch
 
 _Stub = TypeVar("_Stub")
 _Request = TypeVar("_Request")
@@ -93,10 +94,32 @@ class Client(StubClient[_Stub]):
     ) -> None:
         self.close()
 
-    def _separate_replicas(self) -> Replicas:
-        """Return the same replicas over separate connections, which close with the watch that uses them."""
-        return Replicas(self.service, self._replicas.addresses, self._replicas.connection)
+    def watch_cycles(
+        self,
+        outage: timedelta = DEFAULT_OUTAGE,
+        silence: timedelta = DEFAULT_SILENCE,
+        on_loss: Callable[[AutothrottleError], None] = lambda error: None,
+    ) -> CycleWatch:
+        """Return an iterator over the cycles of the current leader. The leader's address must be reachable from here.
 
-    def _register(self, watch: CycleWatch) -> CycleWatch:
+        Args:
+            outage: longest time without a leader, > 0; after it the iterator raises Unavailable.
+            silence: longest time without a message before the client locates the leader again, > 0.
+            on_loss: called once each time the leader is lost.
+
+        Raises:
+            Unavailable: no leader is found in time.
+        """
+        # Separate connections, which close with the watch.
+        replicas = Replicas(self.service, self._replicas.addresses, self._replicas.connection)
+        watch = CycleWatch(replicas, self._locate, outage, silence, on_loss)
         self._watches = [w for w in self._watches if not w.closed] + [watch]
         return watch
+
+    def _locate(self, replicas: Replicas, timeout: timedelta) -> str:
+        """Return the address of the leading planner, as a replica knows it.
+
+        Raises:
+            NotLeader: the leader is unknown.
+        """
+        raise NotImplementedError

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 
 from autothrottle.v1 import planner_pb2
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle_client.client import Client
-from autothrottle_client.errors import AutothrottleError, NotLeader
+from autothrottle_client.errors import NotLeader
 from autothrottle_client.messages import from_message
 from autothrottle_client.model import PlannerState
 from autothrottle_client.replicas import Replica, Replicas
-from autothrottle_client.watch import DEFAULT_OUTAGE, DEFAULT_SILENCE, CycleWatch
 
 
 class PlannerClient(Client[PlannerServiceStub]):
@@ -41,23 +39,14 @@ class PlannerClient(Client[PlannerServiceStub]):
         """
         self._unary(lambda planner: planner.RunCycle, planner_pb2.RunCycleRequest(reason=reason))
 
-    def watch_cycles(
-        self,
-        outage: timedelta = DEFAULT_OUTAGE,
-        silence: timedelta = DEFAULT_SILENCE,
-        on_loss: Callable[[AutothrottleError], None] = lambda error: None,
-    ) -> CycleWatch:
-        """Return an iterator over the cycles of the current leader.
+    def _locate(self, replicas: Replicas, timeout: timedelta) -> str:
+        def ask(peer: Replica, seconds: float) -> str:
+            state = _state(peer, seconds, without_cycle=True)
+            if not state.leading and not state.leader_address:
+                raise NotLeader("this planner does not know the leader")
+            return peer.target if state.leading else state.leader_address
 
-        Args:
-            outage: longest time without a leader, > 0; after it the iterator raises Unavailable.
-            silence: longest time without a message before the client locates the leader again, > 0.
-            on_loss: called once each time the leader is lost.
-
-        Raises:
-            Unavailable: no leader is found in time.
-        """
-        return self._register(CycleWatch(self._separate_replicas(), _locate, outage, silence, on_loss))
+        return replicas.call(ask, timeout)
 
 
 _LEADER_TIMEOUT = timedelta(seconds=2)
@@ -67,15 +56,3 @@ _LEADER_TIMEOUT = timedelta(seconds=2)
 def _state(peer: Replica, seconds: float, without_cycle: bool = False) -> PlannerState:
     request = planner_pb2.GetStateRequest(without_cycle=without_cycle)
     return from_message(PlannerState, PlannerServiceStub(peer.channel).GetState(request, timeout=seconds))
-
-
-def _locate(replicas: Replicas, timeout: timedelta) -> str:
-    """Return the leader's address; if the planner that answers leads, the address that was called."""
-
-    def ask(peer: Replica, seconds: float) -> str:
-        state = _state(peer, seconds, without_cycle=True)
-        if not state.leading and not state.leader_address:
-            raise NotLeader("this planner does not know the leader")
-        return peer.target if state.leading else state.leader_address
-
-    return replicas.call(ask, timeout)

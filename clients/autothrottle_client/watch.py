@@ -51,9 +51,9 @@ class CycleWatch:
         self,
         replicas: Replicas,
         locate: Locate,
-        outage: timedelta = DEFAULT_OUTAGE,
-        silence: timedelta = DEFAULT_SILENCE,
-        on_loss: Callable[[AutothrottleError], None] = lambda error: None,
+        outage: timedelta,
+        silence: timedelta,
+        on_loss: Callable[[AutothrottleError], None],
     ) -> None:
         """Find the leader.
 

@@ -16,6 +16,8 @@ from autothrottle.core.control.plan import Decision, Reason
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.units import MEGABYTE
+from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
+from autothrottle.wire.discovery import named_snapshot_from_chunks
 
 NOON = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
 """The time of the tests."""
@@ -63,6 +65,11 @@ def snapshot(
         default_throttles=default_throttles or {},
         progress=progress,
     )
+
+
+def snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse]) -> Snapshot:
+    """Return the snapshot that a stream of chunks contains."""
+    return named_snapshot_from_chunks(chunks).snapshot
 
 
 def ledger_entry(

@@ -22,9 +22,10 @@ from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utiliza
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 from autothrottle.core.units import MEGABYTE
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
-from autothrottle.wire.discovery import snapshot_from_chunks, snapshot_to_chunks
+from autothrottle.wire.discovery import snapshot_to_chunks
 from tests.benchmarks.big_cluster import CAPACITY, LARGE, MAX_RATIO
 from tests.benchmarks.figures import Figures
+from tests.builders import snapshot_from_chunks
 
 T = TypeVar("T")
 

@@ -38,13 +38,13 @@ from autothrottle.wire.admin import (
 )
 from autothrottle.wire.common import (
     caller,
+    optional_time,
     partitions_from_messages,
     pause_mode_from_number,
     pause_to_message,
     reassignments_to_list,
     refusals_to_messages,
     targets_from_messages,
-    time_to_message,
     validate_fields,
     validate_reason,
 )
@@ -151,7 +151,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             leader_address=state.leader_address,
             last_cycle=cycle_to_message(state.last_cycle) if state.last_cycle else None,
             overrides=overrides_to_messages(self._overrides.read_overrides()),
-            leader_since=None if state.leader_since is None else time_to_message(state.leader_since),
+            leader_since=optional_time(state.leader_since),
             members=map(member_to_message, self._membership.members(_TIMEOUT)),
             failures=state.failures,
             pause=None if pause is None else pause_to_message(pause),

@@ -22,16 +22,10 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.estimate import Estimate, Goal, LinkSideEstimate
 from autothrottle.core.members import Member
 from autothrottle.v1 import admin_pb2
-from autothrottle.wire.common import pause_to_message, time_from_message, time_to_message
+from autothrottle.wire.common import enum_numbers, optional_time, pause_to_message, time_from_message, time_to_message
 from autothrottle.wire.planner import role_to_number
 
-_ACTIONS = {
-    AuditAction.SET: admin_pb2.AuditRecord.ACTION_SET,
-    AuditAction.REMOVE: admin_pb2.AuditRecord.ACTION_REMOVE,
-    AuditAction.PURGE: admin_pb2.AuditRecord.ACTION_PURGE,
-    AuditAction.PAUSE: admin_pb2.AuditRecord.ACTION_PAUSE,
-    AuditAction.RESUME: admin_pb2.AuditRecord.ACTION_RESUME,
-}
+_ACTIONS = enum_numbers(AuditAction, admin_pb2.AuditRecord.Action.Value, "ACTION")
 
 
 def override_to_message(broker_id: int | None, override: Override) -> admin_pb2.Override:
@@ -40,7 +34,7 @@ def override_to_message(broker_id: int | None, override: Override) -> admin_pb2.
         broker_id=broker_id,
         rate_bytes_per_second=override.rate,
         autoremove=override.autoremove,
-        expire_time=None if override.expire_time is None else time_to_message(override.expire_time),
+        expire_time=optional_time(override.expire_time),
         etag=format_etag(override.version),
     )
 
@@ -80,17 +74,6 @@ def overrides_to_list(overrides: Overrides) -> admin_pb2.ListOverridesResponse:
     )
 
 
-def overrides_from_messages(messages: list[admin_pb2.Override]) -> Overrides:
-    """Convert messages to overrides.
-
-    Raises:
-        Invalid: a broker id or a rate is out of range.
-    """
-    found = dict(map(override_from_message, messages))
-    cluster = found.pop(None, None)
-    return Overrides(cluster=cluster, brokers={b: o for b, o in found.items() if b is not None})
-
-
 def audit_to_list(records: Iterable[AuditRecord]) -> admin_pb2.ListAuditRecordsResponse:
     """Return the response to a list request."""
     return admin_pb2.ListAuditRecordsResponse(records=map(_record_to_message, records))
@@ -115,7 +98,7 @@ def catch_up_to_message(catch_up: CatchUp) -> admin_pb2.CatchUp:
     return admin_pb2.CatchUp(
         broker_id=catch_up.broker_id,
         author=catch_up.author,
-        time=None if catch_up.time is None else time_to_message(catch_up.time),
+        time=optional_time(catch_up.time),
     )
 
 

@@ -11,15 +11,12 @@ from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStat
 from autothrottle.core.control.ownership import ForeignThrottle
 from autothrottle.core.errors import Invalid
 from autothrottle.v1 import applier_pb2, types_pb2
+from autothrottle.wire.common import enum_numbers
 
 # Kafka's rule for topic names; broker ids are int32.
 _RESOURCE = re.compile(rf"brokers/(0|[1-9][0-9]{{0,9}})|topics/{TOPIC_NAME}")
 
-_STATUS = {
-    OutcomeStatus.APPLIED: types_pb2.Outcome.STATUS_APPLIED,
-    OutcomeStatus.UNCHANGED: types_pb2.Outcome.STATUS_UNCHANGED,
-    OutcomeStatus.REFUSED: types_pb2.Outcome.STATUS_REFUSED,
-}
+_STATUS = enum_numbers(OutcomeStatus, types_pb2.Outcome.Status.Value, "STATUS")
 _STATUS_FROM_NUMBER = {number: status for status, number in _STATUS.items()}
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
+from enum import Enum
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.descriptor import FieldDescriptor
@@ -47,8 +48,27 @@ def time_to_message(time: datetime) -> Timestamp:
     return message
 
 
+def optional_time(time: datetime | None) -> Timestamp | None:
+    return None if time is None else time_to_message(time)
+
+
 def time_from_message(message: Timestamp) -> datetime:
     return message.ToDatetime(tzinfo=UTC)
+
+
+# Enums.
+
+_Member = TypeVar("_Member", bound=Enum)
+_Number = TypeVar("_Number", bound=int)
+
+
+def enum_numbers(kind: type[_Member], number: Callable[[str], _Number], prefix: str) -> dict[_Member, _Number]:
+    """Return member -> its number in a proto, which names its values like the members, behind a prefix.
+
+    >>> enum_numbers(PauseMode, types_pb2.Pause.Mode.Value, "MODE")[PauseMode.CLEAR]
+    2
+    """
+    return {member: number(f"{prefix}_{member.name}") for member in kind}
 
 
 # Errors as gRPC statuses.
@@ -198,17 +218,14 @@ def _validate_count(count: int) -> None:
 
 # Pauses.
 
-_MODE = {
-    PauseMode.KEEP: types_pb2.Pause.MODE_KEEP,
-    PauseMode.CLEAR: types_pb2.Pause.MODE_CLEAR,
-}
+_MODE = enum_numbers(PauseMode, types_pb2.Pause.Mode.Value, "MODE")
 
 
 def pause_to_message(pause: Pause) -> types_pb2.Pause:
     return types_pb2.Pause(
         mode=_MODE[pause.mode],
         author=pause.author,
-        time=None if pause.time is None else time_to_message(pause.time),
+        time=optional_time(pause.time),
         reason=pause.reason,
     )
 
@@ -321,9 +338,9 @@ def reassignments_to_list(snapshot: Snapshot, with_paths: bool = False) -> admin
     left = remainder(snapshot)
     return admin_pb2.ListReassignmentsResponse(
         topics=[_topic_to_message(one, progress.topics.get(one.topic)) for one in snapshot.reassignments],
-        eta=_time(left.eta if left else None),
-        eta_low=_time(left.eta_low if left else None),
-        eta_high=_time(left.eta_high if left else None),
+        eta=optional_time(left.eta if left else None),
+        eta_low=optional_time(left.eta_low if left else None),
+        eta_high=optional_time(left.eta_high if left else None),
         paths=_paths_to_messages(snapshot, progress) if with_paths else (),
     )
 
@@ -354,11 +371,7 @@ def _topic_to_message(reassignment: TopicReassignment, progress: TopicProgress |
         partitions_to_copy=sum(bool(pending) for _, _, _, pending in reassignment.rows()),
         bytes_copied=progress.bytes_copied if progress else None,
         bytes_left=progress.bytes_left if progress else None,
-        eta=_time(progress.eta if progress else None),
-        eta_low=_time(progress.eta_low if progress else None),
-        eta_high=_time(progress.eta_high if progress else None),
+        eta=optional_time(progress.eta if progress else None),
+        eta_low=optional_time(progress.eta_low if progress else None),
+        eta_high=optional_time(progress.eta_high if progress else None),
     )
-
-
-def _time(time: datetime | None) -> Timestamp | None:
-    return None if time is None else time_to_message(time)

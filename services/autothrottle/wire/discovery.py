@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, chain, islice, pairwise
+from typing import Any
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
@@ -29,7 +30,7 @@ from autothrottle.core.errors import Incomplete, Invalid
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.wire.applier import ledger_from_message, ledger_to_message
-from autothrottle.wire.common import time_from_message, time_to_message
+from autothrottle.wire.common import optional_time, time_from_message, time_to_message
 
 _BYTES_PER_PARTITION = 16
 """Size of a partition in a chunk; converts the size of configs and problems to partitions."""
@@ -159,15 +160,6 @@ def _config_to_message(snapshot: Snapshot, resource: ConfigResource) -> discover
 # Receiving a snapshot.
 
 
-def snapshot_from_chunks(chunks: Iterable[GetSnapshotResponse]) -> Snapshot:
-    """Convert a stream of chunks to the whole snapshot that it contains.
-
-    Raises:
-        Incomplete: the chunks do not form one whole snapshot.
-    """
-    return named_snapshot_from_chunks(chunks).snapshot
-
-
 def named_snapshot_from_chunks(
     chunks: Iterable[GetSnapshotResponse], known: NamedSnapshot = NO_SNAPSHOT
 ) -> NamedSnapshot:
@@ -176,50 +168,34 @@ def named_snapshot_from_chunks(
     Raises:
         Incomplete: the chunks do not form one snapshot, or they are the difference from another one.
     """
-    header, base = GetSnapshotResponse(), NO_SNAPSHOT.snapshot
-    parts: dict[str, list[discovery_pb2.TopicReassignment]] = {}
-    throttles: dict[ConfigResource, Mapping[str, str]] = {}
-    ledger: dict[ConfigResource, LedgerEntry] = {}
-    unreadable: dict[ConfigResource, Problem] = {}
-    replicas: dict[int, dict[str, tuple[int, ...]]] = {}
-    assignments: dict[TopicPartition, Assignment] = {}
-    problems: list[Problem] = []
-    progress: discovery_pb2.Progress | None = None
+    whole = GetSnapshotResponse()
     for number, chunk in enumerate(chunks):
         if bool(chunk.version > 0) is not (number == 0):
             raise _not_one_snapshot(number, chunk.version)
-        if number == 0:
-            header, base = chunk, _base(chunk, known).snapshot
-            throttles, ledger = dict(base.throttles), dict(base.ledger)
-            unreadable = dict(base.unreadable_configs)
-        for reassignment in chunk.reassignments:
-            parts.setdefault(reassignment.topic, []).append(reassignment)
-        for config in chunk.throttles:
-            _merge_config(config, throttles, ledger, unreadable)
-        for listed in chunk.replicas:
-            _merge_replicas(listed, replicas.setdefault(listed.broker_id, {}))
-        for placed in chunk.assignments:
-            assignments.update(assignments_from_message(placed))
-        problems += (Problem(p.path, p.reason) for p in chunk.problems)
-        if chunk.HasField("progress"):
-            progress = progress or discovery_pb2.Progress()
-            progress.MergeFrom(chunk.progress)
-    if header.version == 0:
+        whole.MergeFrom(chunk)
+    if whole.version == 0:
         raise Incomplete("the stream of a snapshot ended before its first chunk; request the snapshot again")
+    base = _base(whole, known).snapshot
+    throttles, ledger, unreadable = dict(base.throttles), dict(base.ledger), dict(base.unreadable_configs)
+    for config in whole.throttles:
+        _merge_config(config, throttles, ledger, unreadable)
+    replicas: dict[int, dict[str, tuple[int, ...]]] = {}
+    for listed in whole.replicas:
+        _merge_replicas(listed, replicas.setdefault(listed.broker_id, {}))
     snapshot = Snapshot(
-        version=header.version,
-        brokers=frozenset(header.broker_ids),
-        reassignments=_reassignments(base, header.ended_topics, parts),
+        version=whole.version,
+        brokers=frozenset(whole.broker_ids),
+        reassignments=_reassignments(base, whole),
         throttles=throttles,
-        default_throttles=dict(header.default_throttles),
+        default_throttles=dict(whole.default_throttles),
         ledger=ledger,
         replicas=replicas,
-        assignments=assignments,
+        assignments=dict(chain.from_iterable(map(assignments_from_message, whole.assignments))),
         unreadable_configs=unreadable,
-        problems=tuple(problems),
-        progress=None if progress is None else progress_from_message(progress),
+        problems=tuple(Problem(p.path, p.reason) for p in whole.problems),
+        progress=progress_from_message(whole.progress) if whole.HasField("progress") else None,
     )
-    return NamedSnapshot(header.name, snapshot)
+    return NamedSnapshot(whole.name, snapshot)
 
 
 def _base(header: GetSnapshotResponse, known: NamedSnapshot) -> NamedSnapshot:
@@ -234,12 +210,12 @@ def _base(header: GetSnapshotResponse, known: NamedSnapshot) -> NamedSnapshot:
     return known
 
 
-def _reassignments(
-    base: Snapshot, ended: Iterable[str], parts: Mapping[str, Sequence[discovery_pb2.TopicReassignment]]
-) -> tuple[TopicReassignment, ...]:
-    current = {reassignment.topic: reassignment for reassignment in base.reassignments}
-    for topic in ended:
-        current.pop(topic, None)
+def _reassignments(base: Snapshot, changed: GetSnapshotResponse) -> tuple[TopicReassignment, ...]:
+    ended = set(changed.ended_topics)
+    current = {one.topic: one for one in base.reassignments if one.topic not in ended}
+    parts: dict[str, list[discovery_pb2.TopicReassignment]] = {}
+    for part in changed.reassignments:
+        parts.setdefault(part.topic, []).append(part)
     current.update((topic, reassignment_from_parts(topic, found)) for topic, found in parts.items())
     return tuple(reassignment for _, reassignment in sorted(current.items()))
 
@@ -402,7 +378,7 @@ def slices(length: int, limit: int) -> Iterator[slice]:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-_FLOW_COLUMNS = (
+_FLOWS = (
     "leaders",
     "followers",
     "bytes_copied",
@@ -412,8 +388,8 @@ _FLOW_COLUMNS = (
     "since_us",
     "recent_counts",
 )
-_RECENT_COLUMNS = ("recent_ages_us", "recent_bytes_before")
-_TOPIC_COLUMNS = (
+_FLOW_MARKS = ("recent_ages_us", "recent_bytes_before")
+_TOPICS = (
     "topics",
     "topic_bytes_copied",
     "topic_bytes_left",
@@ -421,7 +397,7 @@ _TOPIC_COLUMNS = (
     "topic_eta_lows_us",
     "topic_eta_highs_us",
 )
-_GROWTH_COLUMNS = (
+_GROWTH = (
     "growth_brokers",
     "growth_led",
     "growth_received",
@@ -429,7 +405,7 @@ _GROWTH_COLUMNS = (
     "growth_since_us",
     "growth_recent_counts",
 )
-_GROWTH_RECENT_COLUMNS = ("growth_recent_ages_us", "growth_recent_led_before", "growth_recent_received_before")
+_GROWTH_MARKS = ("growth_recent_ages_us", "growth_recent_led_before", "growth_recent_received_before")
 
 
 def progress_to_messages(progress: Progress, rows_per_message: int) -> Iterator[discovery_pb2.Progress]:
@@ -437,55 +413,40 @@ def progress_to_messages(progress: Progress, rows_per_message: int) -> Iterator[
 
     Args:
         progress: the progress to send.
-        rows_per_message: maximum number of flows, topics or brokers in a message, > 0.
+        rows_per_message: maximum number of flows, topics, brokers or earlier counts in a message, > 0.
     """
-    header = discovery_pb2.Progress()
-    if progress.at is not None:
-        header.read_time.CopyFrom(time_to_message(progress.at))
-    if progress.eta is not None:
-        header.eta.CopyFrom(time_to_message(progress.eta))
-    if progress.eta_low is not None:
-        header.eta_low.CopyFrom(time_to_message(progress.eta_low))
-    if progress.eta_high is not None:
-        header.eta_high.CopyFrom(time_to_message(progress.eta_high))
-    yield header
-    flows = iter(progress.flows.items())
-    while rows := list(islice(flows, rows_per_message)):
-        yield discovery_pb2.Progress(
-            leaders=[flow.leader for flow, _ in rows],
-            followers=[flow.follower for flow, _ in rows],
-            bytes_copied=[count.bytes_copied for _, count in rows],
-            bytes_produced=[count.bytes_produced for _, count in rows],
-            bytes_left=[count.bytes_left for _, count in rows],
-            times_us=[(count.at - _EPOCH) // _MICROSECOND for _, count in rows],
-            since_us=[(count.since - _EPOCH) // _MICROSECOND for _, count in rows],
-            recent_counts=[len(count.recent) for _, count in rows],
-            recent_ages_us=[(count.at - mark.at) // _MICROSECOND for _, count in rows for mark in count.recent],
-            recent_bytes_before=[count.bytes_copied - mark.bytes_copied for _, count in rows for mark in count.recent],
-        )
-    topics = iter(progress.topics.items())
-    while named := list(islice(topics, rows_per_message)):
-        yield discovery_pb2.Progress(
-            topics=[topic for topic, _ in named],
-            topic_bytes_copied=[count.bytes_copied for _, count in named],
-            topic_bytes_left=[count.bytes_left for _, count in named],
-            topic_etas_us=[_microseconds(count.eta) for _, count in named],
-            topic_eta_lows_us=[_microseconds(count.eta_low) for _, count in named],
-            topic_eta_highs_us=[_microseconds(count.eta_high) for _, count in named],
-        )
-    brokers = iter(progress.growth.items())
-    while produced := list(islice(brokers, rows_per_message)):
-        yield discovery_pb2.Progress(
-            growth_brokers=[broker_id for broker_id, _ in produced],
-            growth_led=[growth.led for _, growth in produced],
-            growth_received=[growth.received for _, growth in produced],
-            growth_times_us=[_microseconds(growth.at) for _, growth in produced],
-            growth_since_us=[_microseconds(growth.since) for _, growth in produced],
-            growth_recent_counts=[len(growth.recent) for _, growth in produced],
-            growth_recent_ages_us=[(g.at - mark.at) // _MICROSECOND for _, g in produced for mark in g.recent],
-            growth_recent_led_before=[g.led - mark.led for _, g in produced for mark in g.recent],
-            growth_recent_received_before=[g.received - mark.received for _, g in produced for mark in g.recent],
-        )
+    yield discovery_pb2.Progress(
+        read_time=optional_time(progress.at),
+        eta=optional_time(progress.eta),
+        eta_low=optional_time(progress.eta_low),
+        eta_high=optional_time(progress.eta_high),
+    )
+    flows, growth = progress.flows.items(), progress.growth.items()
+    tables: dict[tuple[str, ...], Iterator[tuple[object, ...]]] = {
+        _FLOWS: (
+            (*flow, c.bytes_copied, c.bytes_produced, c.bytes_left, _us(c.at), _us(c.since), len(c.recent))
+            for flow, c in flows
+        ),
+        _FLOW_MARKS: (
+            ((c.at - mark.at) // _MICROSECOND, c.bytes_copied - mark.bytes_copied)
+            for _, c in flows
+            for mark in c.recent
+        ),
+        _TOPICS: (
+            (topic, c.bytes_copied, c.bytes_left, _us(c.eta), _us(c.eta_low), _us(c.eta_high))
+            for topic, c in progress.topics.items()
+        ),
+        _GROWTH: ((broker_id, g.led, g.received, _us(g.at), _us(g.since), len(g.recent)) for broker_id, g in growth),
+        _GROWTH_MARKS: (
+            ((g.at - mark.at) // _MICROSECOND, g.led - mark.led, g.received - mark.received)
+            for _, g in growth
+            for mark in g.recent
+        ),
+    }
+    for names, rows in tables.items():
+        while part := list(islice(rows, rows_per_message)):
+            columns: Any = dict(zip(names, zip(*part, strict=True), strict=True))
+            yield discovery_pb2.Progress(**columns)
 
 
 def progress_from_message(whole: discovery_pb2.Progress) -> Progress:
@@ -494,15 +455,11 @@ def progress_from_message(whole: discovery_pb2.Progress) -> Progress:
     Raises:
         Incomplete: a column is too short or too long.
     """
-    _validate_lengths(whole, _FLOW_COLUMNS)
-    _validate_lengths(whole, _TOPIC_COLUMNS)
     return Progress(
         flows=dict(_flows(whole)),
         topics={
-            topic: TopicProgress(copied, left, _optional_time(eta), _optional_time(low), _optional_time(high))
-            for topic, copied, left, eta, low, high in zip(
-                *(getattr(whole, column) for column in _TOPIC_COLUMNS), strict=True
-            )
+            topic: TopicProgress(copied, left, *map(_time, etas))
+            for topic, copied, left, *etas in _rows(whole, _TOPICS)
         },
         at=time_from_message(whole.read_time) if whole.HasField("read_time") else None,
         eta=time_from_message(whole.eta) if whole.HasField("eta") else None,
@@ -513,42 +470,45 @@ def progress_from_message(whole: discovery_pb2.Progress) -> Progress:
 
 
 def _flows(whole: discovery_pb2.Progress) -> Iterator[tuple[Flow, FlowProgress]]:
-    edges = _edges(whole, "recent_counts", _RECENT_COLUMNS)
-    marks = list(zip(whole.recent_ages_us, whole.recent_bytes_before, strict=True))
-    known = _Times()
-    times = zip(whole.times_us, whole.since_us, pairwise(edges), strict=True)
-    counts = zip(whole.bytes_copied, whole.bytes_produced, whole.bytes_left, times, strict=True)
-    for leader, follower, (copied, produced, left, (at, since, (first, last))) in zip(
-        whole.leaders, whole.followers, counts, strict=True
-    ):
-        recent = tuple([CopiedMark(known[at - age], copied - before) for age, before in marks[first:last]])
+    rows, known = _rows(whole, _FLOWS), _Times()
+    marks = _marks(whole, whole.recent_counts, _FLOW_MARKS)
+    for leader, follower, copied, produced, left, at, since, count in rows:
+        recent = tuple([CopiedMark(known[at - age], copied - before) for age, before in islice(marks, count)])
         yield Flow(leader, follower), FlowProgress(copied, produced, left, known[at], known[since], recent)
 
 
 def _growth(whole: discovery_pb2.Progress) -> Iterator[tuple[int, LogGrowth]]:
-    _validate_lengths(whole, _GROWTH_COLUMNS)
-    edges = _edges(whole, "growth_recent_counts", _GROWTH_RECENT_COLUMNS)
-    marks = list(zip(*(getattr(whole, column) for column in _GROWTH_RECENT_COLUMNS), strict=True))
-    known = _Times()
-    times = zip(whole.growth_times_us, whole.growth_since_us, pairwise(edges), strict=True)
-    for broker_id, led, received, (at, since, (first, last)) in zip(
-        whole.growth_brokers, whole.growth_led, whole.growth_received, times, strict=True
-    ):
+    rows, known = _rows(whole, _GROWTH), _Times()
+    marks = _marks(whole, whole.growth_recent_counts, _GROWTH_MARKS)
+    for broker_id, led, received, at, since, count in rows:
         recent = tuple(
             GrowthMark(known[at - age], led - led_before, received - received_before)
-            for age, led_before, received_before in marks[first:last]
+            for age, led_before, received_before in islice(marks, count)
         )
         yield broker_id, LogGrowth(led, received, known[at], known[since], recent)
 
 
-def _edges(whole: discovery_pb2.Progress, counts: str, columns: tuple[str, ...]) -> list[int]:
-    """Start and end index of each row's earlier counts in their columns."""
-    numbers = getattr(whole, counts)
-    if min(numbers, default=0) < 0:
-        raise Incomplete(f"the column {counts} of the progress has a number < 0; request the snapshot again")
-    edges = list(accumulate(numbers, initial=0))
-    _validate_lengths(whole, columns, edges[-1])
-    return edges
+def _marks(whole: discovery_pb2.Progress, counts: Sequence[int], names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+    """Rows of the earlier counts of all flows or brokers, of which there are `counts` each."""
+    if min(counts, default=0) < 0:
+        column = names[0].removesuffix("ages_us") + "counts"
+        raise Incomplete(f"the column {column} of the progress has a number < 0; request the snapshot again")
+    return _rows(whole, names, sum(counts))
+
+
+def _rows(
+    whole: discovery_pb2.Progress, names: tuple[str, ...], length: int | None = None
+) -> Iterator[tuple[Any, ...]]:
+    """Rows of the columns with these names, which all have this length; None: the length of the first."""
+    columns = [getattr(whole, name) for name in names]
+    expected = len(columns[0]) if length is None else length
+    for name, column in zip(names, columns, strict=True):
+        if len(column) != expected:
+            raise Incomplete(
+                f"the column {name} of the progress has {len(column)} values instead of {expected}; "
+                "request the snapshot again"
+            )
+    return zip(*columns, strict=True)
 
 
 class _Times(dict[int, datetime]):
@@ -559,23 +519,13 @@ class _Times(dict[int, datetime]):
         return found
 
 
-def _microseconds(time: datetime | None) -> int:
+def _us(time: datetime | None) -> int:
     """Microseconds since 1970; 0: unknown."""
     return 0 if time is None else (time - _EPOCH) // _MICROSECOND
 
 
-def _optional_time(microseconds: int) -> datetime | None:
+def _time(microseconds: int) -> datetime | None:
     return _EPOCH + timedelta(microseconds=microseconds) if microseconds else None
-
-
-def _validate_lengths(whole: discovery_pb2.Progress, columns: tuple[str, ...], rows: int | None = None) -> None:
-    expected = len(getattr(whole, columns[0])) if rows is None else rows
-    for column in columns:
-        if (found := len(getattr(whole, column))) != expected:
-            raise Incomplete(
-                f"the column {column} of the progress has {found} values instead of {expected}; "
-                "request the snapshot again"
-            )
 
 
 # Log sizes and settings.

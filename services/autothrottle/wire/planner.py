@@ -14,31 +14,22 @@ from autothrottle.wire.applier import (
     outcome_from_message,
     outcome_to_message,
 )
-from autothrottle.wire.common import pause_from_message, pause_to_message, time_from_message, time_to_message
+from autothrottle.wire.common import (
+    enum_numbers,
+    optional_time,
+    pause_from_message,
+    pause_to_message,
+    time_from_message,
+    time_to_message,
+)
 
-_ROLE = {
-    ReplicaRole.LEADER: types_pb2.REPLICA_ROLE_LEADER,
-    ReplicaRole.FOLLOWER: types_pb2.REPLICA_ROLE_FOLLOWER,
-}
+_ROLE = enum_numbers(ReplicaRole, types_pb2.ReplicaRole.Value, "REPLICA_ROLE")
 _ROLE_FROM_NUMBER = {number: role for role, number in _ROLE.items()}
-_REASON = {
-    Reason.HEADROOM: types_pb2.Decision.REASON_HEADROOM,
-    Reason.UNCHANGED: types_pb2.Decision.REASON_UNCHANGED,
-    Reason.KEPT: types_pb2.Decision.REASON_KEPT,
-    Reason.MINIMUM: types_pb2.Decision.REASON_MINIMUM,
-    Reason.CLUSTER_OVERRIDE: types_pb2.Decision.REASON_CLUSTER_OVERRIDE,
-    Reason.BROKER_OVERRIDE: types_pb2.Decision.REASON_BROKER_OVERRIDE,
-    Reason.OVER_CAPACITY: types_pb2.Decision.REASON_OVER_CAPACITY,
-    Reason.STARVATION: types_pb2.Decision.REASON_STARVATION,
-    Reason.FINISH_BY: types_pb2.Decision.REASON_FINISH_BY,
-}
+_REASON = enum_numbers(Reason, types_pb2.Decision.Reason.Value, "REASON")
 _REASON_FROM_NUMBER = {number: reason for reason, number in _REASON.items()}
-_BASIS = {
+_BASIS: dict[Basis | None, types_pb2.Decision.Basis.ValueType] = {
     None: types_pb2.Decision.BASIS_UNSPECIFIED,
-    Basis.GROWTH: types_pb2.Decision.BASIS_GROWTH,
-    Basis.COUNTED: types_pb2.Decision.BASIS_COUNTED,
-    Basis.GUESSED: types_pb2.Decision.BASIS_GUESSED,
-    Basis.STATIC: types_pb2.Decision.BASIS_STATIC,
+    **enum_numbers(Basis, types_pb2.Decision.Basis.Value, "BASIS"),
 }
 _BASIS_FROM_NUMBER = {number: basis for basis, number in _BASIS.items()}
 
@@ -108,12 +99,12 @@ def cycle_to_message(cycle: CycleRecord) -> types_pb2.Cycle:
         findings=cycle.findings,
         error=cycle.error,
         bytes_left=cycle.bytes_left,
-        eta=None if cycle.eta is None else time_to_message(cycle.eta),
+        eta=optional_time(cycle.eta),
         pause=None if cycle.pause is None else pause_to_message(cycle.pause),
         shadow=cycle.shadow,
         foreign_throttles=map(foreign_to_message, cycle.foreign),
-        eta_low=None if cycle.eta_low is None else time_to_message(cycle.eta_low),
-        eta_high=None if cycle.eta_high is None else time_to_message(cycle.eta_high),
+        eta_low=optional_time(cycle.eta_low),
+        eta_high=optional_time(cycle.eta_high),
         eta_is_static=cycle.eta_is_static,
     )
 
@@ -154,7 +145,7 @@ def state_to_message(state: PlannerState) -> planner_pb2.GetStateResponse:
         leader_address=state.leader_address,
         last_cycle=None if state.last_cycle is None else cycle_to_message(state.last_cycle),
         failures=state.failures,
-        leader_since=None if state.leader_since is None else time_to_message(state.leader_since),
+        leader_since=optional_time(state.leader_since),
     )
 
 

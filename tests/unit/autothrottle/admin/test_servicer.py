@@ -33,9 +33,9 @@ from autothrottle.v1 import (
     types_pb2,
 )
 from autothrottle.wire.admin import member_to_message
-from autothrottle.wire.discovery import NO_SNAPSHOT, NamedSnapshot, named_snapshot_from_chunks, snapshot_from_chunks
+from autothrottle.wire.discovery import NO_SNAPSHOT, NamedSnapshot, named_snapshot_from_chunks
 from tests import builders
-from tests.builders import eventually, mb
+from tests.builders import eventually, mb, snapshot_from_chunks
 from tests.in_process_services import InProcessServices
 
 SLACK = 60.0

@@ -26,11 +26,10 @@ from autothrottle.wire.discovery import (
     named_snapshot_from_chunks,
     progress_from_message,
     progress_to_messages,
-    snapshot_from_chunks,
     snapshot_to_chunks,
 )
 from tests import builders
-from tests.builders import NOON
+from tests.builders import NOON, snapshot_from_chunks
 from tests.examples import examples
 from tests.unit.autothrottle.wire.strategies import progresses, snapshots
 

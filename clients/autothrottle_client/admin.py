@@ -13,7 +13,6 @@ from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle_client.client import Client
 from autothrottle_client.errors import Invalid, NotLeader
 from autothrottle_client.estimates import Estimate, estimate_from_message
-from autothrottle_client.messages import from_message
 from autothrottle_client.model import (
     AuditRecord,
     CatchUp,
@@ -21,6 +20,7 @@ from autothrottle_client.model import (
     Override,
     Pause,
     PauseMode,
+    from_message,
     pause_mode_to_number,
     validate_broker_id,
     validate_limit,

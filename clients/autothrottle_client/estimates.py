@@ -8,8 +8,7 @@ from datetime import timedelta
 
 from autothrottle.v1 import admin_pb2
 from autothrottle_client.errors import Invalid
-from autothrottle_client.messages import from_message
-from autothrottle_client.model import ReplicaRole
+from autothrottle_client.model import ReplicaRole, from_message
 from autothrottle_client.progress import duration
 from autothrottle_client.rates import format_size
 

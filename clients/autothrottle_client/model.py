@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from autothrottle.messages import Conversion
 from autothrottle.v1 import types_pb2
 from autothrottle_client.errors import Invalid
 
@@ -323,6 +324,10 @@ class PlannerState:
     """Broker id -> consecutive scheduled cycles without usable metrics."""
     leader_since: datetime | None = None
     """Start of the leader's term, UTC; None: unknown."""
+
+
+from_message = Conversion().from_message
+"""Converts a message to a result."""
 
 
 def validate_rate(rate_bytes_per_second: int) -> int:

@@ -15,8 +15,7 @@ import grpc
 from autothrottle.v1 import planner_pb2
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle_client.errors import AutothrottleError, NotLeader, Unavailable, from_rpc_error
-from autothrottle_client.messages import from_message
-from autothrottle_client.model import Cycle
+from autothrottle_client.model import Cycle, from_message
 from autothrottle_client.replicas import Replicas, backoffs, validate_timeout
 
 DEFAULT_OUTAGE = timedelta(seconds=60)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import grpc
@@ -38,7 +40,6 @@ from autothrottle.wire.admin import (
 )
 from autothrottle.wire.common import (
     caller,
-    optional_time,
     partitions_from_messages,
     pause_mode_from_number,
     pause_to_message,
@@ -48,7 +49,7 @@ from autothrottle.wire.common import (
     validate_fields,
     validate_reason,
 )
-from autothrottle.wire.planner import cycle_to_message
+from autothrottle.wire.planner import STATE
 
 log = logging.getLogger(__name__)
 
@@ -131,10 +132,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.RequestCycleRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RequestCycleResponse:
         validate_fields(request)
-        try:
+        with _leader_required():
             self._planner.run_cycle(f"requested by {_caller(context)}", _TIMEOUT)
-        except NotLeader as error:
-            raise Unavailable(_NO_LEADER) from error
         return admin_pb2.RequestCycleResponse()
 
     def GetClusterState(
@@ -146,14 +145,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         state = self._planner.state(_TIMEOUT, with_cycle=not request.without_cycle)
         if not state.leading:
             raise Unavailable(_NO_LEADER)
-        return admin_pb2.GetClusterStateResponse(
-            term=state.term,
-            leader_address=state.leader_address,
-            last_cycle=cycle_to_message(state.last_cycle) if state.last_cycle else None,
+        return STATE.to_message(
+            admin_pb2.GetClusterStateResponse,
+            state,
             overrides=overrides_to_messages(self._overrides.read_overrides()),
-            leader_since=optional_time(state.leader_since),
             members=map(member_to_message, self._membership.members(_TIMEOUT)),
-            failures=state.failures,
             pause=None if pause is None else pause_to_message(pause),
             catch_ups=[catch_up_to_message(one) for _, one in sorted(self._catch_ups.read_catch_ups().items())],
         )
@@ -171,16 +167,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         """Have the leading planner throttle a reassignment and then submit it."""
         validate_fields(request)
         wanted = targets_from_messages(request.partitions)
-        try:
+        with _leader_required():
             found = self._planner.submit_reassignment(wanted, request.validate_only, time_left(context))
-        except NotLeader as error:
-            raise Unavailable(_NO_LEADER) from error
         if not request.validate_only:
             log.info("Reassignment of %d partitions submitted by %s", found.started, _caller(context))
-        return admin_pb2.SubmitReassignmentResponse(
+        return STATE.to_message(
+            admin_pb2.SubmitReassignmentResponse,
+            found,
             submitted=found.started,
-            already_in_progress=found.already_in_progress,
-            already_there=found.already_there,
             refused=refusals_to_messages(found.refused),
         )
 
@@ -189,10 +183,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.CancelReassignmentResponse:
         validate_fields(request)
         rows = partitions_from_messages(request.partitions)
-        try:
+        with _leader_required():
             refused = self._planner.cancel_reassignment(rows, time_left(context))
-        except NotLeader as error:
-            raise Unavailable(_NO_LEADER) from error
         log.info("Reassignment of %d partitions cancelled by %s", len(rows) - len(refused), _caller(context))
         return admin_pb2.CancelReassignmentResponse(
             cancelled=len(rows) - len(refused), refused=refusals_to_messages(refused)
@@ -262,6 +254,15 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         except AutothrottleError:
             return []
         return [] if is_registered else [f"broker {broker_id} is not registered: {effect}"]
+
+
+@contextmanager
+def _leader_required() -> Iterator[None]:
+    """Report as Unavailable that no planner leads."""
+    try:
+        yield
+    except NotLeader as error:
+        raise Unavailable(_NO_LEADER) from error
 
 
 def _caller(context: grpc.ServicerContext) -> str:

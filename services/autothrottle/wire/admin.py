@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
 
-from google.protobuf.duration_pb2 import Duration
-
-from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.audit import AuditRecord
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.overrides import (
     Override,
@@ -21,20 +18,18 @@ from autothrottle.core.control.overrides import (
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.estimate import Estimate, Goal, LinkSideEstimate
 from autothrottle.core.members import Member
+from autothrottle.messages import Conversion
 from autothrottle.v1 import admin_pb2
-from autothrottle.wire.common import enum_numbers, optional_time, pause_to_message, time_from_message, time_to_message
-from autothrottle.wire.planner import role_to_number
-
-_ACTIONS = enum_numbers(AuditAction, admin_pb2.AuditRecord.Action.Value, "ACTION")
+from autothrottle.wire.common import SAME_NAMES, time_from_message
 
 
 def override_to_message(broker_id: int | None, override: Override) -> admin_pb2.Override:
     """Convert an override; broker id None means the cluster override."""
-    return admin_pb2.Override(
+    return SAME_NAMES.to_message(
+        admin_pb2.Override,
+        override,
         broker_id=broker_id,
         rate_bytes_per_second=override.rate,
-        autoremove=override.autoremove,
-        expire_time=optional_time(override.expire_time),
         etag=format_etag(override.version),
     )
 
@@ -81,37 +76,20 @@ def audit_to_list(records: Iterable[AuditRecord]) -> admin_pb2.ListAuditRecordsR
 
 def _record_to_message(record: AuditRecord) -> admin_pb2.AuditRecord:
     broker_id, before, after = record.broker_id, record.before, record.after
-    return admin_pb2.AuditRecord(
-        number=record.number,
-        time=time_to_message(record.time),
-        who=record.who,
-        action=_ACTIONS[record.action],
-        broker_id=broker_id,
+    return SAME_NAMES.to_message(
+        admin_pb2.AuditRecord,
+        record,
         before=None if before is None else override_to_message(broker_id, before),
         after=None if after is None else override_to_message(broker_id, after),
-        reason=record.reason,
-        pause=None if record.pause is None else pause_to_message(record.pause),
     )
 
 
 def catch_up_to_message(catch_up: CatchUp) -> admin_pb2.CatchUp:
-    return admin_pb2.CatchUp(
-        broker_id=catch_up.broker_id,
-        author=catch_up.author,
-        time=optional_time(catch_up.time),
-    )
+    return SAME_NAMES.to_message(admin_pb2.CatchUp, catch_up)
 
 
 def member_to_message(member: Member) -> admin_pb2.Member:
-    return admin_pb2.Member(
-        service=member.service,
-        roles=member.roles,
-        version=member.version,
-        address=member.address,
-        host=member.host,
-        pid=member.pid,
-        start_time=time_to_message(member.started),
-    )
+    return SAME_NAMES.to_message(admin_pb2.Member, member, start_time=member.started)
 
 
 def goal_from_message(request: admin_pb2.EstimateReassignmentRequest) -> Goal:
@@ -128,34 +106,19 @@ def goal_from_message(request: admin_pb2.EstimateReassignmentRequest) -> Goal:
 
 
 def estimate_to_message(found: Estimate) -> admin_pb2.EstimateReassignmentResponse:
-    return admin_pb2.EstimateReassignmentResponse(
-        partitions=found.partitions,
-        total_partitions=found.total_partitions,
-        move_ratio=found.move_ratio,
-        bytes_to_copy=found.size,
-        unknown_partitions=found.unknown_partitions,
-        duration=_duration(found.time),
-        link_sides=map(_link_side_to_message, found.sides),
-        warnings=found.warnings,
-    )
+    return _ESTIMATE.to_message(admin_pb2.EstimateReassignmentResponse, found, move_ratio=found.move_ratio)
 
 
-def _link_side_to_message(side: LinkSideEstimate) -> admin_pb2.LinkSideEstimate:
-    return admin_pb2.LinkSideEstimate(
-        broker_id=side.broker_id,
-        role=role_to_number(side.role),
-        bytes_to_copy=side.size,
-        produced_bytes_per_second=side.growth,
-        rate_bytes_per_second=side.rate,
-        headroom_bytes_per_second=side.headroom,
-        capacity_bytes_per_second=side.capacity,
-        duration=_duration(side.time),
-    )
-
-
-def _duration(time: timedelta | None) -> Duration | None:
-    if time is None:
-        return None
-    message = Duration()
-    message.FromTimedelta(time)
-    return message
+_ESTIMATE = Conversion(
+    names={
+        Estimate: {"size": "bytes_to_copy", "time": "duration", "sides": "link_sides"},
+        LinkSideEstimate: {
+            "size": "bytes_to_copy",
+            "growth": "produced_bytes_per_second",
+            "rate": "rate_bytes_per_second",
+            "headroom": "headroom_bytes_per_second",
+            "capacity": "capacity_bytes_per_second",
+            "time": "duration",
+        },
+    }
+)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
-from enum import Enum
 from itertools import chain
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from google.protobuf.descriptor import FieldDescriptor
@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Progress, TopicProgress
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, flows
 from autothrottle.core.control.pause import Pause, PauseMode
@@ -30,7 +31,11 @@ from autothrottle.core.errors import (
     Unavailable,
 )
 from autothrottle.core.forecast.progress import remainder
+from autothrottle.messages import Conversion, Converter
 from autothrottle.v1 import admin_pb2, discovery_pb2, planner_pb2, types_pb2
+
+SAME_NAMES = Conversion(converters={ConfigResource: Converter(attrgetter("path"), ConfigResource)})
+"""Converts types whose fields have the names of the message's fields."""
 
 # Times.
 
@@ -54,21 +59,6 @@ def optional_time(time: datetime | None) -> Timestamp | None:
 
 def time_from_message(message: Timestamp) -> datetime:
     return message.ToDatetime(tzinfo=UTC)
-
-
-# Enums.
-
-_Member = TypeVar("_Member", bound=Enum)
-_Number = TypeVar("_Number", bound=int)
-
-
-def enum_numbers(kind: type[_Member], number: Callable[[str], _Number], prefix: str) -> dict[_Member, _Number]:
-    """Return member -> its number in a proto, which names its values like the members, behind a prefix.
-
-    >>> enum_numbers(PauseMode, types_pb2.Pause.Mode.Value, "MODE")[PauseMode.CLEAR]
-    2
-    """
-    return {member: number(f"{prefix}_{member.name}") for member in kind}
 
 
 # Errors as gRPC statuses.
@@ -218,16 +208,9 @@ def _validate_count(count: int) -> None:
 
 # Pauses.
 
-_MODE = enum_numbers(PauseMode, types_pb2.Pause.Mode.Value, "MODE")
-
 
 def pause_to_message(pause: Pause) -> types_pb2.Pause:
-    return types_pb2.Pause(
-        mode=_MODE[pause.mode],
-        author=pause.author,
-        time=optional_time(pause.time),
-        reason=pause.reason,
-    )
+    return SAME_NAMES.to_message(types_pb2.Pause, pause)
 
 
 def pause_from_message(message: types_pb2.Pause) -> Pause:
@@ -236,12 +219,7 @@ def pause_from_message(message: types_pb2.Pause) -> Pause:
     Raises:
         Invalid: its mode is unknown to this version.
     """
-    return Pause(
-        mode=pause_mode_from_number(message.mode),
-        author=message.author,
-        time=time_from_message(message.time) if message.HasField("time") else None,
-        reason=message.reason,
-    )
+    return SAME_NAMES.from_message(Pause, message, mode=pause_mode_from_number(message.mode))
 
 
 def pause_mode_from_number(number: int) -> PauseMode:
@@ -250,8 +228,8 @@ def pause_mode_from_number(number: int) -> PauseMode:
     Raises:
         Invalid: it is not set, or unknown to this version.
     """
-    for mode, known in _MODE.items():
-        if known == number:
+    for mode in PauseMode:
+        if types_pb2.Pause.Mode.Value(f"MODE_{mode.name}") == number:
             return mode
     raise Invalid(
         f"pause mode {number} is neither MODE_KEEP (1: throttles stay as they are) nor MODE_CLEAR (2: the values from "
@@ -318,10 +296,10 @@ def refusals_from_messages(messages: Iterable[types_pb2.PartitionRefusal]) -> di
 
 
 def submitted_to_message(submitted: Submitted) -> planner_pb2.PlannerServiceSubmitReassignmentResponse:
-    return planner_pb2.PlannerServiceSubmitReassignmentResponse(
+    return SAME_NAMES.to_message(
+        planner_pb2.PlannerServiceSubmitReassignmentResponse,
+        submitted,
         submitted=submitted.started,
-        already_in_progress=submitted.already_in_progress,
-        already_there=submitted.already_there,
         refused=refusals_to_messages(submitted.refused),
     )
 
@@ -335,12 +313,10 @@ def submitted_from_message(message: planner_pb2.PlannerServiceSubmitReassignment
 def reassignments_to_list(snapshot: Snapshot, with_paths: bool = False) -> admin_pb2.ListReassignmentsResponse:
     """Return the reassignments of a snapshot and their progress as a message."""
     progress = snapshot.progress or Progress()
-    left = remainder(snapshot)
-    return admin_pb2.ListReassignmentsResponse(
+    return SAME_NAMES.to_message(
+        admin_pb2.ListReassignmentsResponse,
+        remainder(snapshot),
         topics=[_topic_to_message(one, progress.topics.get(one.topic)) for one in snapshot.reassignments],
-        eta=optional_time(left.eta if left else None),
-        eta_low=optional_time(left.eta_low if left else None),
-        eta_high=optional_time(left.eta_high if left else None),
         paths=_paths_to_messages(snapshot, progress) if with_paths else (),
     )
 
@@ -363,15 +339,12 @@ def _paths_to_messages(snapshot: Snapshot, progress: Progress) -> list[admin_pb2
 
 
 def _topic_to_message(reassignment: TopicReassignment, progress: TopicProgress | None) -> admin_pb2.ReassigningTopic:
-    return admin_pb2.ReassigningTopic(
+    return SAME_NAMES.to_message(
+        admin_pb2.ReassigningTopic,
+        progress,
         topic=reassignment.topic,
         partitions=reassignment.partitions,
         adding_replicas=sorted(set(chain.from_iterable(reassignment.adding_replicas))),
         removing_replicas=sorted(set(chain.from_iterable(reassignment.removing_replicas))),
         partitions_to_copy=sum(bool(pending) for _, _, _, pending in reassignment.rows()),
-        bytes_copied=progress.bytes_copied if progress else None,
-        bytes_left=progress.bytes_left if progress else None,
-        eta=optional_time(progress.eta if progress else None),
-        eta_low=optional_time(progress.eta_low if progress else None),
-        eta_high=optional_time(progress.eta_high if progress else None),
     )

@@ -3,64 +3,38 @@
 from __future__ import annotations
 
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
+from autothrottle.messages import Conversion
 from autothrottle.ports.telemetry import Event
 from autothrottle.v1 import metrics_pb2
-from autothrottle.wire.common import time_from_message, time_to_message
 
 
 def loads_to_message(loads: Loads) -> metrics_pb2.GetLoadsResponse:
-    return metrics_pb2.GetLoadsResponse(
-        brokers=[_load_to_message(load) for load in loads.brokers.values()],
-        problems=loads.problems,
-        warnings=loads.warnings,
-    )
+    brokers = map(_load_to_message, loads.brokers.values())
+    return _LOAD.to_message(metrics_pb2.GetLoadsResponse, loads, brokers=brokers)
 
 
 def loads_from_message(message: metrics_pb2.GetLoadsResponse) -> Loads:
-    return Loads(
-        brokers={load.broker_id: _load_from_message(load) for load in message.brokers},
-        problems=dict(message.problems),
-        warnings=tuple(message.warnings),
-    )
+    brokers = {load.broker_id: _load_from_message(load) for load in message.brokers}
+    return _LOAD.from_message(Loads, message, brokers=brokers)
+
+
+_LOAD = Conversion(
+    names={Utilization: {"rate": "rate_bytes_per_second", "start": "start_time", "end": "end_time"}},
+)
 
 
 def _load_to_message(load: BrokerLoad) -> metrics_pb2.BrokerLoad:
-    return metrics_pb2.BrokerLoad(
-        broker_id=load.broker_id,
+    return _LOAD.to_message(
+        metrics_pb2.BrokerLoad,
+        load,
         outbound_capacity_bytes_per_second=load.capacity.outbound,
         inbound_capacity_bytes_per_second=load.capacity.inbound,
-        outbound=_utilization_to_message(load.outbound),
-        inbound=_utilization_to_message(load.inbound),
-        instance_type=load.instance_type,
     )
 
 
 def _load_from_message(message: metrics_pb2.BrokerLoad) -> BrokerLoad:
-    return BrokerLoad(
-        broker_id=message.broker_id,
-        capacity=Capacity(
-            outbound=message.outbound_capacity_bytes_per_second, inbound=message.inbound_capacity_bytes_per_second
-        ),
-        outbound=_utilization_from_message(message.outbound),
-        inbound=_utilization_from_message(message.inbound),
-        instance_type=message.instance_type,
-    )
-
-
-def _utilization_to_message(utilization: Utilization) -> metrics_pb2.Utilization:
-    return metrics_pb2.Utilization(
-        rate_bytes_per_second=utilization.rate,
-        start_time=time_to_message(utilization.start),
-        end_time=time_to_message(utilization.end),
-    )
-
-
-def _utilization_from_message(message: metrics_pb2.Utilization) -> Utilization:
-    return Utilization(
-        rate=message.rate_bytes_per_second,
-        start=time_from_message(message.start_time),
-        end=time_from_message(message.end_time),
-    )
+    capacity = Capacity(message.outbound_capacity_bytes_per_second, message.inbound_capacity_bytes_per_second)
+    return _LOAD.from_message(BrokerLoad, message, capacity=capacity)
 
 
 def event_to_message(event: Event) -> metrics_pb2.PostEventRequest:

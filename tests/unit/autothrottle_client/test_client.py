@@ -57,7 +57,7 @@ from autothrottle_client import (
     model,
 )
 from autothrottle_client.addresses import parse_addresses
-from autothrottle_client.messages import from_message
+from autothrottle_client.model import from_message
 from autothrottle_lab.servers.processes import free_ports
 from tests import builders
 from tests.builders import eventually, mb

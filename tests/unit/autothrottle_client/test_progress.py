@@ -10,7 +10,7 @@ import pytest
 
 from autothrottle.wire.planner import cycle_to_message
 from autothrottle_client import ClusterState, Cycle, tables
-from autothrottle_client.messages import from_message
+from autothrottle_client.model import from_message
 from tests import builders
 from tests.builders import NOON
 

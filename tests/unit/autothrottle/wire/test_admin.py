@@ -25,8 +25,7 @@ from autothrottle.wire.admin import (
     overrides_to_messages,
 )
 from autothrottle.wire.common import pause_from_message
-from autothrottle_client.messages import from_message
-from autothrottle_client.model import ClusterState
+from autothrottle_client.model import ClusterState, from_message
 from tests.builders import NOON
 from tests.unit.autothrottle.wire.strategies import broker_ids, int64, pauses, text, times
 

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from autothrottle.v1 import admin_pb2, planner_pb2, types_pb2
 from autothrottle_client import model, reassignments
-from autothrottle_client.messages import from_message
+from autothrottle_client.model import from_message
 
 
 @pytest.mark.parametrize(

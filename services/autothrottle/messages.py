@@ -1,0 +1,131 @@
+"""Conversion between dataclasses and generated messages, by the names and types of their fields.
+
+The client package and `wire` use it. The type to know is `Conversion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from functools import cache, partial
+from types import UnionType
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+_T = TypeVar("_T")
+_Message = TypeVar("_Message", bound=Message)
+
+
+class Converter(NamedTuple):
+    """The two directions of the conversion of one type."""
+
+    write: Callable[[Any], Any]
+    """From the dataclass's value to the message's."""
+    read: Callable[[Any], Any]
+
+
+class _Field(NamedTuple):
+    """One field that a dataclass and a message share."""
+
+    name: str
+    """In the dataclass."""
+    sent: str
+    """In the message."""
+    write: Callable[[Any], Any]
+    """From the dataclass's value to the message's."""
+    read: Callable[[Message], Any]
+    """From the message to the dataclass's value."""
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+# The constructors of messages accept datetime and timedelta.
+_TIME = Converter(_same, lambda message: message.ToDatetime(tzinfo=UTC))
+_DURATION = Converter(_same, lambda message: message.ToTimedelta())
+
+
+@dataclass(frozen=True, eq=False)
+class Conversion:
+    """Converts dataclasses whose fields are scalars, times, enums, dataclasses, or tuples and maps of these.
+
+    None stands for an absent field. An enum's value `REASON_KEPT` in a message is the member `KEPT`. A number without
+    a member becomes the member `UNKNOWN`; in an enum that has no `UNKNOWN`, it is a KeyError.
+    """
+
+    names: Mapping[Any, Mapping[str, str]] = field(default_factory=dict)
+    """Dataclass -> name of its field -> name in the message, where they differ."""
+    converters: Mapping[type, Converter] = field(default_factory=dict)
+    """Type -> its own conversion."""
+
+    def to_message(self, kind: type[_Message], value: Any, /, **given: object) -> _Message:
+        """Return a message with the fields of a dataclass, or of None; `given` are the others, or replace them."""
+        dataclass: Any = type(value)
+        fields = _fields(self, dataclass, kind.DESCRIPTOR)
+        return kind(**given, **{f.sent: f.write(getattr(value, f.name)) for f in fields if f.sent not in given})
+
+    def from_message(self, kind: Callable[..., _T], message: Message, /, **given: object) -> _T:
+        """Return a dataclass with the fields of a message; `given` are the others, or replace them."""
+        fields = _fields(self, kind, message.DESCRIPTOR)
+        return kind(**given, **{f.name: f.read(message) for f in fields if f.name not in given})
+
+
+@cache
+def _fields(conversion: Conversion, kind: Any, message: Descriptor) -> list[_Field]:
+    renamed = conversion.names.get(kind, {})
+    sent = message.fields_by_name
+    return [
+        _field(conversion, name, sent[there], wanted)
+        for name, wanted in get_type_hints(kind).items()
+        if (there := renamed.get(name, name)) in sent
+    ]
+
+
+def _field(conversion: Conversion, name: str, described: FieldDescriptor, wanted: Any) -> _Field:
+    sent = described.name
+    if get_origin(wanted) is not UnionType:
+        write, read = _converter(conversion, described, wanted)
+        return _Field(name, sent, write, lambda message: read(getattr(message, sent)))
+    write, read = _converter(conversion, described, get_args(wanted)[0])
+
+    def read_optional(message: Message) -> Any:
+        is_present = message.HasField(sent) if described.has_presence else getattr(message, sent)
+        return read(getattr(message, sent)) if is_present else None
+
+    return _Field(name, sent, lambda value: None if value is None else write(value), read_optional)
+
+
+def _converter(conversion: Conversion, described: FieldDescriptor, wanted: Any) -> Converter:
+    """Return the conversion of one value of a field, if it is present."""
+    if get_origin(wanted) is tuple:
+        write, read = _converter(conversion, described, get_args(wanted)[0])
+        return Converter(partial(map, write), lambda values: tuple(map(read, values)))
+    if get_origin(wanted) is Mapping:
+        return Converter(_same, dict)
+    known = {datetime: _TIME, timedelta: _DURATION, **conversion.converters}
+    if wanted in known:
+        return known[wanted]
+    if described.message_type is not None and isinstance(wanted, type) and is_dataclass(wanted):
+        message = GetMessageClass(described.message_type)
+        return Converter(partial(conversion.to_message, message), partial(conversion.from_message, wanted))
+    if described.enum_type is not None:
+        return _enum(described, wanted)
+    return Converter(_same, _same)
+
+
+def _enum(described: FieldDescriptor, wanted: type[Enum]) -> Converter:
+    assert described.enum_type is not None
+    unset, *values = described.enum_type.values
+    prefix = unset.name.removesuffix("UNSPECIFIED")
+    numbers = {value.name.removeprefix(prefix): value.number for value in values}
+    members = {number: wanted[name] for name, number in numbers.items() if name in wanted.__members__}
+    return Converter(
+        lambda member: numbers[member.name],
+        lambda number: members[number] if number in members else wanted["UNKNOWN"],
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
@@ -60,21 +60,8 @@ class AdminService(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Admin:
-    """The admin service in the context of one HTTP request."""
-
-    service: AdminService
-    metadata: Metadata
-    """The request's author and trace."""
-
-    def call(self, method: str, request: Message, timeout: timedelta) -> Message:
-        """Call a method by name and return its response.
-
-        Raises:
-            AutothrottleError: the service answered with an error, or did not answer.
-        """
-        return self.service.call(method, request, timeout, self.metadata)
+Call = Callable[[str, Message, timedelta], Message]
+"""Calls a method of the admin service by name, with the author and the trace of one HTTP request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The original's text routes: /throttle and below, with parameters in the URL query and rates in MB/s.
 
 Errors have a 4xx status; the original answers 200. An override that is not a whole number of MB/s (possible through
-/v1 only) is shown with up to 6 decimals. The type to know is `LegacyApi`.
+/v1 only) is shown with up to 6 decimals.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autothrottle.core.cluster.snapshot import MAX_BROKER_ID
 from autothrottle.core.control.overrides import MAX_RATE
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing
 from autothrottle.core.units import MEGABYTE
-from autothrottle.gateway.answers import ADMIN_TIMEOUT, Admin, Answer, http_status, parameters, text
+from autothrottle.gateway.answers import ADMIN_TIMEOUT, Answer, Call, http_status, parameters, text
 from autothrottle.v1 import admin_pb2
 
 ROUTES: tuple[tuple[str, str, str], ...] = (
@@ -48,74 +48,74 @@ _NO_BROKER = "broker param must be provided as integer or the string 'all'"
 log = logging.getLogger(__name__)
 
 
-class LegacyApi:
-    """Serves the text routes through the admin service."""
+def answer(call: Call, verb: str, path: str, query: str) -> Answer:
+    """Return the response to one request.
 
-    def __init__(self, admin: Admin) -> None:
-        self._admin = admin
+    Args:
+        call: calls the admin service.
+        verb: HTTP method; HEAD counts as GET.
+        path: decoded URL path: `/throttle`, `/throttle/1001`, `/throttle/remove/all` ...
+        query: raw URL query.
+    """
+    if verb not in allowed(path):
+        return disallowed(path)
+    try:
+        return _route(call, verb, path.split("/")[2:], query)
+    except AutothrottleError as error:
+        return text(http_status(error), str(error))
 
-    def answer(self, verb: str, path: str, query: str) -> Answer:
-        """Return the response to one request.
 
-        Args:
-            verb: HTTP method; HEAD counts as GET.
-            path: decoded URL path: `/throttle`, `/throttle/1001`, `/throttle/remove/all` ...
-            query: raw URL query.
-        """
-        if verb not in allowed(path):
-            return disallowed(path)
-        try:
-            return self._route(verb, path.split("/")[2:], query)
-        except AutothrottleError as error:
-            return text(http_status(error), str(error))
+def _route(call: Call, verb: str, below: list[str], query: str) -> Answer:
+    if len(below) > (2 if below[:1] == ["remove"] else 1):
+        raise Missing("no such route; GET / lists all")
+    given = parameters(query)
+    if verb == "GET":
+        _refuse_unknown(given)
+        return _show(call, broker_id(below[0]) if below else None)
+    if below[:1] == ["remove"]:
+        _refuse_unknown(given)
+        return _remove_all(call) if below[1:] == ["all"] else _remove(call, *map(broker_id, below[1:]))
+    if below == ["all"]:
+        raise Invalid("broker param must be provided as integer: 'all' goes with POST /throttle/remove/all only")
+    return _set(call, broker_id(below[0]) if below else None, given)
 
-    def _route(self, verb: str, below: list[str], query: str) -> Answer:
-        if len(below) > (2 if below[:1] == ["remove"] else 1):
-            raise Missing("no such route; GET / lists all")
-        given = parameters(query)
-        if verb == "GET":
-            _refuse_unknown(given)
-            return self._show(broker_id(below[0]) if below else None)
-        if below[:1] == ["remove"]:
-            _refuse_unknown(given)
-            return self._remove_all() if below[1:] == ["all"] else self._remove(*map(broker_id, below[1:]))
-        if below == ["all"]:
-            raise Invalid("broker param must be provided as integer: 'all' goes with POST /throttle/remove/all only")
-        return self._set(broker_id(below[0]) if below else None, given)
 
-    def _show(self, broker: int | None) -> Answer:
-        request = admin_pb2.GetOverrideRequest(broker_id=broker)
-        try:
-            response = self._admin.call("GetOverride", request, ADMIN_TIMEOUT)
-        except Missing:
-            return text(200, _whose(broker) + _NOT_SET)
-        assert isinstance(response, admin_pb2.GetOverrideResponse)
-        return text(200, f"{_whose(broker)}a throttle override is configured at {_shown(response.override)}")
+def _show(call: Call, broker: int | None) -> Answer:
+    request = admin_pb2.GetOverrideRequest(broker_id=broker)
+    try:
+        response = call("GetOverride", request, ADMIN_TIMEOUT)
+    except Missing:
+        return text(200, _whose(broker) + _NOT_SET)
+    assert isinstance(response, admin_pb2.GetOverrideResponse)
+    return text(200, f"{_whose(broker)}a throttle override is configured at {_shown(response.override)}")
 
-    def _set(self, broker: int | None, given: dict[str, str]) -> Answer:
-        _refuse_unknown(given, "rate", "autoremove")
-        rate = rate_megabytes(given.get("rate", ""))
-        autoremove = boolean(given["autoremove"]) if "autoremove" in given else False
-        override = admin_pb2.Override(broker_id=broker, rate_bytes_per_second=rate * MEGABYTE, autoremove=autoremove)
-        response = self._admin.call("SetOverride", admin_pb2.SetOverrideRequest(override=override), ADMIN_TIMEOUT)
-        assert isinstance(response, admin_pb2.SetOverrideResponse)
-        for warning in response.warnings:
-            log.warning("%s", warning)
-        return text(200, f"{_whose(broker)}throttle successfully set to {_shown(response.override)}")
 
-    def _remove(self, broker: int | None = None) -> Answer:
-        """Remove an override. A missing one is not an error, as in the original: scripts remove it just in case."""
-        with suppress(Missing):
-            self._admin.call("RemoveOverride", admin_pb2.RemoveOverrideRequest(broker_id=broker), ADMIN_TIMEOUT)
-        return text(200, f"{_whose(broker)}throttle removed")
+def _set(call: Call, broker: int | None, given: dict[str, str]) -> Answer:
+    _refuse_unknown(given, "rate", "autoremove")
+    rate = rate_megabytes(given.get("rate", ""))
+    autoremove = boolean(given["autoremove"]) if "autoremove" in given else False
+    override = admin_pb2.Override(broker_id=broker, rate_bytes_per_second=rate * MEGABYTE, autoremove=autoremove)
+    response = call("SetOverride", admin_pb2.SetOverrideRequest(override=override), ADMIN_TIMEOUT)
+    assert isinstance(response, admin_pb2.SetOverrideResponse)
+    for warning in response.warnings:
+        log.warning("%s", warning)
+    return text(200, f"{_whose(broker)}throttle successfully set to {_shown(response.override)}")
 
-    def _remove_all(self) -> Answer:
-        """Remove all broker overrides one by one; unreadable ones become warnings."""
-        response = self._admin.call("ListOverrides", admin_pb2.ListOverridesRequest(), ADMIN_TIMEOUT)
-        assert isinstance(response, admin_pb2.ListOverridesResponse)
-        brokers = [override.broker_id for override in response.overrides if override.HasField("broker_id")]
-        removed = [answer.body.removesuffix("\n") for answer in map(self._remove, brokers)]
-        return text(200, *removed, *(f"warning: {warning}" for warning in response.warnings))
+
+def _remove(call: Call, broker: int | None = None) -> Answer:
+    """Remove an override. A missing one is not an error, as in the original: scripts remove it just in case."""
+    with suppress(Missing):
+        call("RemoveOverride", admin_pb2.RemoveOverrideRequest(broker_id=broker), ADMIN_TIMEOUT)
+    return text(200, f"{_whose(broker)}throttle removed")
+
+
+def _remove_all(call: Call) -> Answer:
+    """Remove all broker overrides one by one; unreadable ones become warnings."""
+    response = call("ListOverrides", admin_pb2.ListOverridesRequest(), ADMIN_TIMEOUT)
+    assert isinstance(response, admin_pb2.ListOverridesResponse)
+    brokers = [override.broker_id for override in response.overrides if override.HasField("broker_id")]
+    removed = [answer.body.removesuffix("\n") for answer in (_remove(call, broker) for broker in brokers)]
+    return text(200, *removed, *(f"warning: {warning}" for warning in response.warnings))
 
 
 def allowed(path: str) -> tuple[str, ...]:

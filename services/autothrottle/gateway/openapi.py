@@ -92,11 +92,7 @@ def _operation(binding: Binding, descriptions: Mapping[str, str]) -> Json:
         "summary": comment.partition(". ")[0].removesuffix(".") + ".",
         "description": comment,
         "tags": [method.containing_service.name],
-        "parameters": [
-            *_path_parameters(binding, descriptions),
-            *_query_parameters(binding, descriptions),
-            *([_IF_MATCH] if binding.etag else []),
-        ],
+        "parameters": list(_parameters(binding, descriptions)),
         "responses": {
             "200": {
                 "description": descriptions.get(method.output_type.full_name, method.output_type.name),
@@ -110,19 +106,15 @@ def _operation(binding: Binding, descriptions: Mapping[str, str]) -> Json:
     return operation
 
 
-def _path_parameters(binding: Binding, descriptions: Mapping[str, str]) -> Iterable[Json]:
-    for name, path in binding.fields.items():
-        field = field_at(binding.method.input_type, path)
-        yield {"name": name, "in": "path", "required": True, **_described(field, descriptions)}
-
-
-def _query_parameters(binding: Binding, descriptions: Mapping[str, str]) -> Iterable[Json]:
-    for field in binding.in_query:
-        yield {"name": field.json_name, "in": "query", "required": False, **_described(field, descriptions)}
-
-
-def _described(field: FieldDescriptor, descriptions: Mapping[str, str]) -> Json:
-    return {"description": descriptions.get(field.full_name, ""), "schema": _single(field)}
+def _parameters(binding: Binding, descriptions: Mapping[str, str]) -> Iterable[Json]:
+    in_path = [(name, "path", field_at(binding.method.input_type, path)) for name, path in binding.fields.items()]
+    in_query = [(field.json_name, "query", field) for field in binding.in_query]
+    for name, place, field in in_path + in_query:
+        description = descriptions.get(field.full_name, "")
+        required = place == "path"
+        yield {"name": name, "in": place, "required": required, "description": description, "schema": _single(field)}
+    if binding.etag:
+        yield _IF_MATCH
 
 
 def _schemas(routes: Sequence[Binding], descriptions: Mapping[str, str]) -> Json:
@@ -145,20 +137,23 @@ def _add(schemas: Json, message: Descriptor, descriptions: Mapping[str, str]) ->
         "properties": {field.json_name: _property(field, descriptions) for field in message.fields},
     }
     for field in message.fields:
-        inner = field.message_type
-        if inner is not None and inner.GetOptions().map_entry:
-            inner = inner.fields_by_name["value"].message_type
-        if inner is not None:
-            _add(schemas, inner, descriptions)
-        if field.enum_type is not None:
-            schemas[_name(field.enum_type)] = _enum(field.enum_type, descriptions)
+        value = _value_of_map(field) or field
+        if value.message_type is not None:
+            _add(schemas, value.message_type, descriptions)
+        if value.enum_type is not None:
+            schemas[_name(value.enum_type)] = _enum(value.enum_type, descriptions)
+
+
+def _value_of_map(field: FieldDescriptor) -> FieldDescriptor | None:
+    """Return the field of a map's values; None: the field is not a map."""
+    entry = field.message_type
+    return entry.fields_by_name["value"] if entry is not None and entry.GetOptions().map_entry else None
 
 
 def _property(field: FieldDescriptor, descriptions: Mapping[str, str]) -> Json:
     comment = descriptions.get(field.full_name, "")
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        value = _single(field.message_type.fields_by_name["value"])
-        return {"type": "object", "additionalProperties": value, "description": comment}
+    if value := _value_of_map(field):
+        return {"type": "object", "additionalProperties": _single(value), "description": comment}
     if field.is_repeated:
         return {"type": "array", "items": _single(field), "description": comment}
     schema = _single(field)

@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from autothrottle.core.errors import Invalid
-from autothrottle.gateway.answers import ADMIN_TIMEOUT, SUBMIT_TIMEOUT, Admin, Answer, document, parameters
+from autothrottle.gateway.answers import ADMIN_TIMEOUT, SUBMIT_TIMEOUT, Answer, Call, document, parameters
 
 _TIMEOUTS = {"SubmitReassignment": SUBMIT_TIMEOUT, "EstimateReassignment": SUBMIT_TIMEOUT}
 """Method -> timeout, if longer than the default."""
@@ -44,8 +44,6 @@ class Binding:
     body: str
     """Request field in the body; "*": the whole request; "": no body."""
     method: MethodDescriptor
-    number: int
-    """Index among the bindings of the method, from 0."""
 
     @property
     def in_query(self) -> tuple[FieldDescriptor, ...]:
@@ -68,7 +66,7 @@ def bindings(service: ServiceDescriptor) -> tuple[Binding, ...]:
 
 
 def answer(
-    binding: Binding, admin: Admin, in_path: Mapping[str, str], query: str, body: bytes, if_match: str | None = None
+    binding: Binding, call: Call, in_path: Mapping[str, str], query: str, body: bytes, if_match: str | None = None
 ) -> Answer:
     """Call the method and return its response as JSON. The ETag header repeats the etag of an override.
 
@@ -77,7 +75,7 @@ def answer(
         AutothrottleError: the admin service answered with an error.
     """
     timeout = _TIMEOUTS.get(binding.method.name, ADMIN_TIMEOUT)
-    response = admin.call(binding.method.name, request(binding, in_path, query, body, if_match), timeout)
+    response = call(binding.method.name, request(binding, in_path, query, body, if_match), timeout)
     made = document(200, json_format.MessageToDict(response, always_print_fields_with_no_presence=True))
     etag = getattr(getattr(response, "override", None), "etag", "")
     return replace(made, headers={"etag": f'"{etag}"'}) if etag else made
@@ -120,16 +118,16 @@ def request(
 
 def _of(method: MethodDescriptor) -> Iterator[Binding]:
     rule = method.GetOptions().Extensions[annotations_pb2.http]
-    for number, one in enumerate((rule, *rule.additional_bindings) if rule.WhichOneof("pattern") else ()):
-        yield _binding(method, one, number)
+    for one in (rule, *rule.additional_bindings) if rule.WhichOneof("pattern") else ():
+        yield _binding(method, one)
 
 
-def _binding(method: MethodDescriptor, rule: http_pb2.HttpRule, number: int) -> Binding:
+def _binding(method: MethodDescriptor, rule: http_pb2.HttpRule) -> Binding:
     verb = str(rule.WhichOneof("pattern"))
     path: str = getattr(rule, verb)
     fields = {field_at(method.input_type, name).json_name: name for name in _TEMPLATE.findall(path)}
     spelled = _TEMPLATE.sub(lambda found: f"{{{field_at(method.input_type, found[1]).json_name}}}", path)
-    return Binding(verb.upper(), spelled, fields, rule.body, method, number)
+    return Binding(verb.upper(), spelled, fields, rule.body, method)
 
 
 def field_at(message: Descriptor, path: str) -> FieldDescriptor:

@@ -31,7 +31,7 @@ _BACKLOG = 128
 
 
 class GatewayServer:
-    """Serves HTTP from `start` to `stop`. It binds on creation.
+    """Serves HTTP while its context is open. It binds on creation.
 
     Raises:
         Unavailable: cannot listen on the address.
@@ -86,25 +86,21 @@ class GatewayServer:
         )
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="gateway-http")
 
-    def start(self) -> None:
+    def __enter__(self) -> GatewayServer:
         """Start serving. Earlier requests wait in the socket's backlog."""
         self._thread.start()
-
-    def stop(self) -> None:
-        """Refuse new requests, let requests in progress finish within 5 s, and return. Idempotent."""
-        self._server.should_exit = True
-        if self._thread.ident is not None:
-            self._thread.join()
-        self._socket.close()
-
-    def __enter__(self) -> GatewayServer:
-        self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def stop(self) -> None:
+        """Refuse new requests, let requests in progress finish within 5 s, and return. Idempotent."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
 
 
 def _bind(listen: str) -> socket.socket:

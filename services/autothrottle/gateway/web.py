@@ -19,8 +19,7 @@ from starlette.routing import Route
 
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.gateway import legacy, rest
-from autothrottle.gateway.answers import Admin, AdminService, Answer, document, failure, refusal, text
-from autothrottle.gateway.legacy import LegacyApi
+from autothrottle.gateway.answers import AdminService, Answer, Call, document, failure, refusal, text
 from autothrottle.gateway.openapi import comments, openapi
 from autothrottle.gateway.page import page
 from autothrottle.gateway.tokens import Tokens
@@ -89,9 +88,7 @@ def _rest(binding: rest.Binding, admin: AdminService) -> _Answering:
     def answer(request: Request, body: bytes) -> Answer:
         if_match = None if binding.verb == "GET" else request.headers.get("if-match")
         try:
-            return rest.answer(
-                binding, _admin_for(request, admin), request.path_params, _query(request), body, if_match
-            )
+            return rest.answer(binding, _call(request, admin), request.path_params, _query(request), body, if_match)
         except AutothrottleError as error:
             return failure(error)
 
@@ -101,15 +98,16 @@ def _rest(binding: rest.Binding, admin: AdminService) -> _Answering:
 def _legacy(admin: AdminService) -> _Answering:
     def answer(request: Request, body: bytes) -> Answer:
         verb = "GET" if request.method == "HEAD" else request.method
-        return LegacyApi(_admin_for(request, admin)).answer(verb, request.url.path, _query(request))
+        return legacy.answer(_call(request, admin), verb, request.url.path, _query(request))
 
     return answer
 
 
-def _admin_for(request: Request, admin: AdminService) -> Admin:
+def _call(request: Request, admin: AdminService) -> Call:
     client = f"{request.client.host}:{request.client.port}" if request.client else ""
     name = getattr(request.state, "name", "")
-    return Admin(admin, forwarded_metadata(f"{name} at {client}" if name else client, request.headers))
+    metadata = forwarded_metadata(f"{name} at {client}" if name else client, request.headers)
+    return lambda method, message, timeout: admin.call(method, message, timeout, metadata)
 
 
 def _endpoint(

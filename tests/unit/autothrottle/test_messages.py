@@ -1,4 +1,4 @@
-"""Messages become dataclasses by the names and types of the fields."""
+"""Messages become dataclasses and back by the names and types of the fields."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
+from autothrottle.core.control.pause import Pause
+from autothrottle.messages import Conversion
 from autothrottle.v1 import admin_pb2, planner_pb2, types_pb2
 from autothrottle_client import model, reassignments
 from autothrottle_client.model import from_message
+from tests.builders import NOON
 
 
 @pytest.mark.parametrize(
@@ -45,3 +48,25 @@ def test_an_absent_field_is_none_and_a_zero_is_zero() -> None:
 def test_an_unset_enum_is_unknown_or_absent() -> None:
     decision = from_message(model.Decision, types_pb2.Decision())
     assert (decision.role, decision.reason, decision.basis) == (model.ReplicaRole.UNKNOWN, model.Reason.UNKNOWN, None)
+
+
+def test_given_values_replace_those_of_the_dataclass() -> None:
+    sent = Conversion().to_message(types_pb2.Pause, model.Pause(model.PauseMode.KEEP, "anna", None), author="ben")
+    assert (sent.mode, sent.author, sent.HasField("time")) == (types_pb2.Pause.MODE_KEEP, "ben", False)
+
+
+def test_none_has_no_fields() -> None:
+    assert Conversion().to_message(types_pb2.Pause, None, reason="why") == types_pb2.Pause(reason="why")
+
+
+def test_a_renamed_field_goes_both_ways() -> None:
+    conversion = Conversion(names={model.Pause: {"author": "reason", "reason": "author"}})
+    pause = model.Pause(model.PauseMode.CLEAR, "anna", NOON, "why")
+    sent = conversion.to_message(types_pb2.Pause, pause)
+    assert (sent.author, sent.reason) == ("why", "anna")
+    assert conversion.from_message(model.Pause, sent) == pause
+
+
+def test_a_number_without_a_member_is_a_key_error_if_the_enum_has_no_unknown() -> None:
+    with pytest.raises(KeyError):
+        Conversion().from_message(Pause, types_pb2.Pause(mode=9))  # type: ignore[arg-type]

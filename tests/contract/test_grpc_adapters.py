@@ -609,7 +609,7 @@ def test_reassignments_are_submitted_and_cancelled_and_refusals_are_returned(
         ("t2", 0): "t2-0 is not being reassigned; there is nothing to cancel",
     }
     assert cluster.submissions == [{}, {("t1", 0): None}]
-    assert cluster.topics["t1"][0].adding == ()
+    assert cluster.topics["t1"][0].adding_replicas == ()
 
 
 class LostResponse(MemoryCluster):
@@ -642,7 +642,7 @@ def test_a_submission_without_response_is_retried_at_the_next_applier(serve: Ser
     cluster.add_topic("t1", {0: [1001, 1002]})
     with appliers(serve(Applier(cluster)).address, serve(Applier(cluster)).address) as client:
         assert client.submit_reassignments(cluster.begin_term(), {("t1", 0): (1001, 1003)}, TIMEOUT) == {}
-    assert (cluster.asked, cluster.topics["t1"][0].adding) == (2, (1003,))
+    assert (cluster.asked, cluster.topics["t1"][0].adding_replicas) == (2, (1003,))
 
 
 def test_submission_after_the_term_raises_not_leader(serve: Serve, cluster: MemoryCluster) -> None:

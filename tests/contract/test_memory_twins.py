@@ -74,7 +74,7 @@ class MemoryReassignerSubject:
 
     def started(self) -> Mapping[TopicPartition, Sequence[int]]:
         reassigning = {("t1", number): p for number, p in self.reassigner.topics["t1"].items() if p.moves}
-        return {row: [b for b in p.replicas if b not in p.removing] for row, p in reassigning.items()}
+        return {row: [b for b in p.replicas if b not in p.removing_replicas] for row, p in reassigning.items()}
 
 
 class TestMemoryReassigner(ReassignerContract):

@@ -6,7 +6,7 @@ The types to know are `MemoryCluster` and `MemoryElectorate`.
 
 from autothrottle.adapters.memory.audit import MemoryAudit
 from autothrottle.adapters.memory.catch_ups import MemoryCatchUps
-from autothrottle.adapters.memory.cluster import MemoryCluster, MemoryPartition
+from autothrottle.adapters.memory.cluster import MemoryCluster
 from autothrottle.adapters.memory.decisions import MemoryDecisions
 from autothrottle.adapters.memory.election import MemoryElection, MemoryElectorate
 from autothrottle.adapters.memory.membership import MemoryMembers, MemoryMembership
@@ -26,7 +26,6 @@ __all__ = [
     "MemoryMembership",
     "MemoryMetrics",
     "MemoryOverrides",
-    "MemoryPartition",
     "MemoryPauses",
     "MemorySpan",
     "MemoryTracer",

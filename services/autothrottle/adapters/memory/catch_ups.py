@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.election import MemoryElectorate
+from autothrottle.adapters.memory.outages import Outages
 from autothrottle.core.control.catch_up import CatchUp
-from autothrottle.core.errors import Unavailable
 from autothrottle.ports.kafka import Watch
 
 
-class MemoryCatchUps:
+class MemoryCatchUps(Outages):
     """Catch-ups in memory (a `CatchUpStore`)."""
+
+    _outage = "the catch-ups cannot be read or written; try again"
 
     def __init__(self, electorate: MemoryElectorate | None = None) -> None:
         """Create an empty store.
@@ -25,11 +27,6 @@ class MemoryCatchUps:
         self._catch_ups: dict[int, CatchUp] = {}
         self._lock = threading.Lock()
         self._watches: Subscriptions[None] = Subscriptions()
-        self._down = False
-
-    def unavailable(self, down: bool) -> None:
-        """Set whether all calls raise Unavailable."""
-        self._down = down
 
     def read_catch_ups(self) -> Mapping[int, CatchUp]:
         self._raise_if_down()
@@ -55,7 +52,3 @@ class MemoryCatchUps:
 
     def watch_catch_ups(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())
-
-    def _raise_if_down(self) -> None:
-        if self._down:
-            raise Unavailable("the catch-ups cannot be read or written; try again")

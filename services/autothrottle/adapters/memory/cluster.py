@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.election import MemoryElectorate
+from autothrottle.adapters.memory.outages import Outages
 from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import Progress
@@ -21,6 +23,7 @@ from autothrottle.core.cluster.snapshot import (
     Snapshot,
     TopicPartition,
     TopicReassignment,
+    replicas_on,
 )
 from autothrottle.core.control.catch_up import Lagging, lagging, reassignments_with_lagging
 from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus
@@ -30,29 +33,14 @@ from autothrottle.core.traffic.log_growth_history import CopyingReplicas, Growth
 from autothrottle.ports.kafka import SnapshotEvent, Watch
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPartition:
-    """One partition, as the controller stores it."""
-
-    replicas: tuple[int, ...]
-    """Broker ids; during a reassignment, removing replicas are last."""
-    leader: int
-    isr: tuple[int, ...]
-    adding: tuple[int, ...] = ()
-    removing: tuple[int, ...] = ()
-
-    @property
-    def moves(self) -> bool:
-        """Whether it is being reassigned."""
-        return bool(self.adding or self.removing)
-
-
-class MemoryCluster:
+class MemoryCluster(Outages):
     """A Kafka cluster with its controller.
 
     It is a `BrokerRegistry`, a `SnapshotSource`, a `LogSizeSource`, an `AllLogsSource`, a `FetchSettingsSource`, a
     `ConfigWriter` and a `Reassigner`.
     """
+
+    _outage = "the cluster does not answer; try again"
 
     def __init__(self, electorate: MemoryElectorate | None = None, brokers: Iterable[int] = ()) -> None:
         """Create a cluster without topics.
@@ -63,7 +51,8 @@ class MemoryCluster:
         """
         self.electorate = electorate or MemoryElectorate()
         self.brokers = set(brokers)
-        self.topics: dict[str, dict[int, MemoryPartition]] = {}
+        self.topics: dict[str, dict[int, Assignment]] = {}
+        """Topic -> partition -> its replicas; during a reassignment, removing replicas are last."""
         self.configs: dict[ConfigResource, dict[str, str]] = {}
         """Resource -> its dynamic configs, including other keys than throttles."""
         self.default_configs: dict[str, str] = {}
@@ -93,7 +82,6 @@ class MemoryCluster:
         self._lock = threading.RLock()
         self._watches: Subscriptions[SnapshotEvent] = Subscriptions()
         self._refused: dict[ConfigResource, str] = {}
-        self._down = False
         self._incomplete = ""
 
     # The ports.
@@ -126,7 +114,7 @@ class MemoryCluster:
                 throttles=self._throttles(),
                 default_throttles={k: v for k, v in self.default_configs.items() if k in RATE_KEYS},
                 ledger=dict(self.ledger),
-                replicas={b: self._replicas_of(b) for b in replicas_of},
+                replicas=replicas_on(frozenset(replicas_of), self._replicas()),
                 assignments={row: found for row in partitions if (found := self._assignment(row))},
                 unreadable_configs=dict(self.unreadable_configs),
                 problems=tuple(self.problems),
@@ -137,25 +125,10 @@ class MemoryCluster:
         return self._watches.add(notify)
 
     def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
-        with self._lock:
-            self._raise_if_down()
-            return LogSizes(
-                brokers={
-                    b: BrokerLogSizes(self._now(), self._logs(b, wanted[b]))
-                    for b in wanted.keys() & self.log_bytes.keys()
-                },
-                problems={b: f"broker {b} does not answer" for b in wanted.keys() - self.log_bytes.keys()},
-            )
+        return self._log_sizes(wanted)
 
     def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
-        with self._lock:
-            self._raise_if_down()
-            return LogSizes(
-                brokers={
-                    b: BrokerLogSizes(self._now(), dict(self.log_bytes[b])) for b in broker_ids if b in self.log_bytes
-                },
-                problems={b: f"broker {b} does not answer" for b in broker_ids if b not in self.log_bytes},
-            )
+        return self._log_sizes(dict.fromkeys(broker_ids))
 
     def fetch_leaders(self, topics: Collection[str], timeout: timedelta) -> Mapping[TopicPartition, int]:
         with self._lock:
@@ -236,7 +209,7 @@ class MemoryCluster:
 
     def add_topic(self, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
         """Create a topic from partition -> replicas; the first replica leads, all are in sync."""
-        partitions = {p: MemoryPartition(tuple(r), r[0], tuple(r)) for p, r in assignment.items()}
+        partitions = {p: Assignment(tuple(r), r[0], tuple(r)) for p, r in assignment.items()}
         with self._lock:
             self.topics[topic] = dict(sorted(partitions.items()))
             self.version += 1
@@ -254,12 +227,14 @@ class MemoryCluster:
         """Start the reassignment of partitions (partition -> replicas), as in KIP-455."""
         for partition, replicas in target.items():
             old = self.topics[topic][partition]
-            current = tuple(b for b in old.replicas if b not in old.adding)
+            current = tuple(b for b in old.replicas if b not in old.adding_replicas)
             adding = tuple(b for b in replicas if b not in current)
             removing = tuple(b for b in current if b not in replicas)
             all_replicas = (*replicas, *removing)
             isr = tuple(b for b in old.isr if b in all_replicas)
-            self._change(topic, partition, replicas=all_replicas, adding=adding, removing=removing, isr=isr)
+            self._change(
+                topic, partition, replicas=all_replicas, adding_replicas=adding, removing_replicas=removing, isr=isr
+            )
         self._publish(f"a reassignment of [{topic}] started", urgent=True)
 
     def join_isr(self, topic: str, partition: int, broker_id: int) -> None:
@@ -282,16 +257,15 @@ class MemoryCluster:
         """Complete the reassignment of these partitions; none given: of all partitions in reassignment."""
         for partition in partitions or self._partitions_in_reassignment(topic):
             old = self.topics[topic][partition]
-            left = tuple(b for b in old.replicas if b not in old.removing)
-            isr = tuple(b for b in left if b in old.isr or b in old.adding)
-            self._end_reassignment(topic, partition, left, isr)
+            isr = tuple(b for b in old.target if b in old.isr or b in old.adding_replicas)
+            self._end_reassignment(topic, partition, old.target, isr)
         self._publish(f"the reassignment of [{topic}] ended")
 
     def cancel(self, topic: str, *partitions: int) -> None:
         """Cancel the reassignment of these partitions; none given: of all partitions in reassignment."""
         for partition in partitions or self._partitions_in_reassignment(topic):
             old = self.topics[topic][partition]
-            left = tuple(b for b in old.replicas if b not in old.adding)
+            left = tuple(b for b in old.replicas if b not in old.adding_replicas)
             self._end_reassignment(topic, partition, left, tuple(b for b in old.isr if b in left))
         self._publish(f"the reassignment of [{topic}] ended")
 
@@ -325,48 +299,25 @@ class MemoryCluster:
         """Set whether submissions wait for `process_submissions`; until then no snapshot shows them."""
         self._slow_controller = slow
 
-    def unavailable(self, down: bool) -> None:
-        """Set whether all calls raise Unavailable."""
-        self._down = down
-
     def incomplete(self, reason: str) -> None:
         """Let snapshots raise Incomplete with this reason; "" makes them readable again."""
         self._incomplete = reason
 
-    def _raise_if_down(self) -> None:
-        if self._down:
-            raise Unavailable("the cluster does not answer; try again")
-
     def _publish(self, reason: str, urgent: bool = False) -> None:
         self._watches.publish(SnapshotEvent(self.version, reason, urgent))
 
-    def _change(
-        self,
-        topic: str,
-        partition: int,
-        *,
-        replicas: tuple[int, ...] | None = None,
-        leader: int | None = None,
-        isr: tuple[int, ...] | None = None,
-        adding: tuple[int, ...] | None = None,
-        removing: tuple[int, ...] | None = None,
-    ) -> None:
+    def _change(self, topic: str, partition: int, **fields: Any) -> None:
         with self._lock:
-            old = self.topics[topic][partition]
-            self.topics[topic][partition] = MemoryPartition(
-                replicas=old.replicas if replicas is None else replicas,
-                leader=old.leader if leader is None else leader,
-                isr=old.isr if isr is None else isr,
-                adding=old.adding if adding is None else adding,
-                removing=old.removing if removing is None else removing,
-            )
+            self.topics[topic][partition] = replace(self.topics[topic][partition], **fields)
             self.version += 1
 
     def _end_reassignment(self, topic: str, partition: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> None:
         leader = self.topics[topic][partition].leader
         if leader not in replicas:
             leader = isr[0] if isr else NO_LEADER
-        self._change(topic, partition, replicas=replicas, leader=leader, isr=isr, adding=(), removing=())
+        self._change(
+            topic, partition, replicas=replicas, leader=leader, isr=isr, adding_replicas=(), removing_replicas=()
+        )
 
     def _partitions_in_reassignment(self, topic: str) -> tuple[int, ...]:
         return tuple(number for number, p in self.topics[topic].items() if p.moves)
@@ -380,8 +331,8 @@ class MemoryCluster:
                     partitions=tuple(current),
                     leaders=tuple(p.leader for p in current.values()),
                     isr=tuple(p.isr for p in current.values()),
-                    adding_replicas=tuple(p.adding for p in current.values()),
-                    removing_replicas=tuple(p.removing for p in current.values()),
+                    adding_replicas=tuple(p.adding_replicas for p in current.values()),
+                    removing_replicas=tuple(p.removing_replicas for p in current.values()),
                 )
 
     def _progress(self) -> Progress | None:
@@ -398,8 +349,7 @@ class MemoryCluster:
 
     def _with_lagging(self) -> tuple[tuple[TopicReassignment, ...], Lagging]:
         """Return all reassignments including lagging replicas of brokers that catch up, and the lagging ones alone."""
-        rows = [(topic, n) for b in self._catching_up for topic, held in self._replicas_of(b).items() for n in held]
-        assignments = {row: found for row in rows if (found := self._assignment(row))}
+        assignments = {(topic, n): p for topic, partitions in self.topics.items() for n, p in partitions.items()}
         lags = lagging(assignments, self._catching_up & self.brokers)
         return reassignments_with_lagging(tuple(self._reassignments()), lags, assignments), lags
 
@@ -408,16 +358,16 @@ class MemoryCluster:
         sizes, leaders = self.fetch_all_log_sizes(copying.brokers, timeout), self.fetch_leaders(self.topics, timeout)
         return history.observe(sizes, copying.copied, leaders)
 
-    def _logs(self, broker_id: int, wanted: Mapping[str, Collection[int]]) -> dict[TopicPartition, int]:
-        held = self.log_bytes[broker_id].items()
-        return {(topic, p): size for (topic, p), size in held if p in wanted.get(topic, ())}
+    def _log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]] | None]) -> LogSizes:
+        """Return broker id -> the sizes of these logs; None: of all its logs."""
+        with self._lock:
+            self._raise_if_down()
+            answers = {b: self.log_bytes[b] for b in wanted if b in self.log_bytes}
+            brokers = {b: BrokerLogSizes(self._now(), _selected(logs, wanted[b])) for b, logs in answers.items()}
+            return LogSizes(brokers, {b: f"broker {b} does not answer" for b in wanted if b not in answers})
 
     def _assignment(self, row: TopicPartition) -> Assignment | None:
-        topic, partition = row
-        found = self.topics.get(topic, {}).get(partition)
-        if found is None:
-            return None
-        return Assignment(found.replicas, found.leader, found.isr, found.adding, found.removing)
+        return self.topics.get(row[0], {}).get(row[1])
 
     def _refusal(self, row: TopicPartition, replicas: tuple[int, ...] | None) -> str:
         """Why the controller refuses one partition; "": it does not."""
@@ -437,12 +387,10 @@ class MemoryCluster:
         }
         return {resource: config for resource, config in found.items() if config}
 
-    def _replicas_of(self, broker_id: int) -> dict[str, tuple[int, ...]]:
-        held = {
-            topic: tuple(n for n, p in partitions.items() if broker_id in p.replicas)
-            for topic, partitions in sorted(self.topics.items())
-        }
-        return {topic: partitions for topic, partitions in held.items() if partitions}
+    def _replicas(self) -> Iterable[tuple[str, list[tuple[int, tuple[int, ...]]]]]:
+        """Yield each topic with its partitions and their replicas."""
+        for topic, partitions in sorted(self.topics.items()):
+            yield topic, [(n, p.replicas) for n, p in partitions.items()]
 
     def _apply(self, change: Change) -> Outcome:
         resource, config = change.resource, self.configs.get(change.resource, {})
@@ -467,6 +415,12 @@ class MemoryCluster:
             self.ledger[change.resource] = change.ledger
         self.writes.append(change)
         self.version += 1
+
+
+def _selected(
+    logs: Mapping[TopicPartition, int], wanted: Mapping[str, Collection[int]] | None
+) -> dict[TopicPartition, int]:
+    return {(topic, p): size for (topic, p), size in logs.items() if wanted is None or p in wanted.get(topic, ())}
 
 
 def _conflict(config: Mapping[str, str], edits: Iterable[Edit]) -> str:

@@ -6,18 +6,23 @@ import threading
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
-from autothrottle.core.errors import NotLeader, Unavailable
+from autothrottle.adapters.memory.outages import Outages
+from autothrottle.core.errors import NotLeader
 from autothrottle.ports.state_store import Leader, Term
 
 
-class MemoryElectorate:
-    """The state that all candidates share: who leads, and the fence that every write is checked against."""
+class MemoryElectorate(Outages):
+    """The state that all candidates share: who leads, and the fence that every write is checked against.
+
+    During an outage only `leader` fails, and terms continue.
+    """
+
+    _outage = "the election does not answer; try again"
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._candidates: list[MemoryElection] = []
         self._leader: Leader | None = None
-        self._down = False
 
     @property
     def fence(self) -> int:
@@ -55,13 +60,8 @@ class MemoryElectorate:
         _notify(leaders)
         self._elect()
 
-    def unavailable(self, down: bool) -> None:
-        """Set whether `leader` raises Unavailable; terms continue."""
-        self._down = down
-
     def _read(self) -> Leader | None:
-        if self._down:
-            raise Unavailable("the election does not answer; try again")
+        self._raise_if_down()
         return self._leader
 
     def _elect(self) -> None:

@@ -5,25 +5,21 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 
-from autothrottle.core.errors import Unavailable
+from autothrottle.adapters.memory.outages import Outages
 from autothrottle.core.members import Member, ordered
 
 
-class MemoryMembers:
-    """The list of members that all processes share."""
+class MemoryMembers(Outages):
+    """The list of members that all processes share. During an outage, joining and leaving still work."""
+
+    _outage = "the members cannot be read; try again"
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._joined: list[Member] = []
-        self._down = False
-
-    def unavailable(self, down: bool) -> None:
-        """Set whether reading raises Unavailable; joining and leaving still work."""
-        self._down = down
 
     def _read(self) -> tuple[Member, ...]:
-        if self._down:
-            raise Unavailable("the members cannot be read; try again")
+        self._raise_if_down()
         with self._lock:
             return ordered(self._joined)
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from autothrottle.core.errors import Unavailable
+from autothrottle.adapters.memory.outages import Outages
 from autothrottle.core.traffic.loads import BrokerLoad, Loads
 from autothrottle.ports.telemetry import Event
 
 
-class MemoryMetrics:
+class MemoryMetrics(Outages):
     """Settable loads and posted events (a `LoadSource` and an `EventSink`)."""
+
+    _outage = "the metrics source does not answer; try again"
 
     def __init__(self, *loads: BrokerLoad) -> None:
         self.loads = Loads({load.broker_id: load for load in loads})
         """The result of the next `fetch_loads`."""
         self.events: list[Event] = []
         """The posted events, in order."""
-        self._down = False
 
     def set_loads(self, *loads: BrokerLoad) -> None:
         """Replace the loads of these brokers and clear their problems."""
@@ -31,10 +32,6 @@ class MemoryMetrics:
         left = {b: load for b, load in self.loads.brokers.items() if b != broker_id}
         self.loads = replace(self.loads, brokers=left, problems={**self.loads.problems, broker_id: reason})
 
-    def unavailable(self, down: bool) -> None:
-        """Set whether all calls raise Unavailable."""
-        self._down = down
-
     def fetch_loads(self, timeout: timedelta) -> Loads:
         self._raise_if_down()
         return self.loads
@@ -42,7 +39,3 @@ class MemoryMetrics:
     def post_event(self, event: Event, timeout: timedelta) -> None:
         self._raise_if_down()
         self.events.append(event)
-
-    def _raise_if_down(self) -> None:
-        if self._down:
-            raise Unavailable("the metrics source does not answer; try again")

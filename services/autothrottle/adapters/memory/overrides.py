@@ -10,15 +10,17 @@ from datetime import datetime
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
 from autothrottle.adapters.memory.election import MemoryElectorate
+from autothrottle.adapters.memory.outages import Outages
 from autothrottle.core.control.audit import AuditAction, AuditRecord
 from autothrottle.core.control.overrides import Override, Overrides, check_version, validate_broker_id, validate_rate
-from autothrottle.core.errors import Unavailable
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch
 
 
-class MemoryOverrides:
+class MemoryOverrides(Outages):
     """Overrides in memory (an `OverrideStore`)."""
+
+    _outage = "the overrides cannot be read or written; try again"
 
     def __init__(self, electorate: MemoryElectorate | None = None, audit: MemoryAudit | None = None) -> None:
         """Create an empty store.
@@ -35,11 +37,6 @@ class MemoryOverrides:
         self._version = 0
         self._lock = threading.Lock()
         self._watches: Subscriptions[None] = Subscriptions()
-        self._down = False
-
-    def unavailable(self, down: bool) -> None:
-        """Set whether all calls raise Unavailable."""
-        self._down = down
 
     def mark_for_removal(self, broker_id: int | None) -> None:
         """Set the rate 0, as the original program marks an override for removal."""
@@ -117,7 +114,3 @@ class MemoryOverrides:
         if after is not None:
             self._overrides[broker_id] = after
         self.audit.add(AuditRecord(0, NO_TIME, who, action, broker_id, before, after, reason))
-
-    def _raise_if_down(self) -> None:
-        if self._down:
-            raise Unavailable("the overrides cannot be read or written; try again")

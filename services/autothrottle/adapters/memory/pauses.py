@@ -8,14 +8,16 @@ from dataclasses import replace
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
+from autothrottle.adapters.memory.outages import Outages
 from autothrottle.core.control.audit import AuditAction, AuditRecord
 from autothrottle.core.control.pause import Pause
-from autothrottle.core.errors import Unavailable
 from autothrottle.ports.kafka import Watch
 
 
-class MemoryPauses:
+class MemoryPauses(Outages):
     """The pause in memory (a `PauseStore`)."""
+
+    _outage = "the pause cannot be read or written; try again"
 
     def __init__(self, audit: MemoryAudit | None = None) -> None:
         """Create a store that is not paused; `audit` stores its audit records, None: a new one."""
@@ -23,11 +25,6 @@ class MemoryPauses:
         self._pause: Pause | None = None
         self._lock = threading.Lock()
         self._watches: Subscriptions[None] = Subscriptions()
-        self._down = False
-
-    def unavailable(self, down: bool) -> None:
-        """Set whether all calls raise Unavailable."""
-        self._down = down
 
     def read_pause(self) -> Pause | None:
         self._raise_if_down()
@@ -51,7 +48,3 @@ class MemoryPauses:
         if before != pause:
             self._watches.publish(None)
         return before
-
-    def _raise_if_down(self) -> None:
-        if self._down:
-            raise Unavailable("the pause cannot be read or written; try again")

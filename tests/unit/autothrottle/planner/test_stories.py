@@ -271,7 +271,7 @@ class Story(RuleBasedStateMachine):
     @rule(topic=topics, partition=partitions)
     def join_isr(self, topic: str, partition: int) -> None:
         current = self.cluster.topics[topic][partition]
-        pending = [b for b in current.adding if b not in current.isr]
+        pending = [b for b in current.adding_replicas if b not in current.isr]
         assume(pending)
         self.cluster.join_isr(topic, partition, pending[0])
 

@@ -53,7 +53,7 @@ class MemoryKafka(KafkaAdmin):
         self._called("reassignments")
         reassignments = {
             topic: {
-                number: PartitionReassignment(p.replicas, p.adding, p.removing)
+                number: PartitionReassignment(p.replicas, p.adding_replicas, p.removing_replicas)
                 for number, p in partitions.items()
                 if p.moves
             }

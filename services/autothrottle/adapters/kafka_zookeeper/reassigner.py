@@ -5,7 +5,6 @@ Kafka accepts one list at a time in `/admin/reassign_partitions` and offers no w
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection, Mapping
 from datetime import timedelta
@@ -15,6 +14,7 @@ from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, N
 from kazoo.handlers.threading import KazooTimeoutError
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, NotLeader, Unavailable
@@ -101,7 +101,7 @@ class ZooKeeperReassigner:
 
 def _formatted(targets: Mapping[TopicPartition, tuple[int, ...]]) -> bytes:
     rows = [{"topic": t, "partition": p, "replicas": list(to)} for (t, p), to in targets.items()]
-    data = json.dumps({"version": 1, "partitions": rows}, separators=(",", ":")).encode()
+    data = compact_json({"version": 1, "partitions": rows})
     if len(data) > MAX_LIST_BYTES:
         fitting = len(rows) * MAX_LIST_BYTES // len(data)
         raise Invalid(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -86,6 +87,15 @@ def _excerpt(data: bytes) -> str:
     return repr(data[:80].decode(errors="replace"))
 
 
+@contextmanager
+def _malformed(what: str, data: bytes, fix: str, *more: type[Exception]) -> Iterator[None]:
+    """Turn the errors of a missing or wrong field, and `more`, into Invalid."""
+    try:
+        yield
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError, *more) as error:
+        raise Invalid(f"{what}: {_excerpt(data)}; {fix}") from error
+
+
 def _integer(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{value!r} is not an integer")
@@ -101,13 +111,11 @@ def _broker_ids(value: Any) -> tuple[int, ...]:
 
 
 def _replica_map(value: Any, data: bytes) -> dict[int, tuple[int, ...]]:
-    try:
+    with _malformed("partitions of the topic are malformed", data, "repair the node"):
         lists = value.values()
         if _LISTS.issuperset(map(type, lists)) and _INTEGERS.issuperset(map(type, chain.from_iterable(lists))):
             return dict(zip(map(int, value), map(tuple, lists), strict=True))
         return {int(p): _broker_ids(replicas) for p, replicas in value.items()}
-    except (AttributeError, TypeError, ValueError) as error:
-        raise Invalid(f"partitions of the topic are malformed: {_excerpt(data)}; repair the node") from error
 
 
 def parse_topic(data: bytes) -> TopicNode:
@@ -138,10 +146,8 @@ def parse_state(data: bytes) -> StateNode:
     except (ValueError, LookupError, TypeError):
         pass  # the slow path below finds out what is wrong
     value = _json_object(data, "the partition's state")
-    try:
+    with _malformed("the partition's state is malformed", data, "repair the node"):
         return StateNode(_integer(value["leader"]), _broker_ids(value["isr"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise Invalid(f"the partition's state is malformed: {_excerpt(data)}; repair the node") from error
 
 
 def _text(value: Any) -> str:
@@ -159,18 +165,15 @@ def parse_reassignments(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
         Invalid: Kafka's tools do not write such text.
     """
     value = _json_object(data, "the list of reassignments")
-    try:
+    with _malformed("the list of reassignments is malformed", data, "repair the node"):
         found = {
             (_text(entry["topic"]), _integer(entry["partition"])): _broker_ids(entry["replicas"])
             for entry in value["partitions"]
         }
         _require_int32(partition for _, partition in found)
         _require_int32(chain.from_iterable(found.values()))
-    except (KeyError, TypeError, ValueError) as error:
-        raise Invalid(f"the list of reassignments is malformed: {_excerpt(data)}; repair the node") from error
-    if impossible := {topic for topic, _ in found if not _TOPIC.fullmatch(topic)}:
-        return {row: replicas for row, replicas in found.items() if row[0] not in impossible}
-    return found
+    possible = {topic for topic, _ in found if _TOPIC.fullmatch(topic)}
+    return {row: replicas for row, replicas in found.items() if row[0] in possible}
 
 
 def _require_int32(numbers: Iterable[int]) -> None:
@@ -194,12 +197,12 @@ def parse_config(data: bytes) -> dict[str, str]:
 
 def format_config(config: Mapping[str, str]) -> bytes:
     """Format a resource's dynamic config."""
-    return json.dumps({"version": 1, "config": dict(config)}, separators=(",", ":")).encode()
+    return compact_json({"version": 1, "config": dict(config)})
 
 
 def format_change_notification(entity_path: str) -> bytes:
     """Format a notification, which makes every broker read the config at this path again."""
-    return json.dumps({"version": 2, "entity_path": entity_path}, separators=(",", ":")).encode()
+    return compact_json({"version": 2, "entity_path": entity_path})
 
 
 def parse_ledger_entry(data: bytes) -> LedgerEntry:
@@ -209,7 +212,7 @@ def parse_ledger_entry(data: bytes) -> LedgerEntry:
         Invalid: autothrottle does not write such text.
     """
     value = _json_object(data, "the ledger entry")
-    try:
+    with _malformed("the ledger entry is malformed", data, "repair or remove the node"):
         keys = {
             key: LedgerKey(
                 None if known["before"] is None else _text(known["before"]),
@@ -221,8 +224,6 @@ def parse_ledger_entry(data: bytes) -> LedgerEntry:
             for key, known in value["keys"].items()
         }
         return LedgerEntry(keys, _integer(value["term"]), _integer(value["cycle"]))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Invalid(f"the ledger entry is malformed: {_excerpt(data)}; repair or remove the node") from error
 
 
 def _owned_entries(key: str, known: Mapping[str, Any]) -> frozenset[str] | None:
@@ -247,8 +248,7 @@ def format_ledger_entry(entry: LedgerEntry) -> bytes:
         }
         for name, known in entry.keys.items()
     }
-    value = {"version": 1, "keys": keys, "term": entry.term, "cycle": entry.cycle}
-    return json.dumps(value, separators=(",", ":")).encode()
+    return compact_json({"version": 1, "keys": keys, "term": entry.term, "cycle": entry.cycle})
 
 
 def parse_override(data: bytes, version: int) -> Override | None:
@@ -283,10 +283,8 @@ def _expire_time(value: Mapping[str, Any], data: bytes) -> datetime | None:
     """When an override expires. An unreadable time is an error, so that no override stays forever by mistake."""
     if value.get("expire_time") is None:
         return None
-    try:
+    with _malformed("the override has no readable expire_time", data, "set or remove it"):
         return _time(value["expire_time"])
-    except (OverflowError, TypeError, ValueError) as error:
-        raise Invalid(f"the override has no readable expire_time: {_excerpt(data)}; set or remove it") from error
 
 
 def _time(value: Any) -> datetime:
@@ -304,7 +302,7 @@ def _rate_in_range(rate: int, data: bytes) -> int:
 
 def format_override(override: Override) -> bytes:
     """Format an override. For the original program, its rate is also given rounded up to whole MB/s."""
-    return _compact(_override_fields(override))
+    return compact_json(_override_fields(override))
 
 
 def _override_fields(override: Override) -> dict[str, Any]:
@@ -317,7 +315,8 @@ def _override_fields(override: Override) -> dict[str, Any]:
     }
 
 
-def _compact(value: Mapping[str, Any]) -> bytes:
+def compact_json(value: Mapping[str, Any]) -> bytes:
+    """Format a value as JSON without spaces."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -340,7 +339,7 @@ def _pause(value: Mapping[str, Any]) -> Pause:
 
 def format_pause(pause: Pause) -> bytes:
     """Format a pause."""
-    return _compact({"version": 1, **_pause_fields(pause)})
+    return compact_json({"version": 1, **_pause_fields(pause)})
 
 
 def _pause_fields(pause: Pause) -> dict[str, Any]:
@@ -361,7 +360,7 @@ def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -
         Invalid: autothrottle does not write such text.
     """
     value = _json_object(data, "the audit record")
-    try:
+    with _malformed("the audit record is malformed", data, "remove the node", Invalid):
         before, after, pause = value.get("before"), value.get("after"), value.get("pause")
         return AuditRecord(
             number,
@@ -369,19 +368,17 @@ def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -
             _text(value["who"]),
             AuditAction(value["action"]),
             None if value.get("broker_id") is None else _integer(value["broker_id"]),
-            None if before is None else parse_override(_compact(before), _integer(before["version"])),
-            None if after is None else parse_override(_compact(after), version),
+            None if before is None else parse_override(compact_json(before), _integer(before["version"])),
+            None if after is None else parse_override(compact_json(after), version),
             _text(value.get("reason", "")),
             None if pause is None else _pause(pause),
         )
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError, Invalid) as error:
-        raise Invalid(f"the audit record is malformed: {_excerpt(data)}; remove the node") from error
 
 
 def format_audit_record(record: AuditRecord) -> bytes:
     """Format an audit record. Its number, time and new version are not included: they come from the node itself."""
     before, after, pause = record.before, record.after, record.pause
-    return _compact(
+    return compact_json(
         {
             "version": 1,
             "who": record.who[:MAX_WHO],

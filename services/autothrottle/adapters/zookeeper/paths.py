@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
-
 from autothrottle.core.cluster.configs import ConfigResource
 
 
-@cache  # few arguments, but called for each of 100,000 partitions
-def _prefixed(prefix: str, path: str) -> str:
-    parts = [part for part in prefix.split("/") if part]
-    return "".join(f"/{part}" for part in parts) + path
+def _normalised(prefix: str) -> str:
+    return "".join(f"/{part}" for part in prefix.split("/") if part)
 
 
-@dataclass(frozen=True, slots=True)
 class KafkaPaths:
     """Kafka's nodes under its chroot.
 
@@ -22,22 +16,21 @@ class KafkaPaths:
     can also check our term, which is outside the prefix.
     """
 
-    prefix: str = ""
-
-    @property
-    def reassign_partitions(self) -> str:
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        root = _normalised(prefix)
+        self.reassign_partitions = f"{root}/admin/reassign_partitions"
         """The list of reassignments that were started through ZooKeeper."""
-        return _prefixed(self.prefix, "/admin/reassign_partitions")
-
-    @property
-    def broker_ids(self) -> str:
+        self.broker_ids = f"{root}/brokers/ids"
         """Parent of one ephemeral node per registered broker."""
-        return _prefixed(self.prefix, "/brokers/ids")
-
-    @property
-    def topics(self) -> str:
+        self.topics = f"{root}/brokers/topics"
         """Parent of one node per topic."""
-        return _prefixed(self.prefix, "/brokers/topics")
+        self.configs = f"{root}/config"
+        """Parent of all dynamic configs."""
+        self.default_broker_config = f"{self.configs}/brokers/<default>"
+        """The dynamic config that applies to brokers without values of their own."""
+        self.change_notification = f"{self.configs}/changes/config_change_"
+        """Prefix of the sequential nodes that notify brokers of a changed config."""
 
     def topic(self, name: str) -> str:
         """A topic's assignment and reassignment."""
@@ -47,86 +40,41 @@ class KafkaPaths:
         """A partition's leader and ISR."""
         return f"{self.topics}/{topic}/partitions/{partition}/state"
 
-    @property
-    def configs(self) -> str:
-        """Parent of all dynamic configs."""
-        return _prefixed(self.prefix, "/config")
-
     def config(self, resource: ConfigResource) -> str:
         """One resource's dynamic config."""
         return f"{self.configs}/{resource.path}"
 
-    @property
-    def default_broker_config(self) -> str:
-        """The dynamic config that applies to brokers without values of their own."""
-        return f"{self.configs}/brokers/<default>"
 
-    @property
-    def change_notification(self) -> str:
-        """Prefix of the sequential nodes that notify brokers of a changed config."""
-        return _prefixed(self.prefix, "/config/changes/config_change_")
-
-
-@dataclass(frozen=True, slots=True)
 class OwnPaths:
     """Our own nodes; not nested under Kafka's prefix."""
 
-    prefix: str = "autothrottle"
-
-    @property
-    def root(self) -> str:
+    def __init__(self, prefix: str = "autothrottle") -> None:
+        self.prefix = prefix
+        self.root = _normalised(prefix)
         """Parent of all nodes of autothrottle."""
-        return _prefixed(self.prefix, "")
-
-    @property
-    def term(self) -> str:
+        self.term = f"{self.root}/term"
         """The newest term: its data names the holder, its version is the fence. Persistent."""
-        return f"{self.root}/term"
-
-    @property
-    def election(self) -> str:
+        self.election = f"{self.root}/election"
         """Parent of the candidates' ephemeral nodes."""
-        return f"{self.root}/election"
-
-    @property
-    def members(self) -> str:
+        self.members = f"{self.root}/members"
         """Parent of one ephemeral node per autothrottle process."""
-        return f"{self.root}/members"
-
-    @property
-    def pause(self) -> str:
+        self.pause = f"{self.root}/pause"
         """Exists while autothrottle is paused, with author, time and reason. Persistent: it outlives every leader."""
-        return f"{self.root}/pause"
-
-    @property
-    def catch_ups(self) -> str:
+        self.catch_ups = f"{self.root}/catch_ups"
         """The brokers that catch up under a throttle, with author and time. Persistent: it outlives every leader."""
-        return f"{self.root}/catch_ups"
-
-    @property
-    def ledger(self) -> str:
+        self.ledger = f"{self.root}/ledger"
         """Parent of the ledger."""
-        return f"{self.root}/ledger"
+        self.overrides = f"{self.root}/override_rate"
+        """The cluster override; its children are the broker overrides. Shared with the original program."""
+        self.audit = f"{self.root}/audit"
+        """Parent of the audit records. Its version counts changes of the overrides and of the pause."""
+        self.audit_record = f"{self.audit}/change-"
+        """Prefix of the sequential nodes that record who changed an override or the pause."""
 
     def ledger_entry(self, resource: ConfigResource) -> str:
         """The record of what we wrote to one resource."""
         return f"{self.ledger}/{resource.path}"
 
-    @property
-    def overrides(self) -> str:
-        """The cluster override; its children are the broker overrides. Shared with the original program."""
-        return f"{self.root}/override_rate"
-
     def override(self, broker_id: int | None) -> str:
         """The node of one override; None: the cluster override."""
         return self.overrides if broker_id is None else f"{self.overrides}/{broker_id}"
-
-    @property
-    def audit(self) -> str:
-        """Parent of the audit records. Its version counts changes of the overrides and of the pause."""
-        return f"{self.root}/audit"
-
-    @property
-    def audit_record(self) -> str:
-        """Prefix of the sequential nodes that record who changed an override or the pause."""
-        return f"{self.audit}/change-"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
-from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
+from autothrottle.adapters.zookeeper.codec import compact_json
+from autothrottle.adapters.zookeeper.followed_node import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.control.catch_up import CatchUp
@@ -28,22 +27,14 @@ class ZooKeeperCatchUps:
         self._client, self._own = client, own
         self._path = own.catch_ups
         self._timeout = timeout.total_seconds()
-        self._lock = threading.Lock()
-        self._notifier = ChangeNotifier("catch-ups", self._refresh)
-        self._published: tuple[bytes | None, int] = (None, 0)
-        self._mirror = ZnodeMirror(client, self._notifier.fire)
-        self._mirror.track([(Part.DATA, self._path)])
+        self._node = FollowedNode(client, self._path, "catch-ups", timeout)
 
     def close(self) -> None:
         """Stop following the node."""
-        self._notifier.close()
-        self._mirror.close()
+        self._node.close()
 
     def read_catch_ups(self) -> Mapping[int, CatchUp]:
-        with self._lock, translated_errors("reading the catch-ups"):
-            self._mirror.sync(self._timeout)
-            self._read_changed()
-            data = self._mirror.data(self._path)
+        data, _ = self._node.read()
         return {} if data is None else parse_catch_ups(data, self._path)
 
     def start_catch_up(self, wanted: CatchUp) -> None:
@@ -59,7 +50,7 @@ class ZooKeeperCatchUps:
         return self._edit(lambda current: {b: one for b, one in current.items() if one != ended}, fence)
 
     def watch_catch_ups(self, notify: Callable[[], None]) -> Watch:
-        return self._notifier.watch(notify)
+        return self._node.watch(notify)
 
     def _edit(self, change: Callable[[Mapping[int, CatchUp]], Mapping[int, CatchUp]], fence: int | None = None) -> bool:
         """Apply a change to the current value and retry after a concurrent change; return whether anything changed."""
@@ -103,17 +94,6 @@ class ZooKeeperCatchUps:
                 raise result
         return True
 
-    def _refresh(self) -> bool:
-        with self._lock, translated_errors("reading the catch-ups"):
-            self._read_changed()
-            current = self._mirror.data(self._path), self._mirror.written_by(self._path)
-        published, self._published = self._published, current
-        return current != published
-
-    def _read_changed(self) -> None:
-        while self._mirror.read_changed(self._timeout):
-            pass
-
 
 def parse_catch_ups(data: bytes, path: str) -> dict[int, CatchUp]:
     """Parse the node: broker id -> its catch-up.
@@ -139,4 +119,4 @@ def format_catch_ups(catch_ups: Mapping[int, CatchUp]) -> bytes:
         str(b): {"author": one.author, "time": None if one.time is None else one.time.isoformat()}
         for b, one in sorted(catch_ups.items())
     }
-    return json.dumps({"version": 1, "brokers": brokers}, separators=(",", ":")).encode()
+    return compact_json({"version": 1, "brokers": brokers})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,9 +9,8 @@ from datetime import timedelta
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
 from autothrottle.adapters.zookeeper.codec import format_pause, parse_pause
-from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
+from autothrottle.adapters.zookeeper.followed_node import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME, AuditTrail
@@ -28,25 +26,16 @@ class ZooKeeperPauses:
         self._client, self._own = client, own
         self._trail = AuditTrail(client, own, timeout)
         self._timeout = timeout.total_seconds()
-        self._lock = threading.Lock()
-        self._notifier = ChangeNotifier("pause", self._refresh)
-        self._published: tuple[bytes | None, int] = (None, 0)
-        self._mirror = ZnodeMirror(client, self._notifier.fire)
-        self._mirror.track([(Part.DATA, own.pause)])
+        self._node = FollowedNode(client, own.pause, "pause", timeout)
 
     def close(self) -> None:
         """Stop following the pause."""
-        self._notifier.close()
-        self._mirror.close()
+        self._node.close()
 
     def read_pause(self) -> Pause | None:
         """Return the pause; a node that cannot be parsed counts as a pause that keeps the current throttles."""
-        with self._lock, translated_errors("reading the pause"):
-            self._mirror.sync(self._timeout)
-            self._read_changed()
-            # A node may exist and hold no data at all: zkCli creates such nodes.
-            exists, data = self._mirror.written_by(self._own.pause) > 0, self._mirror.data(self._own.pause)
-        return parse_pause(data or b"", self._own.pause) if exists else None
+        data, zxid = self._node.read()
+        return parse_pause(data or b"", self._own.pause) if zxid else None
 
     def set_pause(self, pause: Pause) -> None:
         """Pause, or replace the current pause."""
@@ -87,18 +76,7 @@ class ZooKeeperPauses:
         return _CurrentPause(parse_pause(data or b"", self._own.pause), stat.version)
 
     def watch_pause(self, notify: Callable[[], None]) -> Watch:
-        return self._notifier.watch(notify)
-
-    def _refresh(self) -> bool:
-        with self._lock, translated_errors("reading the pause"):
-            self._read_changed()
-            current = self._mirror.data(self._own.pause), self._mirror.written_by(self._own.pause)
-        published, self._published = self._published, current
-        return current != published
-
-    def _read_changed(self) -> None:
-        while self._mirror.read_changed(self._timeout):
-            pass
+        return self._node.watch(notify)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE
 from autothrottle.core.control.changes import OutcomeStatus
-from autothrottle_lab.emulators.admin_api import AdminEndpoints
 from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from tests.benchmarks.admin_endpoints import AdminEndpoints
 from tests.benchmarks.figures import Figures
 from tests.builders import change, ledger_entry
 

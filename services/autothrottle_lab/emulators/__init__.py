@@ -1,7 +1,6 @@
 """Servers that imitate external systems, so that the product's adapters run unchanged against them.
 
 - `datadog`: the HTTP routes of Datadog's API that the product calls (`DatadogEmulator`).
-- `admin_api`: brokers that speak the part of Kafka's protocol for broker configs, with a delay (`AdminEndpoints`).
 - `kafka`: a simulated cluster in a real ZooKeeper and in real time (`SimulatedKafka`). `kafka_scenario` has the demo's
   cluster, `kafka_znodes` the znodes.
 """

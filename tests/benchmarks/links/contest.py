@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from autothrottle_lab.servers.links import missing_requirements
 from autothrottle_lab.servers.processes import scratch_directory
 from tests.benchmarks.links.layout import SECOND_KINDS, RunPlan
+from tests.benchmarks.links.shaped_links import missing_requirements
 from tests.benchmarks.links.stage import start_testbed
 from tests.benchmarks.links.story import run_plan, warm_up
 from tests.benchmarks.links.tally import Run, claims, lines, rate_next_to_full_follower

@@ -19,7 +19,6 @@ from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.servers.kafka import wait_until
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
-from autothrottle_lab.servers.links import ShapedLinks
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.services import Deployment
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -35,6 +34,7 @@ from tests.benchmarks.links.layout import (
     ring,
     static_rate,
 )
+from tests.benchmarks.links.shaped_links import ShapedLinks
 
 PROPERTIES: Mapping[str, object] = {
     # Retention keeps the logs of the clients' topics small, since they are in memory.

@@ -20,7 +20,6 @@ from autothrottle.core.scoring.bound import available_rate
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.observation.traffic import ClientLoad, Latency, fill
 from autothrottle_lab.servers.kafka import wait_until
-from autothrottle_lab.servers.links import Count
 from tests.benchmarks.links.layout import (
     BESIDE,
     BESIDE_RATE,
@@ -42,6 +41,7 @@ from tests.benchmarks.links.layout import (
     round_robin,
     simulated,
 )
+from tests.benchmarks.links.shaped_links import Count
 from tests.benchmarks.links.stage import Testbed, start_product, submit
 from tests.benchmarks.links.tally import (
     ALL,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autothrottle_lab.servers.links import Count
+from tests.benchmarks.links.shaped_links import Count
 
 LinkDirection = tuple[int, str]
 """(broker id, "rx" for inbound or "tx" for outbound)."""

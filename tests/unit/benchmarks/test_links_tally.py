@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle_lab.servers.links import Count
 from tests.benchmarks.links.layout import (
     FOLLOWER,
     LINKS,
@@ -20,6 +19,7 @@ from tests.benchmarks.links.layout import (
     ring,
     simulated,
 )
+from tests.benchmarks.links.shaped_links import Count
 from tests.benchmarks.links.tally import (
     ALL,
     ON_FOLLOWER,

@@ -11,7 +11,7 @@ import pytest
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, KafkaSettings
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE
-from autothrottle_lab.emulators.admin_api import AdminEndpoints
+from tests.benchmarks.admin_endpoints import AdminEndpoints
 
 TIMEOUT = timedelta(seconds=60)
 

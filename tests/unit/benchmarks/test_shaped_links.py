@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle_lab.servers.links import ShapedLinks, free_network, missing_requirements, shaping
+from tests.benchmarks.links.shaped_links import ShapedLinks, free_network, missing_requirements, shaping
 
 
 def test_shaped_links_need_only_root_and_iproute2() -> None:

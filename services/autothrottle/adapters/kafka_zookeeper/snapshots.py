@@ -77,7 +77,6 @@ class ZooKeeperSnapshots:
             (Part.CHILDREN, path) for path in (kafka.broker_ids, kafka.topics, *self._throttle_configs.parents)
         )
         self._mirror.track([(Part.DATA, kafka.reassign_partitions)])
-        self._tracked_children: dict[str, frozenset[str]] = {}
         self._dirty.set()
         self._growth_watch = progress.watch_growth(self._logs_grew) if progress else None
         self._thread = threading.Thread(target=self._follow, name="zookeeper-snapshots", daemon=True)
@@ -211,13 +210,9 @@ class ZooKeeperSnapshots:
         """Mirror the children of a node; return removed nodes whose topics may have been reassigned."""
         if parent == self._kafka.broker_ids:
             return set()
-        names = frozenset(self._mirror.children(parent))
-        gone = {f"{parent}/{name}" for name in self._tracked_children.get(parent, frozenset()) - names}
-        self._tracked_children[parent] = names
-        self._mirror.track((Part.DATA, f"{parent}/{name}") for name in names)
-        self._mirror.forget((Part.DATA, path) for path in gone)
+        gone = self._mirror.track_children(parent)
         if parent == self._kafka.topics:
-            return gone
+            return set(gone)
         for path in gone:
             self._throttle_configs.absorb(path)
         return set()

@@ -87,12 +87,15 @@ def _excerpt(data: bytes) -> str:
     return repr(data[:80].decode(errors="replace"))
 
 
+_FIELD_ERRORS = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
+
+
 @contextmanager
-def _malformed(what: str, data: bytes, fix: str, *more: type[Exception]) -> Iterator[None]:
-    """Turn the errors of a missing or wrong field, and `more`, into Invalid."""
+def _malformed(what: str, data: bytes, fix: str, errors: tuple[type[Exception], ...] = _FIELD_ERRORS) -> Iterator[None]:
+    """Turn the errors of a missing or wrong field into Invalid."""
     try:
         yield
-    except (AttributeError, LookupError, OverflowError, TypeError, ValueError, *more) as error:
+    except errors as error:
         raise Invalid(f"{what}: {_excerpt(data)}; {fix}") from error
 
 
@@ -360,7 +363,7 @@ def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -
         Invalid: autothrottle does not write such text.
     """
     value = _json_object(data, "the audit record")
-    with _malformed("the audit record is malformed", data, "remove the node", Invalid):
+    with _malformed("the audit record is malformed", data, "remove the node", (*_FIELD_ERRORS, Invalid)):
         before, after, pause = value.get("before"), value.get("after"), value.get("pause")
         return AuditRecord(
             number,

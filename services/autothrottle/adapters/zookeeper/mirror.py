@@ -51,6 +51,7 @@ class ZnodeMirror:
         self._values: dict[Key, Any] = {}
         self._dirty: set[Key] = set()
         self._watched: set[Key] = set()
+        self._tracked_children: dict[str, frozenset[str]] = {}
         self._lock = threading.Lock()
         self._reads_in_bulk = True
         self.reconnections = 0
@@ -71,6 +72,15 @@ class ZnodeMirror:
             for key in keys:
                 if self._values.setdefault(key) is None:
                     self._dirty.add(key)
+
+    def track_children(self, parent: str) -> list[str]:
+        """Mirror the data of the node's current children; return the paths of removed ones, which are forgotten."""
+        names = frozenset(self.children(parent))
+        gone = [f"{parent}/{name}" for name in self._tracked_children.get(parent, frozenset()) - names]
+        self._tracked_children[parent] = names
+        self.track((Part.DATA, f"{parent}/{name}") for name in names)
+        self.forget((Part.DATA, path) for path in gone)
+        return gone
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Stop mirroring these nodes; watches that are still set are ignored when they fire."""

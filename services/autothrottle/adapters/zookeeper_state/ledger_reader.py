@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -12,16 +11,15 @@ from datetime import timedelta
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
-from autothrottle.adapters.zookeeper.codec import parse_ledger_entry, resource_of
+from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
-from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.adapters.zookeeper.parsed_nodes import ParsedNodes
+from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
-from autothrottle.core.errors import Invalid, Unavailable
-
-log = logging.getLogger(__name__)
+from autothrottle.core.errors import Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +36,11 @@ class LedgerReader:
     """Reads the ledger and fetches only entries that changed. Thread-safe."""
 
     def __init__(self, client: KazooClient, own: OwnPaths) -> None:
-        self._roots = {f"{own.ledger}/{kind.value}": kind for kind in ResourceType}
         self._mirror = ZnodeMirror(client)
-        self._mirror.track((Part.CHILDREN, root) for root in self._roots)
+        self._mirror.track((Part.CHILDREN, f"{own.ledger}/{kind.value}") for kind in ResourceType)
+        # Only the ledger is mirrored, so no config below these paths is ever read.
+        self._nodes = ThrottleConfigs(KafkaPaths(own.prefix), own, self._mirror, ParsedNodes(self._mirror))
         self._lock = threading.Lock()
-        self._names: dict[str, frozenset[str]] = {}
-        self._entries: dict[ConfigResource, LedgerEntry] = {}
-        self._unreadable: dict[ConfigResource, Problem] = {}
 
     def close(self) -> None:
         """Stop following the ledger."""
@@ -64,34 +60,8 @@ class LedgerReader:
                 self._mirror.sync(seconds_left(deadline))
                 while read := self._mirror.read_changed(seconds_left(deadline)):
                     for part, path in read:
-                        if part is Part.CHILDREN:
-                            self._absorb_names(path)
-                        else:
-                            self._absorb_entry(path)
-            return LedgerCopy(dict(self._entries), dict(self._unreadable))
+                        for changed in self._mirror.track_children(path) if part is Part.CHILDREN else [path]:
+                            self._nodes.absorb(changed)
+            return LedgerCopy(dict(self._nodes.ledger), dict(self._nodes.unreadable()))
         finally:
             self._lock.release()
-
-    def _absorb_names(self, root: str) -> None:
-        names = frozenset(self._mirror.children(root))
-        gone = [f"{root}/{name}" for name in self._names.get(root, frozenset()) - names]
-        self._names[root] = names
-        self._mirror.track((Part.DATA, f"{root}/{name}") for name in names)
-        self._mirror.forget((Part.DATA, path) for path in gone)
-        for path in gone:
-            self._absorb_entry(path)
-
-    def _absorb_entry(self, path: str) -> None:
-        root, _, name = path.rpartition("/")
-        resource, data = resource_of(self._roots[root], name), self._mirror.data(path)
-        if resource is None:
-            return
-        self._unreadable.pop(resource, None)
-        if data is None:
-            self._entries.pop(resource, None)
-            return
-        try:
-            self._entries[resource] = parse_ledger_entry(data)
-        except Invalid as error:
-            log.warning("%s: %s", path, error)
-            self._unreadable[resource] = Problem(path, str(error))

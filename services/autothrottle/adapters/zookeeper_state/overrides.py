@@ -46,7 +46,6 @@ class ZooKeeperOverrides:
         self._fired = False
         self._mirror = ZnodeMirror(client, self._fire)
         self._mirror.track([(Part.DATA, own.overrides), (Part.CHILDREN, own.overrides)])
-        self._children: frozenset[str] = frozenset()
         self._tickets = itertools.count(1)
         self._newest_ticket = self._served = 0
         self._last = Overrides()
@@ -77,14 +76,8 @@ class ZooKeeperOverrides:
         self._mirror.sync(self._timeout)
         while self._mirror.read_changed(self._timeout):
             changed = True
-            self._track_children()
+            self._mirror.track_children(self._own.overrides)
         return changed
-
-    def _track_children(self) -> None:
-        names = frozenset(self._mirror.children(self._own.overrides))
-        known, self._children = self._children, names
-        self._mirror.track((Part.DATA, self._path(name)) for name in names)
-        self._mirror.forget((Part.DATA, self._path(name)) for name in known - names)
 
     def _path(self, name: str) -> str:
         return f"{self._own.overrides}/{name}"
@@ -94,7 +87,7 @@ class ZooKeeperOverrides:
         warnings = []
         cluster = self._parse(None, self._own.overrides, unreadable)
         brokers = {}
-        for name in sorted(self._children):
+        for name in self._mirror.children(self._own.overrides):
             broker_id = broker_id_of(name)
             if not broker_id:
                 warnings.append(f"{self._path(name)}: {name!r} is not a broker id > 0; ignoring the node, remove it")
@@ -138,7 +131,8 @@ class ZooKeeperOverrides:
                 change.create(path, format_override(wanted))
             else:
                 change.set_data(path, format_override(wanted), found.node_version)
-            done = self._commit(change, found, _AuditedAction(who, AuditAction.SET, broker_id, wanted))
+            record = AuditRecord(0, NO_TIME, who, AuditAction.SET, broker_id, found.override, wanted)
+            done = self._trail.commit(change, found.end, record)
             if done is None:  # another client was faster, or the first override has no parent node yet
                 self._client.ensure_path_async(self._own.overrides).get(timeout=self._timeout)
             return done
@@ -155,9 +149,8 @@ class ZooKeeperOverrides:
             if found.node_version is None or (broker_id is None and not found.is_set):
                 return False
             check_version(broker_id, version, found.version)
-            done = self._commit(
-                self._removal(broker_id, found), found, _AuditedAction(who, AuditAction.REMOVE, broker_id)
-            )
+            record = AuditRecord(0, NO_TIME, who, AuditAction.REMOVE, broker_id, found.override)
+            done = self._trail.commit(self._removal(broker_id, found), found.end, record)
             return None if done is None else True
 
         with translated_errors("removing an override"):
@@ -166,7 +159,7 @@ class ZooKeeperOverrides:
     def purge_override(self, fence: int, broker_id: int | None, version: int, reason: str = "") -> bool:
         """Remove one version of an override, fenced by the term."""
         path = self._own.override(broker_id)
-        action_taken = _AuditedAction(f"planner, term {fence}", AuditAction.PURGE, broker_id, reason=reason)
+        who = f"planner, term {fence}"
 
         def attempt() -> bool | None:
             found = self._find(path)
@@ -175,7 +168,8 @@ class ZooKeeperOverrides:
             if found.node_version is None or found.version != version:
                 require_term(fence, change.commit_async().get(timeout=self._timeout))
                 return False
-            done = self._commit(self._removal(broker_id, found, change), found, action_taken, fence)
+            record = AuditRecord(0, NO_TIME, who, AuditAction.PURGE, broker_id, found.override, reason=reason)
+            done = self._trail.commit(self._removal(broker_id, found, change), found.end, record, fence)
             return None if done is None else True
 
         with translated_errors("purging an override"):
@@ -199,15 +193,6 @@ class ZooKeeperOverrides:
         else:
             change.delete(path, found.node_version)
         return change
-
-    def _commit(
-        self,
-        change: TransactionRequest,
-        found: _CurrentOverride,
-        action_taken: _AuditedAction,
-        fence: int | None = None,
-    ) -> int | None:
-        return self._trail.commit(change, found.end, action_taken.record(found.override), fence)
 
     def read_audit_records(self, limit: int) -> tuple[AuditRecord, ...]:
         """Return the newest records, newest first. An unreadable record is logged and omitted."""
@@ -244,21 +229,6 @@ class _CurrentOverride:
     """Whether the node holds an override, readable or not."""
     override: Override | None = None
     """None: no override is set, or it cannot be parsed."""
-
-
-@dataclass(frozen=True, slots=True)
-class _AuditedAction:
-    """One action on an override: who, what, and why."""
-
-    who: str
-    action: AuditAction
-    broker_id: int | None
-    after: Override | None = None
-    reason: str = ""
-
-    def record(self, before: Override | None) -> AuditRecord:
-        """Build the audit record; its number and time come from the node."""
-        return AuditRecord(0, NO_TIME, self.who, self.action, self.broker_id, before, self.after, self.reason)
 
 
 def _current(data: bytes, version: int) -> tuple[bool, Override | None]:

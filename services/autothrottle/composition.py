@@ -67,8 +67,9 @@ from autothrottle.v1 import (
 )
 
 if TYPE_CHECKING:
-    from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
+    from autothrottle.adapters.kafka_admin.client import KafkaAdmin
     from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
+    from autothrottle.adapters.kafka_admin.values import KafkaSettings
 
 C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient, AdminClient)
 
@@ -391,8 +392,8 @@ def _kafka_settings(configuration: Configuration) -> KafkaSettings:
     Raises:
         Invalid: the file that kafka-client-config names cannot be read, or has an unsupported property.
     """
-    from autothrottle.adapters.kafka_admin.client import KafkaSettings
     from autothrottle.adapters.kafka_admin.client_properties import read_client_properties
+    from autothrottle.adapters.kafka_admin.values import KafkaSettings
 
     path = configuration.kafka_client_config
     return KafkaSettings(

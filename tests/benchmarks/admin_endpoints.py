@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.connections import kafka
-from autothrottle.adapters.kafka_admin.values import ConfigOperation, ConfigSource
+from autothrottle.adapters.kafka_admin.values import ConfigOperation
 
 _BROKER = 4
 """Kafka's number of the resource type."""
@@ -132,7 +133,7 @@ class AdminEndpoints:
         result = kafka.protocol.admin.DescribeConfigsResponse.DescribeConfigsResult
         described = result.DescribeConfigsResourceResult
         current = self.configs[broker_id] if resource.resource_name == str(broker_id) else {}
-        source = ConfigSource.DYNAMIC_BROKER_CONFIG.value
+        source = messages.DYNAMIC_BROKER_CONFIG
         configs = [
             described(
                 name=name,

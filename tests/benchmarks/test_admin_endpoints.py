@@ -9,8 +9,9 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
+from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE

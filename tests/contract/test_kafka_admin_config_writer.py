@@ -10,8 +10,9 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.kafka_admin.client import ConfigEdit, ConfigOperation, KafkaAdmin, KafkaSettings
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
+from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, KafkaSettings
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
@@ -65,10 +66,9 @@ class RecordingAdmin(KafkaAdmin):
         broker_id: int,
         edits: Sequence[ConfigEdit],
         *,
-        timeout: timedelta | None = None,
         until: float | None = None,
     ) -> None:
-        super().alter_broker_configs(broker_id, edits, timeout=timeout, until=until)
+        super().alter_broker_configs(broker_id, edits, until=until)
         self.writes.append(f"brokers/{broker_id}")
         self.operations += edits
         while self.after_broker:
@@ -78,14 +78,13 @@ class RecordingAdmin(KafkaAdmin):
         self,
         edits: Mapping[str, Sequence[ConfigEdit]],
         *,
-        timeout: timedelta | None = None,
         until: float | None = None,
     ) -> Mapping[str, AutothrottleError]:
         while self.before_topics:
             self.before_topics.pop()()
         self.writes += [f"topics/{topic}" for topic in edits]
         self.operations += [edit for of_topic in edits.values() for edit in of_topic]
-        return super().alter_topic_configs(edits, timeout=timeout, until=until)
+        return super().alter_topic_configs(edits, until=until)
 
 
 class Subject:

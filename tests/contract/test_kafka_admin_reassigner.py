@@ -7,8 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.reassigner import AdminReassigner
+from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Unavailable
 from autothrottle_lab.servers.kafka import KafkaCluster

@@ -13,9 +13,10 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.kafka_admin.client import KafkaAdmin, KafkaSettings
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
 from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
+from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerReader

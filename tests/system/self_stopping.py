@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,9 @@ from kafka.net.connection import KafkaConnection
 from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
 from autothrottle.__main__ import main
-from autothrottle.adapters.kafka_admin.client import ConfigEdit, KafkaAdmin
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.fence import Fence
+from autothrottle.adapters.kafka_admin.values import ConfigEdit
 
 _BROKER = 4
 """Kafka's number of the resource type BROKER."""
@@ -74,11 +74,10 @@ def install(stopper: Stopper) -> None:
         broker_id: int,
         edits: Sequence[ConfigEdit],
         *,
-        timeout: timedelta | None = None,
         until: float | None = None,
     ) -> None:
         stopper.stop_at("checked")
-        alter(kafka, broker_id, edits, timeout=timeout, until=until)
+        alter(kafka, broker_id, edits, until=until)
 
     def hooked_send(connection: Any, request: Any, *arguments: Any, **options: Any) -> Any:
         is_write = isinstance(request, IncrementalAlterConfigsRequest)

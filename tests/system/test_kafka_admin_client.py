@@ -16,15 +16,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.kafka_admin import client as client_module
-from autothrottle.adapters.kafka_admin.client import (
-    ConfigEdit,
-    ConfigOperation,
-    ConfigSource,
-    KafkaAdmin,
-    KafkaSettings,
-    PartitionReassignment,
-)
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
+from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, KafkaSettings, PartitionReassignment
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
@@ -173,14 +167,15 @@ def test_log_sizes_match_the_files(each_cluster: KafkaCluster, admin: KafkaAdmin
     each_cluster.create_topic(topic, {0: [1001, 1002], 1: [1002, 1003]})
     try:
         produce(each_cluster, topic, [0, 0, 1], bytes_each=50_000)
-        answers = admin.log_sizes([1001, 1002, 1003, 4711], {topic: [0, 1]})
-        assert answers.failures.keys() == {4711}
-        for broker_id in (1001, 1002, 1003):
+        with pytest.raises(Unavailable, match="broker 4711"):
+            admin.log_sizes(4711, {topic: [0, 1]})
+        sizes = {broker_id: admin.log_sizes(broker_id, {topic: [0, 1]}) for broker_id in (1001, 1002, 1003)}
+        for broker_id, found in sizes.items():
             on_disk = {p: size for p, size in each_cluster.log_bytes(broker_id).items() if p[0] == topic}
-            assert answers.values[broker_id] == on_disk
-            assert admin.log_sizes([broker_id], None).values[broker_id].items() >= on_disk.items()
-        assert answers.values[1002][topic, 0] > 100_000 > answers.values[1002][topic, 1] > 50_000
-        assert answers.values[1001].keys() == {(topic, 0)}
+            assert found == on_disk
+            assert admin.log_sizes(broker_id, None).items() >= on_disk.items()
+        assert sizes[1002][topic, 0] > 100_000 > sizes[1002][topic, 1] > 50_000
+        assert sizes[1001].keys() == {(topic, 0)}
     finally:
         each_cluster.delete_topic(topic)
 
@@ -213,14 +208,13 @@ def test_broker_value_is_distinguished_from_the_cluster_default(each_cluster: Ka
             lambda found: all(LEADER_RATE in found[b] and found[b][LEADER_RATE].default for b in (1001, 1002)),
         )
         own, inherited = described[1001][LEADER_RATE], described[1002][LEADER_RATE]
-        assert (own.value, own.source, own.default) == ("888", ConfigSource.DYNAMIC_BROKER_CONFIG, "777")
-        assert (inherited.value, inherited.source) == ("777", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-        assert (inherited.current, inherited.default) == (None, "777")
+        assert (own.value, own.current, own.default) == ("888", "888", "777")
+        assert (inherited.value, inherited.current, inherited.default) == ("777", None, "777")
         admin.alter_broker_configs(1001, [deletion(LEADER_RATE)])
-        # For a moment a broker reports the new source with the old value.
+        # For a moment a broker reports the old value, although its own value is gone.
         again = until(
             lambda: admin.broker_configs([1001]).values[1001][LEADER_RATE],
-            lambda found: (found.value, found.source) == ("777", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            lambda found: (found.value, found.current) == ("777", None),
         )
         assert (again.current, again.default) == (None, "777")
     finally:
@@ -230,8 +224,6 @@ def test_broker_value_is_distinguished_from_the_cluster_default(each_cluster: Ka
 
 def test_static_and_default_values_are_distinguished_from_dynamic_ones(admin: KafkaAdmin) -> None:
     described = admin.broker_configs([1001], ["log.segment.bytes", "log.flush.interval.ms", "node.id"]).values[1001]
-    assert described["log.segment.bytes"].source is ConfigSource.STATIC_BROKER_CONFIG
-    assert described["log.flush.interval.ms"].source is ConfigSource.DEFAULT_CONFIG
     assert all(value.current is None and value.default is None for value in described.values())
     assert admin.broker_configs([1001], None).values[1001].keys() > described.keys()
 
@@ -437,7 +429,7 @@ def test_configs_of_other_parties_stay_byte_identical(secured: SecuredCluster) -
             until(lambda: rates(admin, 1), lambda found: len(found) == 2)
             assert secured.cluster.stored_configs()["brokers/1"] == {**before, LEADER_RATE: "1", FOLLOWER_RATE: "2"}
             hidden = admin.broker_configs([1], [secret]).values[1][secret]
-            assert (hidden.value, hidden.source) == (None, ConfigSource.DYNAMIC_BROKER_CONFIG)
+            assert (hidden.value, hidden.current) == (None, None)
             admin.alter_broker_configs(1, [deletion(LEADER_RATE), deletion(FOLLOWER_RATE)])
             until(lambda: rates(admin, 1), lambda found: found == {})
         assert secured.cluster.stored_configs()["brokers/1"] == before == others
@@ -456,8 +448,9 @@ def test_frozen_broker_exhausts_only_its_own_deadline(secured: SecuredCluster) -
             assert isinstance(answers.failures[2], Unavailable)
             address = f"broker 2 (127.0.0.1:{secured.cluster.brokers[2].port}) is unreachable: no answer in time"
             assert address in str(answers.failures[2])
+            soon = time.monotonic() + SHORT.total_seconds()
             with pytest.raises(Unavailable, match="no answer in time"):
-                admin.alter_broker_configs(2, [set_to(LEADER_RATE, "1")], timeout=SHORT)
+                admin.alter_broker_configs(2, [set_to(LEADER_RATE, "1")], until=soon)
             for _ in range(3):
                 assert 1 in admin.brokers()
                 assert admin.reassignments() == {}

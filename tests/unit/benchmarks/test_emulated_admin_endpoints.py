@@ -26,9 +26,9 @@ def test_admin_client_finds_all_brokers_and_writes_and_reads_their_configs(endpo
     with closing(KafkaAdmin(KafkaSettings(endpoints.bootstrap_servers[:1]))) as kafka:
         assert kafka.brokers(timeout=TIMEOUT) == {1, 2, 3}
         edits = [ConfigEdit(LEADER_RATE, ConfigOperation.SET, "5"), ConfigEdit(FOLLOWER_RATE, ConfigOperation.SET, "6")]
-        kafka.alter_broker_configs(2, edits, timeout=TIMEOUT)
-        kafka.alter_broker_configs(2, [ConfigEdit(FOLLOWER_RATE, ConfigOperation.DELETE)], timeout=TIMEOUT)
-        found = kafka.broker_configs([1, 2, 3], timeout=TIMEOUT)
+        kafka.alter_broker_configs(2, edits)
+        kafka.alter_broker_configs(2, [ConfigEdit(FOLLOWER_RATE, ConfigOperation.DELETE)])
+        found = kafka.broker_configs([1, 2, 3])
         current = {b: {k: v.current for k, v in values.items()} for b, values in found.values.items()}
         assert (current, found.failures) == ({1: {}, 2: {LEADER_RATE: "5"}, 3: {}}, {})
     assert endpoints.configs == {1: {}, 2: {LEADER_RATE: "5"}, 3: {}}

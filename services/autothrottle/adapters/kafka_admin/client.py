@@ -21,8 +21,6 @@ from autothrottle.adapters.kafka_admin.routing import Routing
 from autothrottle.adapters.kafka_admin.values import (
     Answers,
     ConfigEdit,
-    ConfigOperation,
-    ConfigSource,
     ConfigValue,
     KafkaSettings,
     PartitionMetadata,
@@ -31,18 +29,6 @@ from autothrottle.adapters.kafka_admin.values import (
 from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, parse_rate
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
-
-__all__ = [
-    "Answers",
-    "ConfigEdit",
-    "ConfigOperation",
-    "ConfigSource",
-    "ConfigValue",
-    "KafkaAdmin",
-    "KafkaSettings",
-    "PartitionMetadata",
-    "PartitionReassignment",
-]
 
 T = TypeVar("T")
 
@@ -83,7 +69,7 @@ class KafkaAdmin:
         """Return topic -> partition -> reassignment, for all reassignments in progress."""
         deadline = self._deadline(timeout)
         build = _bounded(messages.list_reassignments, deadline)
-        response = self._routing.ask_controller(build, messages.top_code, deadline)
+        response = self._routing.ask_controller(build, deadline)
         _check(response, "the list of reassignments")
         return messages.reassignments(response)
 
@@ -96,7 +82,8 @@ class KafkaAdmin:
         """
         deadline = self._deadline(timeout)
         chunks: Iterable[Sequence[str] | None] = [None] if topics is None else _chunks(topics)
-        return _together(self._partitions(some, deadline) for some in chunks)
+        requests = (partial(messages.describe_topics, some) for some in chunks)
+        return _together(messages.partitions(self._routing.ask_any(request, deadline)) for request in requests)
 
     def topic_configs(
         self,
@@ -127,9 +114,13 @@ class KafkaAdmin:
         others. Keys without an explicit value may be absent.
         """
         builds = {b: partial(messages.describe_configs, messages.BROKER, [str(b)], keys) for b in broker_ids}
-        answers = self._each(builds, timeout)
-        described = {b: messages.configs(response)[str(b)] for b, response in answers.values.items()}
-        return _split(described, answers.failures)
+        answers = self._routing.each(builds, self._deadline(timeout)) if builds else {}
+        return _split(
+            {
+                b: answer if isinstance(answer, AutothrottleError) else messages.configs(answer)[str(b)]
+                for b, answer in answers.items()
+            }
+        )
 
     def default_broker_configs(
         self, keys: Collection[str] | None = RATE_KEYS, *, timeout: timedelta | None = None
@@ -143,31 +134,23 @@ class KafkaAdmin:
         return {key: value.default for key, value in described.items() if value.default is not None}
 
     def log_sizes(
-        self,
-        broker_ids: Collection[int],
-        partitions: Mapping[str, Collection[int]] | None,
-        *,
-        timeout: timedelta | None = None,
-    ) -> Answers[int, Mapping[TopicPartition, int]]:
-        """Return broker id -> partition -> log size in bytes on that broker; `partitions` None: all partitions.
+        self, broker_id: int, partitions: Mapping[str, Collection[int]] | None, *, timeout: timedelta | None = None
+    ) -> Mapping[TopicPartition, int]:
+        """Return partition -> log size in bytes on this broker; a partition without a replica there is absent.
 
         Args:
-            broker_ids: brokers to query, in parallel.
-            partitions: topic -> partition numbers; a partition without a replica on a broker is absent in its answer.
+            broker_id: the broker to query.
+            partitions: topic -> partition numbers; None: all partitions.
             timeout: > 0.
         """
-        answers = self._each(dict.fromkeys(broker_ids, partial(messages.describe_log_dirs, partitions)), timeout)
-        return _split({b: messages.log_sizes(b, response) for b, response in answers.values.items()}, answers.failures)
+        build = partial(messages.describe_log_dirs, partitions)
+        return messages.log_sizes(broker_id, self._ask_one(broker_id, build, self._deadline(timeout), again=True))
 
     # Writing. A write is sent at most once; after Unavailable it is unknown whether Kafka carried it out. `until` is a
     # time on the monotonic clock after which nothing is sent, however long this process was stopped before.
 
     def alter_topic_configs(
-        self,
-        edits: Mapping[str, Sequence[ConfigEdit]],
-        *,
-        timeout: timedelta | None = None,
-        until: float | None = None,
+        self, edits: Mapping[str, Sequence[ConfigEdit]], *, until: float | None = None
     ) -> Mapping[str, AutothrottleError]:
         """Edit configs of topics in one request; return topic -> why it was refused; absent: it was done.
 
@@ -175,19 +158,12 @@ class KafkaAdmin:
         """
         sound, failures = messages.sendable(edits)
         if sound:
-            deadline = self._deadline(timeout, until)
+            deadline = until or self._deadline()
             response = self._routing.send_any(lambda: messages.alter_configs(messages.TOPIC, sound), deadline)
             failures |= messages.refused_configs(response, sound)
         return failures
 
-    def alter_broker_configs(
-        self,
-        broker_id: int,
-        edits: Sequence[ConfigEdit],
-        *,
-        timeout: timedelta | None = None,
-        until: float | None = None,
-    ) -> None:
+    def alter_broker_configs(self, broker_id: int, edits: Sequence[ConfigEdit], *, until: float | None = None) -> None:
         """Edit configs of one broker through that broker; all edits succeed or fail together.
 
         Raises:
@@ -195,20 +171,11 @@ class KafkaAdmin:
             Invalid: Kafka refuses the edits.
         """
         resources = {str(broker_id): edits}
-        builds = {broker_id: lambda: messages.alter_configs(messages.BROKER, resources)}
-        answer = self._routing.each(builds, self._deadline(timeout, until), again=False)[broker_id]
-        if isinstance(answer, AutothrottleError):
-            raise answer
-        for problem in messages.refused_configs(answer, resources).values():
-            raise problem
+        build = partial(messages.alter_configs, messages.BROKER, resources)
+        _raise_refusal(self._ask_one(broker_id, build, until or self._deadline(), again=False), resources)
 
     def alter_broker_configs_through_controller(
-        self,
-        broker_id: int,
-        edits: Sequence[ConfigEdit],
-        *,
-        timeout: timedelta | None = None,
-        until: float | None = None,
+        self, broker_id: int, edits: Sequence[ConfigEdit], *, until: float | None = None
     ) -> None:
         """Edit rates of one broker, which may be down, through the active KRaft controller (KIP-919).
 
@@ -226,21 +193,13 @@ class KafkaAdmin:
             raise Unavailable(
                 f"broker {broker_id} is down and bootstrap_controllers is empty. Fix: give kafka-bootstrap-controllers"
             )
-        response = alter_through_controller(
-            self._settings.bootstrap_controllers,
-            self._options,
-            lambda: messages.alter_configs(messages.BROKER, {str(broker_id): edits}),
-            self._deadline(timeout, until),
-        )
-        for problem in messages.refused_configs(response, {str(broker_id): edits}).values():
-            raise problem
+        resources = {str(broker_id): edits}
+        build = partial(messages.alter_configs, messages.BROKER, resources)
+        servers, deadline = self._settings.bootstrap_controllers, until or self._deadline()
+        _raise_refusal(alter_through_controller(servers, self._options, build, deadline), resources)
 
     def alter_reassignments(
-        self,
-        replicas: Mapping[TopicPartition, Sequence[int] | None],
-        *,
-        timeout: timedelta | None = None,
-        until: float | None = None,
+        self, replicas: Mapping[TopicPartition, Sequence[int] | None], *, until: float | None = None
     ) -> Mapping[TopicPartition, AutothrottleError]:
         """Start reassignments to these replicas (None: cancel); return partition -> why it was refused.
 
@@ -248,28 +207,22 @@ class KafkaAdmin:
         """
         if not replicas:
             return {}
-        deadline = self._deadline(timeout, until)
+        deadline = until or self._deadline()
         build = _bounded(lambda left: messages.alter_reassignments(replicas, left), deadline)
-        response = self._routing.send_controller(build, messages.top_code, deadline)
+        response = self._routing.send_controller(build, deadline)
         _check(response, "the request to alter reassignments")
         return messages.refused_reassignments(response)
 
     # Internals
 
-    def _deadline(self, timeout: timedelta | None, until: float | None = None) -> float:
-        if until is not None:
-            return until
+    def _deadline(self, timeout: timedelta | None = None) -> float:
         return time.monotonic() + (timeout or self._settings.request_timeout).total_seconds()
 
-    def _each(self, builds: Mapping[int, Callable[[], Any]], timeout: timedelta | None) -> Answers[int, Any]:
-        if not builds:
-            return Answers({}, {})
-        return _split(self._routing.each(builds, self._deadline(timeout)), {})
-
-    def _partitions(
-        self, topics: Sequence[str] | None, deadline: float
-    ) -> Answers[str, Mapping[int, PartitionMetadata]]:
-        return messages.partitions(self._routing.ask_any(lambda: messages.describe_topics(topics), deadline))
+    def _ask_one(self, broker_id: int, build: Callable[[], Any], deadline: float, again: bool) -> Any:
+        answer = self._routing.each({broker_id: build}, deadline, again=again)[broker_id]
+        if isinstance(answer, AutothrottleError):
+            raise answer
+        return answer
 
     def _topic_configs(
         self, topics: Sequence[str], keys: Collection[str] | None, deadline: float
@@ -279,7 +232,7 @@ class KafkaAdmin:
         One value over 32,767 bytes makes the whole request fail; only a direct write to ZooKeeper can create one.
         """
         response = self._routing.ask_any(lambda: messages.describe_configs(messages.TOPIC, topics, keys), deadline)
-        answers = _split(messages.configs(response), {})
+        answers = _split(messages.configs(response))
         if len(topics) == 1 or answers.values or not _all_unexplained(answers.failures):
             return answers
         middle = len(topics) // 2
@@ -301,9 +254,14 @@ def _chunks(topics: Collection[str]) -> Iterator[Sequence[str]]:
         yield names[start : start + _TOPICS_AT_ONCE]
 
 
+def _raise_refusal(response: Any, resources: Collection[str]) -> None:
+    for problem in messages.refused_configs(response, resources).values():
+        raise problem
+
+
 def _check(response: Any, what: str) -> None:
-    if code := messages.top_code(response):
-        raise code_error(code, response.error_message, what)
+    if response.error_code:
+        raise code_error(response.error_code, response.error_message, what)
 
 
 def _together(answers: Iterable[Answers[str, T]]) -> Answers[str, T]:
@@ -315,9 +273,9 @@ def _together(answers: Iterable[Answers[str, T]]) -> Answers[str, T]:
     return Answers(values, failures)
 
 
-def _split(answered: Mapping[Any, T | AutothrottleError], failures: Mapping[Any, AutothrottleError]) -> Answers[Any, T]:
+def _split(answered: Mapping[Any, T | AutothrottleError]) -> Answers[Any, T]:
     """Separate values from failures."""
     return Answers(
         {key: answer for key, answer in answered.items() if not isinstance(answer, AutothrottleError)},
-        {key: answer for key, answer in answered.items() if isinstance(answer, AutothrottleError)} | dict(failures),
+        {key: answer for key, answer in answered.items() if isinstance(answer, AutothrottleError)},
     )

@@ -8,7 +8,7 @@ Source: KIP-339 (incremental alter).
 
 from __future__ import annotations
 
-from autothrottle.adapters.kafka_admin.client import ConfigEdit, ConfigOperation
+from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation
 from autothrottle.core.cluster.configs import MAX_VALUE_BYTES, REPLICAS_KEYS, WILDCARD, format_replicas, parse_replicas
 from autothrottle.core.control.changes import Edit
 from autothrottle.core.errors import Invalid

@@ -24,9 +24,10 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.kafka_admin.client import ConfigEdit, KafkaAdmin
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.config_edits import operations
 from autothrottle.adapters.kafka_admin.fence import Fence
+from autothrottle.adapters.kafka_admin.values import ConfigEdit
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.ledger import Ledger
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType

@@ -46,10 +46,7 @@ class KafkaLogSizes:
     ) -> BrokerLogSizes | str:
         """Return the log sizes of one broker, or why they are unknown."""
         try:
-            answers = self._kafka.log_sizes([broker_id], partitions, timeout=timeout)
+            sizes = self._kafka.log_sizes(broker_id, partitions, timeout=timeout)
         except AutothrottleError as error:
             return str(error)
-        if (sizes := answers.values.get(broker_id)) is not None:
-            return BrokerLogSizes(self._now(), sizes)
-        failure = answers.failures.get(broker_id)
-        return str(failure) if failure else f"broker {broker_id} is unknown to the other brokers"
+        return BrokerLogSizes(self._now(), sizes)

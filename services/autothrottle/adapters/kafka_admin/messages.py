@@ -11,7 +11,6 @@ from autothrottle.adapters.kafka_admin.errors import code_error
 from autothrottle.adapters.kafka_admin.values import (
     Answers,
     ConfigEdit,
-    ConfigSource,
     ConfigValue,
     PartitionMetadata,
     PartitionReassignment,
@@ -27,7 +26,9 @@ TOPIC = 2
 BROKER = 4
 
 _KINDS = {TOPIC: "topic", BROKER: "broker"}
-_SOURCES = {source.value: source for source in ConfigSource}
+
+DYNAMIC_TOPIC_CONFIG, DYNAMIC_BROKER_CONFIG, DYNAMIC_DEFAULT_BROKER_CONFIG = 1, 2, 3
+"""Kafka's numbers of the levels at which a key is set: on a topic, on a broker, and on `<default>` for all brokers."""
 
 
 # Metadata
@@ -91,16 +92,9 @@ def _described(result: Any) -> Mapping[str, ConfigValue] | AutothrottleError:
 
 def _config_value(config: Any) -> ConfigValue:
     # A key may have synonyms (log.retention.ms, log.retention.hours); only entries with its own name count.
-    levels = {
-        _source(synonym.source): synonym.value
-        for synonym in reversed(config.synonyms or ())
-        if synonym.value is not None and synonym.name == config.name
-    }
-    return ConfigValue(config.value, _source(config.config_source), levels)
-
-
-def _source(number: int) -> ConfigSource:
-    return _SOURCES.get(number, ConfigSource.UNKNOWN)
+    levels = {level.source: level.value for level in reversed(config.synonyms or ()) if level.name == config.name}
+    current = levels.get(DYNAMIC_BROKER_CONFIG, levels.get(DYNAMIC_TOPIC_CONFIG))
+    return ConfigValue(config.value, current, levels.get(DYNAMIC_DEFAULT_BROKER_CONFIG))
 
 
 def alter_configs(kind: int, resources: Mapping[str, Sequence[ConfigEdit]]) -> Any:
@@ -150,12 +144,6 @@ def _resource(result: Any) -> str:
 
 
 # Reassignments
-
-
-def top_code(response: Any) -> int:
-    """Return the error code of the whole response."""
-    code: int = response.error_code
-    return code
 
 
 def list_reassignments(timeout_milliseconds: int) -> Any:
@@ -219,8 +207,8 @@ def describe_log_dirs(wanted: Mapping[str, Collection[int]] | None) -> Any:
     return request_type(topics=[topic(topic=name, partitions=sorted(numbers)) for name, numbers in wanted.items()])
 
 
-def log_sizes(broker_id: int, response: Any) -> Mapping[TopicPartition, int] | AutothrottleError:
-    """Return partition -> log size in bytes on this broker."""
+def log_sizes(broker_id: int, response: Any) -> Mapping[TopicPartition, int]:
+    """Return partition -> log size in bytes on this broker, or raise why it is unknown."""
     codes = [getattr(response, "error_code", 0) or 0, *(directory.error_code for directory in response.results)]
     found = {
         (topic.name, p.partition_index): p.partition_size
@@ -232,5 +220,5 @@ def log_sizes(broker_id: int, response: Any) -> Mapping[TopicPartition, int] | A
     wrong = next((code for code in codes if code), 0)
     # The logs in other directories are valid even if one directory is offline.
     if wrong and not found:
-        return code_error(wrong, None, f"the log directories of broker {broker_id}")
+        raise code_error(wrong, None, f"the log directories of broker {broker_id}")
     return found

@@ -21,8 +21,6 @@ from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 
 Build = Callable[[], Any]
 """Builds a request. Each node gets its own request object, because kafka-python sets the node's version on it."""
-Codes = Callable[[Any], int]
-"""Response -> its error code."""
 
 _FIRST_SHARE, _FIRST_SECONDS = 0.4, 3.0
 """The first broker's time until others are queried too: this share of the time left, and at most these seconds.
@@ -84,19 +82,19 @@ class Routing:
         with self._connections() as connections:
             return self._metadata(connections, deadline)[1]
 
-    def ask_controller(self, build: Build, code: Codes, deadline: float) -> Any:
+    def ask_controller(self, build: Build, deadline: float) -> Any:
         """Return the response of the current controller."""
         with self._connections() as connections:
             if (controller := self._controller) is not None:
                 answer = connections.exchange({controller: build()}, _first_deadline(deadline))[controller]
-                if not isinstance(answer, NoResponse) and code(answer) != NOT_CONTROLLER:
+                if not isinstance(answer, NoResponse) and answer.error_code != NOT_CONTROLLER:
                     return answer
-            return self._send_to_controller(connections, build, code, deadline, again=True)
+            return self._send_to_controller(connections, build, deadline, again=True)
 
-    def send_controller(self, build: Build, code: Codes, deadline: float) -> Any:
+    def send_controller(self, build: Build, deadline: float) -> Any:
         """Return the controller's response to a request that is carried out at most once."""
         with self._connections() as connections:
-            return self._send_to_controller(connections, build, code, deadline, again=False)
+            return self._send_to_controller(connections, build, deadline, again=False)
 
     def each(
         self, builds: Mapping[int, Build], deadline: float, *, again: bool = True
@@ -135,9 +133,7 @@ class Routing:
         after = connections.addresses
         return [node for node in silent if isinstance(node, int) and after.get(node) not in (None, before.get(node))]
 
-    def _send_to_controller(
-        self, connections: Connections, build: Build, code: Codes, deadline: float, again: bool
-    ) -> Any:
+    def _send_to_controller(self, connections: Connections, build: Build, deadline: float, again: bool) -> Any:
         problem: AutothrottleError = Unavailable("no controller answers in time. Fix: check the controllers' logs")
         while True:
             node, metadata = self._metadata(connections, deadline)
@@ -149,7 +145,7 @@ class Routing:
                 until = _first_deadline(deadline) if again else deadline
                 answer = connections.exchange({candidate: build()}, until)[candidate]
                 if not isinstance(answer, NoResponse):
-                    if code(answer) != NOT_CONTROLLER:
+                    if answer.error_code != NOT_CONTROLLER:
                         self._controller = candidate
                         return answer
                     continue

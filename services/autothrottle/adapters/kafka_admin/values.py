@@ -28,41 +28,16 @@ class KafkaSettings:
     """Deadline of calls without a timeout of their own, > 0."""
 
 
-class ConfigSource(Enum):
-    """The source of a config value, with Kafka's own names and numbers."""
-
-    UNKNOWN = 0
-    DYNAMIC_TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    """Set for one broker."""
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    """Set for `<default>`: applies to all brokers without a value of their own."""
-    STATIC_BROKER_CONFIG = 4
-    """Set in the broker's properties file."""
-    DEFAULT_CONFIG = 5
-    """Kafka's built-in default."""
-
-
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """One config key of a broker or topic, at all levels where it is set."""
+    """One config key of a broker or topic, at the levels where throttles are set."""
 
     value: str | None
     """The value in force; None: Kafka hides it (a password)."""
-    source: ConfigSource
-    """Source of the value in force."""
-    levels: Mapping[ConfigSource, str] = field(default_factory=dict)
-    """Source -> its value, including values that are not in force."""
-
-    @property
-    def current(self) -> str | None:
-        """The value set on this broker or topic itself; None: not set."""
-        return self.levels.get(ConfigSource.DYNAMIC_BROKER_CONFIG, self.levels.get(ConfigSource.DYNAMIC_TOPIC_CONFIG))
-
-    @property
-    def default(self) -> str | None:
-        """The value of `<default>` for brokers; None: not set."""
-        return self.levels.get(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    current: str | None = None
+    """The value set on this broker or topic itself; None: not set."""
+    default: str | None = None
+    """The value of `<default>` for brokers; None: not set."""
 
 
 class ConfigOperation(Enum):

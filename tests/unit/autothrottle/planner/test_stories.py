@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from autothrottle.adapters.kafka_admin import config_writer
-from autothrottle.adapters.kafka_admin.client import ConfigEdit, ConfigOperation
+from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation
 from autothrottle.adapters.memory import MemoryCluster, MemoryElectorate, MemoryOverrides
 from autothrottle.core.cluster.configs import (
     RATE_KEYS,

@@ -10,7 +10,6 @@ from datetime import timedelta
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.values import (
     Answers,
-    ConfigSource,
     ConfigValue,
     PartitionMetadata,
     PartitionReassignment,
@@ -87,8 +86,7 @@ class MemoryKafka(KafkaAdmin):
         names = set(self.cluster.topics)
         # `MemoryCluster` allows configs of topics that were never created.
         names |= {r.name for r in dict(self.cluster.configs) if r.path.startswith("topics/")}
-        source = ConfigSource.DYNAMIC_TOPIC_CONFIG
-        known = {t: self._described(ConfigResource.topic(t), keys or (), source) for t in names}
+        known = {t: self._described(ConfigResource.topic(t), keys or ()) for t in names}
         return self._answers(known, known if topics is None else topics)
 
     def broker_configs(
@@ -99,13 +97,8 @@ class MemoryKafka(KafkaAdmin):
         timeout: timedelta | None = None,
     ) -> Answers[int, Mapping[str, ConfigValue]]:
         self._called("broker_configs")
-        source = ConfigSource.DYNAMIC_BROKER_CONFIG
         return Answers(
-            {
-                b: self._described(ConfigResource.broker(b), keys or (), source)
-                for b in broker_ids
-                if b not in self.silent
-            },
+            {b: self._described(ConfigResource.broker(b), keys or ()) for b in broker_ids if b not in self.silent},
             {b: Unavailable("127.0.0.1:9092 did not answer") for b in broker_ids if b in self.silent},
         )
 
@@ -126,19 +119,13 @@ class MemoryKafka(KafkaAdmin):
         failures |= {t: error for t, error in self.topic_failures.items() if t in topics}
         return Answers({t: known[t] for t in topics if t not in failures}, failures)
 
-    def _described(
-        self, resource: ConfigResource, keys: Collection[str], source: ConfigSource
-    ) -> Mapping[str, ConfigValue]:
+    def _described(self, resource: ConfigResource, keys: Collection[str]) -> Mapping[str, ConfigValue]:
         """Describe like a broker: a key without its own value has that of `<default>` or the built-in default."""
         found = {}
         for key in keys:
-            levels = {ConfigSource.DEFAULT_CONFIG: str(2**63 - 1)}
-            if resource.path.startswith("brokers/") and key in self.cluster.default_configs:
-                levels[ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG] = self.cluster.default_configs[key]
-            if key in (config := self.cluster.configs.get(resource, {})):
-                levels[source] = config[key]
-            in_force = min(levels, key=lambda level: level.value)
-            found[key] = ConfigValue(levels[in_force], in_force, levels)
+            current = self.cluster.configs.get(resource, {}).get(key)
+            default = self.cluster.default_configs.get(key) if resource.path.startswith("brokers/") else None
+            found[key] = ConfigValue(current or default or str(2**63 - 1), current, default)
         return found
 
 

@@ -128,7 +128,7 @@ class Composition:
             metrics_delay=configuration.metrics_delay,
             event_tags=configuration.dd_event_tags,
         )
-        source = self._stack.enter_context(DatadogMetrics(settings, configuration.capacities))
+        source = self._stack.enter_context(closing(DatadogMetrics(settings, configuration.capacities)))
         add = metrics_pb2_grpc.add_MetricsServiceServicer_to_server
         return add, MetricsServicer(source, source), "autothrottle.v1.MetricsService"
 
@@ -299,9 +299,7 @@ class Composition:
 
     def _brokers(self) -> BrokerRegistry:
         if self._by_admin_api and self._kafka_admin:
-            from autothrottle.adapters.kafka_admin.registrations import KafkaRegistrations
-
-            return KafkaRegistrations(self._kafka_admin)
+            return self._kafka_admin
         return ZooKeeperRegistrations(self._session(), self._kafka)
 
     def _writer(self, client: KazooClient) -> ConfigWriter:
@@ -361,7 +359,7 @@ class Composition:
                 "install autothrottle with the extra `decisions`"
             ) from None
         limits = LogLimits(retention=self.configuration.decisions_retention)
-        return self._stack.enter_context(DecisionLog(uri, Path(spool) if spool else None, limits))
+        return self._stack.enter_context(closing(DecisionLog(uri, Path(spool) if spool else None, limits)))
 
     def private_directory(self) -> str:
         """A temporary directory for sockets, with access for this user only; the stack removes it."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Protocol
 
 from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
@@ -112,9 +111,9 @@ class Untraced:
     recording = False
     trace_id = ""
 
-    def span(self, name: str, origins: Sequence[Origin] = ()) -> Untraced:
-        """Return itself."""
-        return self
+    def span(self, name: str, origins: Sequence[Origin] = ()) -> AbstractContextManager[Untraced]:
+        """Return itself for a `with` statement."""
+        return nullcontext(self)
 
     def origin(self) -> Origin | None:
         """Return None."""
@@ -131,14 +130,6 @@ class Untraced:
 
     def child(self, name: str, attributes: Mapping[str, Attribute]) -> None:
         """Do nothing."""
-
-    def __enter__(self) -> Untraced:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
 
 
 UNTRACED = Untraced()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -92,7 +93,7 @@ def write(directory: Path) -> dict[str, float]:
 
 def play(directory: Path, name: str, of_cluster: VirtualScenario) -> float:
     """Simulate and log one scenario; return the duration of the reassignment in seconds."""
-    with DecisionLog(str(directory), limits=LogLimits(patience=timedelta(minutes=3))) as log:
+    with closing(DecisionLog(str(directory), limits=LogLimits(patience=timedelta(minutes=3)))) as log:
         recovery = VirtualRecovery(of_cluster, log, name)
         if name == "overridden":
             recovery.overrides.set_override(None, BUDGET // 2, autoremove=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -61,7 +62,7 @@ def emulator() -> Iterator[DatadogEmulator]:
 def datadog(emulator: DatadogEmulator) -> Iterator[DatadogMetrics]:
     settings = DatadogSettings(api_key=API_KEY, app_key=APP_KEY, url=emulator.url, event_tags=("cluster:lab",))
     capacities = CapacityLimits(by_instance_type={"d2.xlarge": Capacity(mb(100), mb(100))})
-    with DatadogMetrics(settings, capacities) as made:
+    with closing(DatadogMetrics(settings, capacities)) as made:
         yield made
 
 

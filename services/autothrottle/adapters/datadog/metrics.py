@@ -34,7 +34,7 @@ _MAX_REASON = 200
 
 
 class DatadogMetrics:
-    """Datadog (a `LoadSource` and an `EventSink`); a context manager that ends its threads."""
+    """Datadog (a `LoadSource` and an `EventSink`). `close` ends its threads."""
 
     def __init__(
         self,
@@ -49,12 +49,6 @@ class DatadogMetrics:
         self._reads = Exchanges(CONCURRENT_READS, "datadog-read")
         self._posts = Exchanges(CONCURRENT_POSTS, "datadog-post")
         self._tags = TagCache(settings)
-
-    def __enter__(self) -> DatadogMetrics:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """End all running calls and threads."""

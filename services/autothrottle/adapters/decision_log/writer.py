@@ -27,7 +27,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -104,14 +103,6 @@ class DecisionLog:
         """Number of cycles on disk, in a spool or a file."""
         self._thread = threading.Thread(target=self._run, name="decision-log", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> DecisionLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def append(self, decisions: Sequence[DecisionRecord], reassignments: Sequence[ReassignmentRecord]) -> None:
         if not decisions and not reassignments:

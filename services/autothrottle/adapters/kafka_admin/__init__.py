@@ -2,7 +2,7 @@
 
 The type to know is `KafkaAdmin` (`client`), through which every adapter of this package reaches Kafka. The adapters:
 `snapshots` (reassignments, throttles and brokers), `config_writer` (throttles), `reassigner` (starts and cancels
-reassignments), `log_sizes` (bytes left to copy) and `registrations` (which brokers run).
+reassignments) and `log_sizes` (bytes left to copy).
 
 Below `KafkaAdmin`: the requests (`messages`), the meaning of their answers (`values`, `errors`), the broker that gets
 each request (`routing`, `controllers`), and connections with deadlines (`connections`). `client_properties`

@@ -65,6 +65,10 @@ class KafkaAdmin:
         metadata = self._routing.metadata(self._deadline(timeout))
         return frozenset(broker.node_id for broker in metadata.brokers)
 
+    def is_registered(self, broker_id: int, timeout: timedelta) -> bool:
+        """Return whether the broker is registered and not fenced; this makes the class a `BrokerRegistry`."""
+        return broker_id in self.brokers(timeout=timeout)
+
     def reassignments(self, *, timeout: timedelta | None = None) -> Mapping[str, Mapping[int, PartitionReassignment]]:
         """Return topic -> partition -> reassignment, for all reassignments in progress."""
         deadline = self._deadline(timeout)

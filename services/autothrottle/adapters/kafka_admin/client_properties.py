@@ -7,11 +7,11 @@ module contains the value of a property that can be a secret.
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ _JAAS = re.compile(
     r"\s*(?P<module>[\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(?P<options>.*);\s*", re.DOTALL
 )
 _JAAS_OPTION = re.compile(r"""\s*(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"'=]+)(?=\s|$)""", re.DOTALL)
-_JAAS_FORM = 'LoginModule required username="..." password="...";'
+_JAAS_FORM = 'required username="..." password="...";'
 _PEM = re.compile(r"^-----BEGIN ", re.MULTILINE)
 
 
@@ -141,15 +141,16 @@ def _sasl(properties: Mapping[str, str]) -> Mapping[str, Any]:
         raise Invalid(f"sasl.mechanism is not given; it must be one of {', '.join(MECHANISMS)}. Fix: give one")
     mechanism = _choice(properties, "sasl.mechanism", "", MECHANISMS)
     if "sasl.jaas.config" not in properties:
-        raise Invalid(f"sasl.jaas.config is not given; it must be ...{_JAAS_FORM} Fix: give it")
+        raise Invalid(f"sasl.jaas.config is not given; it must be ...LoginModule {_JAAS_FORM} Fix: give it")
     username, password = _credentials(properties["sasl.jaas.config"], mechanism)
     return {"sasl_mechanism": mechanism, "sasl_plain_username": username, "sasl_plain_password": password}
 
 
 def _credentials(jaas: str, mechanism: str) -> tuple[str, str]:
-    module = "PlainLoginModule" if mechanism == "PLAIN" else "ScramLoginModule"
+    kind = "Plain" if mechanism == "PLAIN" else "Scram"
+    module = f"{kind}LoginModule"
     form = f"sasl.jaas.config is not `...{module} required username=... password=...;`"
-    fix = f"Fix: give org.apache.kafka.common.security.{'plain' if mechanism == 'PLAIN' else 'scram'}.{_form(module)}"
+    fix = f"Fix: give org.apache.kafka.common.security.{kind.lower()}.{module} {_JAAS_FORM}"
     matched = _JAAS.fullmatch(jaas)
     if not matched or matched["module"].rpartition(".")[2] != module:
         raise Invalid(f"{form}, which sasl.mechanism {mechanism} requires. {fix}")
@@ -157,10 +158,6 @@ def _credentials(jaas: str, mechanism: str) -> tuple[str, str]:
     if given is None or not given.get("username") or not given.get("password"):
         raise Invalid(f"{form}: it has no username or no password, or is badly quoted. {fix}")
     return given["username"], given["password"]
-
-
-def _form(module: str) -> str:
-    return f'{module} required username="..." password="...";'
 
 
 def _jaas_options(text: str) -> Mapping[str, str] | None:
@@ -271,20 +268,13 @@ def _pem(properties: Mapping[str, str], store: str, inline: str) -> tuple[str, s
     return where, pem
 
 
-class _private_file:
+@contextmanager
+def _private_file(content: str) -> Iterator[str]:
     """A temporary file with mode 0600, because OpenSSL loads keys only from files."""
-
-    def __init__(self, content: str) -> None:
-        self._content = content
-
-    def __enter__(self) -> str:
-        descriptor, self._path = tempfile.mkstemp(prefix="autothrottle-")  # mode 0600
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(self._content)
-        return self._path
-
-    def __exit__(self, *_: object) -> None:
-        os.unlink(self._path)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="autothrottle-") as file:
+        file.write(content)
+        file.flush()
+        yield file.name
 
 
 # Java's format

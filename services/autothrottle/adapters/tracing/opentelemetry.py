@@ -45,7 +45,8 @@ _MAX_EVENTS = 10_000
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 
-_LIBRARY = "opentelemetry"
+_LIBRARY, _SILENCE = logging.getLogger("opentelemetry"), logging.NullHandler()
+"""The library's log is silent while a tracer is open: `_OutageLogger` reports what matters."""
 
 _T = TypeVar("_T")
 
@@ -74,7 +75,8 @@ class OpenTelemetryTracer:
         )
         self._provider.add_span_processor(BatchSpanProcessor(_OutageLogger(self._exporter)))
         self._tracer = self._provider.get_tracer("autothrottle", __version__)
-        self._unmute = _muted(logging.getLogger(_LIBRARY))
+        _LIBRARY.addHandler(_SILENCE)
+        _LIBRARY.propagate = False
         self.client_interceptors = (TraceSender(),)
         self.server_interceptors = (TraceReceiver(self._tracer),)
 
@@ -97,7 +99,8 @@ class OpenTelemetryTracer:
             self._exporter.shutdown()  # Aborts the running export and all later ones.
             flushing.join(_ABORT_PATIENCE.total_seconds())
         if not flushing.is_alive():
-            self._unmute()
+            _LIBRARY.removeHandler(_SILENCE)
+            _LIBRARY.propagate = True
 
 
 def current_trace_id() -> str | None:
@@ -166,19 +169,6 @@ class _OutageLogger(SpanExporter):
         return self._exporter.force_flush(timeout_millis)
 
 
-def _muted(library: logging.Logger) -> Callable[[], None]:
-    """Silence a library's log; return a function that restores it."""
-    propagate, silence = library.propagate, logging.NullHandler()
-    library.propagate = False
-    library.addHandler(silence)
-
-    def unmute() -> None:
-        library.propagate = propagate
-        library.removeHandler(silence)
-
-    return unmute
-
-
 # Trace context in gRPC metadata.
 
 
@@ -202,10 +192,7 @@ class TraceSender(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterc
     ) -> _T:
         return continuation(_with_trace(client_call_details), request)
 
-    def intercept_unary_stream(
-        self, continuation: Callable[..., _T], client_call_details: grpc.ClientCallDetails, request: Any
-    ) -> _T:
-        return continuation(_with_trace(client_call_details), request)
+    intercept_unary_stream = intercept_unary_unary
 
 
 def _with_trace(details: grpc.ClientCallDetails) -> grpc.ClientCallDetails:

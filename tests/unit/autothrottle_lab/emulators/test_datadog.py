@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 from urllib.error import HTTPError
@@ -232,7 +233,7 @@ def test_adapter_reads_a_short_window_at_any_time(emulator: DatadogEmulator) -> 
     limits = CapacityLimits(default=Capacity(1, 1))
     now = [1_010.0]
     settings = DatadogSettings(url=emulator.url, api_key=API_KEY, app_key=APP_KEY, metrics_window=timedelta(seconds=3))
-    with DatadogMetrics(settings, limits, clock=lambda: now[0]) as metrics:
+    with closing(DatadogMetrics(settings, limits, clock=lambda: now[0])) as metrics:
         for tenths in range(0, 60, 3):
             now[0] = 1_010 + tenths / 10
             loads = metrics.fetch_loads(timedelta(seconds=10))

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -239,7 +240,7 @@ def test_replay_of_a_logged_reassignment_takes_equally_long(tmp_path: Path, caps
         metrics_window=20 * second,
         traffic_waits=True,
     )
-    with DecisionLog(str(tmp_path / "log"), limits=LogLimits(patience=timedelta(minutes=3))) as log:
+    with closing(DecisionLog(str(tmp_path / "log"), limits=LogLimits(patience=timedelta(minutes=3)))) as log:
         took = VirtualRecovery(scenario, log, "lab").run()
     assert main(["simulate", "--from-decisions", str(tmp_path / "log")]) == 0
     path = tmp_path / "again.toml"

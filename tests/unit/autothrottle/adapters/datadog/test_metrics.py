@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -539,7 +540,7 @@ def test_unreachable_server_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     with (
-        DatadogMetrics(settings(url), LIMITS) as metrics,
+        closing(DatadogMetrics(settings(url), LIMITS)) as metrics,
         pytest.raises(Unavailable, match="does not answer"),
     ):
         metrics.fetch_loads(LONG_TIMEOUT)
@@ -623,7 +624,7 @@ def test_d19_keys_are_never_in_a_log_or_an_exception(lab: Lab, fault: Fault) -> 
 def test_d19_keys_quoted_by_a_server_are_not_in_the_exception() -> None:
     with DatadogEmulator(api_key="right") as emulator:
         wrong_key = settings(emulator.url, api_key="Forbidden")
-        with DatadogMetrics(wrong_key, LIMITS) as metrics, pytest.raises(Unavailable) as raised:
+        with closing(DatadogMetrics(wrong_key, LIMITS)) as metrics, pytest.raises(Unavailable) as raised:
             metrics.fetch_loads(LONG_TIMEOUT)
     assert "Forbidden" not in str(raised.value)
     assert "403" in str(raised.value) and "check api-key and app-key" in str(raised.value)

@@ -6,6 +6,7 @@ accepts the cycle's records. Cycles run 1 s apart, the shortest interval, and ea
 
 import sys
 import time
+from contextlib import closing
 from datetime import timedelta
 
 from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits
@@ -16,7 +17,7 @@ LIMITS = LogLimits(rows=6, age=timedelta(seconds=0.2))
 
 
 def main(directory: str, term: int) -> None:
-    with DecisionLog(directory, limits=LIMITS) as log, Bench(decisions=log) as bench:
+    with closing(DecisionLog(directory, limits=LIMITS)) as log, Bench(decisions=log) as bench:
         for _ in range(term - 1):
             bench.electorate.begin_term("another")
         bench.begin_reassignment()

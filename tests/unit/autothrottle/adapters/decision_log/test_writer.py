@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -51,7 +52,7 @@ def opened(directory: Path, limits: LogLimits = LONG_PATIENCE, waiting: int = 25
 
 def write(directory: Path, log: MemoryDecisions) -> None:
     """Write the records cycle by cycle."""
-    with opened(directory) as sink:
+    with closing(opened(directory)) as sink:
         for number in range(1, max(r.cycle for r in log.reassignments) + 1):
             sink.append(*of_cycle(log, number))
 
@@ -84,7 +85,7 @@ def test_records_are_in_files_named_by_cluster_date_term_and_sequence(tmp_path: 
 def test_each_date_and_term_has_its_own_file(tmp_path: Path) -> None:
     first, second = of_cycle(logged_records(), 1)[0], of_cycle(logged_records(), 2)[0]
     tomorrow = [replace(record, time=record.time + timedelta(days=1)) for record in second]
-    with opened(tmp_path) as log:
+    with closing(opened(tmp_path)) as log:
         log.append(first, [])
         log.append(tomorrow, [])
         log.append([replace(record, term=2) for record in tomorrow], [])
@@ -97,7 +98,7 @@ def test_each_date_and_term_has_its_own_file(tmp_path: Path) -> None:
 
 
 def test_long_spool_is_rolled_into_a_file(tmp_path: Path) -> None:
-    with opened(tmp_path, limits=LogLimits(rows=2)) as log:
+    with closing(opened(tmp_path, limits=LogLimits(rows=2))) as log:
         log.append(*of_cycle(logged_records(), 1))
         eventually(lambda: files(tmp_path))
 
@@ -157,7 +158,7 @@ def test_spool_of_another_version_is_rolled_and_does_not_block_others(tmp_path: 
     spool.parent.mkdir()
     with pa.ipc.new_stream(str(spool), older) as writer:
         writer.write_batch(batch_of(of_cycle(source, 1)[0], older))
-    with opened(tmp_path) as log:
+    with closing(opened(tmp_path)) as log:
         log.append(*of_cycle(source, 2))
     before, after = files(tmp_path)
     assert (before.name, pq.ParquetFile(before).schema_arrow.names) == ("kafka-0000000001-1.parquet", older.names)
@@ -193,7 +194,7 @@ def test_full_queue_drops_and_counts_cycles_without_blocking(tmp_path: Path, mon
 
 def test_unwritable_file_stays_in_the_spool_until_the_next_start(tmp_path: Path) -> None:
     (tmp_path / "decisions").write_text("a file where a directory should be")
-    with opened(tmp_path) as log:
+    with closing(opened(tmp_path)) as log:
         log.append(of_cycle(logged_records(), 1)[0], [])
     assert files(tmp_path) == []
     (tmp_path / "decisions").unlink()
@@ -235,7 +236,7 @@ def test_full_disk_at_the_end_of_a_spool_does_not_stop_the_log(tmp_path: Path) -
 def test_dates_older_than_the_retention_are_removed(tmp_path: Path) -> None:
     today = datetime.now(UTC)
     record = of_cycle(logged_records(), 1)[0][0]
-    with opened(tmp_path) as log:
+    with closing(opened(tmp_path)) as log:
         for days in (0, 5, 40):
             log.append([replace(record, time=today - timedelta(days=days))], [])
     assert len(files(tmp_path)) == 3

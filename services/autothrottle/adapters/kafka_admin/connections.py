@@ -291,7 +291,7 @@ class Connections:
             return self._manager.call_soon(act)
         except Exception as error:  # the loop has failed or is closed
             self._abandoned = _MAX_ABANDONED
-            return _failed(error)
+            return kafka.future.Future().failure(error)
 
     def _answer(self, node: Node, future: Any, hurried: bool) -> Response | NoResponse:
         if future.is_done:
@@ -329,7 +329,3 @@ class Connections:
             await self._names.resolve(known.host, known.port)
         self._open[node] = connection = self._manager.get_connection(node, refresh_metadata_on_err=False)
         return await connection
-
-
-def _failed(error: BaseException) -> Any:
-    return kafka.future.Future().failure(error)

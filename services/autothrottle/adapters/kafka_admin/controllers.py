@@ -42,7 +42,9 @@ def _active(servers: Sequence[str], options: Mapping[str, Any], deadline: float)
     """Find `host:port` of the active controller."""
     with closing(Connections(servers, options, time_left(deadline))) as connections:
         half = time.monotonic() + time_left(deadline).total_seconds() / 2
-        requests = {node: _active_controller_request() for node in connections.bootstrap_nodes}
+        request_type = kafka.protocol.admin.DescribeClusterRequest
+        wanted = {"include_cluster_authorized_operations": False, "endpoint_type": _CONTROLLERS, "min_version": 1}
+        requests = {node: request_type(**wanted) for node in connections.bootstrap_nodes}
         problems: list[AutothrottleError] = []
         for node, answer in connections.exchange(requests, half, first=True).items():
             if isinstance(answer, NoResponse):
@@ -66,9 +68,3 @@ def _endpoint(answer: Any) -> str | None:
             host = f"[{controller.host}]" if ":" in controller.host else controller.host
             return f"{host}:{controller.port}"
     return None
-
-
-def _active_controller_request() -> Any:
-    return kafka.protocol.admin.DescribeClusterRequest(
-        include_cluster_authorized_operations=False, endpoint_type=_CONTROLLERS, min_version=1
-    )

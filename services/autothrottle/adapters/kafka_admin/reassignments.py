@@ -18,7 +18,7 @@ from autothrottle.core.cluster.snapshot import (
     TopicReassignment,
     replicas_on,
 )
-from autothrottle.core.errors import AutothrottleError, Missing
+from autothrottle.core.errors import Missing
 
 _OFFLINE = PartitionMetadata(NO_LEADER, (), ())
 _NOT_REASSIGNED = PartitionReassignment((), (), ())
@@ -100,12 +100,11 @@ def read_reassignments(
         },
         metadata=found.values,
         listed=listed,
-        problems=tuple(_problem(topic, error) for topic, error in sorted(problems.items())),
+        problems=tuple(
+            Problem(f"topics/{topic}", f"leaders and ISR of a topic under reassignment cannot be read: {error}")
+            for topic, error in sorted(problems.items())
+        ),
     )
-
-
-def _problem(topic: str, error: AutothrottleError) -> Problem:
-    return Problem(f"topics/{topic}", f"leaders and ISR of a topic under reassignment cannot be read: {error}")
 
 
 def _reassignment(

@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from autothrottle.adapters.kafka_admin.connections import Connections, Node, NoResponse, kafka
+from autothrottle.adapters.kafka_admin import messages
+from autothrottle.adapters.kafka_admin.connections import Connections, Node, NoResponse
 from autothrottle.adapters.kafka_admin.errors import NOT_CONTROLLER, no_response_error
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 
@@ -29,6 +31,8 @@ Without it, a frozen broker would use up all the time.
 """
 _FANOUT = 5
 """Number of brokers to ask at once when the preferred one does not answer."""
+_brokers_request = partial(messages.describe_topics, [])
+"""Builds a request for metadata without topics: the live brokers alone."""
 _RETRY_SECONDS = 0.2
 """Delay between two attempts to find the controller."""
 
@@ -68,14 +72,12 @@ class Routing:
         with self._connections() as connections:
             if (answered := self._ask_preferred(connections, build, deadline)) is not None:
                 return answered[1]
-            node = self._metadata(connections, deadline)[0]
-            return self._answered(connections, node, connections.exchange({node: build()}, deadline)[node])
+            return self._send_to_live(connections, build, deadline)
 
     def send_any(self, build: Build, deadline: float) -> Any:
         """Send a request once, to a broker that has just answered another request; return its response."""
         with self._connections() as connections:
-            node = self._metadata(connections, deadline)[0]
-            return self._answered(connections, node, connections.exchange({node: build()}, deadline)[node])
+            return self._send_to_live(connections, build, deadline)
 
     def metadata(self, deadline: float) -> Any:
         """Return metadata without topics: the live brokers, according to one of them."""
@@ -112,9 +114,21 @@ class Routing:
             answers = dict(connections.exchange({node: build() for node, build in builds.items()}, deadline))
             relocated = self._relocated(connections, answers, deadline, again)
             answers |= connections.exchange({node: builds[node]() for node in relocated}, deadline)
-            return {node: self._value(connections, node, answer) for node, answer in answers.items()}  # type: ignore[misc]
+            return {
+                node: self._problem(connections, node, answer) if isinstance(answer, NoResponse) else answer
+                for node, answer in answers.items()
+                if isinstance(node, int)
+            }
 
     # Internals
+
+    def _send_to_live(self, connections: Connections, build: Build, deadline: float) -> Any:
+        """Send a request to a broker that has just answered another one; return its response."""
+        node, _ = self._metadata(connections, deadline)
+        answer = connections.exchange({node: build()}, deadline)[node]
+        if isinstance(answer, NoResponse):
+            raise self._problem(connections, node, answer)
+        return answer
 
     def _relocated(
         self, connections: Connections, answers: Mapping[Node, Any], deadline: float, again: bool
@@ -158,9 +172,9 @@ class Routing:
 
     def _metadata(self, connections: Connections, deadline: float) -> tuple[Node, Any]:
         """Return a broker that has just answered, and its metadata."""
-        if (answered := self._ask_preferred(connections, _brokers_request, deadline)) is not None and answered[
-            1
-        ].brokers:
+        if (
+            answered := self._ask_preferred(connections, partial(messages.describe_topics, []), deadline)
+        ) is not None and answered[1].brokers:
             return answered
         known = list(connections.addresses)
         some = random.sample(known, min(len(known), _FANOUT))
@@ -197,15 +211,6 @@ class Routing:
             else Unavailable(f"no broker of {servers} answers: {problems[0] if problems else 'none knows a broker'}")
         )
 
-    def _answered(self, connections: Connections, node: Node, answer: Any) -> Any:
-        value = self._value(connections, node, answer)
-        if isinstance(value, AutothrottleError):
-            raise value
-        return value
-
-    def _value(self, connections: Connections, node: Node, answer: Any) -> Any:
-        return self._problem(connections, node, answer) if isinstance(answer, NoResponse) else answer
-
     def _problem(self, connections: Connections, node: Node, no_response: NoResponse) -> AutothrottleError:
         problem = no_response_error(no_response, connections.name(node))
         if isinstance(problem, Invalid):
@@ -214,13 +219,6 @@ class Routing:
 
     @contextmanager
     def _connections(self) -> Iterator[Connections]:
-        connections = self._acquire()
-        try:
-            yield connections
-        finally:
-            self._release(connections)
-
-    def _acquire(self) -> Connections:
         with self._lock:
             if self._closed:
                 raise Unavailable("the connections to Kafka are closed. Fix: create a new client")
@@ -228,8 +226,12 @@ class Routing:
                 self._current = Connections(self._servers, self._options, self._setup_timeout)
                 self._users[self._current] = 0
                 self._preferred = self._controller = None
-            self._users[self._current] += 1
-            return self._current
+            connections = self._current
+            self._users[connections] += 1
+        try:
+            yield connections
+        finally:
+            self._release(connections)
 
     def _retire(self, connections: Connections) -> None:
         with self._lock:
@@ -252,12 +254,3 @@ class Routing:
 def _first_deadline(deadline: float) -> float:
     now = time.monotonic()
     return now + min((deadline - now) * _FIRST_SHARE, _FIRST_SECONDS)
-
-
-def _brokers_request() -> Any:
-    return kafka.protocol.metadata.MetadataRequest(
-        topics=[],
-        allow_auto_topic_creation=False,
-        include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=False,
-    )

@@ -195,27 +195,17 @@ class ZooKeeperSnapshots:
         return bool(topics)
 
     def _absorb(self, read: Collection[Key]) -> None:
-        """Pass each changed node to the object that interprets it."""
+        """Pass each changed or removed node to the object that interprets it."""
         changed: set[str] = set()
         for part, path in read:
-            if part is Part.CHILDREN:
-                changed |= self._absorb_children(path)
-            elif path == self._kafka.reassign_partitions or path.startswith(self._kafka.topics + "/"):
-                changed.add(path)
-            else:
-                self._throttle_configs.absorb(path)
+            if path == self._kafka.broker_ids:
+                continue
+            for node in self._mirror.track_children(path) if part is Part.CHILDREN else [path]:
+                if node == self._kafka.reassign_partitions or node.startswith(self._kafka.topics + "/"):
+                    changed.add(node)
+                else:
+                    self._throttle_configs.absorb(node)
         self._reassignments.absorb(changed)
-
-    def _absorb_children(self, parent: str) -> set[str]:
-        """Mirror the children of a node; return removed nodes whose topics may have been reassigned."""
-        if parent == self._kafka.broker_ids:
-            return set()
-        gone = self._mirror.track_children(parent)
-        if parent == self._kafka.topics:
-            return set(gone)
-        for path in gone:
-            self._throttle_configs.absorb(path)
-        return set()
 
     # Building the snapshot.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
 
 from autothrottle.adapters.memory.outages import Outages
@@ -15,21 +14,11 @@ class MemoryMembers(Outages):
     _outage = "the members cannot be read; try again"
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._joined: list[Member] = []
+        self.joined: list[Member] = []
 
-    def _read(self) -> tuple[Member, ...]:
+    def read(self) -> tuple[Member, ...]:
         self._raise_if_down()
-        with self._lock:
-            return ordered(self._joined)
-
-    def _add(self, member: Member) -> None:
-        with self._lock:
-            self._joined.append(member)
-
-    def _remove(self, member: Member) -> None:
-        with self._lock:
-            self._joined.remove(member)
+        return ordered(self.joined)
 
 
 class MemoryMembership:
@@ -41,12 +30,12 @@ class MemoryMembership:
 
     def join(self, member: Member) -> None:
         self._member = member
-        self._shared._add(member)
+        self._shared.joined.append(member)
 
     def leave(self) -> None:
         left, self._member = self._member, None
         if left is not None:
-            self._shared._remove(left)
+            self._shared.joined.remove(left)
 
     def members(self, timeout: timedelta) -> tuple[Member, ...]:
-        return self._shared._read()
+        return self._shared.read()

@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -200,14 +200,8 @@ def _with_trace(details: grpc.ClientCallDetails) -> grpc.ClientCallDetails:
     _PROPAGATOR.inject(carrier)
     if not carrier:
         return details
-    return _CallDetails(
-        method=details.method,
-        timeout=details.timeout,
-        metadata=(*(details.metadata or ()), *carrier.items()),
-        credentials=details.credentials,
-        wait_for_ready=details.wait_for_ready,
-        compression=details.compression,
-    )
+    unchanged: dict[str, Any] = {field.name: getattr(details, field.name) for field in fields(_CallDetails)}
+    return _CallDetails(**{**unchanged, "metadata": (*(details.metadata or ()), *carrier.items())})
 
 
 class TraceReceiver(grpc.ServerInterceptor):

@@ -368,7 +368,7 @@ def test_without_reachable_replicas_the_error_names_all_addresses_at_once() -> N
 
 def test_an_error_other_than_unavailable_is_not_retried(serve: Serve, cluster: MemoryCluster) -> None:
     broken = MemoryCluster()
-    broken.incomplete("the topics cannot be listed")
+    broken.incomplete = "the topics cannot be listed"
     other = Discovery(cluster)
     client = discovery(serve(Discovery(broken)).address, serve(other).address)
     with client as asked, pytest.raises(Incomplete, match="the topics cannot be listed"):

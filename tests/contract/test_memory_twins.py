@@ -219,11 +219,11 @@ def test_deleted_topic_has_no_reassignment(cluster: MemoryCluster) -> None:
 
 def test_refuse_makes_changes_of_a_resource_fail(cluster: MemoryCluster) -> None:
     fence = cluster.begin_term()
-    cluster.refuse(BROKER, "no permission")
+    cluster.refused[BROKER] = "no permission"
     (outcome,) = cluster.apply(fence, [rate("5")], TIMEOUT)
     assert (outcome.status, outcome.reason) == (OutcomeStatus.REFUSED, "no permission")
     assert cluster.writes == []
-    cluster.refuse(BROKER, "")
+    cluster.refused[BROKER] = ""
     (outcome,) = cluster.apply(fence, [rate("5")], TIMEOUT)
     assert outcome.status is OutcomeStatus.APPLIED
     assert cluster.writes == [rate("5")]
@@ -248,7 +248,7 @@ def test_unreadable_configs_are_reported(cluster: MemoryCluster) -> None:
     snapshot = cluster.fetch_snapshot(timeout=TIMEOUT)
     assert (snapshot.unreadable_configs, snapshot.problems) == ({BROKER: problem}, (problem,))
     assert snapshot.throttles == {}
-    cluster.incomplete("the topics cannot be listed")
+    cluster.incomplete = "the topics cannot be listed"
     with pytest.raises(Incomplete, match="the topics cannot be listed"):
         cluster.fetch_snapshot(timeout=TIMEOUT)
 

@@ -395,7 +395,7 @@ def test_a_file_is_read_from_standard_input(
 def test_a_reassignment_that_cannot_be_throttled_fails(
     services: InProcessServices, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    services.cluster.refuse(ConfigResource.broker(1003), "broker 1003 does not answer")
+    services.cluster.refused[ConfigResource.broker(1003)] = "broker 1003 does not answer"
     out, error = output(capsys, "reassign", str(plan), status=1)
     assert (out, services.cluster.submissions) == ("", [])
     assert error == (

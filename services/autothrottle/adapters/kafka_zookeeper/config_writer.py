@@ -18,11 +18,9 @@ from kazoo.exceptions import (
     BadVersionError,
     KazooException,
     NodeExistsError,
-    NoNodeError,
     RolledBackError,
     RuntimeInconsistency,
 )
-from kazoo.handlers.threading import KazooTimeoutError
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
@@ -33,9 +31,9 @@ from autothrottle.adapters.zookeeper.codec import (
     parse_config,
 )
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, require_term, translated_errors
 from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus
-from autothrottle.core.errors import Invalid, NotLeader, Unavailable
+from autothrottle.core.errors import Invalid, Unavailable
 
 MAX_BATCH_BYTES = 512_000
 """Half of ZooKeeper's limit for one request."""
@@ -43,13 +41,8 @@ MAX_BATCH_BYTES = 512_000
 _OPERATION_BYTES = 64
 """Overhead of one operation on the wire, in addition to its path and data."""
 
-_ANSWER_LOST = (KazooException, KazooTimeoutError)
-"""Errors of the commit call itself. After one, it is unknown whether the transaction was carried out."""
-
 _MAX_BATCHES_IN_FLIGHT = 8
 """Limit of batches sent but not yet answered: 4 MB in the server's queue."""
-
-_RETRY_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +89,7 @@ class ZooKeeperConfigWriter:
                 transaction.check(self._own.term, fence)
                 transaction.create(path)
                 term_check, _ = transaction.commit_async().get(timeout=seconds_left(deadline))
-                _require_term(fence, term_check)
+                _check_term(fence, term_check)
 
     # Reading the current values.
 
@@ -185,7 +178,7 @@ class ZooKeeperConfigWriter:
         while rest:
             try:
                 failed, reason = self._first_failure(fence, rest, answer, deadline)
-            except _ANSWER_LOST:
+            except ANSWER_LOST:
                 self._read_back(rest, outcomes, deadline)
                 return
             if failed is None:
@@ -214,7 +207,7 @@ class ZooKeeperConfigWriter:
     ) -> tuple[_PreparedWrite | None, str]:
         """Wait for a transaction; return the change that made it fail and the reason. None: everything was written."""
         term_check, *results = answer.get(timeout=seconds_left(deadline))
-        _require_term(fence, term_check)
+        _check_term(fence, term_check)
         owners = [prepared for prepared in batch for _ in prepared.operations]
         for owner, result in zip(owners, results, strict=True):
             if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
@@ -224,16 +217,10 @@ class ZooKeeperConfigWriter:
     def _read_back(self, batch: Sequence[_PreparedWrite], outcomes: dict[str, Outcome], deadline: float) -> None:
         """After a lost answer, find out whether a batch was written, as soon as ZooKeeper answers again."""
         outcomes.update((p.change.resource.path, _refused(p.change, _UNKNOWN)) for p in batch)
-        while time.monotonic() < deadline:
-            try:
-                outcomes.update((o.resource.path, o) for o in self._read_written(batch, deadline))
-                return
-            except _ANSWER_LOST:
-                time.sleep(_RETRY_SECONDS)
+        for outcome in read_after_outage(self._client, lambda: self._read_written(batch, deadline), deadline) or ():
+            outcomes[outcome.resource.path] = outcome
 
     def _read_written(self, batch: Sequence[_PreparedWrite], deadline: float) -> list[Outcome]:
-        # ZooKeeper carries out a request that was under way before this sync, or never.
-        self._client.sync_async("/").get(timeout=seconds_left(deadline))
         return [
             Outcome(change.resource, OutcomeStatus.APPLIED)
             if self._is_written(change, config, ledger)
@@ -257,10 +244,8 @@ _UNKNOWN = "ZooKeeper did not answer, so it is unknown whether it was written; t
 _NOT_WRITTEN = "the connection was lost before it was written; the next cycle retries it"
 
 
-def _require_term(fence: int, term_check: object) -> None:
-    """Raise when the transaction's check of the term failed; the whole transaction was then rolled back."""
-    if isinstance(term_check, BadVersionError | NoNodeError):
-        raise NotLeader(f"term {fence} is over; nothing more was written")
+def _check_term(fence: int, term_check: object) -> None:
+    require_term(fence, term_check, "nothing more was written")
     if isinstance(term_check, KazooException) and not isinstance(term_check, RolledBackError):
         raise term_check
 

@@ -10,21 +10,17 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, require_term
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.errors import Conflict, Invalid, NotLeader, Unavailable
+from autothrottle.core.errors import Conflict, Invalid, Unavailable
 
 MAX_LIST_BYTES = 1_000_000
 """ZooKeeper's limit for one request, less the overhead around the list."""
-
-_ANSWER_LOST = (KazooException, KazooTimeoutError)
-
-_RETRY_SECONDS = 0.05
 
 
 class ZooKeeperReassigner:
@@ -54,11 +50,10 @@ class ZooKeeperReassigner:
         transaction.create(self._path, data)
         try:
             term_check, created = transaction.commit_async().get(timeout=seconds_left(deadline))
-        except _ANSWER_LOST as error:
+        except ANSWER_LOST as error:
             self._read_back(data, deadline, error)
             return
-        if isinstance(term_check, BadVersionError | NoNodeError):
-            raise NotLeader(f"term {fence} is over; nothing was submitted")
+        require_term(fence, term_check, "nothing was submitted")
         if isinstance(created, NodeExistsError):
             self._require_same_list(data, deadline)
         elif isinstance(created, Exception):
@@ -68,11 +63,7 @@ class ZooKeeperReassigner:
 
     def _require_same_list(self, data: bytes, deadline: float) -> None:
         """Accept an existing list that equals ours: a first attempt succeeded, but its answer was lost."""
-        try:
-            current = self._current(deadline)
-        except _ANSWER_LOST:
-            current = None
-        if current != data:
+        if not read_after_outage(self._client, lambda: self._current(deadline) == data, deadline):
             raise Conflict(
                 f"a reassignment that was started through ZooKeeper is in progress ({self._path}), and Kafka accepts "
                 "only one at a time there; wait until it is complete"
@@ -80,18 +71,11 @@ class ZooKeeperReassigner:
 
     def _read_back(self, data: bytes, deadline: float, error: Exception) -> None:
         """After a lost answer, find out whether the list was written, as soon as ZooKeeper answers again."""
-        while time.monotonic() < deadline:
-            try:
-                if self._current(deadline) == data:
-                    return
-                break  # it was never written, or Kafka has already processed it
-            except _ANSWER_LOST:
-                time.sleep(_RETRY_SECONDS)
-        raise Unavailable("lost the connection to ZooKeeper: it is unknown whether it was submitted") from error
+        # If the list is not there, it was never written, or Kafka has already processed it.
+        if not read_after_outage(self._client, lambda: self._current(deadline) == data, deadline):
+            raise Unavailable("lost the connection to ZooKeeper: it is unknown whether it was submitted") from error
 
     def _current(self, deadline: float) -> bytes | None:
-        # ZooKeeper carries out a request that was under way before this sync, or never.
-        self._client.sync_async("/").get(timeout=seconds_left(deadline))
         try:
             data: bytes = self._client.get_async(self._path).get(timeout=seconds_left(deadline))[0]
         except NoNodeError:

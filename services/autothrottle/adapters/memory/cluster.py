@@ -77,12 +77,16 @@ class MemoryCluster(Outages):
         self._growth: GrowthHistory | None = None
         self._now: Callable[[], datetime] = lambda: datetime.now(UTC)
         self._processed = 0
-        self._conflict = ""
-        self._slow_controller = False
+        self.conflict = ""
+        """Settable: every submission raises Conflict with this reason; "": submissions are accepted."""
+        self.slow_controller = False
+        """Settable: submissions wait for `process_submissions`; until then no snapshot shows them."""
         self._lock = threading.RLock()
         self._watches: Subscriptions[SnapshotEvent] = Subscriptions()
-        self._refused: dict[ConfigResource, str] = {}
-        self._incomplete = ""
+        self.refused: dict[ConfigResource, str] = {}
+        """Settable: resource -> why all its changes are refused; "": they are accepted."""
+        self.incomplete = ""
+        """Settable: snapshots raise Incomplete with this reason; "": they are readable."""
 
     # The ports.
 
@@ -103,8 +107,8 @@ class MemoryCluster(Outages):
         with self._lock:
             self._raise_if_down()
             self._catching_up = frozenset(catching_up) or self._catching_up
-            if self._incomplete:
-                raise Incomplete(self._incomplete)
+            if self.incomplete:
+                raise Incomplete(self.incomplete)
             if self.version < min_version:
                 raise Unavailable(f"the cluster is at version {self.version}, before {min_version}; try again")
             return Snapshot(
@@ -170,11 +174,11 @@ class MemoryCluster(Outages):
         with self._lock:
             self._raise_if_down()
             self.electorate.check(fence)
-            if self._conflict:
-                raise Conflict(self._conflict)
+            if self.conflict:
+                raise Conflict(self.conflict)
             refused = {row: reason for row, to in targets.items() if (reason := self._refusal(row, to))}
             self.submissions.append({row: to for row, to in targets.items() if row not in refused})
-        if not self._slow_controller:
+        if not self.slow_controller:
             self.process_submissions()
         return refused
 
@@ -287,22 +291,6 @@ class MemoryCluster(Outages):
             _put(self.default_configs, key, value)
             self.version += 1
 
-    def refuse(self, resource: ConfigResource, reason: str) -> None:
-        """Refuse all changes of one resource; "" accepts them again."""
-        self._refused[resource] = reason
-
-    def refuse_reassignments(self, reason: str) -> None:
-        """Let every submission raise Conflict with this reason; "" accepts them again."""
-        self._conflict = reason
-
-    def slow_controller(self, slow: bool) -> None:
-        """Set whether submissions wait for `process_submissions`; until then no snapshot shows them."""
-        self._slow_controller = slow
-
-    def incomplete(self, reason: str) -> None:
-        """Let snapshots raise Incomplete with this reason; "" makes them readable again."""
-        self._incomplete = reason
-
     def _publish(self, reason: str, urgent: bool = False) -> None:
         self._watches.publish(SnapshotEvent(self.version, reason, urgent))
 
@@ -394,7 +382,7 @@ class MemoryCluster(Outages):
 
     def _apply(self, change: Change) -> Outcome:
         resource, config = change.resource, self.configs.get(change.resource, {})
-        reason = self._refused.get(resource) or _conflict(config, change.edits)
+        reason = self.refused.get(resource) or _conflict(config, change.edits)
         if reason:
             return Outcome(resource, OutcomeStatus.REFUSED, reason)
         edits = [e for e in change.edits if config.get(e.key) != e.value]

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException
+from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from autothrottle.core.errors import Unavailable
+from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.core.errors import NotLeader, Unavailable
 
 _END_SECONDS = 3.0
+_RETRY_SECONDS = 0.05
+
+_T = TypeVar("_T")
+
+ANSWER_LOST = (KazooException, KazooTimeoutError)
+"""Errors of the call that commits a transaction. After one, it is unknown whether the transaction was carried out."""
 
 
 def connect(hosts: str, session_timeout: timedelta, connect_timeout: timedelta) -> KazooClient:
@@ -88,11 +96,29 @@ def _disconnect_quietly(client: KazooClient) -> None:
         disconnect(client)
 
 
+def read_after_outage(client: KazooClient, read: Callable[[], _T], deadline: float) -> _T | None:
+    """Return the result of `read` as soon as ZooKeeper answers again; None: it does not answer until the deadline."""
+    while time.monotonic() < deadline:
+        try:
+            # ZooKeeper carries out a request that was under way before this sync, or never.
+            client.sync_async("/").get(timeout=seconds_left(deadline))
+            return read()
+        except ANSWER_LOST:
+            time.sleep(_RETRY_SECONDS)
+    return None
+
+
+def require_term(fence: int, term_check: object, consequence: str) -> None:
+    """Raise NotLeader if a transaction's check of the term failed; the whole transaction was then rolled back."""
+    if isinstance(term_check, BadVersionError | NoNodeError):
+        raise NotLeader(f"term {fence} is over; {consequence}")
+
+
 @contextmanager
 def translated_errors(doing: str) -> Iterator[None]:
     """Turn kazoo's errors into `Unavailable`, with a description of the failed operation."""
     try:
         yield
-    except (KazooException, KazooTimeoutError) as error:
+    except ANSWER_LOST as error:
         name = type(error).__name__
         raise Unavailable(f"ZooKeeper did not answer while {doing}: {name} {error}".rstrip()) from error

@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -17,14 +17,18 @@ from kazoo.interfaces import IAsyncResult
 
 from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
 from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.adapters.zookeeper.session import require_term
 from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditRecord
-from autothrottle.core.errors import Invalid, NotLeader, Unavailable
+from autothrottle.core.errors import Invalid, Unavailable
 
 log = logging.getLogger(__name__)
 
 _RECORD = re.compile(r"change-[0-9]{10}")
 _MAX_DELETED_RECORDS = 100
 """Maximum of old records that one change deletes. Normally it is one; more only after records were added by hand."""
+
+OVERRIDE_STAYS = "the override stays"
+"""The consequence if a term is over."""
 
 NO_TIME = datetime.fromtimestamp(0, UTC)
 """Placeholder time of a record before it is written. A record read back has the node's creation time."""
@@ -96,7 +100,7 @@ class AuditTrail:
         self._known = None
         results = change.commit_async().get(timeout=self._timeout)
         if fence is not None:
-            require_term(fence, results)
+            require_term(fence, results[0], OVERRIDE_STAYS)
         failed = [r for r in results if isinstance(r, Exception) and not isinstance(r, RolledBackError)]
         if not failed:
             parent, made = results[counter : counter + 2]
@@ -151,9 +155,3 @@ class AuditTrail:
         except Invalid as error:
             log.warning("%s/%s: %s", self._own.audit, name, error)
             return None
-
-
-def require_term(fence: int, results: Sequence[object]) -> None:
-    """Raise NotLeader if a transaction's first operation, the check of the term, failed."""
-    if isinstance(results[0], BadVersionError | NoNodeError):
-        raise NotLeader(f"term {fence} is over; the override stays")

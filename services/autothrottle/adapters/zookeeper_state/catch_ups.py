@@ -12,9 +12,9 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.adapters.zookeeper.followed_node import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.adapters.zookeeper.session import require_term, translated_errors
 from autothrottle.core.control.catch_up import CatchUp
-from autothrottle.core.errors import Invalid, NotLeader, Unavailable
+from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.ports.kafka import Watch
 
 _ATTEMPTS = 20
@@ -85,8 +85,8 @@ class ZooKeeperCatchUps:
         else:
             change.set_data(self._path, data, version)
         results = change.commit_async().get(timeout=self._timeout)
-        if fence is not None and isinstance(results[0], BadVersionError | NoNodeError):
-            raise NotLeader(f"term {fence} is over: nothing was written")
+        if fence is not None:
+            require_term(fence, results[0], "nothing was written")
         if isinstance(results[-1], BadVersionError | NoNodeError | NodeExistsError):
             return False
         for result in results:

@@ -6,18 +6,17 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, NoNodeError
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.adapters.zookeeper.session import require_term, translated_errors
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.control.changes import Change, Outcome
-from autothrottle.core.errors import Invalid, NotLeader
+from autothrottle.core.errors import Invalid
 
 
 class Ledger:
@@ -77,7 +76,6 @@ class Ledger:
             transaction = self._client.transaction()
             transaction.check(self._own.term, fence)
             (result,) = transaction.commit_async().get(timeout=seconds_left(deadline))
-            if isinstance(result, BadVersionError | NoNodeError):
-                raise NotLeader(f"term {fence} is over; nothing more was written")
+            require_term(fence, result, "nothing more was written")
             if isinstance(result, Exception):
                 raise result

@@ -95,14 +95,14 @@ def test_validate_only_changes_nothing(services: InProcessServices, stub: Any) -
 
 
 def test_nothing_is_submitted_if_a_throttle_is_refused(services: InProcessServices, stub: Any) -> None:
-    services.cluster.refuse(ConfigResource.broker(1003), "broker 1003 does not answer")
+    services.cluster.refused[ConfigResource.broker(1003)] = "broker 1003 does not answer"
     code, message = refusal(lambda: submit(stub))
     assert code is grpc.StatusCode.ABORTED
     assert (
         message == "nothing was submitted, since it could not be throttled: brokers/1003: broker 1003 does not answer"
     )
     assert services.cluster.submissions == []
-    services.cluster.refuse(ConfigResource.broker(1003), "")
+    services.cluster.refused[ConfigResource.broker(1003)] = ""
     eventually(lambda: services.is_clean(), SLACK)
 
 

@@ -511,7 +511,7 @@ def test_an_unreadable_cluster_is_an_error_and_never_an_empty_snapshot(services:
     stub = discovery(services)
     late = discovery_pb2.GetSnapshotRequest(min_version=10_000)
     assert code_of(lambda: list(stub.GetSnapshot(late, timeout=SLACK))) is UNAVAILABLE
-    services.cluster.incomplete("/admin/reassign_partitions is not JSON; fix it")
+    services.cluster.incomplete = "/admin/reassign_partitions is not JSON; fix it"
     request = discovery_pb2.GetSnapshotRequest()
     message = details_of(lambda: list(stub.GetSnapshot(request, timeout=SLACK)), grpc.StatusCode.DATA_LOSS)
     assert message == "/admin/reassign_partitions is not JSON; fix it"
@@ -586,7 +586,7 @@ def write(fence: int, resource: str = "brokers/1001", key: str = FOLLOWER_RATE) 
 
 def test_changes_of_the_newest_term_are_applied_with_one_outcome_each(services: InProcessServices) -> None:
     fence = services.electorate.begin_term()
-    services.cluster.refuse(ConfigResource.broker(1002), "not now; try again")
+    services.cluster.refused[ConfigResource.broker(1002)] = "not now; try again"
     request = write(fence)
     request.changes.extend(write(fence, "brokers/1002").changes)
     outcomes = applier(services).Apply(request, timeout=SLACK).outcomes

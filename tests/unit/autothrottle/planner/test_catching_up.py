@@ -399,14 +399,14 @@ def test_a_catch_up_ends_even_if_another_broker_refuses_its_writes(bench: Bench)
     """While any broker was down, no catch-up ended. Replicas that lagged a day later were throttled again."""
     bench.cluster.add_topic("reassigned", {0: (1001, 1002)})
     bench.cluster.submit_reassignment("reassigned", {0: (1001, 1004)})
-    bench.cluster.refuse(ConfigResource.broker(1004), "broker 1004 does not answer")
+    bench.cluster.refused[ConfigResource.broker(1004)] = "broker 1004 does not answer"
     bench.catch_ups.start_catch_up(CATCH_UP)
     bench.cycle()
     for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
         bench.cluster.join_isr(topic, partition, 1003)
-    bench.cluster.refuse(ConfigResource.broker(1003), "broker 1003 does not answer")
+    bench.cluster.refused[ConfigResource.broker(1003)] = "broker 1003 does not answer"
     bench.cycle()
     assert bench.catch_ups.read_catch_ups() == {1003: CATCH_UP}, "its own throttle is still set"
-    bench.cluster.refuse(ConfigResource.broker(1003), "")
+    bench.cluster.refused[ConfigResource.broker(1003)] = ""
     bench.cycle()
     assert bench.rate(1003, FOLLOWER) is None and bench.catch_ups.read_catch_ups() == {}

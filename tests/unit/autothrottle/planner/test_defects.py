@@ -47,11 +47,11 @@ def test_d4_lists_are_written_after_a_failed_first_cycle(bench: Bench, fault: st
     bench.cycle()
     bench.begin_reassignment()
     bench.cluster.unavailable(fault == "the cluster is unavailable")
-    bench.cluster.refuse(TOPIC, "not now" if fault == "the lists are refused" else "")
+    bench.cluster.refused[TOPIC] = "not now" if fault == "the lists are refused" else ""
     bench.cycle("a reassignment of [t1] started")
     assert bench.lists() == (None, None)
     bench.cluster.unavailable(False)
-    bench.cluster.refuse(TOPIC, "")
+    bench.cluster.refused[TOPIC] = ""
     bench.cycle("retrying after a failure")
     assert (bench.rates(), bench.lists()) == (RATES, EXACT)
 
@@ -119,12 +119,12 @@ def test_d20_a_failed_cleanup_is_retried_by_the_next_cycle(fault: str) -> None:
         bench.cycle()
         bench.cycle()
         bench.cluster.unavailable(fault == "the cluster is unavailable")
-        bench.cluster.refuse(forgotten, "not now" if fault == "the write is refused" else "")
+        bench.cluster.refused[forgotten] = "not now" if fault == "the write is refused" else ""
         bench.cycle()
         bench.cycle()
         assert bench.cluster.configs[forgotten] == {LEADER_RATE: "1000"}
         bench.cluster.unavailable(False)
-        bench.cluster.refuse(forgotten, "")
+        bench.cluster.refused[forgotten] = ""
         bench.cycle("retrying after a failure")
         if fault == "the cluster is unavailable":
             bench.cycle()  # the interval of the failed read does not count as idle

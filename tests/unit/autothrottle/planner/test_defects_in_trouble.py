@@ -102,10 +102,10 @@ def test_d9_a_concurrent_edit_by_a_user_is_neither_lost_nor_taken_for_ours() -> 
 # applied the value, and the next cycle did not repeat it because the node was already right.
 def test_d9_a_value_is_written_only_together_with_its_notification(bench: Bench) -> None:
     bench.begin_reassignment()
-    bench.cluster.refuse(BROKER_1003, "the notification could not be written")
+    bench.cluster.refused[BROKER_1003] = "the notification could not be written"
     bench.cycle()
     assert "brokers/1003" not in bench.cluster.notifications and bench.rate(1003, FOLLOWER) is None
-    bench.cluster.refuse(BROKER_1003, "")
+    bench.cluster.refused[BROKER_1003] = ""
     bench.cycle("retrying after a failure")
     assert "brokers/1003" in bench.cluster.notifications and bench.rates() == RATES
 

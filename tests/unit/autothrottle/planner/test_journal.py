@@ -36,7 +36,7 @@ def test_a_refused_rate_is_logged_as_not_applied() -> None:
     log = MemoryDecisions()
     with Bench(decisions=log) as bench:
         bench.begin_reassignment()
-        bench.cluster.refuse(ConfigResource.broker(1003), "it is read-only")
+        bench.cluster.refused[ConfigResource.broker(1003)] = "it is read-only"
         bench.cycle()
     record = decision_of(log.decisions, 1003, 1)
     assert (record.rate_decided, record.rate_applied, record.outcome) == (mb(81), None, "refused")

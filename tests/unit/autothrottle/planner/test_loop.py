@@ -286,10 +286,10 @@ def test_an_autoremove_override_stays_until_every_throttle_is_removed(bench: Ben
     bench.begin_reassignment()
     bench.cycle()
     bench.cluster.finish("t1")
-    bench.cluster.refuse(BROKER_1003, "not now")
+    bench.cluster.refused[BROKER_1003] = "not now"
     bench.cycle()
     assert bench.overrides.read_overrides().cluster is not None
-    bench.cluster.refuse(BROKER_1003, "")
+    bench.cluster.refused[BROKER_1003] = ""
     bench.cycle("retrying after a failure")
     assert bench.is_clean()
     assert bench.overrides.read_overrides().cluster is None
@@ -356,7 +356,7 @@ def test_an_autoremove_override_ends_if_its_reassignment_ended_during_a_read_pro
     A cycle with an unreadable topic or override forgot that state.
     """
     bench.overrides.set_override(None, mb(50), autoremove=True)
-    bench.cluster.refuse(ConfigResource.topic("t1"), "not now")
+    bench.cluster.refused[ConfigResource.topic("t1")] = "not now"
     bench.begin_reassignment()
     bench.cycle()
     bench.cluster.finish("t1")
@@ -440,14 +440,14 @@ def test_d1_nothing_is_removed_while_the_cluster_cannot_be_read(
     bench.cycle()
     written = len(bench.cluster.writes)
     bench.cluster.unavailable(fault == "unavailable")
-    bench.cluster.incomplete("/admin/reassign_partitions is not JSON" if fault == "incomplete" else "")
+    bench.cluster.incomplete = "/admin/reassign_partitions is not JSON" if fault == "incomplete" else ""
     record = bench.cycle()
     assert record.error and not record.sentence and not record.outcomes
     assert bench.rates() == RATES and bench.lists() == EXACT
     assert count(caplog, "The cycle failed, nothing was removed") == 1
     assert count(caplog, "No topics undergoing reassignment") == count(caplog, "Topics done") == 0
     bench.cluster.unavailable(False)
-    bench.cluster.incomplete("")
+    bench.cluster.incomplete = ""
     assert not bench.cycle("retrying after a failure").error
     assert len(bench.cluster.writes) == written
 
@@ -491,7 +491,7 @@ def test_d3_cycles_back_off_from_one_second_after_an_error_of_discovery(real: Be
 def test_d6_d9_a_refused_write_is_reported_as_refused_and_retried_until_it_succeeds(
     bench: Bench, resource: ConfigResource, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.cluster.refuse(resource, "the controller said no")
+    bench.cluster.refused[resource] = "the controller said no"
     bench.begin_reassignment()
     for _ in range(3):
         record = bench.cycle()
@@ -502,7 +502,7 @@ def test_d6_d9_a_refused_write_is_reported_as_refused_and_retried_until_it_succe
     broker_is_refused = resource == BROKER_1001
     assert count(caplog, "Updated throttle on broker 1001 [leader]") == (0 if broker_is_refused else 1)
     assert count(caplog, "Updated throttle on broker 1003 [follower]") == 1
-    bench.cluster.refuse(resource, "")
+    bench.cluster.refused[resource] = ""
     bench.cycle("retrying after a failure")
     assert bench.rates() == RATES and bench.lists() == EXACT
     assert count(caplog, "Updated throttle on broker 1001 [leader]") == 1
@@ -513,11 +513,11 @@ def test_d6_d9_a_refused_write_is_reported_as_refused_and_retried_until_it_succe
 def test_a_refused_write_is_retried_long_before_the_next_interval(real: Bench) -> None:
     real.planner.start(ADDRESS)
     assert real.planner.next_cycle(None, SLACK) is not None
-    real.cluster.refuse(BROKER_1001, "not now")
+    real.cluster.refused[BROKER_1001] = "not now"
     real.begin_reassignment()
     eventually(lambda: "not now" in [outcome.reason for outcome in last_cycle(real).outcomes])
     assert real.rates() == {(1003, "follower"): 81.0}
-    real.cluster.refuse(BROKER_1001, "")
+    real.cluster.refused[BROKER_1001] = ""
     eventually(lambda: real.rates() == RATES)
     eventually(lambda: "retrying after a failure" in last_cycle(real).reason)
 
@@ -526,11 +526,11 @@ def test_a_refused_removal_is_not_logged_until_it_is_done(bench: Bench, caplog: 
     bench.begin_reassignment()
     bench.cycle()
     bench.cluster.finish("t1")
-    bench.cluster.refuse(BROKER_1003, "not now")
+    bench.cluster.refused[BROKER_1003] = "not now"
     bench.cycle()
     assert count(caplog, "Throttle removed on broker 1001") == 1
     assert count(caplog, "Throttle removed on broker 1003") == 0
-    bench.cluster.refuse(BROKER_1003, "")
+    bench.cluster.refused[BROKER_1003] = ""
     bench.cycle()
     assert count(caplog, "Throttle removed on broker 1003") == 1
 

@@ -99,11 +99,11 @@ def test_clear_removes_our_throttles_during_a_reassignment_and_resume_sets_them_
 def test_clear_retries_refused_removals(bench: Bench) -> None:
     begin_throttled_reassignment(bench)
     broker = ConfigResource.broker(1003)
-    bench.cluster.refuse(broker, "broker 1003 does not answer")
+    bench.cluster.refused[broker] = "broker 1003 does not answer"
     bench.pauses.set_pause(CLEAR)
     bench.cycle()
     assert bench.rates() == {(1003, "follower"): 81.0}
-    bench.cluster.refuse(broker, "")
+    bench.cluster.refused[broker] = ""
     bench.cycle("retrying after a failure")
     assert bench.is_clean()
 

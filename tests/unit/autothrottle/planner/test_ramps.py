@@ -202,12 +202,12 @@ def test_a_refused_step_does_not_delay_other_brokers_and_the_next_cycle_retries_
     for broker_id in BROKERS:
         bench.set_load(broker_id, outbound=10, inbound=10)
     bench.cycle()
-    bench.cluster.refuse(BROKER_1003, "it is down")
+    bench.cluster.refused[BROKER_1003] = "it is down"
     before = bench.rate(1003, FOLLOWER)
     bench.finish_ramps()
     assert (bench.rate(1001, LEADER), bench.rate(1003, FOLLOWER)) == (81.0, before)
     assert sum("Ramp step failed" in message for message in caplog.messages) == 1, "not once per step"
-    bench.cluster.refuse(BROKER_1003, "")
+    bench.cluster.refused[BROKER_1003] = ""
     bench.cycle()
     assert bench.finish_ramps()[-1] == 81.0
 
@@ -228,9 +228,9 @@ def test_a_pause_stops_a_ramp_even_if_the_cycle_that_read_it_failed(bench: Bench
     start_ramp(bench)
     before = bench.rate(1003, FOLLOWER)
     bench.pauses.set_pause(Pause(PauseMode.KEEP, "an operator", NOON, "a release"))
-    bench.cluster.incomplete("topics cannot be listed")
+    bench.cluster.incomplete = "topics cannot be listed"
     assert bench.cycle("paused or resumed").error
-    bench.cluster.incomplete("")
+    bench.cluster.incomplete = ""
     assert set(bench.finish_ramps()) == {before}
     bench.pauses.remove_pause()
     bench.cycle("paused or resumed")

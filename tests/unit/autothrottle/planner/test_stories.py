@@ -118,7 +118,7 @@ class StagedCluster(TransactionalCluster):
     def _prepared(self, change: Change, outcomes: dict[ConfigResource, Outcome]) -> Any:
         resource, entry = change.resource, self.ledger.get(change.resource)
         current = self._throttles().get(resource, {})
-        reason = self._refused.get(resource, "")
+        reason = self.refused.get(resource, "")
         try:
             work = config_writer._prepared(change, entry, current)
         except AutothrottleError as error:
@@ -355,7 +355,7 @@ class Story(RuleBasedStateMachine):
 
     @rule()
     def reassignments_are_unreadable(self) -> None:
-        self.cluster.incomplete("not JSON")
+        self.cluster.incomplete = "not JSON"
 
     @rule()
     def a_topic_is_unreadable(self) -> None:
@@ -367,7 +367,7 @@ class Story(RuleBasedStateMachine):
 
     @rule(resource=broker_resources | topic_resources)
     def a_resource_is_refused(self, resource: ConfigResource) -> None:
-        self.cluster.refuse(resource, "not now")
+        self.cluster.refused[resource] = "not now"
 
     @rule(down=st.booleans())
     def metrics(self, down: bool) -> None:
@@ -447,10 +447,10 @@ class Story(RuleBasedStateMachine):
 
     def _repair(self) -> None:
         self.cluster.unavailable(False)
-        self.cluster.incomplete("")
+        self.cluster.incomplete = ""
         self.cluster.problems.clear()
         self.cluster.unreadable_configs.clear()
-        self.cluster._refused.clear()
+        self.cluster.refused.clear()
         self.bench.overrides.unreadable = {}
         self.bench.pauses.remove_pause()
 

@@ -176,7 +176,7 @@ def test_a_refused_throttle_prevents_the_submission_and_the_other_throttles_are_
     bench: Bench, pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="autothrottle.planner")
-    bench.cluster.refuse(BROKER_1003, "broker 1003 does not answer")
+    bench.cluster.refused[BROKER_1003] = "broker 1003 does not answer"
     waiting = submit(pool, bench)
     with pytest.raises(Conflict) as caught:
         waiting.result(30)
@@ -269,7 +269,7 @@ def test_nothing_is_submitted_if_the_cluster_cannot_be_read(bench: Bench, pool: 
 def test_a_conflicting_reassignment_fails_the_submission_and_its_throttles_are_removed(
     bench: Bench, pool: ThreadPoolExecutor
 ) -> None:
-    bench.cluster.refuse_reassignments("another reassignment is under way; wait until it is over")
+    bench.cluster.conflict = "another reassignment is under way; wait until it is over"
     waiting = submit(pool, bench)
     bench.cycle("checking a submitted reassignment")
     with pytest.raises(Conflict, match="another reassignment is under way"):
@@ -318,10 +318,10 @@ def test_only_one_submission_runs_at_a_time(bench: Bench, pool: ThreadPoolExecut
 def test_an_autoremove_override_stays_after_a_failed_submission(bench: Bench, pool: ThreadPoolExecutor) -> None:
     bench.overrides.set_override(None, mb(50), autoremove=True)
     bench.cycle()
-    bench.cluster.refuse(BROKER_1003, "broker 1003 does not answer")
+    bench.cluster.refused[BROKER_1003] = "broker 1003 does not answer"
     with pytest.raises(Conflict):
         submit(pool, bench).result(30)
-    bench.cluster.refuse(BROKER_1003, "")
+    bench.cluster.refused[BROKER_1003] = ""
     for _ in range(3):
         bench.cycle()
     assert bench.is_clean() and bench.overrides.read_overrides().cluster is not None
@@ -357,11 +357,11 @@ def test_an_autoremove_override_stays_if_the_lists_of_a_failed_submission_are_re
     bench.overrides.set_override(None, mb(50), autoremove=True)
     waiting = submit(pool, bench)
     bench.cluster.brokers.remove(1003)
-    bench.cluster.refuse(ConfigResource.topic("t1"), "not now")
+    bench.cluster.refused[ConfigResource.topic("t1")] = "not now"
     bench.cycle("checking a submitted reassignment")
     with pytest.raises(Invalid):
         waiting.result(30)
-    bench.cluster.refuse(ConfigResource.topic("t1"), "")
+    bench.cluster.refused[ConfigResource.topic("t1")] = ""
     for _ in range(3):
         bench.cycle()
     assert bench.is_clean() and bench.overrides.read_overrides().cluster is not None
@@ -373,11 +373,11 @@ def test_an_autoremove_override_stays_after_kafka_refused_the_reassignment(
     """A reassignment counted as soon as it was sent to Kafka, even if Kafka refused it."""
     bench.overrides.set_override(None, mb(50), autoremove=True)
     waiting = submit(pool, bench)
-    bench.cluster.refuse_reassignments("another one is in progress")
+    bench.cluster.conflict = "another one is in progress"
     bench.cycle("checking a submitted reassignment")
     with pytest.raises(Conflict):
         waiting.result(30)
-    bench.cluster.refuse_reassignments("")
+    bench.cluster.conflict = ""
     for _ in range(3):
         bench.cycle()
     assert bench.is_clean() and bench.overrides.read_overrides().cluster is not None
@@ -389,7 +389,7 @@ def test_an_autoremove_override_stays_after_kafka_refused_the_reassignment(
 def test_throttles_stay_until_a_snapshot_shows_the_submitted_reassignment(
     bench: Bench, pool: ThreadPoolExecutor
 ) -> None:
-    bench.cluster.slow_controller(True)
+    bench.cluster.slow_controller = True
     waiting = submit(pool, bench)
     bench.cycle("checking a submitted reassignment")
     assert waiting.result(30) == Submitted(1)
@@ -407,7 +407,7 @@ def test_throttles_stay_until_a_snapshot_shows_the_submitted_reassignment(
 def test_throttles_of_a_reassignment_that_no_snapshot_shows_are_removed_after_a_timeout(
     bench: Bench, pool: ThreadPoolExecutor
 ) -> None:
-    bench.cluster.slow_controller(True)
+    bench.cluster.slow_controller = True
     submit(pool, bench)
     bench.cycle("checking a submitted reassignment")
     bench.cycle("another event", after=30)
@@ -427,7 +427,7 @@ def test_without_an_answer_of_kafka_the_outcome_is_unknown_and_the_throttles_sta
             raise Unavailable("Kafka does not answer")
 
     replace_cluster(bench, UnansweringCluster(bench.electorate, BROKERS))
-    bench.cluster.slow_controller(True)
+    bench.cluster.slow_controller = True
     waiting = submit(pool, bench)
     bench.cycle("checking a submitted reassignment")
     with pytest.raises(Unavailable, match="the reassignment may have been submitted: Kafka does not answer"):

@@ -23,8 +23,8 @@ WITH_TLS = {"tls-server-name"}
 """Options that are read only with certificates."""
 IN_PASSING = {
     "metrics": {"zk-prefix"},
-    "planner": {"zk-prefix", "planner-addr"},
-    "admin": {"applier-addr", "change-threshold", "failure-threshold", "skip-auto-delete-throttles"},
+    "planner": {"zk-prefix"},
+    "admin": {"change-threshold", "failure-threshold", "skip-auto-delete-throttles"},
     "gateway": {"zk-prefix"},
 }
 """Service -> options that it reads together with others and does not use."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
@@ -26,17 +27,19 @@ IN_PASSING = {
     "planner": {"zk-prefix"},
     "admin": {"change-threshold", "failure-threshold", "skip-auto-delete-throttles"},
     "gateway": {"zk-prefix"},
+    "run": {f"{service}-addr" for service in ("discovery", "metrics", "planner", "applier", "admin")},
 }
-"""Service -> options that it reads together with others and does not use."""
+"""Service -> options that it reads together with others and does not use; `run` reads addresses that it has set."""
 
 
 class RecordingConfiguration(Configuration):
-    """Remembers the names of the options that were read."""
+    """Remembers the names of the options that were read; `dataclasses.replace` reads all of them and does not count."""
 
     read: ClassVar[set[str]] = set()
 
     def __getattribute__(self, name: str) -> object:
-        RecordingConfiguration.read.add(name.replace("_", "-"))
+        if sys._getframe(1).f_globals["__name__"] != "dataclasses":
+            RecordingConfiguration.read.add(name.replace("_", "-"))
         return super().__getattribute__(name)
 
 

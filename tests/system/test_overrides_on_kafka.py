@@ -143,7 +143,7 @@ def test_catch_up_stays_below_the_headroom_and_leaves_no_config(
     kafka_cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub, threads: ThreadPoolExecutor
 ) -> None:
     """No reassignment runs, so the catch-up alone throttles the broker. KIP-73 names this as its second use."""
-    topic, behind, headroom = "bootstrapped", 84 * MB, 18 * MB
+    topic, behind, headroom = "bootstrapped", 126 * MB, 18 * MB
     assignment = {p: [1001 + p % 3, 1004] for p in range(6)}
     kafka_cluster.create_topic(topic, assignment, {"min.insync.replicas": "1"})
     before = kafka_cluster.stored_configs()

@@ -159,11 +159,14 @@ def test_every_change_relevant_to_a_cycle_is_reported_at_once(subject: Subject) 
     assert max(delays) < 2.0, delays
 
 
-def test_a_reassignment_found_at_the_first_read_is_reported(subject: Subject) -> None:
+def test_a_reassignment_found_at_the_first_read_is_reported(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """A watcher of a source that is still in its first read would otherwise miss the event."""
     subject.cluster.add_topic("t1", {0: [1001, 1002]})
     subject.cluster.submit_reassignment("t1", {0: [1003, 1002]})
+    watched, follow = threading.Event(), ZooKeeperSnapshots._follow
+    monkeypatch.setattr(ZooKeeperSnapshots, "_follow", lambda self: watched.wait(60) and follow(self))
     recorder = EventRecorder(source := subject.another())
+    watched.set()
     eventually(lambda: recorder.reasons == ["reassignment found: [t1]"])
     source.fetch_snapshot(timeout=TIMEOUT)
     assert len(recorder.reasons) == 1

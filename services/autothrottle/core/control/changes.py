@@ -83,7 +83,7 @@ class ChangeSet:
 
 
 Pace = Callable[[int, ReplicaRole], timedelta]
-"""(Broker id, role) -> time since the last ramp step of its rate; see `ramp.step`."""
+"""(Broker id, role) -> time that the next ramp step of its rate stands for; see `ramp.step`."""
 
 
 def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pace | None = None) -> ChangeSet:
@@ -94,7 +94,7 @@ def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pac
         snapshot: the current throttles and the ledger.
         term: the term that writes, for the ledger.
         cycle: the cycle that writes, for the ledger.
-        pace: time since the last ramp steps; None: raise rates at once.
+        pace: time that the next ramp steps stand for; None: raise rates at once.
     """
     done: list[Change] = []
     refused: list[Outcome] = []

@@ -98,7 +98,7 @@ def desired_rate(
         ours: the ledger's record; None: we have not written the key.
         of_reassignment: whether a foreign rate belongs to the reassignment, see `brokers_throttled_for_reassignment`.
         hold: whether nothing may be removed.
-        elapsed: time since the last ramp step; None: raise the rate at once.
+        elapsed: time that the next ramp step stands for; None: raise the rate at once.
     """
     if ours is None:
         return _foreign_rate(desired, current, of_reassignment, hold, elapsed)

@@ -18,7 +18,7 @@ from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus, Pace, next_steps, with_changes
 from autothrottle.core.control.plan import Plan
-from autothrottle.core.control.ramp import LONGEST_STEP, PACE, RISE
+from autothrottle.core.control.ramp import LONGEST_PACE, PACE, RISE
 
 BUDGET = 10_000
 """Maximum number of config changes in `BUDGET_SPAN`. Every broker reads each change notification, and ZooKeeper's Java
@@ -65,7 +65,11 @@ class RampState:
     """Number of brokers with a rising rate, >= 1."""
 
     def pace(self, history: WriteHistory, now: float) -> Pace:
-        """Return for each link side the time since its last step, 0 while it must wait. The first is due at once."""
+        """Return for each link side the time that its next step stands for, 0 while it must wait.
+
+        This is the time since its last step, at most the planned time between two steps: a late step is not larger. The
+        first step is due at once, also under a new leader.
+        """
         return partial(_elapsed, self.raised, self._interval(history, now), now)
 
     def steps(self, history: WriteHistory, now: float, fence: int, cycle: int) -> tuple[Change, ...]:
@@ -102,7 +106,7 @@ class RampState:
         rising = self._rising()
         if not rising:
             return None
-        interval, longest = self._interval(history, now), LONGEST_STEP.total_seconds()
+        interval, longest = self._interval(history, now), LONGEST_PACE.total_seconds()
         last = min(self.raised.get(side, now) for side in rising)
         return timedelta(seconds=max(0.0, last + interval - now if interval <= longest else longest))
 
@@ -123,7 +127,7 @@ class RampState:
         steps = (BUDGET - _RESERVE - history.spent(now)) // self.brokers
         if steps < 1:
             return math.inf
-        return min(max(RISE.total_seconds() / (steps / 2), PACE.total_seconds()), LONGEST_STEP.total_seconds())
+        return min(max(RISE.total_seconds() / (steps / 2), PACE.total_seconds()), LONGEST_PACE.total_seconds())
 
 
 def applied(wanted: Sequence[Change], outcomes: Sequence[Outcome]) -> tuple[Change, ...]:
@@ -141,7 +145,7 @@ def _elapsed(
         return PACE
     # Wait for half of the interval, so that rates that started at different times rise together.
     elapsed = now - since
-    return timedelta(seconds=elapsed if elapsed >= interval / 2 else 0)
+    return timedelta(seconds=min(elapsed, interval) if elapsed >= interval / 2 else 0)
 
 
 def _raised(change: Change) -> list[LinkSide]:

@@ -76,7 +76,9 @@ class InProcessServices:
         leading = self._closing(PlannerClient(addresses, interceptors))
         snapshots = self._closing(DiscoveryClient([self.address("discovery")], interceptors))
         membership = MemoryMembership(self.members)
-        self.estimator = Estimator(snapshots, snapshots, loads, self.overrides, builders.limits(), wait=self._produce)
+        self.estimator = Estimator(
+            snapshots, snapshots, snapshots, loads, self.overrides, builders.limits(), wait=self._produce
+        )
         admin = AdminServicer(
             self.overrides, leading, self.cluster, snapshots, membership, self.pauses, self.estimator, self.catch_ups
         )

@@ -144,7 +144,7 @@ def reassign(call: Call) -> int | None:
     found = call.admin.submit_reassignment(wanted, validate_only=True, timeout=call.timeout)
     if not read.dry_run:
         found = call.admin.submit_reassignment(wanted, timeout=max(call.timeout, SUBMIT_TIMEOUT))
-    call.show(found, tables.submission_line(found, read.dry_run), _problems(found.refused))
+    call.show(found, tables.submission_line(found, read.dry_run), [*_problems(found.refused), *found.warnings])
     if read.dry_run:
         return None
     failed = EXIT_FAILED if found.refused else None

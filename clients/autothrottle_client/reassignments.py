@@ -47,6 +47,8 @@ class Submission:
     """Already on the target replicas."""
     refused: Mapping[Partition, str] = field(default_factory=dict)
     """Partition that Kafka refused -> reason."""
+    warnings: tuple[str, ...] = ()
+    """Problems that do not prevent the reassignment, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True)

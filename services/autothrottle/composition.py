@@ -188,7 +188,7 @@ class Composition:
             discovery,
             self._membership,
             self._pauses,
-            Estimator(discovery, discovery, metrics, overrides, limits, schedule, policy),
+            Estimator(discovery, discovery, discovery, metrics, overrides, limits, schedule, policy),
             self._catch_ups,
         )
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"

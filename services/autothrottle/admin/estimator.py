@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, link_sides_of_reassignments
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, link_sides_of_reassignments, participants
+from autothrottle.core.control.guards import fetch_warning
 from autothrottle.core.control.overrides import Overrides
 from autothrottle.core.control.plan import plan
 from autothrottle.core.control.schedule import NO_SCHEDULE, Schedule
@@ -19,7 +21,7 @@ from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy, PolicyObservation
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import Loads
-from autothrottle.ports.kafka import LogSizeSource, SnapshotSource
+from autothrottle.ports.kafka import FetchSettingsSource, LogSizeSource, SnapshotSource
 from autothrottle.ports.state_store import OverrideStore
 from autothrottle.ports.telemetry import LoadSource
 
@@ -36,6 +38,7 @@ class Estimator:
 
     snapshots: SnapshotSource
     sizes: LogSizeSource
+    settings: FetchSettingsSource
     loads: LoadSource
     overrides: OverrideStore
     limits: Limits
@@ -88,6 +91,8 @@ class Estimator:
                 f"{_which(shared)} take part in other reassignments that share their throttles: this one takes longer"
             )
         notes += [f"the log sizes of broker {b} are unknown: {why}" for b, why in sorted(sizes.problems.items())]
+        if warning := fetch_warning(decided, proposed, self._settings(proposed, deadline)):
+            notes.append(warning)
         return estimate(transfer, decided.decisions, goal, total, notes)
 
     def _loads(self, deadline: _Deadline) -> tuple[Loads, list[str]]:
@@ -95,6 +100,13 @@ class Estimator:
             return self.loads.fetch_loads(deadline.left() / 2), []
         except AutothrottleError as error:
             return Loads(), [f"metrics cannot be read; the rates assume no metrics: {error}"]
+
+    def _settings(self, snapshot: Snapshot, deadline: _Deadline) -> ClusterSettings:
+        """The fetch settings of the participants; none if they cannot be read."""
+        try:
+            return self.settings.fetch_settings(participants(snapshot).keys(), (), deadline.left() / 2)
+        except AutothrottleError:
+            return ClusterSettings()
 
     def _total_partitions(self, snapshot: Snapshot, deadline: _Deadline) -> int:
         """The number of partitions with a replica on a registered broker."""

@@ -1119,6 +1119,7 @@ class SubmitReassignmentResponse(_message.Message):
     ALREADY_IN_PROGRESS_FIELD_NUMBER: _builtins.int
     ALREADY_THERE_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     submitted: _builtins.int
     """Number of partitions submitted; with `validate_only`, number that would be submitted."""
     already_in_progress: _builtins.int
@@ -1129,6 +1130,12 @@ class SubmitReassignmentResponse(_message.Message):
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
         """Partitions that Kafka refused."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """A warning if the brokers' fetch sizes are too large for the throttles, with sizes that fit. Empty with
+        `validate_only`, and until the brokers' settings are read.
+        """
+
     def __init__(
         self,
         *,
@@ -1136,10 +1143,11 @@ class SubmitReassignmentResponse(_message.Message):
         already_in_progress: _builtins.int = ...,
         already_there: _builtins.int = ...,
         refused: _abc.Iterable[_types_pb2.PartitionRefusal] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_in_progress", b"already_in_progress", "already_there", b"already_there", "refused", b"refused", "submitted", b"submitted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_in_progress", b"already_in_progress", "already_there", b"already_there", "refused", b"refused", "submitted", b"submitted", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -305,8 +305,8 @@ def submitted_to_message(submitted: Submitted) -> planner_pb2.PlannerServiceSubm
 
 
 def submitted_from_message(message: planner_pb2.PlannerServiceSubmitReassignmentResponse) -> Submitted:
-    return Submitted(
-        message.submitted, message.already_in_progress, message.already_there, refusals_from_messages(message.refused)
+    return SAME_NAMES.from_message(
+        Submitted, message, started=message.submitted, refused=refusals_from_messages(message.refused)
     )
 
 

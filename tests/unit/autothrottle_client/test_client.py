@@ -372,7 +372,7 @@ class SlowAdmin(AdminServicer):
             cluster,
             membership,
             MemoryPauses(),
-            Estimator(cluster, cluster, MemoryMetrics(), self.overrides, builders.limits()),
+            Estimator(cluster, cluster, cluster, MemoryMetrics(), self.overrides, builders.limits()),
             MemoryCatchUps(),
         )
         self.lists = self.removals = self.settings = self.cancellations = 0

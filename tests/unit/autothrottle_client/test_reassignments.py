@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
 from autothrottle_client import (
     AdminClient,
     Conflict,
@@ -361,11 +362,25 @@ def test_a_reassignment_is_submitted_listed_and_cancelled(
     assert error.startswith("throttlectl: nothing was cancelled: t1-0 is not being reassigned")
 
 
+def test_reassign_warns_of_fetch_sizes_that_are_too_large(
+    services: InProcessServices, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    services.cluster.settings = ClusterSettings({1003: FetchSettings()})
+    _, error = output(capsys, "reassign", str(plan), "--no-wait")
+    assert error.startswith("throttlectl: warning: broker 1003 [follower]: the responses to one round of fetches")
+
+
 def test_json_output_has_the_same_content(
     services: InProcessServices, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, _ = output(capsys, "reassign", str(plan), "--no-wait", "--output=json")
-    assert json.loads(out) == {"submitted": 2, "already_in_progress": 0, "already_there": 0, "refused": {}}
+    assert json.loads(out) == {
+        "submitted": 2,
+        "already_in_progress": 0,
+        "already_there": 0,
+        "refused": {},
+        "warnings": [],
+    }
     out, _ = output(capsys, "reassignments", "--output=json")
     assert [topic["partitions"] for topic in json.loads(out)["topics"]] == [[0, 1]]
     services.cluster.finish("t1", 0)

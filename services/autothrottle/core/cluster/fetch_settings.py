@@ -1,6 +1,7 @@
 """How much data a follower fetches at once, and whether its throttle can hold.
 
-Source: KIP-73 (question 5), KIP-74; the defaults are Kafka's, 0.10.1 to 4.x.
+Source: KIP-73 (question 5), KIP-74; the defaults are Kafka's, 0.10.1 to 4.x. Brokers read fetch sizes only when they
+start (KIP-576, which would change that, is not adopted).
 """
 
 from __future__ import annotations
@@ -13,6 +14,13 @@ from autothrottle.core.units import BytesPerSecond
 DEFAULT_RESPONSE_BYTES = 10_485_760
 DEFAULT_WINDOW_SECONDS = 11
 DEFAULT_MIN_IN_SYNC_REPLICAS = 1
+
+SMALLEST_RESPONSE_BYTES = 65_536
+"""Smallest recommended response. A fetch is cut where its size ends, so it should hold several batches of records."""
+
+_FITTING_SECONDS = 0.05
+_LARGE_SECONDS = 2 * _FITTING_SECONDS
+"""Sizes that fit remain accepted while the rate falls to half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +82,31 @@ def largest_response(leaders: int, leader_quota: BytesPerSecond, network: BytesP
     2000000
     """
     return int(window_seconds * min(leader_quota * leaders, network) / leaders)
+
+
+def fitting_response(leaders: int, rate: BytesPerSecond) -> int:
+    """Return the recommended `replica.fetch.response.max.bytes`, bytes: a power of 2, at least 64 KiB.
+
+    The largest one up to `rate * 0.05 s / #leaders`. A quota is on or off: while it is on, the responses of all leaders
+    to one round of fetches arrive at the speed of the link, and clients wait for them.
+
+    Source: measured behind shaped links, docs/benchmarks.md (fetch sizes).
+
+    Args:
+        leaders: number of brokers that send to the follower, > 0.
+        rate: throttle of the follower, bytes/s, >= 0.
+
+    >>> fitting_response(leaders=4, rate=6_000_000), fitting_response(leaders=4, rate=1_000_000_000)
+    (65536, 8388608)
+    """
+    wanted = int(rate * _FITTING_SECONDS / leaders)
+    return max(SMALLEST_RESPONSE_BYTES, 1 << max(wanted, 1).bit_length() - 1)
+
+
+def is_large_response(response_max_bytes: int, leaders: int, rate: BytesPerSecond) -> bool:
+    """Return whether one round of responses takes more than 0.1 s of a follower's throttle, and smaller ones may fit.
+
+    >>> is_large_response(10_485_760, leaders=3, rate=9_000_000), is_large_response(10_485_760, 3, 400_000_000)
+    (True, False)
+    """
+    return response_max_bytes > SMALLEST_RESPONSE_BYTES and response_max_bytes * leaders > rate * _LARGE_SECONDS

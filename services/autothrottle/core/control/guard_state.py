@@ -35,10 +35,10 @@ class GuardState:
     stalls: StallWatch = StallWatch()  # noqa: RUF009 (frozen)
     stalled: Mapping[int, str] = field(default_factory=dict)
     """Follower -> finding about its stall."""
-    exceeded: Mapping[int, str] = field(default_factory=dict)
-    """Follower -> finding about fetches that are too large for its throttle."""
-    checked_windows: bool = False
-    """Whether `exceeded` was computed with the settings of all participants."""
+    large_fetches: str = ""
+    """The first finding about fetches that are too large for the throttles of these participants; "": they fit."""
+    checked_fetches: bool = False
+    """Whether `large_fetches` was computed with the settings of all participants."""
 
     def observe(self, progress: Progress | None) -> GuardState:
         """Return the state with a new sample of the progress; a sample that is already known changes nothing."""
@@ -98,22 +98,23 @@ class GuardState:
         stalls = self.stalls.observe(snapshot.progress) if scheduled else self.stalls
         stalled = stalls.stalled(plan, snapshot.progress)
         new = tuple(sentence for follower, sentence in stalled.items() if follower not in self.stalled)
-        exceeded, checked = self.exceeded, self.checked_windows and settings is not None
+        large, checked = self.large_fetches, self.checked_fetches and settings is not None
         if settings is not None and (scheduled or not checked):
-            exceeded, checked = guards.window_warnings(plan, snapshot, settings), True
+            found = guards.fetch_warning(plan, snapshot, settings)
+            large, checked = (large if checked and large and found else found), True
         after = replace(
             self,
             stalls=stalls,
             stalled=_with_first_texts(self.stalled, stalled),
-            exceeded=_with_first_texts(self.exceeded, exceeded),
-            checked_windows=checked,
+            large_fetches=large,
+            checked_fetches=checked,
         )
         return after, new
 
     @property
     def findings(self) -> tuple[str, ...]:
         """The findings that persist, a sentence each."""
-        return (*self.stalled.values(), *self.exceeded.values())
+        return (*self.stalled.values(), *([self.large_fetches] if self.large_fetches else []))
 
 
 def _with_first_texts(before: Mapping[int, str], now: Mapping[int, str]) -> dict[int, str]:

@@ -14,7 +14,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.fetch_settings import ClusterSettings, fill_seconds, largest_response
+from autothrottle.core.cluster.fetch_settings import (
+    ClusterSettings,
+    fill_seconds,
+    fitting_response,
+    is_large_response,
+    largest_response,
+)
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
 from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, TopicPartition, TopicReassignment, flows
 from autothrottle.core.control.plan import Decision, DesiredReplicas, Plan, Reason, is_small_change, previous_rate
@@ -300,54 +306,51 @@ def _reserved(decision: Decision, snapshot: Snapshot, limits: Limits, share: flo
     return replace(decision, rate=left, reason=Reason.HEADROOM)
 
 
-def window_warnings(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> Mapping[int, str]:
-    """Return follower -> a warning if its first fetch responses exceed the quota before it acts (KIP-73, question 5).
+def fetch_warning(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> str:
+    """Return a sentence about fetch responses that are too large for the throttles, with sizes that fit; "": they fit.
+
+    Such responses fill a follower's link while they arrive. At worst, the first ones exceed the quota before it acts
+    (KIP-73, question 5). The sentence describes the follower that needs the smallest ones.
 
     Args:
         plan: the plan, with the desired throttles.
         snapshot: the snapshot of the cycle.
-        settings: the brokers' settings. For a broker that did not report them, Kafka's defaults count, and the warning
-            says so.
+        settings: the brokers' settings. For a broker that did not report them, Kafka's defaults count, but only for
+            the quota window, and the warning says so.
     """
-    if _surely_within(plan, settings):
-        return {}
     decided = {(d.broker_id, d.role): d for d in plan.decisions}
     leaders: dict[int, set[int]] = {}
     for flow in flows(snapshot):
         leaders.setdefault(flow.follower, set()).add(flow.leader)
-    found = {}
-    for follower, broker_ids in sorted(leaders.items()):
+    found = []
+    for follower, broker_ids in leaders.items():
         rates = [d.rate for b in broker_ids if (d := decided.get((b, ReplicaRole.LEADER)))]
-        follower_decision, own = decided.get((follower, ReplicaRole.FOLLOWER)), settings.of(follower)
+        own, count, size = decided.get((follower, ReplicaRole.FOLLOWER)), len(broker_ids), settings.of(follower)
         quota = min(rates, default=0)
         if quota <= 0:
             continue
-        network = (
-            follower_decision.capacity if follower_decision and follower_decision.capacity else quota * len(broker_ids)
-        )
-        seconds = fill_seconds(own.response_max_bytes, len(broker_ids), quota, network)
-        if seconds >= own.window_seconds:
-            most = largest_response(len(broker_ids), quota, network, own.window_seconds)
-            origin = "" if follower in settings.brokers else " (Kafka's defaults: its settings are unknown)"
-            found[follower] = (
-                f"broker {follower} [follower]: the first responses of {len(broker_ids)} leaders, "
-                f"{own.response_max_bytes} bytes each, take {seconds:.0f} s, the quota window is only "
-                f"{own.window_seconds} s{origin}: they exceed the throttle at first; "
-                f"set replica.fetch.response.max.bytes to less than {most}"
-            )
-    return found
-
-
-def _surely_within(plan: Plan, settings: ClusterSettings) -> bool:
-    """Return whether the quota holds even if every leader sends to every follower; does not read the flows."""
-    leaders = [d.rate for d in plan.decisions if d.role is ReplicaRole.LEADER]
-    followers = [d for d in plan.decisions if d.role is ReplicaRole.FOLLOWER]
-    return all(
-        own.response_max_bytes < min(leaders, default=0) * own.window_seconds
-        and d.capacity is not None
-        and len(leaders) * own.response_max_bytes < d.capacity * own.window_seconds
-        for d in followers
-        if (own := settings.of(d.broker_id))
+        rate = min(sum(rates), own.rate) if own else sum(rates)
+        network = own.capacity if own and own.capacity else quota * count
+        seconds = fill_seconds(size.response_max_bytes, count, quota, network)
+        if seconds >= size.window_seconds:
+            effect = f"take {seconds:.0f} s, the quota window is only {size.window_seconds} s: they exceed the throttle"
+        elif follower in settings.brokers and is_large_response(size.response_max_bytes, count, rate):
+            share = size.response_max_bytes * count / rate
+            effect = f"are {share:.2g} s of its throttle, {_rounded(rate)}: meanwhile they fill the link"
+        else:
+            continue
+        most = largest_response(count, quota, network, size.window_seconds) // 2
+        origin = "" if follower in settings.brokers else " (Kafka's defaults: its settings are unknown)"
+        text = f"the responses to one round of fetches, {count} x {size.response_max_bytes} bytes{origin}, {effect}"
+        found.append((min(fitting_response(count, rate), most), follower, text))
+    if not found:
+        return ""
+    fitting, follower, text = min(found)
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return (
+        f"broker {follower} [follower]: {text}; set replica.fetch.response.max.bytes={fitting} and "
+        f"replica.fetch.max.bytes={fitting // 2} in server.properties of this broker{more}, and restart: "
+        "Kafka does not change them dynamically"
     )
 
 

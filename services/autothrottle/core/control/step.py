@@ -398,7 +398,7 @@ def _submitted(decision: CycleDecision, settled: Settled, results: CycleResults)
         return submissions, settled
     tried = next((one for one in results.actions if isinstance(one.action, Submit)), None)
     if tried is not None:
-        return _sent(submissions, settled, tried)
+        return _sent(submissions, settled, tried, decision.state.term.guards.large_fetches)
     submissions = submissions.without(start)
     missing = [f"{o.resource}: {o.reason}" for o in settled.refused if o.resource in decision.needs]
     if missing:
@@ -411,7 +411,9 @@ def _submitted(decision: CycleDecision, settled: Settled, results: CycleResults)
     return replace(submissions, throttled_since=since), _checked_after(max(left, timedelta(0)), settled)
 
 
-def _sent(submissions: SubmissionState, settled: Settled, tried: ActionResult) -> tuple[SubmissionState, Settled]:
+def _sent(
+    submissions: SubmissionState, settled: Settled, tried: ActionResult, large_fetches: str
+) -> tuple[SubmissionState, Settled]:
     """Return the submission after Kafka has answered, or after its caller had withdrawn it."""
     assert isinstance(tried.action, Submit)
     start, found = tried.action.start, submissions.proposal
@@ -427,7 +429,8 @@ def _sent(submissions: SubmissionState, settled: Settled, tried: ActionResult) -
     if start and not accepted:
         refusal = Conflict(f"Kafka refused all partitions: {some(list(tried.refused.values()))}")
         return submissions, replace(settled, answer=refusal)
-    done = Submitted(accepted, len(found.moving), len(found.there), tried.refused)
+    warnings = (large_fetches,) if large_fetches else ()
+    done = Submitted(accepted, len(found.moving), len(found.there), tried.refused, warnings)
     return replace(submissions, in_vain=False), replace(settled, answer=done)
 
 

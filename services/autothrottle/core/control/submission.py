@@ -61,6 +61,8 @@ class Submitted:
     """Number of partitions that already had their target replicas."""
     refused: Mapping[TopicPartition, str] = field(default_factory=dict)
     """Partition that Kafka refused -> the reason."""
+    warnings: tuple[str, ...] = ()
+    """Problems that do not prevent the reassignment, one sentence each."""
 
 
 def targets(rows: Iterable[tuple[str, int, Sequence[int]]]) -> Targets:

@@ -13,6 +13,7 @@ import pytest
 
 from autothrottle.adapters.grpc import DiscoveryClient
 from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
 from autothrottle.core.errors import Invalid as InvalidHere
 from autothrottle.core.forecast.estimate import Goal
 from autothrottle.core.policy.adaptive import AdaptivePolicy
@@ -81,6 +82,17 @@ def test_the_produce_rate_is_measured_and_included(services: InProcessServices, 
         "1002 is in sync and fetches, too"
     )
     assert found.seconds == pytest.approx(60)
+
+
+def test_fetch_sizes_too_large_for_the_throttles_give_a_warning(
+    services: InProcessServices, admin: AdminClient
+) -> None:
+    services.cluster.settings = ClusterSettings({1003: FetchSettings()})
+    (warning,) = admin.estimate_reassignment({("t", 0): (1001, 1003)}).warnings
+    assert "1 x 10485760 bytes, are 0.15 s of its throttle, 72 MB/s" in warning
+    assert "replica.fetch.response.max.bytes=2097152" in warning
+    services.cluster.settings = ClusterSettings({1003: FetchSettings(2_097_152)})
+    assert admin.estimate_reassignment({("t", 0): (1001, 1003)}).warnings == ()
 
 
 def test_max_ratio_and_within_determine_the_throttles(admin: AdminClient) -> None:

@@ -235,7 +235,7 @@ def test_d28_the_api_answers_at_once_while_the_metrics_source_hangs(tmp_path: Pa
             bench.cluster,
             MemoryMembership(MemoryMembers()),
             bench.pauses,
-            Estimator(bench.cluster, bench.cluster, bench.metrics, bench.overrides, builders.limits()),
+            Estimator(bench.cluster, bench.cluster, bench.cluster, bench.metrics, bench.overrides, builders.limits()),
             bench.catch_ups,
         )
         add_admin = admin_pb2_grpc.add_AdminServiceServicer_to_server

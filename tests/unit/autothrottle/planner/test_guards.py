@@ -150,7 +150,18 @@ def test_a_fetch_size_above_the_quota_window_is_logged_once(bench: Bench, caplog
     bench.set_load(1001, outbound=30)
     bench.cycle()
     lines = [line for line in caplog.messages if "replica.fetch.response.max.bytes" in line]
-    assert len(lines) == 1 and "10000000000 bytes each" in lines[0]
+    assert len(lines) == 1 and "1 x 10000000000 bytes" in lines[0]
+
+
+def test_default_fetch_sizes_are_a_finding_from_the_start_of_a_reassignment(bench: Bench) -> None:
+    bench.cluster.settings = ClusterSettings({1003: FetchSettings()})
+    bench.begin_reassignment()
+    bench.cycle()
+    eventually(lambda: bench.planner._reader.reading.complete_for is not None)
+    findings = bench.cycle("requested").findings
+    assert any("set replica.fetch.response.max.bytes=2097152" in finding for finding in findings)
+    bench.set_load(1001, outbound=30)
+    assert set(findings) <= set(bench.cycle().findings), "it keeps its text, so that it is logged once"
 
 
 def test_without_settings_kafkas_defaults_apply_and_that_is_logged_once(
@@ -159,7 +170,7 @@ def test_without_settings_kafkas_defaults_apply_and_that_is_logged_once(
     bench.begin_reassignment()
     bench.cycle()
     eventually(lambda: bench.planner._reader.reading.complete_for is not None)
-    assert "fetch" not in " ".join(bench.cycle().findings), "at 72 MB/s the defaults are small enough"
+    assert "fetch" not in " ".join(bench.cycle().findings), "at 72 MB/s the quota window is long enough"
     for rate in (mb(0.5), mb(0.6)):
         bench.overrides.set_override(None, rate, autoremove=False)
         bench.cycle()

@@ -372,7 +372,7 @@ def test_a_late_step_is_not_larger_than_the_others() -> None:
 
 
 def raised_rates(low: float, high: float, seed: int, failover: bool) -> list[tuple[float, int]]:
-    """Return (seconds, bytes/s) of each step of a raise; some are 3 s late, and with `failover` the leader dies halfway."""
+    """Return (seconds, bytes/s) of each step of a raise. Some are 3 s late. `failover`: the leader dies halfway."""
     chance, ramping, rates = random.Random(seed), RampBench(1, low, high), list[tuple[float, int]]()
     ramping.begin()
     while not ramping.at_target():

@@ -193,12 +193,12 @@ def test_partitions_round_trip(sent: list[TopicPartition]) -> None:
     assert partitions_from_topics([]) == ()
 
 
-@given(st.dictionaries(partition_ids, text, max_size=4), int32, int32, int32)
+@given(st.dictionaries(partition_ids, text, max_size=4), int32, int32, int32, st.lists(text, max_size=2))
 def test_submission_results_round_trip(
-    refused: dict[TopicPartition, str], submitted: int, in_progress: int, there: int
+    refused: dict[TopicPartition, str], submitted: int, in_progress: int, there: int, warnings: list[str]
 ) -> None:
     assert refusals_from_messages(refusals_to_messages(refused)) == refused
-    result = Submitted(submitted, in_progress, there, refused)
+    result = Submitted(submitted, in_progress, there, refused, tuple(warnings))
     assert submitted_from_message(submitted_to_message(result)) == result
 
 

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
+from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings, fitting_response
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
 from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.control.guards import (
     Ingress,
     below_min_isr,
+    fetch_warning,
     highest_throttle,
     ingress,
     link_side_growth,
     may_starve,
-    window_warnings,
     with_exempt_partitions,
     without_starvation,
 )
@@ -252,7 +252,7 @@ def test_overrides_and_other_topics_are_not_changed() -> None:
     assert with_exempt_partitions(wanted, snapshot, LIMITS, frozenset()).plan is wanted
 
 
-# The quota window of KIP-73.
+# Fetch sizes.
 
 
 ONE = reassignment("t", {0: (1001, (1001,), (1003,), ())})
@@ -266,16 +266,14 @@ def test_first_responses_beyond_the_quota_window_are_reported_with_numbers() -> 
         decision(mb(50)),
     )
     settings = ClusterSettings({1003: FetchSettings(10_000_000, 11)})
-    found = window_warnings(Plan(decisions), builders.snapshot(TWO), settings)
-    assert found == {
-        1003: "broker 1003 [follower]: the first responses of 2 leaders, 10000000 bytes each, take 20 s, the quota "
-        "window is only 11 s: they exceed the throttle at first; "
-        "set replica.fetch.response.max.bytes to less than 5500000"
-    }
-    assert (
-        window_warnings(Plan(decisions), builders.snapshot(TWO), ClusterSettings({1003: FetchSettings(5_000_000, 11)}))
-        == {}
+    assert fetch_warning(Plan(decisions), builders.snapshot(TWO), settings) == (
+        "broker 1003 [follower]: the responses to one round of fetches, 2 x 10000000 bytes, take 20 s, the quota "
+        "window is only 11 s: they exceed the throttle; set replica.fetch.response.max.bytes=1048576 and "
+        "replica.fetch.max.bytes=524288 in server.properties of this broker, and restart: "
+        "Kafka does not change them dynamically"
     )
+    settings = ClusterSettings({1003: FetchSettings(5_000_000, 11)})
+    assert "quota window" not in fetch_warning(Plan(decisions), builders.snapshot(TWO), settings)
 
 
 def test_leaders_that_only_together_fill_the_link_are_reported() -> None:
@@ -283,17 +281,51 @@ def test_leaders_that_only_together_fill_the_link_are_reported() -> None:
     sending = tuple(decision(mb(50), role=LEADER, broker_id=b) for b in (1001, 1002, 1004))
     settings = ClusterSettings({1003: FetchSettings(400_000_000, 11)})
     three = reassignment("t", {n: (d.broker_id, (d.broker_id,), (1003,), ()) for n, d in enumerate(sending)})
-    found = window_warnings(Plan((*sending, decision(mb(50)))), builders.snapshot(three), settings)
-    assert "of 3 leaders, 400000000 bytes each, take 12 s, the quota window is only 11 s" in found[1003]
-    assert window_warnings(Plan((*sending[:2], decision(mb(50)))), builders.snapshot(TWO), settings) == {}
+    found = fetch_warning(Plan((*sending, decision(mb(50)))), builders.snapshot(three), settings)
+    assert "3 x 400000000 bytes, take 12 s, the quota window is only 11 s" in found
+    found = fetch_warning(Plan((*sending[:2], decision(mb(50)))), builders.snapshot(TWO), settings)
+    assert "quota window" not in found
 
 
-def test_kafkas_defaults_replace_unknown_settings_and_the_warning_says_so() -> None:
+def test_kafkas_defaults_replace_an_unknown_quota_window_and_the_warning_says_so() -> None:
     decisions = (decision(500_000, role=LEADER, broker_id=1001), decision(mb(50)))
-    found = window_warnings(Plan(decisions), builders.snapshot(ONE), ClusterSettings())
-    assert "10485760 bytes each" in found[1003] and "(Kafka's defaults: its settings are unknown)" in found[1003]
+    found = fetch_warning(Plan(decisions), builders.snapshot(ONE), ClusterSettings())
+    assert "1 x 10485760 bytes (Kafka's defaults: its settings are unknown)" in found
     fast = (decision(mb(50), role=LEADER, broker_id=1001), decision(mb(50)))
-    assert window_warnings(Plan(fast), builders.snapshot(ONE), ClusterSettings()) == {}
+    assert fetch_warning(Plan(fast), builders.snapshot(ONE), ClusterSettings()) == ""
+
+
+def receiving(rate: int, response: int, leaders: int = 3) -> str:
+    """Return the warning about a follower with this throttle and response size."""
+    sending = [decision(mb(500), role=LEADER, broker_id=b) for b in range(1, 1 + leaders)]
+    copies = {b: (b, (b,), (1003,), ()) for b in range(1, 1 + leaders)}
+    settings = ClusterSettings({1003: FetchSettings(response, 11)})
+    return fetch_warning(Plan((*sending, decision(rate))), builders.snapshot(reassignment("t", copies)), settings)
+
+
+def test_default_fetch_sizes_are_reported_with_sizes_that_fit() -> None:
+    """At 9 MB/s and Kafka's 10 MB, traffic exceeded the capacity in a third of the seconds, without a word."""
+    assert receiving(mb(9), 10_485_760) == (
+        "broker 1003 [follower]: the responses to one round of fetches, 3 x 10485760 bytes, are 3.5 s of its throttle, "
+        "9 MB/s: meanwhile they fill the link; set replica.fetch.response.max.bytes=131072 and "
+        "replica.fetch.max.bytes=65536 in server.properties of this broker, and restart: "
+        "Kafka does not change them dynamically"
+    )
+    assert receiving(mb(400), 10_485_760) == ""
+
+
+@given(rate=st.integers(mb(1), mb(500)), leaders=st.integers(1, 50))
+def test_recommended_fetch_sizes_stay_accepted_while_the_rate_falls_to_half(rate: int, leaders: int) -> None:
+    assert receiving(rate // 2, fitting_response(leaders, rate), leaders) == ""
+
+
+def test_the_sentence_names_the_follower_with_the_smallest_sizes_and_counts_the_others() -> None:
+    both = reassignment("t", {0: (1001, (1001,), (1003, 1004), ()), 1: (1002, (1002,), (1004,), ())})
+    sending = [decision(mb(50), role=LEADER, broker_id=b) for b in (1001, 1002)]
+    settings = ClusterSettings({b: FetchSettings() for b in (1003, 1004)})
+    wanted = Plan((*sending, decision(mb(50)), decision(mb(20), broker_id=1004)))
+    found = fetch_warning(wanted, builders.snapshot(both), settings)
+    assert found.startswith("broker 1004 [follower]: ") and "of this broker and 1 more, and restart" in found
 
 
 # The cheap check that there is nothing to do.

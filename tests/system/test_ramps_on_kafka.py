@@ -22,7 +22,7 @@ from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from tests.server_fixtures import SCALED_FETCHES
+from tests.server_fixtures import SCALED_FETCHES, repeat_on_kraft
 from tests.system.recovery_watch import (
     FOLLOWER_RATE,
     RecoveryWatch,
@@ -159,10 +159,11 @@ def running_stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: 
 
 @pytest.mark.alone
 @pytest.mark.timeout(600)
+@repeat_on_kraft
 def test_raise_to_three_times_the_rate_causes_no_burst_through_a_failover_or_a_load_step(
-    kafka_cluster: KafkaCluster, zookeeper: ZooKeeperServer, tmp_path: Path
+    each_cluster: KafkaCluster, zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
-    with running_stage(kafka_cluster, zookeeper, tmp_path) as stage:
+    with running_stage(each_cluster, zookeeper, tmp_path) as stage:
         time.sleep(METER_SECONDS)
         began = stage.remove_override()
         stage.until(lambda rate: rate >= 2 * LOW, "the rate has risen halfway")

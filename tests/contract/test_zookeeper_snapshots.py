@@ -150,11 +150,9 @@ def test_every_change_relevant_to_a_cycle_is_reported_at_once(subject: Subject) 
             (f"reassignment ended: [{topic}]", partial(cluster.finish, topic)),
         ):
             delays.append(recorder.seconds_until(words, act))
-    delays.append(
-        recorder.seconds_until(
-            "brokers registered: [1009]", lambda: cluster.write(f"{cluster.kafka.broker_ids}/1009", b"")
-        )
-    )
+    broker = f"{cluster.kafka.broker_ids}/1009"
+    delays.append(recorder.seconds_until("brokers registered: [1009]", lambda: cluster.write(broker, b"")))
+    delays.append(recorder.seconds_until("brokers gone: [1009]", lambda: cluster.client.delete(broker)))
     assert statistics.median(delays) < 0.3, delays
     assert max(delays) < 2.0, delays
 

@@ -133,15 +133,15 @@ def events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequence[str]
     roles = participants(snapshot)
     written = applied.reported
     in_reassignment = [d for d in plan.decisions if d.role in roles.get(d.broker_id, ())]
-    standalone = [d for d in plan.decisions if d.broker_id not in roles]
+    out_of_band = [d for d in plan.decisions if d.role not in roles.get(d.broker_id, ())]
     if any((d.broker_id, d.role) in written for d in in_reassignment):
         text = (
             "Replication throttles changes for brokers [ID, role, rate]: "
             f"{_listed(in_reassignment)}\nTopics currently undergoing replication: {_bracketed(snapshot.topics)}"
         )
         found.append(Event("Broker replication throttle set", text))
-    if any((d.broker_id, d.role) in written for d in standalone):
-        text = f"Replication throttle overrides for brokers [ID, role, rate]: {_listed(standalone)}"
+    if any((d.broker_id, d.role) in written for d in out_of_band):
+        text = f"Replication throttle overrides for brokers [ID, role, rate]: {_listed(out_of_band)}"
         found.append(Event("Broker level throttle override(s) configured", text))
     brokers = _unthrottled(plan, applied)
     if brokers or (applied.topics_cleared and not snapshot.reassignments):

@@ -113,9 +113,10 @@ class Observer:
     def _fetch_snapshot(
         self, term: TermState, asked: SnapshotRequest, newest_event: int
     ) -> tuple[Snapshot, frozenset[TopicPartition]]:
-        """Return the snapshot, and the partitions of brokers that catch up.
+        """Return the snapshot, and the partitions of brokers whose out-of-sync replicas are throttled.
 
-        Those partitions are known only after the first reading, so a change of them needs a second one.
+        These are brokers that catch up, and brokers with an override that take part in a reassignment. Their
+        partitions are known only after the first reading, so a change of them needs a second one.
         """
         fetch = partial(
             self.dependencies.snapshots.fetch_snapshot,
@@ -125,7 +126,7 @@ class Observer:
             timeout=CLUSTER_TIMEOUT,
         )
         snapshot = fetch(partitions=asked.partitions)
-        held = partitions_on(snapshot, asked.catching_up)
+        held = partitions_on(snapshot, asked.with_known_isr(snapshot))
         if not held <= term.held:
             snapshot = fetch(partitions=tuple(sorted({*asked.partitions, *held})))
         return snapshot, held

@@ -55,6 +55,8 @@ def _view_differences(old: ClusterView, new: ClusterView) -> Iterator[Difference
             yield from _reassignment_differences(before, after)
     if appeared := sorted(new.brokers - old.brokers):
         yield f"brokers registered: {appeared}", False
+    if gone := sorted(old.brokers - new.brokers):
+        yield f"brokers gone: {gone}", False
 
 
 def _reassignment_differences(old: TopicReassignment, new: TopicReassignment) -> Iterator[Difference]:

@@ -10,6 +10,7 @@ from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import (
     Snapshot,
     TopicPartition,
+    participants,
 )
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.overrides import Overrides
@@ -53,7 +54,7 @@ class CycleObservation:
     snapshot: Snapshot | AutothrottleError
     """The error may also be that of a source which the term has never read."""
     held: frozenset[TopicPartition] = frozenset()
-    """Partitions with a replica on a broker that catches up."""
+    """Partitions with a replica on a broker of `SnapshotRequest.with_known_isr`."""
     loads: KnownLoads | None = None
     """The loads; None: not read for this cycle."""
     settings: SettingsReading = SettingsReading()
@@ -68,15 +69,23 @@ class SnapshotRequest:
     """What the snapshot of a cycle must contain."""
 
     replicas_of: tuple[int, ...]
+    """Brokers that catch up, and brokers with an override."""
     partitions: tuple[TopicPartition, ...]
     catching_up: tuple[int, ...]
+
+    def with_known_isr(self, snapshot: Snapshot) -> frozenset[int]:
+        """Return the brokers whose in-sync replicas a cycle must know: the ISR of all their partitions is read.
+
+        These are the brokers that catch up, and those with an override that take part in a reassignment.
+        """
+        return frozenset(self.replicas_of) & participants(snapshot).keys() | frozenset(self.catching_up)
 
 
 def needed(term: TermState, sources: KnownSources, wanted: Wanted | None, now: datetime) -> SnapshotRequest:
     """Return what the snapshot must contain.
 
     Args:
-        term: the state; `held` has the partitions of brokers that catch up, as far as they are known.
+        term: the state; `held` has the partitions whose ISR is read, as far as they are known.
         sources: the result of `adopted`.
         wanted: the reassignment that a caller waits for.
         now: UTC.

@@ -42,7 +42,8 @@ class Overrides:
     cluster: Override | None = None
     """Applies to every broker that takes part in a reassignment."""
     brokers: Mapping[int, Override] = field(default_factory=dict)
-    """Broker id -> its override; applies at once, even if the broker takes part in no reassignment."""
+    """Broker id -> its override; applies at once and in both roles, whether or not the broker takes part in a
+    reassignment."""
     unreadable: Mapping[int | None, str] = field(default_factory=dict)
     """Broker id (None: the cluster) -> why its override cannot be read."""
     warnings: tuple[str, ...] = ()

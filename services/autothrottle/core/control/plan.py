@@ -14,7 +14,7 @@ from functools import cache
 
 from autothrottle.core.cluster.configs import LEADER_REPLICAS, ConfigResource, ReplicaRole, ResourceType, limiting_rate
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment, participants
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, participants
 from autothrottle.core.control.overrides import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Basis, LinkSideInput, Policy, PolicyInput, RateProposal
@@ -163,11 +163,12 @@ def plan(
     proposals = policy.propose(PolicyInput(snapshot, link_side_inputs, limits, history))
     measured = (_proposed(side_input, proposals[side], limits) for side, side_input in link_side_inputs.items())
     decisions = [*fixed.values(), *measured]
-    standalone = _standalone_overrides(snapshot, overrides) - roles.keys()
-    decisions += [_overridden(snapshot, overrides, b, role) for b in standalone for role in ReplicaRole]
+    overridden = _overridden_brokers(snapshot, overrides)
+    other_roles = [(b, role) for b in overridden for role in ReplicaRole if role not in roles.get(b, ())]
+    decisions += [_overridden(snapshot, overrides, *side) for side in other_roles]
     return Plan(
         decisions=tuple(sorted(decisions, key=lambda d: (d.broker_id, d.role.value))),
-        replicas=_replica_lists(snapshot, standalone),
+        replicas=_replica_lists(snapshot, overridden),
         hold=bool(snapshot.problems or overrides.unreadable or (limits.keep_throttles and not snapshot.reassignments)),
         finished_override=_is_over(snapshot, overrides) and (after_reassignment or had_reassignment(snapshot)),
     )
@@ -275,7 +276,7 @@ def previous_rate(snapshot: Snapshot, broker_id: int, role: ReplicaRole) -> Byte
     return limiting_rate((current if ours is None or ours.is_ours(current) else ours.written) or "")
 
 
-def _standalone_overrides(snapshot: Snapshot, overrides: Overrides) -> frozenset[int]:
+def _overridden_brokers(snapshot: Snapshot, overrides: Overrides) -> frozenset[int]:
     """Return the brokers whose broker override applies: registered ones, and stopped ones that have replicas."""
     known = snapshot.brokers | {b for b, topics in snapshot.replicas.items() if topics}
     return overrides.active_brokers & known
@@ -283,20 +284,35 @@ def _standalone_overrides(snapshot: Snapshot, overrides: Overrides) -> frozenset
 
 def replica_lists(snapshot: Snapshot, overrides: Overrides) -> dict[str, DesiredReplicas]:
     """Return topic -> the replica lists of a plan, without deciding any rate."""
-    return _replica_lists(snapshot, _standalone_overrides(snapshot, overrides) - participants(snapshot).keys())
+    return _replica_lists(snapshot, _overridden_brokers(snapshot, overrides))
 
 
-def _replica_lists(snapshot: Snapshot, standalone: frozenset[int]) -> dict[str, DesiredReplicas]:
+def _replica_lists(snapshot: Snapshot, overridden: frozenset[int]) -> dict[str, DesiredReplicas]:
     desired = {r.topic: _of_reassignment(r) for r in snapshot.reassignments}
-    overridden: dict[str, set[str]] = {}
-    for broker_id in standalone:
+    recovering: dict[str, set[str]] = {}
+    for broker_id in overridden:
         for topic, partitions in snapshot.replicas.get(broker_id, {}).items():
             if topic != CONSUMER_OFFSETS:
-                overridden.setdefault(topic, set()).update(f"{p}:{broker_id}" for p in partitions)
-    for topic, entries in overridden.items():
+                listed = {f"{p}:{broker_id}" for p in partitions if _may_recover(snapshot, (topic, p), broker_id)}
+                recovering.setdefault(topic, set()).update(listed)
+    for topic, entries in recovering.items():
         lists = desired.get(topic, DesiredReplicas())
-        desired[topic] = replace(lists, follower=lists.follower | entries, texts={})
+        if not entries <= lists.follower:
+            desired[topic] = replace(lists, follower=lists.follower | entries, texts={})
     return dict(sorted(desired.items()))
+
+
+def _may_recover(snapshot: Snapshot, row: TopicPartition, broker_id: int) -> bool:
+    """Return whether the override of a broker lists this replica.
+
+    Without a reassignment it lists all replicas, because Kafka sends no event when one of them falls out of sync. While
+    the broker takes part in a reassignment, it does not list a replica that is certainly in sync: Kafka would never
+    delay that replica, but would count its traffic against the rate.
+    """
+    if broker_id not in snapshot.brokers or broker_id not in participants(snapshot):
+        return True
+    assignment = snapshot.assignments.get(row)
+    return assignment is None or broker_id not in assignment.isr
 
 
 def _of_reassignment(reassignment: TopicReassignment) -> DesiredReplicas:

@@ -70,7 +70,7 @@ class TermState:
     sources: KnownSources = KnownSources()
     loads: KnownLoads = KnownLoads()
     held: frozenset[TopicPartition] = frozenset()
-    """Partitions with a replica on a broker that catches up, as last read."""
+    """Partitions with a replica on a broker of `SnapshotRequest.with_known_isr`, as last read."""
     failures: Mapping[int, int] = field(default_factory=dict)
     """Broker id -> consecutive scheduled cycles without usable metrics."""
     history: ThrottleHistory = field(default_factory=ThrottleHistory)

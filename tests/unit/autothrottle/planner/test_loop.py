@@ -219,7 +219,7 @@ def test_a_cluster_override_applies_to_all_participants_and_a_broker_override_be
     bench.overrides.set_override(1003, mb(50), autoremove=False)
     bench.cycle("an override changed")
     bench.finish_ramps()
-    assert bench.rates() == {(1001, "leader"): 30.0, (1003, "follower"): 50.0}
+    assert bench.rates() == {(1001, "leader"): 30.0, (1003, "leader"): 50.0, (1003, "follower"): 50.0}
     bench.overrides.remove_override(None)
     bench.overrides.remove_override(1003)
     bench.cycle("an override changed")
@@ -235,6 +235,43 @@ def test_a_broker_override_applies_without_reassignments_and_its_removal_cleans_
     assert bench.rates() == {(1002, "leader"): 50.0, (1002, "follower"): 50.0}
     assert (bench.lists("t1"), bench.lists("__consumer_offsets")) == ((None, "0:1002"), (None, None))
     bench.overrides.remove_override(1002)
+    bench.cycle("an override changed")
+    assert bench.is_clean()
+
+
+def test_a_broker_override_stays_for_both_roles_and_recovery_during_a_reassignment(bench: Bench) -> None:
+    """It ended for recovery when a reassignment of its broker began. The broker then caught up at link speed."""
+    both = {(1003, "leader"): 50.0, (1003, "follower"): 50.0}
+    bench.cluster.add_topic("kept", {0: (1001, 1003), 1: (1002, 1003)})
+    bench.cluster.leave_isr("kept", 1, 1003)
+    bench.overrides.set_override(1003, mb(50), autoremove=False)
+    bench.cycle()
+    assert bench.lists("kept") == (None, "0:1003,1:1003")
+    bench.begin_reassignment()
+    bench.cycle()
+    assert bench.rates() == both | {(1001, "leader"): RATES[1001, "leader"]}
+    assert bench.lists() == ("0:1001,0:1002", "0:1003")
+    assert bench.lists("kept") == (None, "1:1003"), "the in-sync replica would take a share of the rate"
+    bench.cluster.leave_isr("kept", 0, 1003)
+    bench.cluster.brokers.discard(1003)
+    bench.cycle("brokers gone")
+    assert bench.lists("kept") == (None, "0:1003,1:1003")
+    bench.cluster.brokers.add(1003)
+    bench.cluster.join_isr("kept", 1, 1003)
+    bench.cycle("brokers registered")
+    assert bench.lists("kept") == (None, "0:1003")
+    bench.overrides.remove_override(1003)
+    bench.cycle("an override changed")
+    bench.finish_ramps()
+    assert (bench.rates(), bench.lists("kept")) == (RATES, (None, None))
+    assert bench.lists() == ("0:1001,0:1002", "0:1003")
+    bench.overrides.set_override(1003, mb(50), autoremove=False)
+    bench.cycle("an override changed")
+    bench.cluster.finish("t1")
+    bench.cycle("reassignment ended")
+    assert bench.rates() == both
+    assert (bench.lists(), bench.lists("kept")) == ((None, "0:1003"), (None, "0:1003,1:1003"))
+    bench.overrides.remove_override(1003)
     bench.cycle("an override changed")
     assert bench.is_clean()
 
@@ -387,7 +424,7 @@ def test_d2_an_unreadable_override_keeps_its_last_rate_and_nothing_is_removed(be
     bench.cycle()
     bench.overrides.unreadable = {None: "/override_rate is not JSON", 1003: "/override_rate/1003 is not JSON"}
     record = bench.cycle()
-    assert bench.rates() == {(1001, "leader"): 30.0, (1003, "follower"): 50.0}
+    assert bench.rates() == {(1001, "leader"): 30.0, (1003, "leader"): 50.0, (1003, "follower"): 50.0}
     assert record.findings == ("/override_rate is not JSON", "/override_rate/1003 is not JSON")
     bench.cluster.finish("t1")
     bench.cycle()

@@ -193,6 +193,14 @@ def test_an_override_of_a_broker_without_reassignments_posts_its_own_event() -> 
     ]
 
 
+def test_an_override_in_the_role_that_a_participant_does_not_hold_is_in_the_event_of_overrides() -> None:
+    plan = plan_of(*(builders.decision(1003, role, mb(50), Reason.BROKER_OVERRIDE) for role in ReplicaRole))
+    found = narration.events(plan, REASSIGNING, applied((1003, LEADER), (1003, FOLLOWER)), [])
+    texts = {event.title: event.text for event in found}
+    assert ": [1003, follower, 50.00]\n" in texts["Broker replication throttle set"]
+    assert texts["Broker level throttle override(s) configured"].endswith(": [1003, leader, 50.00]")
+
+
 def test_the_end_of_a_reassignment_posts_done_topics_and_removed_throttles() -> None:
     assert narration.events(Plan(), IDLE, applied(removed=(1003, 1001), cleared=("t1",)), ["t1", "t2"]) == [
         Event("Topics done reassigning", "Topics done reassigning: [t1 t2]"),

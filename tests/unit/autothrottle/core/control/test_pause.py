@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -77,6 +78,22 @@ def test_entries_of_an_overridden_broker_are_not_stale() -> None:
     )
     assert stale_lists(current, Overrides(brokers={1003: Override(5)})) == ()
     assert stale_lists(current, Overrides()) == ("t1",)
+
+
+def test_entries_of_an_override_are_not_stale_while_its_broker_takes_part_in_a_reassignment() -> None:
+    current = listed("t1")
+    recovering = replace(current, replicas={1003: {"t1": (0,), "t2": (5,)}})
+    overrides = Overrides(brokers={1003: Override(5)})
+    assert stale_lists(recovering, overrides) == ("t2",), "its replica of t2 is not listed yet"
+    entries = builders.ledger_entry(follower_replication_throttled_replicas="5:1003")
+    t2 = ConfigResource.topic("t2")
+    listed_too = replace(
+        recovering,
+        throttles={**current.throttles, t2: {FOLLOWER_REPLICAS: "5:1003"}},
+        ledger={**current.ledger, t2: entries},
+    )
+    assert stale_lists(listed_too, overrides) == ()
+    assert stale_lists(listed_too, Overrides()) == ("t2",)
 
 
 def test_lists_that_would_stay_anyway_are_not_stale() -> None:

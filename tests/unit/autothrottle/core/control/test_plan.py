@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.cluster.snapshot import NO_LEADER, Problem, Snapshot, TopicReassignment
+from autothrottle.core.cluster.snapshot import (
+    NO_LEADER,
+    Assignment,
+    Problem,
+    Snapshot,
+    TopicPartition,
+    TopicReassignment,
+)
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.plan import (
     CONSUMER_OFFSETS,
@@ -98,7 +105,6 @@ MOVING = snapshot(reassignment())
         (loads(), Overrides()),
         (Loads(), Overrides()),
         (loads(), Overrides(cluster=Override(5 * MB))),
-        (loads(), Overrides(brokers={1: Override(5 * MB), 2: Override(6 * MB)})),
     ],
 )
 def test_d27_broker_gets_rates_only_for_its_roles(read: Loads, overrides: Overrides) -> None:
@@ -311,17 +317,58 @@ def test_d11_entries_of_override_and_reassignment_are_merged() -> None:
     )
 
 
-def test_override_of_a_participating_broker_adds_no_entries() -> None:
-    made = plan(
-        snapshot(reassignment(adding=(3,)), replicas=HOSTED),
-        loads(),
-        LIMITS,
-        Overrides(brokers={3: Override(5)}),
-    )
+# D3 of the second edition. An override ended for recovery traffic as soon as its broker took part in a reassignment. A
+# broker that restarted during a reassignment caught up at link speed.
+@pytest.mark.parametrize("role", ReplicaRole)
+def test_override_holds_in_both_roles_while_its_broker_takes_part_in_one(role: ReplicaRole) -> None:
+    moves = reassignment(leader=3, isr=(3,)) if role is LEADER else reassignment(adding=(3,))
+    made = plan(snapshot(moves, replicas=HOSTED), loads(), LIMITS, Overrides(brokers={3: Override(5)}))
+    own = {found: rate for (broker_id, found), rate in decisions(made).items() if broker_id == 3}
+    assert own == dict.fromkeys(ReplicaRole, (5, Reason.BROKER_OVERRIDE))
+    assert {"1:3"} <= made.replicas["t"].follower and made.replicas["u"].follower == {"4:3"}
+
+
+def in_sync(snapshot: Snapshot, *rows: TopicPartition) -> Snapshot:
+    """Return the snapshot with the assignments of HOSTED, in which broker 3 is in sync only in these partitions."""
+    isr = {(topic, p): (1, 3) if (topic, p) in rows else (1,) for topic, held in HOSTED[3].items() for p in held}
+    return replace(snapshot, assignments={row: Assignment((1, 3), 1, synced) for row, synced in isr.items()})
+
+
+def test_override_of_a_participating_broker_lists_only_its_out_of_sync_replicas() -> None:
+    """In-sync replicas were listed beside the reassignment's replicas. Their traffic took the rate of the override."""
+    overrides = Overrides(brokers={3: Override(5)})
+    moving = in_sync(snapshot(reassignment(adding=(3,)), replicas=HOSTED), ("t", 1))
+    made = plan(moving, loads(), LIMITS, overrides)
     assert made.replicas == {
-        "t": DesiredReplicas(leader=frozenset({"0:1"}), follower=frozenset({"0:3"}), moving=frozenset({0}))
+        "t": DesiredReplicas(leader=frozenset({"0:1"}), follower=frozenset({"0:3"}), moving=frozenset({0})),
+        "u": DesiredReplicas(follower=frozenset({"4:3"})),
     }
-    assert (3, LEADER) not in decisions(made)
+    down = plan(replace(moving, brokers=moving.brokers - {3}), loads(), LIMITS, overrides)
+    assert down.replicas["t"].follower == {"0:3", "1:3"}, "when it starts again it is behind in all of them"
+    alone = plan(replace(moving, reassignments=()), loads(), LIMITS, overrides)
+    assert alone.replicas["t"].follower == {"0:3", "1:3"}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), max_size=4),
+    st.dictionaries(st.sampled_from((3, 4)), st.integers(1, 10**9), min_size=1),
+    st.none() | st.integers(1, 10**9),
+    st.sets(st.sampled_from((("t", 0), ("t", 1), ("u", 4)))),
+)
+def test_every_override_of_a_broker_limits_both_roles_and_all_recovery_whatever_moves(
+    moves: list[tuple[int, int]], rates: dict[int, int], cluster_rate: int | None, synced: set[TopicPartition]
+) -> None:
+    moving = [reassignment(f"t{n}", leader, (leader,), (to,)) for n, (leader, to) in enumerate(moves)]
+    overrides = Overrides(Override(cluster_rate) if cluster_rate else None, {b: Override(r) for b, r in rates.items()})
+    seen = in_sync(snapshot(*moving, replicas={b: HOSTED[3] if b == 3 else {} for b in rates}), *synced)
+    made = plan(seen, loads(), LIMITS, overrides)
+    found = decisions(made)
+    assert all(found[b, role] == (rate, Reason.BROKER_OVERRIDE) for b, rate in rates.items() for role in ReplicaRole)
+    lagging = {(topic, p) for topic, p in seen.assignments if topic != CONSUMER_OFFSETS} - synced
+    assert all(f"{p}:3" in made.replicas[topic].follower for topic, p in lagging if 3 in rates)
+    without = plan(seen, loads(), LIMITS, replace(overrides, brokers={}))
+    for topic, lists in without.replicas.items():
+        assert made.replicas[topic].leader == lists.leader and lists.follower <= made.replicas[topic].follower
 
 
 # Lists

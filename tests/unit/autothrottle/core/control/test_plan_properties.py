@@ -27,7 +27,14 @@ from autothrottle.core.cluster.configs import (
     parse_replicas,
 )
 from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.cluster.snapshot import NO_LEADER, Problem, Snapshot, TopicReassignment, participants
+from autothrottle.core.cluster.snapshot import (
+    NO_LEADER,
+    Assignment,
+    Problem,
+    Snapshot,
+    TopicReassignment,
+    participants,
+)
 from autothrottle.core.control.changes import Change, ChangeSet, Edit, changes, intended
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.plan import CONSUMER_OFFSETS, Plan, current_rate, plan
@@ -153,6 +160,8 @@ class Model:
     failures: dict[int, int] = field(default_factory=dict)
     blind: set[int] = field(default_factory=set)
     """Brokers without metrics."""
+    down: set[int] = field(default_factory=set)
+    """Brokers that are not registered."""
     traffic: dict[int, int] = field(default_factory=dict)
     """Broker -> bytes/s in each direction."""
     problems: tuple[Problem, ...] = ()
@@ -178,7 +187,7 @@ class Model:
                 hosted[broker_id][topic] = (*hosted[broker_id].get(topic, ()), number)
         return Snapshot(
             version=1,
-            brokers=frozenset(BROKERS),
+            brokers=frozenset(BROKERS) - self.down,
             reassignments=tuple(
                 TopicReassignment(
                     topic=topic,
@@ -194,6 +203,11 @@ class Model:
             throttles={r: k for r, k in self.throttles.items() if r not in self.unreadable},
             ledger=self.ledger,
             replicas=hosted,
+            assignments={
+                row: Assignment(tuple(partition.replicas), partition.leader, tuple(partition.isr))
+                for row, partition in self.partitions.items()
+                if partition.replicas & hosted.keys()
+            },
             unreadable_configs=self.unreadable,
             problems=self.problems,
         )
@@ -273,6 +287,12 @@ class Model:
         pending = sorted(partition.adding - set(partition.isr))
         partition.isr += pending[:1]
 
+    def lag(self, topic: str, number: int) -> None:
+        """Let the last replica fall out of the ISR, unless it is the only one."""
+        partition = self.partitions[topic, number]
+        partition.isr = partition.isr[:-1] or partition.isr
+        partition.leader = partition.leader if partition.leader in partition.isr else partition.isr[0]
+
     def lead(self, topic: str, number: int, choice: int) -> None:
         """Change the leader within the ISR; every fourth time the partition goes offline."""
         partition = self.partitions[topic, number]
@@ -301,7 +321,7 @@ class Model:
         """End all reassignments and overrides, and run the next cycle."""
         for topic, number in self.partitions:
             self.finish(topic, number)
-        self.overrides, self.problems, self.unreadable, self.blind = Overrides(), (), {}, set()
+        self.overrides, self.problems, self.unreadable, self.blind, self.down = Overrides(), (), {}, set(), set()
         self.cycle()
 
 
@@ -314,11 +334,13 @@ def standing_rates(snapshot: Snapshot) -> dict[tuple[int, ReplicaRole], int]:
 STEPS = (
     "start",
     "join",
+    "lag",
     "lead",
     "finish",
     "override",
     "drop override",
     "cluster override",
+    "down",
     "blind",
     "traffic",
     "restart",
@@ -350,6 +372,8 @@ def take(model: Model, step: Step) -> None:
         model.start(topic, number, {b for b in BROKERS if k >> (b - 1) & 1})
     elif name == "join":
         model.join(topic, number)
+    elif name == "lag":
+        model.lag(topic, number)
     elif name == "lead":
         model.lead(topic, number, k)
     elif name == "finish":
@@ -362,6 +386,8 @@ def take(model: Model, step: Step) -> None:
         model.override(0, k * 1_000_000)
     elif name == "blind":
         model.blind ^= {broker_id}
+    elif name == "down":
+        model.down ^= {broker_id}
     elif name == "traffic":
         model.traffic[broker_id] = k * 7_000_000
     elif name == "restart":
@@ -418,8 +444,9 @@ def wanted_entries(model: Model, topic: str, role: ReplicaRole) -> set[str]:
             brokers = partition.isr if role is ReplicaRole.LEADER else pending
             wanted |= {f"{number}:{b}" for b in brokers}
         if name == topic and topic != CONSUMER_OFFSETS and role is ReplicaRole.FOLLOWER:
-            standalone = partition.replicas & model.overrides.active_brokers - busy
-            wanted |= {f"{number}:{b}" for b in standalone}
+            certainly_in_sync = busy & set(partition.isr) - model.down
+            overridden = partition.replicas & model.overrides.active_brokers
+            wanted |= {f"{number}:{b}" for b in overridden - certainly_in_sync}
     return wanted
 
 
@@ -433,14 +460,15 @@ def check_exact(model: Model, initial: Configs) -> None:
                 expected = foreign if "*" in foreign else foreign | wanted_entries(model, topic, role)
                 assert current == expected
     decided = {(d.broker_id, d.role): str(d.rate) for d in model.last_plan.decisions}
-    roles, alone = participants(model.snapshot()), model.overrides.active_brokers
+    roles, overridden = participants(model.snapshot()), model.overrides.brokers
     for broker_id in BROKERS:
         resource = ConfigResource.broker(broker_id)
         for role in ReplicaRole:
-            held = role in roles.get(broker_id, set()) or (broker_id in alone and broker_id not in roles)
+            held = role in roles.get(broker_id, set()) or broker_id in overridden
             before = initial.get(resource, {}).get(role.rate_key)
             expected_rate = decided[broker_id, role] if held else before
             assert held or (broker_id, role) not in decided
+            assert broker_id not in overridden or expected_rate == str(overridden[broker_id].rate)
             if resource not in model.unreadable:
                 assert model.throttles.get(resource, {}).get(role.rate_key) == expected_rate
 

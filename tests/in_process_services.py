@@ -31,6 +31,7 @@ from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.ports.telemetry import EventSink, LoadSource
+from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.runtime.tracing import Tracing
 from autothrottle.v1 import (
@@ -57,7 +58,7 @@ class InProcessServices:
 
     def __init__(self, loads: LoadSource, events: EventSink, planners: int = 1, tracing: Tracing | None = None) -> None:
         self._stack = ExitStack()
-        self._tracing = tracing or Tracing()
+        self._tracing, self._access = tracing or Tracing(), Access()
         self.electorate = MemoryElectorate()
         self.cluster = MemoryCluster(self.electorate, BROKERS)
         self.overrides = MemoryOverrides(self.electorate)
@@ -143,7 +144,8 @@ class InProcessServices:
         }
         add, service = services[name.partition("-")[0]]
         served = [(add, servicer, f"autothrottle.v1.{service}")]
-        server = ServiceServer(name, served, interceptors=self._tracing.server_interceptors)
+        interceptors = (AccessInterceptor(self._access), *self._tracing.server_interceptors)
+        server = ServiceServer(name, served, interceptors=interceptors)
         self.servers[name] = self._stack.enter_context(server)
 
     def _closing(self, opened: _Closable) -> _Closable:

@@ -10,7 +10,8 @@
 - `AdminClient`: overrides, reassignments, cluster state, requests for a cycle. `PlannerClient`: the planners
   themselves, one of which leads.
 - Both accept the addresses of all replicas, `host:port` or `unix:path`, and skip replicas that do not answer.
-- `tls=Tls(certificate, key, authorities)` makes every connection mutual TLS.
+- `tls=Tls(certificate, key, authorities)` makes every connection mutual TLS. `token=...` names the caller; it is sent
+  only over TLS, to unix sockets and to loopback addresses.
 - Every call has a deadline. A call that is safe to repeat is retried on "unavailable" until its deadline.
 - Results are the frozen dataclasses of `model`: rates in bytes per second (1 MB/s is 1,000,000), times in UTC.
 - A failed call raises one of the errors in `errors`.
@@ -21,10 +22,12 @@ from autothrottle_client.admin import AdminClient
 from autothrottle_client.errors import (
     AutothrottleError,
     Conflict,
+    Forbidden,
     Incomplete,
     Invalid,
     Missing,
     NotLeader,
+    Unauthenticated,
     Unavailable,
 )
 from autothrottle_client.estimates import Estimate, LinkSideEstimate
@@ -65,6 +68,7 @@ __all__ = [
     "CycleWatch",
     "Decision",
     "Estimate",
+    "Forbidden",
     "ForeignThrottle",
     "Incomplete",
     "Invalid",
@@ -85,6 +89,7 @@ __all__ = [
     "ReplicaRole",
     "Submission",
     "Tls",
+    "Unauthenticated",
     "Unavailable",
     "parse_reassignment",
 ]

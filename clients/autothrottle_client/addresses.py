@@ -61,6 +61,15 @@ def _is_name(address: str) -> bool:
     return False
 
 
+def is_loopback(target: str) -> bool:
+    """Whether a target is a unix socket or a loopback address, so that no other host can read the connection."""
+    host = target.rpartition(":")[0].strip("[]")
+    try:
+        return target.startswith("unix:") or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class ResolvedNames:
     """Lookups of addresses; each runs in its own thread, because name servers may be slow."""
 

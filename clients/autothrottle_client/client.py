@@ -10,6 +10,7 @@ from typing import Generic, Self, TypeVar
 import grpc
 
 from autothrottle_client.addresses import parse_addresses
+from autothrottle_client.bearer_token import validate_token
 from autothrottle_client.errors import AutothrottleError
 from autothrottle_client.replicas import DEFAULT_TIMEOUT, Connection, Replica, Replicas, Rpc, validate_timeout
 from autothrottle_client.tls import Certificates, Tls
@@ -59,7 +60,11 @@ class Client(StubClient[_Stub]):
     """A thread-safe client of one service for operators: it waits for the service until its deadline."""
 
     def __init__(
-        self, addresses: str | Sequence[str], timeout: timedelta = DEFAULT_TIMEOUT, tls: Tls | None = None
+        self,
+        addresses: str | Sequence[str],
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        tls: Tls | None = None,
+        token: str = "",
     ) -> None:
         """Create the client; the first call connects.
 
@@ -67,13 +72,15 @@ class Client(StubClient[_Stub]):
             addresses: of all replicas, at least one `host:port` or `unix:path`; a string is a comma-separated list.
             timeout: for each call with all its attempts, > 0 and at most one day.
             tls: key and certificates of mutual TLS; None: plain connections.
+            token: names the caller to the service; "": none. It is not sent over a plain connection to another host.
 
         Raises:
-            Invalid: an address, the timeout or a certificate is invalid.
+            Invalid: an address, the timeout, a certificate or the token is invalid.
         """
         connection = Connection(
             timeout=validate_timeout(timeout),
             certificates=Certificates(tls) if tls else None,
+            token=validate_token(token),
             waits=True,
             has_leader=True,
         )

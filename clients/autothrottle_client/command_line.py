@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, NoReturn
 
 import shtab
@@ -25,6 +26,7 @@ from autothrottle_client.rates import parse_rate
 from autothrottle_client.tls import Tls
 
 ADDRESS_VARIABLE = "AUTOTHROTTLE_ADMIN_ADDR"
+TOKEN_VARIABLE = "AUTOTHROTTLE_TOKEN"
 DEFAULT_ADDRESS = "127.0.0.1:8090"
 DEFAULT_TIMEOUT = timedelta(seconds=5)
 SHELLS = ("bash", "zsh", "fish")
@@ -46,6 +48,7 @@ _TLS = {
     "--tls-ca": "certificates of the servers' authorities",
     "--tls-server-name": "name in the servers' certificates, if different from the host of the address",
 }
+_TOKEN = f"file with your token and nothing else (the token itself: ${TOKEN_VARIABLE}); sent over TLS and locally only"
 _TIMEOUT = "timeout of a call with all its attempts, above 0 and at most 3600 (default 5)"
 _FILE = "JSON file in the format of kafka-reassign-partitions.sh; - for standard input"
 _BROKER = "broker id (default: the cluster override, for every broker in a reassignment)"
@@ -111,6 +114,7 @@ def _common_options() -> _Parser:
     _value(group, "--timeout", "SECONDS", _seconds, _TIMEOUT)
     for name, meaning in _TLS.items():
         _value(group, name, "NAME" if name == "--tls-server-name" else "FILE", str, f"{meaning} (${_variable(name)})")
+    _value(group, "--token-file", "FILE", str, _TOKEN)
     return common
 
 
@@ -264,12 +268,12 @@ def call_of(read: argparse.Namespace) -> commands.Call:
     """Return a parsed command line, completed with defaults and environment variables. Close its admin client.
 
     Raises:
-        Invalid: a variable has no valid value, or TLS is incomplete.
+        Invalid: a variable has no valid value, TLS is incomplete, or the token file cannot be read.
     """
     given = vars(read)
-    timeout, tls = given.get("timeout", DEFAULT_TIMEOUT), _tls(given)
-    admin = AdminClient(given.get("addr") or _default_addresses(), timeout, tls)
-    return commands.Call(read, admin, timeout, given.get("output") == "json", tls)
+    timeout, tls, token = given.get("timeout", DEFAULT_TIMEOUT), _tls(given), _token(given)
+    admin = AdminClient(given.get("addr") or _default_addresses(), timeout, tls, token)
+    return commands.Call(read, admin, timeout, given.get("output") == "json", tls, token)
 
 
 def _tls(given: Mapping[str, Any]) -> Tls | None:
@@ -280,6 +284,18 @@ def _tls(given: Mapping[str, Any]) -> Tls | None:
     if absent:
         raise Invalid(f"TLS is mutual and needs --tls-cert, --tls-key and --tls-ca; also give {' and '.join(absent)}")
     return Tls(*values.values())
+
+
+def _token(given: Mapping[str, Any]) -> str:
+    path = given.get("token_file")
+    if path is None:
+        return os.environ.get(TOKEN_VARIABLE, "").strip()
+    try:
+        return Path(path).read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise Invalid(
+            f"token-file {path!r} cannot be read: {error}; give a file with a token and nothing else"
+        ) from None
 
 
 def _destination(option: str) -> str:

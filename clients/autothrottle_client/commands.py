@@ -50,6 +50,7 @@ class Call:
     json: bool
     """True: print JSON."""
     tls: Tls | None = None
+    token: str = ""
     """None: plain connections."""
 
     def show(self, value: object, text: str, warnings: Sequence[str] = ()) -> None:
@@ -321,7 +322,7 @@ def watch(call: Call) -> None:
     throttlectl watch --addr 10.0.0.1:8090,10.0.0.2:8090
     """
     planners = call.arguments.planner_addr
-    with PlannerClient(planners, call.timeout, call.tls) if planners else call.admin as client:
+    with PlannerClient(planners, call.timeout, call.tls, call.token) if planners else call.admin as client:
         cycles = client.watch_cycles(on_loss=lambda error: _say(f"lost the leader, locating it again: {error}"))
         for cycle in cycles:
             call.show(cycle, tables.cycle_line(cycle))

@@ -6,7 +6,9 @@
     ├── Conflict       the object has changed since it was read: read again, then decide again
     ├── NotLeader      none of the planners that answered leads; carries the leader's address if known
     ├── Incomplete     only a part could be read: draw no conclusion from absent data
-    └── Unavailable    the service does not answer: try again later
+    ├── Unavailable    the service does not answer: try again later
+    ├── Unauthenticated  the service knows no credentials of this caller: give a token or a certificate
+    └── Forbidden      this caller does not have the role that the call needs
 
 The service writes the messages. They name the value, the allowed range and the fix.
 """
@@ -55,6 +57,14 @@ class Unavailable(AutothrottleError):
     """The service does not answer in time."""
 
 
+class Unauthenticated(AutothrottleError):
+    """The caller gave no credentials, or the service does not know them."""
+
+
+class Forbidden(AutothrottleError):
+    """The caller does not have the role that the call needs."""
+
+
 CODES: Mapping[grpc.StatusCode, type[AutothrottleError]] = MappingProxyType(
     {
         grpc.StatusCode.INVALID_ARGUMENT: Invalid,
@@ -63,6 +73,8 @@ CODES: Mapping[grpc.StatusCode, type[AutothrottleError]] = MappingProxyType(
         grpc.StatusCode.FAILED_PRECONDITION: NotLeader,
         grpc.StatusCode.DATA_LOSS: Incomplete,
         grpc.StatusCode.UNAVAILABLE: Unavailable,
+        grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+        grpc.StatusCode.PERMISSION_DENIED: Forbidden,
         grpc.StatusCode.INTERNAL: AutothrottleError,
     }
 )

@@ -18,7 +18,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
-from autothrottle_client.addresses import Resolve, ResolvedNames
+from autothrottle_client.addresses import Resolve, ResolvedNames, is_loopback
+from autothrottle_client.bearer_token import with_token
 from autothrottle_client.errors import AutothrottleError, Invalid, NotLeader, Unavailable, from_rpc_error
 from autothrottle_client.tls import Certificates
 
@@ -80,6 +81,8 @@ class Connection:
     """Default for each call with all its attempts, > 0 and at most one day."""
     certificates: Certificates | None = None
     """Key and certificates of mutual TLS; None: plain connections."""
+    token: str = ""
+    """Bearer token of every call; "": none."""
     interceptors: Sequence[Interceptor] = ()
     """Wrap every call, outermost first."""
     resolve: Resolve | None = None
@@ -106,7 +109,7 @@ class Replica:
     name: str
     """Name in errors."""
     plain: grpc.Channel
-    """Without interceptors."""
+    """Without interceptors, except for that of the token."""
     channel: grpc.Channel
     """With interceptors."""
     generation: int
@@ -461,6 +464,9 @@ class Replicas:
             plain = grpc.insecure_channel(target, options=options)
         else:
             plain = certificates.channel(target, address, options)
+        if self.connection.token:
+            is_secure = certificates is not None or is_loopback(target)
+            plain = with_token(plain, self.connection.token, target, is_secure)
         channel = grpc.intercept_channel(plain, *self.connection.interceptors)
         return Replica(target, name, plain, channel, generation)
 

@@ -40,7 +40,7 @@ EXIT_INTERRUPTED = 130
 
 def _service(name: str, build: Callable[[Composition], Servicer]) -> Callable[[Composition], None]:
     def serve(composition: Composition) -> None:
-        address = composition.serve(name, [build(composition)], composition.configuration.listen)
+        address = composition.serve_alone(name, build(composition))
         composition.join(name, address)
         log.info("%s listens on %s", name.capitalize(), address)
 
@@ -49,7 +49,7 @@ def _service(name: str, build: Callable[[Composition], Servicer]) -> Callable[[C
 
 def _planner(composition: Composition) -> None:
     servicer, planner = composition.planner()
-    address = composition.serve("planner", [servicer], composition.configuration.listen)
+    address = composition.serve_alone("planner", servicer)
     planner.start(address)
     composition.join("planner", address)
     log.info("Autothrottle Running")
@@ -59,7 +59,7 @@ def _planner(composition: Composition) -> None:
 def _admin(composition: Composition) -> None:
     give_way()
     servicer = composition.admin()
-    address = composition.serve("admin", [servicer], composition.configuration.listen)
+    address = composition.serve_alone("admin", servicer)
     composition.join("admin", address)
     log.info("gRPC API: %s", address)
 
@@ -188,7 +188,8 @@ def _with_extra(command: str, arguments: Sequence[str]) -> int:
 
 def _configured(command: str, arguments: Sequence[str]) -> int:
     try:
-        configuration = parse(arguments, os.environ, COMMANDS[command].required)
+        options = COMMANDS[command].options
+        configuration = parse(arguments, os.environ, COMMANDS[command].required, used=options)
     except InvalidConfiguration as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
@@ -198,7 +199,7 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
     for warning in configuration.warnings:
         log.warning("%s", warning)
     try:
-        if "kafka-client-config" in COMMANDS[command].options:
+        if "kafka-client-config" in options:
             validate_kafka_settings(configuration)
     except Invalid as error:
         log.error("%s", error)

@@ -23,6 +23,7 @@ from kazoo.client import KazooClient
 
 from autothrottle import __version__
 from autothrottle.adapters.credentials.tls import Tls
+from autothrottle.adapters.credentials.tokens import Tokens
 from autothrottle.adapters.grpc import AdminClient, ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
 from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
@@ -55,6 +56,7 @@ from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import BrokerRegistry, ConfigWriter, FetchSettingsSource, Reassigner, SnapshotSource
 from autothrottle.ports.state_store import Term
 from autothrottle.ports.telemetry import DecisionSink
+from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.configuration import Configuration, KafkaBackend
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.tracing import Tracing
@@ -100,6 +102,9 @@ class Composition:
         self._kafka = KafkaPaths(configuration.zk_prefix)
         self._own = OwnPaths(configuration.zk_config_prefix)
         self._tls = Tls(configuration.tls) if configuration.tls else None
+        self._tokens = Tokens(configuration.api_tokens_file) if configuration.api_tokens_file else None
+        roles = configuration.certificate_roles or ({} if self._tls else None)
+        self._access = Access(roles, self._tokens, configuration.open_endpoints)
 
     def use(self, **addresses: Sequence[str]) -> None:
         """Let the services built from now on use these addresses, named by their options."""
@@ -196,13 +201,13 @@ class Composition:
     def gateway(self) -> str:
         """Serve HTTP until the stack closes; return the address."""
         from autothrottle.gateway.server import GatewayServer  # only the gateway needs a web framework
-        from autothrottle.gateway.tokens import Tokens
 
-        tokens, tls = self.configuration.api_tokens_file, self._tls
+        tls = self._tls
         server = GatewayServer(
             self._client(AdminClient, self.configuration.admin_addr),
             self.configuration.api_listen,
-            tokens=Tokens(tokens) if tokens else None,
+            access=self._access,
+            hosts=self.configuration.api_hosts,
             tls=tls.http_context() if tls else None,
         )
         self._stack.enter_context(server)
@@ -211,11 +216,25 @@ class Composition:
     def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
         """Serve until the stack closes; return the address."""
         credentials = self._tls.server_credentials() if self._tls else None
-        server = ServiceServer(
-            name, servicers, listen, interceptors=self._tracing.server_interceptors, credentials=credentials
-        )
+        interceptors = (AccessInterceptor(self._access), *self._tracing.server_interceptors)
+        server = ServiceServer(name, servicers, listen, interceptors=interceptors, credentials=credentials)
         self._stack.enter_context(server)
         return server.address
+
+    def serve_alone(self, name: str, servicer: Servicer) -> str:
+        """Serve the only service of this process until the stack closes; return the address.
+
+        Raises:
+            Invalid: the other services could not call it, since they have neither a certificate nor a token.
+        """
+        listen = self.configuration.listen
+        if self._tokens and not self._tls and not self._tokens.of_services and not listen.startswith("unix:"):
+            raise Invalid(
+                f"{name} listens on {listen} and needs tokens (api-tokens-file), but the services have none to call "
+                "one another. Fix: add the line `services TOKEN service` to the file, or give tls-cert, tls-key and "
+                "tls-ca"
+            )
+        return self.serve(name, [servicer], listen)
 
     def join(self, service: str, address: str, roles: Sequence[str] = ()) -> None:
         """Add this process to the list of members once ZooKeeper answers; the stack removes it.
@@ -369,7 +388,9 @@ class Composition:
         """A client of a service at these addresses; without addresses it finds the service in the list of members."""
         resolve = member_lookup(self._membership, socket.gethostname())
         where = addresses or [members_address(kind.service)]
-        return self._stack.enter_context(closing(kind(where, self._tracing.client_interceptors, resolve, self._tls)))
+        token = self._tokens.of_services if self._tokens and not self._tls else ""
+        client = kind(where, self._tracing.client_interceptors, resolve, self._tls, token)
+        return self._stack.enter_context(closing(client))
 
 
 def validate_kafka_settings(configuration: Configuration) -> None:

@@ -95,7 +95,8 @@ def test_certificates_and_tokens_are_required_and_the_audit_log_names_the_caller
     tokens.write_text(f"anna {TOKEN}\n")
     served = (f"--tls-cert={PEMS}/server.pem", f"--tls-key={PEMS}/server.pem", f"--tls-ca={PEMS}/ca.pem")
     ours = (f"--tls-cert={PEMS}/client.pem", f"--tls-key={PEMS}/client.pem", f"--tls-ca={PEMS}/ca.pem")
-    flags = (*FLAGS, *served, f"--api-tokens-file={tokens}", f"--zk-addr={fresh_zookeeper.connect}")
+    access = ('--certificate-roles={"autothrottle":"operator"}', f"--api-tokens-file={tokens}")
+    flags = (*FLAGS, *served, *access, f"--zk-addr={fresh_zookeeper.connect}")
     with Process("run", [sys.executable, "-m", "autothrottle", "run", *flags], log, KEYS) as run:
         run.wait_until(lambda: "Admin API: " in log.read_text(), START_SECONDS)
         (http,) = re.findall(r" Admin API: (\S+)$", log.read_text(), re.MULTILINE)

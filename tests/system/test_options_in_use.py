@@ -18,7 +18,7 @@ from autothrottle.runtime.configuration_reader import parse
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 
 READ_BEFORE = {"config", "version", "log-format", "log-level", "max-rate", "kafka-native-mode"}
-READ_BEFORE |= {"api-key-file", "app-key-file"}
+READ_BEFORE |= {"api-key-file", "app-key-file", "insecure-listen"}
 """Options that the process reads before it builds its service."""
 WITH_TLS = {"tls-server-name"}
 """Options that are read only with certificates."""
@@ -26,7 +26,7 @@ IN_PASSING = {
     "metrics": {"zk-prefix"},
     "planner": {"zk-prefix"},
     "admin": {"change-threshold", "failure-threshold", "skip-auto-delete-throttles"},
-    "gateway": {"zk-prefix"},
+    "gateway": {"zk-prefix", "open-endpoints"},
     "run": {f"{service}-addr" for service in ("discovery", "metrics", "planner", "applier", "admin")},
 }
 """Service -> options that it reads together with others and does not use; `run` reads addresses that it has set."""

@@ -27,7 +27,7 @@ from autothrottle.runtime.configuration_reader import parse
 from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.v1 import admin_pb2, planner_pb2
 from autothrottle_client import AdminClient, Cycle
-from autothrottle_client.command_line import ADDRESS_VARIABLE, make_parser
+from autothrottle_client.command_line import ADDRESS_VARIABLE, TOKEN_VARIABLE, make_parser
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE
 from autothrottle_lab.simulate.command import configure
 from autothrottle_lab.simulate.scenario_file import read_scenario
@@ -176,7 +176,7 @@ def test_every_flag_in_the_pages_exists() -> None:
 
 def test_every_variable_in_the_pages_exists() -> None:
     variables = set(re.findall(r"AUTOTHROTTLE_[A-Z_]+(?<!_)", ALL_TEXT)) - {"AUTOTHROTTLE_NAME"}
-    known = {o.variable for o in OPTIONS.values()} | {ADDRESS_VARIABLE, REPOSITORY_VARIABLE}
+    known = {o.variable for o in OPTIONS.values()} | {ADDRESS_VARIABLE, TOKEN_VARIABLE, REPOSITORY_VARIABLE}
     assert variables <= known
     assert variables >= KEYS.keys()
 
@@ -450,12 +450,15 @@ def test_python_example_uses_existing_names() -> None:
 
 def test_example_files_are_accepted_without_a_warning(tmp_path: Path) -> None:
     examples = [*code("toml"), (ROOT / "deploy" / "autothrottle.toml").read_text()]
-    assert len(examples) == 2
+    assert len(examples) == 3
     for number, text in enumerate(examples):
         path = tmp_path / f"{number}.toml"
         path.write_text(text)
         configuration = parse(["--config", str(path)], KEYS)
         assert configuration.warnings == ()
+        if "[certificate-roles]" in text.splitlines():
+            assert configuration.certificate_roles
+            continue
         assert configuration.capacities.by_instance_type["d2.4xlarge"].inbound == 200_000_000
 
 
@@ -470,7 +473,7 @@ def test_commented_settings_of_the_example_file_are_the_defaults(tmp_path: Path)
 
 
 def test_services_listen_where_the_example_configuration_expects_them() -> None:
-    (toml,) = code("toml")
+    (toml,) = (text for text in code("toml") if "planner-addr" in text)
     expected = set(re.findall(r'"(127\.0\.0\.1:\d+)"', toml))
     listening = {words[3] for words in commands() if words[2:3] == ["--listen"]}
     assert expected == listening

@@ -25,6 +25,7 @@ from autothrottle.core.errors import AutothrottleError, Missing, NotLeader, Unav
 from autothrottle.ports.kafka import BrokerRegistry, SnapshotSource
 from autothrottle.ports.services import LeadingPlanner
 from autothrottle.ports.state_store import CatchUpStore, Membership, OverrideStore, PauseStore
+from autothrottle.runtime.access import author
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from autothrottle.wire.admin import (
@@ -39,7 +40,6 @@ from autothrottle.wire.admin import (
     overrides_to_messages,
 )
 from autothrottle.wire.common import (
-    caller,
     partitions_from_messages,
     pause_mode_from_number,
     pause_to_message,
@@ -101,7 +101,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         broker_id, wanted = override_from_message(request.override)
         if wanted.expire_time is not None:
             validate_expire_time(wanted.expire_time, datetime.now(UTC))
-        who = _caller(context)
+        who = author(context)
         override = self._overrides.set_override(
             broker_id, wanted.rate, wanted.autoremove, wanted.expire_time, version=wanted.version, who=who
         )
@@ -115,7 +115,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.RemoveOverrideRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RemoveOverrideResponse:
         validate_fields(request)
-        broker_id, version, who = _broker_id(request), parse_etag(request.etag), _caller(context)
+        broker_id, version, who = _broker_id(request), parse_etag(request.etag), author(context)
         if not self._overrides.remove_override(broker_id, version=version, who=who):
             raise Missing(_no_override(broker_id))
         log.info("Override of %s removed by %s", override_owner(broker_id), who)
@@ -133,7 +133,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.RequestCycleResponse:
         validate_fields(request)
         with _leader_required():
-            self._planner.run_cycle(f"requested by {_caller(context)}", _TIMEOUT)
+            self._planner.run_cycle(f"requested by {author(context)}", _TIMEOUT)
         return admin_pb2.RequestCycleResponse()
 
     def GetClusterState(
@@ -170,7 +170,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         with _leader_required():
             found = self._planner.submit_reassignment(wanted, request.validate_only, time_left(context))
         if not request.validate_only:
-            log.info("Reassignment of %d partitions submitted by %s", found.started, _caller(context))
+            log.info("Reassignment of %d partitions submitted by %s", found.started, author(context))
         return STATE.to_message(
             admin_pb2.SubmitReassignmentResponse,
             found,
@@ -185,7 +185,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         rows = partitions_from_messages(request.partitions)
         with _leader_required():
             refused = self._planner.cancel_reassignment(rows, time_left(context))
-        log.info("Reassignment of %d partitions cancelled by %s", len(rows) - len(refused), _caller(context))
+        log.info("Reassignment of %d partitions cancelled by %s", len(rows) - len(refused), author(context))
         return admin_pb2.CancelReassignmentResponse(
             cancelled=len(rows) - len(refused), refused=refusals_to_messages(refused)
         )
@@ -202,7 +202,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         """Store a pause. The leading planner watches the store and acts at once."""
         validate_fields(request)
         mode, reason = pause_mode_from_number(request.mode), validate_reason(request.reason)
-        pause = Pause(mode, _caller(context), datetime.now(UTC), reason)
+        pause = Pause(mode, author(context), datetime.now(UTC), reason)
         self._pauses.set_pause(pause)
         log.info("Paused: %s", pause)
         return admin_pb2.PauseResponse(pause=pause_to_message(pause))
@@ -210,7 +210,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def Resume(self, request: admin_pb2.ResumeRequest, context: grpc.ServicerContext) -> admin_pb2.ResumeResponse:
         """Remove the pause. The leading planner watches the store and acts at once."""
         validate_fields(request)
-        who = _caller(context)
+        who = author(context)
         was_paused = self._pauses.remove_pause(who)
         if was_paused:
             log.info("Resumed by %s", who)
@@ -221,7 +221,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.StartCatchUpResponse:
         """Start the catch-up of a broker under throttle. The leading planner watches the store and acts at once."""
         validate_fields(request)
-        wanted = CatchUp(validate_broker_id(request.broker_id), _caller(context), datetime.now(UTC))
+        wanted = CatchUp(validate_broker_id(request.broker_id), author(context), datetime.now(UTC))
         self._catch_ups.start_catch_up(wanted)
         log.info("Broker %d catches up under throttle, requested by %s", wanted.broker_id, wanted.author)
         warnings = self._unregistered(
@@ -238,7 +238,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         broker_id = validate_broker_id(request.broker_id)
         if not self._catch_ups.remove_catch_up(broker_id):
             raise Missing(f"broker {broker_id} has no catch-up under throttle; GetClusterState lists the catch-ups")
-        log.info("Catch-up of broker %d under throttle ended by %s", broker_id, _caller(context))
+        log.info("Catch-up of broker %d under throttle ended by %s", broker_id, author(context))
         return admin_pb2.StopCatchUpResponse()
 
     def _warnings(self, broker_id: int | None, autoremove: bool) -> list[str]:
@@ -263,10 +263,6 @@ def _leader_required() -> Iterator[None]:
         yield
     except NotLeader as error:
         raise Unavailable(_NO_LEADER) from error
-
-
-def _caller(context: grpc.ServicerContext) -> str:
-    return caller(context.peer(), context.invocation_metadata(), context.auth_context())
 
 
 def _broker_id(request: admin_pb2.GetOverrideRequest | admin_pb2.RemoveOverrideRequest) -> int | None:

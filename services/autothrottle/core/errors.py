@@ -6,7 +6,9 @@
     ├── Conflict       the object changed after it was read: read it again, then decide again
     ├── NotLeader      another planner leads, or this term is over; carries the leader's address
     ├── Incomplete     only a part could be read: absence proves nothing
-    └── Unavailable    the other side does not answer: retry later
+    ├── Unavailable    the other side does not answer: retry later
+    ├── Unauthenticated  the caller gave no known credentials: give a token or a certificate
+    └── Forbidden      the caller is known and lacks the role: ask an administrator
 
 A message names the value, the range and the fix.
 """
@@ -43,3 +45,11 @@ class Incomplete(AutothrottleError):
 
 class Unavailable(AutothrottleError):
     """The other side does not answer in time."""
+
+
+class Unauthenticated(AutothrottleError):
+    """The caller gave no known credentials."""
+
+
+class Forbidden(AutothrottleError):
+    """The caller is known, but does not have the role that the call needs."""

@@ -24,6 +24,7 @@ SUBMIT_TIMEOUT = timedelta(seconds=55)
 HTTP_STATUS: Mapping[grpc.StatusCode, int] = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
     grpc.StatusCode.PERMISSION_DENIED: 403,
     grpc.StatusCode.NOT_FOUND: 404,
     grpc.StatusCode.ABORTED: 409,
@@ -41,6 +42,7 @@ _CODES: Mapping[int, str] = {
     405: "UNIMPLEMENTED",
     408: "DEADLINE_EXCEEDED",
     413: "RESOURCE_EXHAUSTED",
+    421: "PERMISSION_DENIED",
     500: "INTERNAL",
 }
 """HTTP status of a refusal by the gateway itself -> the code in its body."""

@@ -35,6 +35,9 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
 )
 """All routes for the page: (verb, path, description)."""
 
+METHODS = {"GET": "GetOverride", "POST": "SetOverride"}
+"""Verb -> a method of admin that needs the same role as the methods that the verb calls."""
+
 _DIGITS = re.compile(r"-?(?:0|[1-9][0-9]*)", re.ASCII)
 _MOST_DIGITS = 30
 _MOST_MEGABYTES = MAX_RATE // MEGABYTE

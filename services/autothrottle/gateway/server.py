@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 import threading
+from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -15,8 +16,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from autothrottle.core.errors import Unavailable
 from autothrottle.gateway.answers import AdminService
-from autothrottle.gateway.tokens import Tokens
-from autothrottle.gateway.web import application
+from autothrottle.gateway.web import CERTIFICATE_NAMES, application
+from autothrottle.runtime.access import Access
 
 HEADER_SECONDS = 10.0
 """Time limit for receiving headers, from the connection or the first byte of a later request."""
@@ -43,7 +44,8 @@ class GatewayServer:
         listen: str,
         header_seconds: float = HEADER_SECONDS,
         body_seconds: float = BODY_SECONDS,
-        tokens: Tokens | None = None,
+        access: Access | None = None,
+        hosts: Collection[str] = (),
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """Bind to the address.
@@ -53,7 +55,8 @@ class GatewayServer:
             listen: `host:port`; port 0 binds any free port.
             header_seconds: time limit for receiving the headers of a request.
             body_seconds: time limit for receiving the body.
-            tokens: tokens of allowed users; None: any caller is allowed.
+            access: the known credentials; None: any caller is allowed.
+            hosts: names in the `Host` header that are allowed beside the names of this host.
             tls: context for HTTPS; None: plain HTTP.
         """
         self._socket = _bind(listen)
@@ -62,12 +65,14 @@ class GatewayServer:
         self.bound_to: str = self._socket.getsockname()[0]
         """IP address of the listening socket."""
 
+        allowed = frozenset({*hosts, *_own_names(listen)})
+
         class Protocol(_HeaderTimeout):
             seconds = header_seconds
 
         self._server = uvicorn.Server(
             uvicorn.Config(
-                application(admin, body_seconds, tokens),
+                application(admin, body_seconds, access or Access(), allowed),
                 http=Protocol,
                 ws="none",
                 loop="asyncio",
@@ -103,6 +108,11 @@ class GatewayServer:
         self._socket.close()
 
 
+def _own_names(listen: str) -> set[str]:
+    """Return the names by which a browser on this host or another one reaches the address."""
+    return {"localhost", listen.rpartition(":")[0].lower(), socket.gethostname().lower()}
+
+
 def _bind(listen: str) -> socket.socket:
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
@@ -119,6 +129,12 @@ def _bind(listen: str) -> socket.socket:
         ) from error
 
 
+def _names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the common name and the alternative names of a verified certificate, as `getpeercert` has them."""
+    subject = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return (*subject, *(value for _, value in certificate.get("subjectAltName", ())))
+
+
 class _HeaderTimeout(H11Protocol):
     """Closes connections whose headers arrive too late; uvicorn itself waits forever."""
 
@@ -129,7 +145,8 @@ class _HeaderTimeout(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer with the connection."""
+        """Start the timer with the connection, and keep the names in the client's certificate for its requests."""
+        self.app_state = {**self.app_state, CERTIFICATE_NAMES: _names(transport.get_extra_info("peercert") or {})}
         super().connection_made(transport)
         self._watch()
 

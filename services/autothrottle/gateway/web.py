@@ -6,8 +6,10 @@ This is the only asynchronous code: it reads the body, calls the admin service i
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Mapping
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -17,16 +19,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.access import Caller, Role, require_role
+from autothrottle.core.errors import AutothrottleError, Forbidden, Unauthenticated
 from autothrottle.gateway import legacy, rest
-from autothrottle.gateway.answers import AdminService, Answer, Call, document, failure, refusal, text
+from autothrottle.gateway.answers import AdminService, Answer, Call, document, failure, http_status, refusal, text
 from autothrottle.gateway.openapi import comments, openapi
 from autothrottle.gateway.page import page
-from autothrottle.gateway.tokens import Tokens
+from autothrottle.runtime.access import AUTHORIZATION, Access, method_role
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.common import forwarded_metadata
 
 SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+
+CERTIFICATE_NAMES = "certificate_names"
+"""Key of the request's state with the names in the verified client certificate; empty: none was given."""
 
 MAX_BODY_BYTES = 64 * 1024
 """Largest request body, except for `LARGE_BODIES`; useful ones have some hundred bytes."""
@@ -48,35 +54,53 @@ _HEADERS = {
 _Answering = Callable[[Request, bytes], Answer]
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
-log = logging.getLogger(__name__)
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """What one verb of a path does."""
+
+    name: str
+    answer: _Answering
+    role: Role | None = None
+    """The least role of its caller; None: every caller is refused."""
+    is_public: bool = False
+    """True: it needs no caller and no role, since the answer is the same for every cluster."""
 
 
-def application(admin: AdminService, body_seconds: float, tokens: Tokens | None = None) -> Starlette:
+def application(admin: AdminService, body_seconds: float, access: Access, hosts: Collection[str]) -> Starlette:
     """Return the application.
 
     Args:
         admin: the service that executes requests.
         body_seconds: time limit for receiving a request body.
-        tokens: tokens of allowed users; None: any caller is allowed. The page and the OpenAPI document are public.
+        access: the known credentials. The page and the OpenAPI document are public.
+        hosts: allowed names in the `Host` header, in lower case; IP addresses are always allowed.
     """
     routes, descriptions = rest.bindings(SERVICE), comments()
     described, shown = openapi(routes, descriptions), page(routes, descriptions)
-    public: dict[str, dict[str, _Answering]] = {
-        "/": {"GET": lambda request, body: Answer(200, shown, "text/html; charset=utf-8")},
-        "/openapi.json": {"GET": lambda request, body: document(200, described)},
+    paths: dict[str, dict[str, _Action]] = {
+        "/": {
+            "GET": _Action("/", lambda request, body: Answer(200, shown, "text/html; charset=utf-8"), is_public=True)
+        },
+        "/openapi.json": {
+            "GET": _Action("/openapi.json", lambda request, body: document(200, described), is_public=True)
+        },
     }
-    paths: dict[str, dict[str, _Answering]] = {}
     for binding in routes:
-        paths.setdefault(binding.path, {})[binding.verb] = _rest(binding, admin)
-    text_api = _legacy(admin)
-    for path in ("/throttle", "/throttle/{rest:path}"):
-        paths[path] = {"GET": text_api, "POST": text_api}
+        method = binding.method
+        action = _Action(method.name, _rest(binding, admin), method_role(method))
+        paths.setdefault(binding.path, {})[binding.verb] = action
+    text_api = {
+        verb: _Action(f"{verb} /throttle", _legacy(admin), method_role(SERVICE.methods_by_name[method]))
+        for verb, method in legacy.METHODS.items()
+    }
+    paths |= {"/throttle": text_api, "/throttle/{rest:path}": text_api}
     largest = {b.path: LARGE_BODIES[b.method.name] for b in routes if b.method.name in LARGE_BODIES}
+    gate = _Gate(access, frozenset(hosts))
     application = Starlette(
         routes=[
-            Route(path, _endpoint(verbs, body_seconds, largest.get(path, MAX_BODY_BYTES), needed), methods=[*verbs])
-            for table, needed in ((public, None), (paths, tokens))
-            for path, verbs in table.items()
+            Route(path, _endpoint(actions, body_seconds, largest.get(path, MAX_BODY_BYTES), gate), methods=[*actions])
+            for path, actions in paths.items()
         ],
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
@@ -110,27 +134,70 @@ def _call(request: Request, admin: AdminService) -> Call:
     return lambda method, message, timeout: admin.call(method, message, timeout, metadata)
 
 
-def _endpoint(
-    verbs: Mapping[str, _Answering], body_seconds: float, most_bytes: int, tokens: Tokens | None = None
-) -> _Endpoint:
+def _endpoint(actions: Mapping[str, _Action], body_seconds: float, most_bytes: int, gate: _Gate) -> _Endpoint:
     async def answer(request: Request) -> Response:
-        _refuse_other_sites(request)
-        if tokens is not None:
-            request.state.name = _authenticated_name(request, tokens)
+        action = actions["GET" if request.method == "HEAD" else request.method]
+        request.state.name = gate.admitted(request, action).name
         body = await _body(request, body_seconds, most_bytes)
-        verb = "GET" if request.method == "HEAD" else request.method
-        return _response(await run_in_threadpool(verbs[verb], request, body))
+        return _response(await run_in_threadpool(action.answer, request, body))
 
     return answer
 
 
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """Checks requests before their bodies are read."""
+
+    access: Access
+    hosts: frozenset[str]
+
+    def admitted(self, request: Request, action: _Action) -> Caller:
+        """Return the caller of an allowed request; otherwise respond with 401, 403 or 421, and log that."""
+        try:
+            _refuse_other_hosts(request, self.hosts)
+            _refuse_other_sites(request)
+            if action.is_public:
+                return Caller()
+            names = getattr(request.state, CERTIFICATE_NAMES, ())
+            caller = self.access.caller(names, request.headers.get(AUTHORIZATION, ""))
+            require_role(caller, action.role, action.name)
+            return caller
+        except (HTTPException, Unauthenticated, Forbidden) as error:
+            refused = error if isinstance(error, HTTPException) else HTTPException(http_status(error), str(error))
+            client = request.client.host if request.client else "an unknown address"
+            what = f"{request.method} {request.url.path[:200]!r} from {client}: {refused.detail}"
+            self.access.log_refusal(f"HTTP {refused.status_code}", what)
+            challenge = {"www-authenticate": "Bearer"} if refused.status_code == 401 else {}
+            raise HTTPException(refused.status_code, refused.detail, {**challenge, "connection": "close"}) from None
+
+
+def _refuse_other_hosts(request: Request, hosts: frozenset[str]) -> None:
+    """Refuse names that are not ours. A page may give its own name our address (DNS rebinding), but not an address."""
+    given = request.headers.get("host", "")
+    host = re.sub(r":[0-9]*$", "", given).lower().removesuffix(".")
+    if host and host not in hosts and not _is_address(host.strip("[]")):
+        raise HTTPException(
+            421, f"{given[:100]!r} is not a name of this service; use its address, or add the name to api-hosts"
+        )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def _refuse_other_sites(request: Request) -> None:
     """Refuse requests that a page of another site makes in an operator's browser; loopback does not stop browsers."""
-    origin = request.headers.get("origin")
-    if origin is None or request.method in ("GET", "HEAD"):
+    if request.method in ("GET", "HEAD"):
         return
-    if _site(origin) != request.headers.get("host", "").lower():
-        raise HTTPException(403, f"a page of {origin} may not change anything; use another client, or this origin")
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "none")
+    is_foreign = origin is not None and _site(origin) != request.headers.get("host", "").lower()
+    if is_foreign or site not in ("none", "same-origin"):
+        page = (origin or f"another site ({site})")[:100]
+        raise HTTPException(403, f"a page of {page} may not change anything; use another client, or this origin")
 
 
 def _site(origin: str) -> str | None:
@@ -139,15 +206,6 @@ def _site(origin: str) -> str | None:
         return urlsplit(origin).netloc.lower()
     except ValueError:
         return None
-
-
-def _authenticated_name(request: Request, tokens: Tokens) -> str:
-    """Return the user of the request's token, before the body is read."""
-    name = tokens.name_of(request.headers.get("authorization", ""))
-    if name is None:
-        message = "the request has no known token; send `Authorization: Bearer TOKEN`"
-        raise HTTPException(401, message, {"www-authenticate": "Bearer", "connection": "close"})
-    return name
 
 
 async def _body(request: Request, seconds: float, most_bytes: int) -> bytes:

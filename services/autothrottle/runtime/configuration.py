@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from autothrottle.adapters.credentials.tls import TlsFiles
+from autothrottle.core.access import CertificateRoles, parse_certificate_roles
 from autothrottle.core.control.schedule import Schedule, parse_schedule
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
@@ -32,6 +33,7 @@ from autothrottle.core.traffic.capacity import (
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.runtime import option_kinds as kinds
+from autothrottle.runtime.access import OPEN_ENDPOINTS
 from autothrottle.runtime.logs import FORMATS, LEVELS
 from autothrottle.runtime.option_kinds import Option, Refused, option
 
@@ -270,12 +272,29 @@ class Configuration:
         "Name in the certificates of the other services; the host of their address if empty",
         example="autothrottle.internal",
     )
+    certificate_roles: CertificateRoles | None = option(
+        parse_certificate_roles,
+        "",
+        "Roles of the names in client certificates, as patterns with * and ?; other certificates are refused. Needed "
+        "with tls-cert",
+        "a JSON object of viewer, operator or service",
+        example='{"autothrottle-*":"service","anna":"operator"}',
+    )
     api_tokens_file: str = kinds.file(
-        "Names and tokens of HTTP API users, one `NAME TOKEN` per line, reloaded on change; no tokens required if "
-        "empty",
+        "Callers of the HTTP and gRPC APIs with a token, one `NAME TOKEN [ROLE]` per line (role operator if absent), "
+        "reloaded on change; no tokens required if empty",
         "/run/secrets/api-tokens",
         "a readable file with a name and a token of at least 16 characters in each line",
     )
+    api_hosts: tuple[str, ...] = kinds.hosts(
+        "Names of the HTTP API in addition to localhost, IP addresses, the host in api-listen and the host name; a "
+        "request with another Host header is refused",
+        "autothrottle.example.com",
+    )
+    open_endpoints: tuple[str, ...] = kinds.choices(
+        "gRPC endpoints that need no credentials; none if empty", OPEN_ENDPOINTS
+    )
+    insecure_listen: bool = kinds.boolean("Listen beyond loopback without credentials of callers")
 
     help: bool = False
     """True: print the help text only; all other settings are defaults. Not an option, like the warnings."""

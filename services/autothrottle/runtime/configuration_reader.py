@@ -44,6 +44,7 @@ def parse(
     environ: Mapping[str, str],
     required: Collection[str] = (),
     preset: Mapping[str, Given] | None = None,
+    used: Collection[str] = (),
 ) -> Configuration:
     """Return the configuration.
 
@@ -52,6 +53,8 @@ def parse(
         environ: the environment; only `AUTOTHROTTLE_*` is read.
         required: names of options that this service requires. A key may be given as its file instead.
         preset: option name -> text that replaces the default; None: all defaults stay.
+        used: names of options that this command uses. A file may hold options of other services, so the access to its
+            listeners is checked only for these.
 
     Raises:
         InvalidConfiguration: contains every problem.
@@ -74,7 +77,7 @@ def parse(
         return Configuration(help=flags.help, version=not flags.help)
     configuration = Configuration(**values)
     if file is not None:  # otherwise the unread keys may solve or cause such a problem
-        configuration = _Combinations(configuration, valid, problems, warnings).checked()
+        configuration = _Combinations(configuration, valid, problems, warnings, used).checked()
         problems += [_missing(OPTIONS[n]) for n in sorted(required) if not {n, f"{n}-file"} & given.keys()]
     if problems:
         raise InvalidConfiguration(problems)
@@ -116,6 +119,8 @@ class _Combinations:
     """Option name -> its text and source; absent: not given, or invalid."""
     problems: list[str]
     warnings: list[str]
+    used: Collection[str]
+    """Names of options that the command uses."""
 
     def checked(self) -> Configuration:
         """Return the configuration with the options that count; add to the problems and warnings."""
@@ -213,21 +218,40 @@ class _Combinations:
                 f"{' and '.join(present)} without {' and '.join(absent)}; TLS is mutual and needs all three. "
                 f"Fix: --{absent[0]}={OPTIONS[absent[0]].example}, for example"
             )
+        is_used, is_given = "certificate-roles" in self.used, self.values.certificate_roles is not None
+        if is_used and self.values.tls and not is_given and not any("certificate-roles" in p for p in self.problems):
+            self.problems.append(
+                "certificate-roles is not given with tls-cert, so no client certificate has a role. Fix: "
+                f"--certificate-roles '{OPTIONS['certificate-roles'].example}', for example; "
+                """'{"*":"service"}' lets every certificate of tls-ca do everything, as earlier versions did"""
+            )
+        if is_used and is_given and not present:
+            self.problems.append(
+                "certificate-roles is given without tls-cert, tls-key and tls-ca, so callers have no certificates. "
+                "Fix: give these, too"
+            )
 
     def _check_listeners(self) -> None:
         tls, tokens = self.values.tls, self.values.api_tokens_file
-        listeners = {
-            name: getattr(self.values, name.replace("-", "_")) for name in ("api-listen", "grpc-listen", "listen")
-        }
-        for name in (name for name, address in listeners.items() if not _is_local(address)):
-            if not tls or (name == "api-listen" and not tokens):
-                needed = "api-tokens-file" if tls else "tls-cert, tls-key and tls-ca"
+        for name in ("api-listen", "grpc-listen", "listen"):
+            address = getattr(self.values, name.replace("-", "_"))
+            if name not in self.used or _is_local(address) or tls:
+                continue
+            if tokens and name == "api-listen":
                 self.warnings.append(
-                    f"{name} is open to other hosts without authentication: any caller may throttle the cluster; "
-                    f"give {needed}"
+                    "api-tokens-file is given without tls-cert: the tokens are readable on the network"
                 )
-        if tokens and not tls and not _is_local(self.values.api_listen):
-            self.warnings.append("api-tokens-file is given without tls-cert: the tokens are readable on the network")
+                continue
+            what = f"{name}: {address!r} ({self._source(name)}) is open to other hosts, and callers need no certificate"
+            needed = "tls-cert, tls-key, tls-ca and certificate-roles"
+            needed += " or api-tokens-file" if name == "api-listen" else ""
+            if self.values.insecure_listen:
+                self.warnings.append(f"{what}: any of them may throttle the cluster; give {needed}")
+            else:
+                self.problems.append(
+                    f"{what}; this is refused. Fix: give {needed}, or listen on {OPTIONS[name].default}; "
+                    f"--insecure-listen allows it"
+                )
 
 
 def _is_loopback(host: str) -> bool:

@@ -215,6 +215,20 @@ def choice(default: str, meaning: str, choices: Iterable[Word]) -> Word:
     return option(parse, default, meaning, f"one of {', '.join(words)}", choices=tuple(words))
 
 
+def choices(meaning: str, choices: Iterable[str]) -> tuple[str, ...]:
+    """Declare a comma-separated list of words."""
+    words = tuple(choices)
+
+    def parse(text: str) -> tuple[str, ...]:
+        items = _items(text)
+        for item in items:
+            if item not in words:
+                raise Refused(f"contains {item!r}")
+        return items
+
+    return option(parse, "", meaning, f"a comma-separated list of {', '.join(words)}", example=",".join(words))
+
+
 def _host_port(text: str, lowest_port: int = 1) -> str:
     """Return `host:port` unchanged.
 
@@ -254,6 +268,19 @@ def addresses(default: str, meaning: str, example: str = "", *, unix: bool = Fal
 
     range = "a comma-separated list of host:port" + (" or unix:PATH" if unix else "")
     return option(parse, default, meaning, range, example=example)
+
+
+def hosts(meaning: str, example: str) -> tuple[str, ...]:
+    """Declare a comma-separated list of host names, without ports; the values are in lower case."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        items = _items(text.lower())
+        for item in items:
+            if not _HOST.fullmatch(item):
+                raise Refused(f"contains {item!r}, which is not a host name")
+        return items
+
+    return option(parse, "", meaning, "a comma-separated list of host names without ports", example=example)
 
 
 def service_addresses(service: str, example: str) -> tuple[str, ...]:

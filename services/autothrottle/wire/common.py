@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any
 
 import grpc
 from google.protobuf.descriptor import FieldDescriptor
@@ -24,10 +23,12 @@ from autothrottle.core.control.submission import MAX_PARTITIONS, Submitted, Targ
 from autothrottle.core.errors import (
     AutothrottleError,
     Conflict,
+    Forbidden,
     Incomplete,
     Invalid,
     Missing,
     NotLeader,
+    Unauthenticated,
     Unavailable,
 )
 from autothrottle.core.forecast.progress import remainder
@@ -77,6 +78,8 @@ CODES: Mapping[type[AutothrottleError], grpc.StatusCode] = MappingProxyType(
         NotLeader: grpc.StatusCode.FAILED_PRECONDITION,
         Incomplete: grpc.StatusCode.DATA_LOSS,
         Unavailable: grpc.StatusCode.UNAVAILABLE,
+        Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+        Forbidden: grpc.StatusCode.PERMISSION_DENIED,
         AutothrottleError: grpc.StatusCode.INTERNAL,
     }
 )
@@ -114,8 +117,6 @@ FORWARDED_FOR = "forwarded-for"
 _TRACE_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _PRINTABLE = re.compile(r"[ -~]{1,512}")
 
-_CERTIFICATE_NAMES = ("x509_common_name", "x509_subject_alternative_name")
-
 Metadata = tuple[tuple[str, str], ...]
 
 
@@ -134,22 +135,20 @@ def forwarded_metadata(client: str, headers: Mapping[str, str]) -> Metadata:
     return (*found, ("traceparent", parent), *((("tracestate", state),) if _PRINTABLE.fullmatch(state) else ()))
 
 
-def caller(peer: str, metadata: Iterable[tuple[str, str | bytes]], certificate: Mapping[str, Any] | None = None) -> str:
+def caller(peer: str, metadata: Iterable[tuple[str, str | bytes]], name: str = "") -> str:
     """Return the caller for the log: the peer and the client on whose behalf it says that it calls.
 
     Args:
         peer: the peer's address in gRPC's format.
-        metadata: metadata of the call.
-        certificate: gRPC's auth context of the peer: key -> list of bytes. The common name, or else the first
-            alternative name, identifies the peer.
+        metadata: metadata of the call, if the peer is trusted to name its client.
+        name: name in the certificate or of the token of the peer; "": unknown.
 
     >>> caller("ipv4:10.0.0.1:4711", [(FORWARDED_FOR, "10.0.0.9:5000")])
     '10.0.0.9:5000 through ipv4:10.0.0.1:4711'
-    >>> caller("ipv4:10.0.0.9:5000", [], {"x509_common_name": [b"anna"]})
+    >>> caller("ipv4:10.0.0.9:5000", [], "anna")
     'anna at ipv4:10.0.0.9:5000'
     """
-    names = [name for key in _CERTIFICATE_NAMES for name in (certificate or {}).get(key, ())]
-    if names and _PRINTABLE.fullmatch(name := _ascii(names[0].decode("utf-8", "replace"))):
+    if _PRINTABLE.fullmatch(name := _ascii(name)):
         peer = f"{name} at {peer}"
     clients = [value for key, value in metadata if key == FORWARDED_FOR and isinstance(value, str)]
     return f"{clients[-1]} through {peer}" if clients and _PRINTABLE.fullmatch(clients[-1]) else peer

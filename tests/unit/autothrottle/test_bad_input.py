@@ -187,7 +187,7 @@ def test_silent_connections_do_not_delay_other_clients(services: InProcessServic
 def test_an_http_1_request_changes_nothing(services: InProcessServices) -> None:
     host, port = services.address("admin").rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
-        connection.sendall(b"POST /throttle?rate=5 HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
+        connection.sendall(b"POST /throttle?rate=5 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
         while connection.recv(4096):
             pass
     assert current(services) == CURRENT

@@ -28,7 +28,6 @@ def test_exceeded_deadline_is_unavailable_and_names_peer_and_timeout(seconds: fl
         (grpc.StatusCode.ALREADY_EXISTS, Conflict),
         (grpc.StatusCode.OUT_OF_RANGE, Invalid),
         (grpc.StatusCode.UNIMPLEMENTED, AutothrottleError),
-        (grpc.StatusCode.UNAUTHENTICATED, AutothrottleError),
         (grpc.StatusCode.UNKNOWN, AutothrottleError),
     ],
 )

@@ -34,7 +34,7 @@ from tests.in_process_services import InProcessServices
 
 SECONDS = 30
 TLS = {"--tls-cert", "--tls-key", "--tls-ca", "--tls-server-name"}
-COMMON = {"-h", "--help", "--addr", "-o", "--output", "--timeout", *TLS}
+COMMON = {"-h", "--help", "--addr", "-o", "--output", "--timeout", "--token-file", *TLS}
 
 COMMANDS = (
     "get",

@@ -45,20 +45,29 @@ class Tls(Certificates):
         return grpc.dynamic_ssl_server_credentials(_server_certificates(pems), renewed, True)
 
     def http_context(self) -> ssl.SSLContext:
-        """Return the context of an HTTPS server, which does not require client certificates."""
+        """Return the context of an HTTPS server, which accepts client certificates of the authorities.
+
+        A renewal adds authorities; a removed one is trusted until the process restarts.
+        """
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(self.files.certificate, self.files.key, password="")
-        given = self.generation
+        context.verify_mode = ssl.CERT_OPTIONAL
+        given = self._load(context)
 
         def renew(*_: object) -> None:
             nonlocal given
-            if (generation := self.generation) != given:
-                given = generation
-                context.load_cert_chain(self.files.certificate, self.files.key, password="")
+            if self.generation != given:
+                given = self._load(context)
 
         # OpenSSL calls it at each handshake, before it sends the certificate.
         context.sni_callback = renew
         return context
+
+    def _load(self, context: ssl.SSLContext) -> int:
+        """Load the current files into a context; return their generation."""
+        pems, generation = self.current()
+        context.load_cert_chain(self.files.certificate, self.files.key, password="")
+        context.load_verify_locations(cadata=pems.authorities.decode("ascii"))
+        return generation
 
 
 def _server_certificates(pems: Pems) -> grpc.ServerCertificateConfiguration:

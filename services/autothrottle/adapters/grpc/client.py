@@ -32,9 +32,15 @@ class ServiceClient(StubClient[_Stub]):
         interceptors: Sequence[Interceptor] = (),
         resolve: Resolve = resolved,
         tls: Certificates | None = None,
+        token: str = "",
     ) -> None:
         connection = replace(
-            self.connection, certificates=tls, interceptors=tuple(interceptors), resolve=resolve, options=_OPTIONS
+            self.connection,
+            certificates=tls,
+            token=token,
+            interceptors=tuple(interceptors),
+            resolve=resolve,
+            options=_OPTIONS,
         )
         with as_core_errors():
             super().__init__(addresses, connection)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,7 +13,7 @@ from typing import Any
 from autothrottle.adapters.grpc import AdminClient
 from autothrottle.adapters.memory import MemoryMetrics, MemoryOverrides
 from autothrottle.gateway.server import GatewayServer
-from autothrottle.gateway.tokens import Tokens
+from autothrottle.runtime.access import Access
 from tests import builders
 from tests.builders import mb
 from tests.in_process_services import BROKERS, InProcessServices
@@ -42,14 +42,18 @@ class Front:
     """A gateway with the services behind it. Planners join the election on `services.start_planners`."""
 
     def __init__(
-        self, header_seconds: float = SLACK, body_seconds: float = SLACK, tokens: Tokens | None = None
+        self,
+        header_seconds: float = SLACK,
+        body_seconds: float = SLACK,
+        access: Access | None = None,
+        hosts: Collection[str] = (),
     ) -> None:
         self._stack = ExitStack()
         metrics = MemoryMetrics(*(builders.load(b, outbound=mb(20), inbound=mb(10)) for b in BROKERS))
         self.services = self._stack.enter_context(InProcessServices(metrics, metrics))
         admin = AdminClient([self.services.address("admin")])
         self._stack.callback(admin.close)
-        self.server = GatewayServer(admin, "127.0.0.1:0", header_seconds, body_seconds, tokens)
+        self.server = GatewayServer(admin, "127.0.0.1:0", header_seconds, body_seconds, access, hosts)
         self._stack.enter_context(self.server)
 
     def __enter__(self) -> Front:

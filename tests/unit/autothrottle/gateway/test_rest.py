@@ -318,6 +318,38 @@ def test_a_page_of_another_site_cannot_change_anything(front: Front) -> None:
     assert front.ask("POST", "/throttle?rate=5", headers={"origin": f"http://{front.server.address}"}).status == 200
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_of_another_site_cannot_change_anything_without_an_origin(front: Front, site: str) -> None:
+    assert front.ask("POST", "/throttle?rate=5", headers={"sec-fetch-site": site}).status == 403
+    assert front.current() == {}
+    assert front.ask("GET", "/throttle", headers={"sec-fetch-site": site}).status == 200
+    for own in ("same-origin", "none"):
+        assert front.ask("POST", "/throttle?rate=5", headers={"sec-fetch-site": own}).status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example:{port}", "evil.example", "127.0.0.1.evil.example", "localhost:x"])
+@pytest.mark.parametrize("target", ["/throttle?rate=5", "/v1/overrides", "/"])
+def test_a_page_whose_name_resolves_to_this_host_can_neither_read_nor_change_anything(
+    front: Front, target: str, host: str
+) -> None:
+    """Origin and Host of such a page were equal, so it could set an override. Now only our own names are accepted."""
+    host = host.format(port=front.server.address.rpartition(":")[2])
+    headers = {"host": host, "origin": f"http://{host}"}
+    assert front.ask("GET", target.partition("?")[0], headers=headers).status == 421
+    if target.startswith("/throttle"):
+        reply = front.ask("POST", target, headers=headers)
+        assert (reply.status, "add the name to api-hosts" in reply.text) == (421, True)
+    assert front.current() == {}
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:80", "127.0.0.1:80", "[::1]:80", "10.1.2.3", "ours.example:80"]
+)
+def test_own_names_addresses_and_api_hosts_are_accepted(host: str) -> None:
+    with Front(hosts=("ours.example",)) as front:
+        assert front.ask("GET", "/throttle", headers={"host": host}).status == 200
+
+
 def test_oversized_headers_and_non_http_requests_are_400(front: Front) -> None:
     assert b" 400 " in sent(front, b"GET / HTTP/1.1\r\nx-large: " + b"x" * 40_000).splitlines()[0]
     assert b" 400 " in sent(front, b"\x16\x03\x01\x02\r\n\r\n").splitlines()[0]
@@ -338,12 +370,12 @@ def sent(front: Front, *parts: bytes) -> bytes:
 
 
 def test_a_slow_client_is_answered_408_and_blocks_no_other_client() -> None:
-    body = b"PUT /v1/override HTTP/1.1\r\nhost: x\r\ncontent-length: 26\r\n\r\n{"
+    body = b"PUT /v1/override HTTP/1.1\r\nhost: localhost\r\ncontent-length: 26\r\n\r\n{"
     with Front(header_seconds=0.5, body_seconds=0.5) as front:
         host, port = front.server.address.rsplit(":", 1)
         silent = [socket.create_connection((host, int(port)), timeout=SLACK) for _ in range(50)]
         assert front.ask("GET", "/throttle").status == 200
-        for start in (b"", b"PUT /v1/overr", b"GET /throttle HTTP/1.1\r\nhost: x\r\n", body):
+        for start in (b"", b"PUT /v1/overr", b"GET /throttle HTTP/1.1\r\nhost: localhost\r\n", body):
             answered = sent(front, start)
             assert answered.startswith(b"HTTP/1.1 408 "), answered
             assert b"within 0.5 s; send" in answered
@@ -352,7 +384,7 @@ def test_a_slow_client_is_answered_408_and_blocks_no_other_client() -> None:
         assert front.current() == {}
 
 
-WHOLE = b"GET /throttle HTTP/1.1\r\nhost: x\r\n\r\n"
+WHOLE = b"GET /throttle HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 @pytest.mark.parametrize("parts", [(WHOLE, WHOLE, b"GET /thr"), (WHOLE + WHOLE + b"GET /thr",)])

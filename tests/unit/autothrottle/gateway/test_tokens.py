@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from autothrottle.adapters.credentials.tokens import Tokens
 from autothrottle.core.errors import Invalid
-from autothrottle.gateway.tokens import Tokens
+from autothrottle.runtime.access import Access
 from tests.unit.autothrottle.gateway.front import Front, Reply
 
 ANNAS, BERTS = "a" * 32, "b" * 32
@@ -20,7 +21,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def front(file: Path) -> Iterator[Front]:
     file.write_text(f"# Operators.\n\nanna {ANNAS}\n")
-    with Front(tokens=Tokens(str(file))) as front:
+    with Front(access=Access(tokens=Tokens(str(file)))) as front:
         yield front
 
 
@@ -51,7 +52,7 @@ def test_the_audit_contains_a_non_ascii_name(tmp_path: Path) -> None:
     """A non-ASCII name and its address were lost on the way to admin. The record named the gateway alone."""
     file = tmp_path / "tokens"
     file.write_text(f"jürgen {ANNAS}\n", "utf-8")
-    with Front(tokens=Tokens(str(file))) as front:
+    with Front(access=Access(tokens=Tokens(str(file)))) as front:
         assert ask(front, "POST", "/throttle/1001?rate=50", f"bearer {ANNAS}").status == 200
         (record,) = ask(front, "GET", "/v1/auditRecords?limit=1", f"Bearer {ANNAS}").json["records"]
     assert record["who"].startswith(r"j\xfcrgen at 127.0.0.1:")
@@ -82,7 +83,9 @@ def test_tokens_are_reloaded_and_an_invalid_file_keeps_the_previous_tokens(front
         ("anna tooshort\n", "line 1 must be"),
         # Such a token was accepted but never matched: curl sends UTF-8, and headers are decoded as Latin-1.
         (f"anna {ANNAS}ü\n", "line 1 must be a name, a space and a unique token of at least 16 ASCII characters"),
-        (f"anna {ANNAS} {BERTS}\n", "line 1 must be"),
+        (f"anna {ANNAS} {BERTS}\n", "the third word of line 1 must be a role: viewer, operator, service"),
+        (f"anna {ANNAS} root\n", "the third word of line 1 must be a role"),
+        (f"anna {ANNAS} viewer more\n", "line 1 must be a name"),
         (f"anna {ANNAS}\nbert {ANNAS}\n", "line 2 must be"),
         ("# no users\n", "contains no token"),
         (None, "cannot be read: No such file or directory"),

@@ -76,6 +76,10 @@ GOOD: Mapping[str, Sequence[str]] = {
     "decisions-retention": ["0", "1", "365"],
     "cluster-name": ["kafka", "main-2", "eu.west_1"],
     "api-tokens-file": ["/run/tokens", "tokens"],
+    "certificate-roles": ['{"anna":"operator"}', '{"*":"service"}', "{}"],
+    "api-hosts": ["a.example", "a.example,b.example", "b"],
+    "open-endpoints": ["health", "health,reflection"],
+    "insecure-listen": ["true", "false"],
     "log-format": ["text", "json"],
     "log-level": ["debug", "warning", "error"],
 }
@@ -84,11 +88,23 @@ GOOD: Mapping[str, Sequence[str]] = {
 TLS = {"tls-cert": "cert.pem", "tls-key": "key.pem", "tls-ca": "ca.pem", "tls-server-name": "autothrottle"}
 """The first three options require one another."""
 
+TLS_AND_ROLES = {**TLS, "certificate-roles": "{}"}
+
 OPEN = ("api-listen", "grpc-listen", "listen")
 
 BAD: Mapping[str, Sequence[str]] = {
     "api-key": ["a\nb"],
     "api-key-file": ["/no/such/file"],
+    "certificate-roles": [
+        "[]",
+        "{",
+        '{"a":"root"}',
+        '{"a":{"b":"viewer"}}',
+        '{"":"viewer"}',
+        '{"a":"viewer","a":"service"}',
+    ],
+    "api-hosts": ["a:80", "a b", "http://a"],
+    "open-endpoints": ["health,metrics"],
     "datadog-url": ["dd.example", "ftp://x", "https://u:p@x", "https://x?api_key=1", "http://[", "http://x:99999"],
     "net-tx-query": [" "],
     "broker-id-tag": ["a b", "a:b"],
@@ -283,18 +299,47 @@ def test_tls_needs_certificate_key_and_authorities() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "warned"),
+    ("given", "refused"),
     [
         ({"listen": "unix:/run/s", "grpc-listen": "[::1]:8090", "api-listen": "localhost:80"}, []),
         ({"listen": "0.0.0.0:4001", "grpc-listen": "[::]:8090", "api-listen": "host.example:80"}, [*OPEN]),
-        ({"listen": "0.0.0.0:4001", "grpc-listen": "[::]:8090", **TLS}, []),
-        ({"api-listen": "0.0.0.0:80", **TLS}, ["api-listen"]),
-        ({"api-listen": "0.0.0.0:80", "api-tokens-file": "tokens"}, ["api-listen", "api-tokens-file"]),
-        ({"api-listen": "0.0.0.0:80", "api-tokens-file": "tokens", **TLS}, []),
+        ({"listen": "0.0.0.0:4001", "grpc-listen": "[::]:8090", **TLS_AND_ROLES}, []),
+        ({"listen": "0.0.0.0:4001", "api-listen": "0.0.0.0:80", "api-tokens-file": "tokens"}, ["listen"]),
     ],
 )
-def test_an_unprotected_port_open_to_other_hosts_causes_a_warning(given: Mapping[str, str], warned: list[str]) -> None:
-    assert [warning.partition(" ")[0] for warning in configure(given).warnings] == warned
+def test_a_listener_open_to_other_hosts_without_credentials_is_refused_unless_insecure_listen_is_set(
+    given: Mapping[str, str], refused: list[str]
+) -> None:
+    """It was only a warning, so any host could throttle the cluster. Listeners of other services are not checked."""
+    argv, used = [f"--{name}={text}" for name, text in given.items()], {*OPTIONS}
+    try:
+        found: Sequence[str] = parse(argv, {}, used=used).warnings
+    except InvalidConfiguration as error:
+        found = error.problems
+        assert all(given[name] in one and "--insecure-listen" in one for name, one in zip(refused, found, strict=True))
+        assert all("Fix: give tls-cert, tls-key, tls-ca and certificate-roles" in one for one in found)
+        insecure = parse([*argv, "--insecure-listen"], {}, used=used)
+        assert {*refused} <= {warning.partition(":")[0] for warning in insecure.warnings}
+        assert parse(argv, {}, used={*OPTIONS} - {*OPEN}).warnings == ()
+    assert [one.partition(":")[0] for one in found] == refused
+
+
+def test_tokens_without_tls_on_a_port_open_to_other_hosts_cause_a_warning() -> None:
+    argv = ["--api-listen=0.0.0.0:80", "--api-tokens-file=tokens"]
+    (warning,) = parse(argv, {}, used={"api-listen"}).warnings
+    assert warning == "api-tokens-file is given without tls-cert: the tokens are readable on the network"
+
+
+def test_tls_of_a_service_needs_certificate_roles_and_they_need_tls() -> None:
+    """With TLS alone, every certificate of the authorities could write configs. The error names both ways on."""
+    argv, used = [f"--{name}={text}" for name, text in TLS.items()], {"certificate-roles"}
+    with pytest.raises(InvalidConfiguration, match="certificate-roles is not given with tls-cert") as caught:
+        parse(argv, {}, used=used)
+    assert """'{"*":"service"}' lets every certificate""" in str(caught.value)
+    assert parse(argv, {}).tls is not None, "a client such as simulate needs no roles"
+    assert parse([*argv, "--certificate-roles={}"], {}, used=used).certificate_roles == {}
+    with pytest.raises(InvalidConfiguration, match="certificate-roles is given without tls-cert"):
+        parse(["--certificate-roles={}"], {}, used=used)
 
 
 def test_an_invalid_configuration_is_an_invalid_error_of_core() -> None:

@@ -1,4 +1,4 @@
-"""Users of the HTTP API: names and bearer tokens in a file that may change at run time."""
+"""Callers with a bearer token: names, tokens and roles in a file that may change at run time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hmac
 from collections.abc import Mapping
 from pathlib import Path
 
+from autothrottle.core.access import ROLES, Caller, Role
 from autothrottle.core.errors import Invalid
 from autothrottle_client.reloaded_files import ReloadedFiles
 
@@ -17,26 +18,34 @@ class Tokens:
     """The current tokens of a file. Thread-safe.
 
     Raises:
-        Invalid: the file cannot be read, or a line is not a name and a token.
+        Invalid: the file cannot be read, or a line is not a name, a token and an optional role.
     """
 
     def __init__(self, path: str) -> None:
         """Read the file."""
         self._tokens = ReloadedFiles((path,), lambda: _read(path), Invalid)
 
-    def name_of(self, authorization: str) -> str | None:
-        """Return the user of the token in an `Authorization` header; None: unknown or absent token."""
+    @property
+    def of_services(self) -> str:
+        """The first token with the role service, by which services call one another; "": none."""
+        tokens, _ = self._tokens.current()
+        return next((token for token, caller in tokens.items() if caller.role is Role.SERVICE), "")
+
+    def caller_of(self, authorization: str) -> Caller | None:
+        """Return the caller with the token in an `Authorization` header; None: unknown or absent token."""
         scheme, _, given = authorization.partition(" ")
         if scheme.lower() != "bearer":
             return None
         tokens, _ = self._tokens.current()
         # Compare with all tokens in constant time: the duration reveals nothing about a token.
-        found = [name for token, name in tokens.items() if hmac.compare_digest(token.encode(), given.strip().encode())]
+        found = [
+            caller for token, caller in tokens.items() if hmac.compare_digest(token.encode(), given.strip().encode())
+        ]
         return found[0] if found else None
 
 
-def _read(path: str) -> Mapping[str, str]:
-    """Return token -> name."""
+def _read(path: str) -> Mapping[str, Caller]:
+    """Return token -> its caller."""
     try:
         lines = Path(path).read_text("utf-8").splitlines()
     except OSError as error:
@@ -45,21 +54,27 @@ def _read(path: str) -> Mapping[str, str]:
         ) from error
     except ValueError as error:
         raise Invalid(f"api-tokens-file {path!r} is not UTF-8 text ({error})") from error
-    tokens: dict[str, str] = {}
+    tokens: dict[str, Caller] = {}
     for number, line in enumerate(lines, start=1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         # Headers are bytes, and clients encode non-ASCII letters differently.
-        is_token = len(words) == 2 and words[1].isascii() and len(words[1]) >= SHORTEST_TOKEN
+        is_token = len(words) in (2, 3) and words[1].isascii() and len(words[1]) >= SHORTEST_TOKEN
         if not is_token or not line.isprintable() or words[1] in tokens:
             # The message omits the line, because it may contain a token.
             raise Invalid(
                 f"api-tokens-file {path!r}: line {number} must be a name, a space and a unique token of at least "
-                f"{SHORTEST_TOKEN} ASCII characters. "
-                f"Fix: for example `anna $(openssl rand -hex 32)`"
+                f"{SHORTEST_TOKEN} ASCII characters, then optionally a role. "
+                f"Fix: for example `anna $(openssl rand -hex 32) viewer`"
             )
-        tokens[words[1]] = words[0]
+        name, token, role = *words[:2], words[2] if len(words) == 3 else str(Role.OPERATOR)
+        if role not in ROLES:
+            # The message omits the word: with a blank in the name, the third word is the token.
+            raise Invalid(
+                f"api-tokens-file {path!r}: the third word of line {number} must be a role: {', '.join(ROLES)}"
+            )
+        tokens[token] = Caller(name, ROLES[role])
     if not tokens:
         raise Invalid(f"api-tokens-file {path!r} contains no token, so every request would be refused. Fix: add a line")
     return tokens

@@ -1,0 +1,182 @@
+"""Authorisation of gRPC calls and HTTP requests: who calls, with which role, and what the call needs.
+
+The role that a method needs stands beside it in the proto. A method without a role is refused. `core.access` has the
+rules, `AccessInterceptor` applies them to gRPC, and the gateway to its routes. The type to know is `Access`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import MethodDescriptor
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
+
+from autothrottle.adapters.credentials.tokens import Tokens
+from autothrottle.core.access import Caller, CertificateRoles, Role, require_role, role_of_certificate
+from autothrottle.core.errors import AutothrottleError, Forbidden, Unauthenticated
+from autothrottle.v1 import access_pb2
+from autothrottle.wire.common import caller, to_status
+
+OPEN_ENDPOINTS = {"health": health.SERVICE_NAME, "reflection": reflection.SERVICE_NAME}
+"""Name in --open-endpoints -> full name of the gRPC service that it opens to every caller."""
+
+AUTHORIZATION = "authorization"
+"""Key of the metadata, and name of the header, with `Bearer TOKEN`."""
+
+_CERTIFICATE_NAMES = ("x509_common_name", "x509_subject_alternative_name")
+
+_LOG_SPACING = 1.0
+"""Seconds between two log lines about refusals of the same kind."""
+
+_caller: ContextVar[Caller] = ContextVar("caller")
+"""The caller of the method that this thread executes; not set: the server checks no caller, so none is trusted."""
+
+logger = logging.getLogger(__name__)
+
+
+def method_role(method: MethodDescriptor) -> Role | None:
+    """Return the least role of a caller of a method; None: the proto gives no role."""
+    number = method.GetOptions().Extensions[access_pb2.role]
+    return Role(number) if number else None
+
+
+def role_of_path(path: str) -> Role | None:
+    """Return the least role for a gRPC method like `/package.Service/Method`; None: every caller is refused."""
+    service, _, name = path.removeprefix("/").rpartition("/")
+    if service in OPEN_ENDPOINTS.values():
+        return Role.VIEWER
+    try:
+        return method_role(descriptor_pool.Default().FindMethodByName(f"{service}.{name}"))
+    except KeyError:
+        return Role.VIEWER  # there is no such method, which the server answers
+
+
+class Access:
+    """The credentials that a process knows. Without any it is open: every caller has the role service. Thread-safe."""
+
+    def __init__(
+        self,
+        certificate_roles: CertificateRoles | None = None,
+        tokens: Tokens | None = None,
+        open_endpoints: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Store the credentials.
+
+        Args:
+            certificate_roles: roles of the names in client certificates; None: no TLS.
+            tokens: known tokens; None: tokens are ignored.
+            open_endpoints: keys of `OPEN_ENDPOINTS` that need no credentials.
+            clock: monotonic seconds, for the limit of log lines.
+        """
+        self._certificate_roles, self._tokens, self._clock = certificate_roles, tokens, clock
+        self.open_services = frozenset(OPEN_ENDPOINTS[name] for name in open_endpoints)
+        """Full names of gRPC services that need no credentials."""
+        self._lock = threading.Lock()
+        self._logged: dict[str, tuple[float, int]] = {}
+        """Kind of refusal -> (time of its last log line, refusals since then); guarded by `_lock`."""
+
+    def caller(self, certificate_names: Sequence[str], authorization: str) -> Caller:
+        """Return the caller over a network. A token beats a certificate.
+
+        Args:
+            certificate_names: names in the verified client certificate; empty: none was given.
+            authorization: the `authorization` metadata or header; "": none was given.
+
+        Raises:
+            Unauthenticated: no credentials were given, or the token is unknown.
+        """
+        if self._tokens is not None and authorization:
+            found = self._tokens.caller_of(authorization)
+            if found is None:
+                raise Unauthenticated("the token is unknown; send `Authorization: Bearer TOKEN` with a known token")
+            return found
+        if self._certificate_roles is not None and certificate_names:
+            return Caller(certificate_names[0], role_of_certificate(certificate_names, self._certificate_roles))
+        if self._certificate_roles is None and self._tokens is None:
+            return Caller(role=Role.SERVICE)
+        ways = ["send `Authorization: Bearer TOKEN`"] if self._tokens is not None else []
+        ways += ["use a client certificate"] if self._certificate_roles is not None else []
+        raise Unauthenticated(f"the request has no credentials; {' or '.join(ways)}")
+
+    def log_refusal(self, kind: str, text: str) -> None:
+        """Log a refusal, at most one per second and kind; the line has the number of those that were not logged."""
+        now = self._clock()
+        with self._lock:
+            before, count = self._logged.get(kind, (now - _LOG_SPACING, 0))
+            is_due = now - before >= _LOG_SPACING
+            self._logged[kind] = (now, 0) if is_due else (before, count + 1)
+        if is_due:
+            more = f" ({count} more refusals of this kind since the last line)" if count else ""
+            logger.warning("Refused with %s: %s%s", kind, text, more)
+
+
+class AccessInterceptor(grpc.ServerInterceptor):
+    """Refuses gRPC calls whose callers do not have the role. It must be the first interceptor.
+
+    A unix socket is protected by the permissions of its file, so its callers have the role service. A streaming call is
+    checked when it begins.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Check the caller before the method's function runs."""
+        method = handler_call_details.method
+        found = continuation(handler_call_details)
+        if found is None or method.removeprefix("/").rpartition("/")[0] in self._access.open_services:
+            return found
+        for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
+            if behavior := getattr(found, kind):
+                handler = getattr(grpc, f"{kind}_rpc_method_handler")
+                guarded = self._guarded(behavior, method)
+                return handler(guarded, found.request_deserializer, found.response_serializer)  # type: ignore[no-any-return]
+        return None
+
+    def _guarded(self, behavior: Callable[[Any, grpc.ServicerContext], Any], method: str) -> Callable[..., Any]:
+        def answer(request: Any, context: grpc.ServicerContext) -> Any:
+            try:
+                found = self._caller(context)
+                require_role(found, role_of_path(method), method.rpartition("/")[2][:100])
+            except (Unauthenticated, Forbidden) as error:
+                self._refuse(error, method, context)
+            _caller.set(found)
+            return behavior(request, context)
+
+        return answer
+
+    def _caller(self, context: grpc.ServicerContext) -> Caller:
+        if context.peer().startswith("unix:"):
+            return Caller(role=Role.SERVICE)
+        certificate: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]
+        names = [name.decode("utf-8", "replace") for key in _CERTIFICATE_NAMES for name in certificate.get(key, ())]
+        return self._access.caller(names, _authorization(context.invocation_metadata()))
+
+    def _refuse(self, error: AutothrottleError, method: str, context: grpc.ServicerContext) -> None:
+        code, message, _ = to_status(error)
+        self._access.log_refusal(code.name, f"{method[:200]} from {context.peer()}: {message}")
+        context.abort(code, message)
+
+
+def author(context: grpc.ServicerContext) -> str:
+    """Return the caller of the current method, for the log and the audit; only a service may name another client."""
+    found = _caller.get(Caller())
+    metadata = context.invocation_metadata() if found.role is Role.SERVICE else ()
+    return caller(context.peer(), metadata, found.name)
+
+
+def _authorization(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    return next((value for key, value in metadata if key == AUTHORIZATION and isinstance(value, str)), "")

@@ -6,6 +6,7 @@ import logging
 
 import grpc
 
+from autothrottle.core.control.changes import validate_change
 from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import ConfigWriter, Reassigner
 from autothrottle.runtime.server import time_left
@@ -23,6 +24,8 @@ class ApplierServicer(applier_pb2_grpc.ApplierServiceServicer):
     def Apply(self, request: applier_pb2.ApplyRequest, context: grpc.ServicerContext) -> applier_pb2.ApplyResponse:
         _require_fence(request.fence)
         changes = [change_from_message(change) for change in request.changes]
+        for change in changes:
+            validate_change(change)
         outcomes = self._writer.apply(request.fence, changes, time_left(context))
         log.debug("term %d: %d changes", request.fence, len(changes))
         return applier_pb2.ApplyResponse(outcomes=[outcome_to_message(outcome) for outcome in outcomes])

@@ -6,15 +6,24 @@ single key. The type to know is `Change`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
 
-from autothrottle.core.cluster.configs import RATE_KEYS, ConfigResource, ReplicaRole, ResourceType
+from autothrottle.core.cluster.configs import (
+    RATE_KEYS,
+    REPLICAS_KEYS,
+    ConfigResource,
+    ReplicaRole,
+    ResourceType,
+    parse_replicas,
+)
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.control.overrides import MAX_RATE
 from autothrottle.core.control.ownership import (
     DesiredKey,
     brokers_throttled_for_reassignment,
@@ -23,6 +32,7 @@ from autothrottle.core.control.ownership import (
     foreign_throttles,
 )
 from autothrottle.core.control.plan import DesiredReplicas, Plan
+from autothrottle.core.errors import Invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +222,42 @@ def removal_of_foreign(snapshot: Snapshot, term: int, cycle: int = 0) -> tuple[C
         )
         for resource, keys in foreign_throttles(snapshot).items()
     )
+
+
+def validate_change(change: Change) -> None:
+    """Check the values of a change before any of it is written; every change that `changes` decides is valid.
+
+    A value without a record in the change's ledger entry restores an earlier one, so it must replace a value. It may
+    be any text for a rate, since another party set it.
+
+    Raises:
+        Invalid: a key does not belong to the resource, is edited twice or gets a malformed value, or a value is set
+            that the ledger does not record as ours.
+    """
+    allowed = RATE_KEYS if change.resource.type is ResourceType.BROKER else REPLICAS_KEYS
+    ours = change.ledger.keys if change.ledger else {}
+    names = [edit.key for edit in change.edits]
+    if len(set(names)) < len(names) or not {*names, *ours} <= {*allowed}:
+        given = ", ".join([*names, *sorted(ours.keys() - {*names})])
+        raise Invalid(f"{change.resource} has the keys {given}; give each of {' and '.join(allowed)} at most once")
+    for edit in change.edits:
+        if edit.writes and edit.value:
+            _validate_value(f"{edit.key} of {change.resource}", edit, edit.value, ours.get(edit.key))
+
+
+_RATE = re.compile(r"0|[1-9][0-9]{0,18}")
+"""A rate as autothrottle writes it."""
+
+
+def _validate_value(where: str, edit: Edit, value: str, record: LedgerKey | None) -> None:
+    if edit.key in REPLICAS_KEYS:
+        parse_replicas(value)
+    elif record is not None and not (_RATE.fullmatch(value) and int(value) <= MAX_RATE):
+        raise Invalid(f"{where} is {value[:60]!r}; give an integer in 0..{MAX_RATE} without sign and leading zeros")
+    if record is None and edit.expected is None:
+        raise Invalid(f"{where} is set to {value[:60]!r} without a record in the ledger; give the change its record")
+    if record is not None and not record.is_ours(value):
+        raise Invalid(f"{where} is set to another value than its record in the ledger has; give the same value")
 
 
 def intended(change: Change, ledger: LedgerEntry | None, term: int) -> LedgerEntry | None:

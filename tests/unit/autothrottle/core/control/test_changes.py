@@ -19,9 +19,19 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicReassignment
-from autothrottle.core.control.changes import Change, ChangeSet, Edit, Outcome, OutcomeStatus, changes, intended
+from autothrottle.core.control.changes import (
+    Change,
+    ChangeSet,
+    Edit,
+    Outcome,
+    OutcomeStatus,
+    changes,
+    intended,
+    validate_change,
+)
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.plan import plan, previous_rate
+from autothrottle.core.errors import Invalid
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.units import MEGABYTE
@@ -77,6 +87,7 @@ class Kafka:
         done = changes(plan(snapshot, Loads(), limits, self.overrides, failures), snapshot, term=3, cycle=4)
         ledger = dict(self.ledger)
         for change in done.changes:
+            validate_change(change)
             keys = self.throttles.setdefault(change.resource, {})
             for edit in change.edits:
                 assert keys.pop(edit.key, None) == edit.expected
@@ -733,3 +744,54 @@ def test_release_announces_only_values_that_were_never_ours() -> None:
     assert intended(back, entry, term=2) is entry
     assert intended(back, None, term=2) == LedgerEntry({LEADER_RATE: LedgerKey(None, "5")}, 2)
     assert intended(Change(B1, (), None), None, term=2) is None
+
+
+def only(key: str, value: str) -> LedgerEntry:
+    return LedgerEntry({key: LedgerKey(None, value)}, term=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (Change(B1, (Edit(LEADER_RATE, None, "5"),), None), "without a record in the ledger"),
+        (Change(B1, (Edit(LEADER_RATE, None, "5"),), only(FOLLOWER_RATE, "5")), "without a record in the ledger"),
+        (Change(TOPIC, (Edit(LEADER_REPLICAS, None, "*"),), None), "without a record in the ledger"),
+        (Change(B1, (Edit(LEADER_RATE, None, "6"),), only(LEADER_RATE, "5")), "another value than its record"),
+        *(
+            (
+                Change(B1, (Edit(LEADER_RATE, None, wrong),), only(LEADER_RATE, wrong)),
+                "give an integer in 0..9223372036",
+            )
+            for wrong in ("-1", "05", "+5", " 5", "5.0", "x", str(2**63), "1" * 5000)
+        ),
+        *(
+            (Change(TOPIC, (Edit(LEADER_REPLICAS, "0:2", wrong),), entry), "is not `partition:broker`")
+            for wrong in ("0", "0:1,*", "a:b", "0:1;1:2")
+            for entry in (None, LedgerEntry({LEADER_REPLICAS: LedgerKey(None, "0:1")}, term=3))
+        ),
+        (Change(TOPIC, (Edit(LEADER_RATE, None, "5"),), only(LEADER_RATE, "5")), "has the keys leader.replication"),
+        (Change(B1, (Edit(LEADER_REPLICAS, None, "0:1"),), None), "has the keys leader.replication.throttled.replicas"),
+        (Change(B1, (), only(LEADER_REPLICAS, "0:1")), "has the keys leader.replication.throttled.replicas"),
+        (Change(B1, (Edit(LEADER_RATE, "1", None), Edit(LEADER_RATE, "1", None)), None), "at most once"),
+    ],
+)
+def test_a_change_that_the_planner_never_decides_is_invalid(change: Change, reason: str) -> None:
+    """The applier wrote any text to a throttle key, and left throttles that no ledger entry would ever remove."""
+    with pytest.raises(Invalid, match=reason):
+        validate_change(change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(B1, (Edit(LEADER_RATE, "5", None),), None),
+        Change(B1, (Edit(LEADER_RATE, "5", "x"),), None),
+        Change(B1, (Edit(LEADER_RATE, "x", "x"),), only(LEADER_RATE, "x")),
+        Change(B1, (Edit(LEADER_RATE, None, str(2**63 - 1)),), only(LEADER_RATE, str(2**63 - 1))),
+        Change(TOPIC, (Edit(LEADER_REPLICAS, None, ""),), None),
+        Change(TOPIC, (Edit(LEADER_REPLICAS, "0:1,1:2", "1:2, "),), None),
+        Change(TOPIC, (Edit(LEADER_REPLICAS, None, "*"),), only(LEADER_REPLICAS, "*")),
+    ],
+)
+def test_removal_restore_and_takeover_are_valid_changes(change: Change) -> None:
+    validate_change(change)

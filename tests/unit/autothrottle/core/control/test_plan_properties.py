@@ -35,7 +35,7 @@ from autothrottle.core.cluster.snapshot import (
     TopicReassignment,
     participants,
 )
-from autothrottle.core.control.changes import Change, ChangeSet, Edit, changes, intended
+from autothrottle.core.control.changes import Change, ChangeSet, Edit, changes, intended, validate_change
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.plan import CONSUMER_OFFSETS, Plan, current_rate, plan
 from autothrottle.core.policy.limits import Limits
@@ -60,6 +60,7 @@ def apply_change_set(snapshot: Snapshot, change_set: ChangeSet) -> Snapshot:
     throttles = {resource: dict(keys) for resource, keys in snapshot.throttles.items()}
     ledger = dict(snapshot.ledger)
     for change in change_set.changes:
+        validate_change(change)
         keys = throttles.setdefault(change.resource, {})
         for edit in change.edits:
             assert keys.get(edit.key) == edit.expected

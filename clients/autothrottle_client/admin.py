@@ -125,7 +125,7 @@ class AdminClient(Client[AdminServiceStub]):
         self._unary(lambda admin: admin.RemoveOverride, request, probe=_list_overrides)
 
     def list_audit_records(self, limit: int = 100) -> tuple[AuditRecord, ...]:
-        """Return the latest audit records of overrides and the pause, newest first. The service keeps the last 1,000.
+        """Return the latest audit records, newest first. The service keeps the last 1,000.
 
         Raises:
             Invalid: the limit is not in 1..1,000.

@@ -123,7 +123,7 @@ def _show_removed(call: Call, broker_ids: Sequence[int | None], warnings: Sequen
 
 
 def audit(call: Call) -> None:
-    """Show the changes of overrides and the pause with their authors, newest first.
+    """Show the recorded actions with their authors, newest first.
 
     throttlectl audit
     throttlectl audit --limit 100 -o json

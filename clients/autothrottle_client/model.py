@@ -126,7 +126,7 @@ class Override:
 
 
 class AuditAction(StrEnum):
-    """Kind of change of an override or of the pause."""
+    """Kind of action."""
 
     SET = "set"
     REMOVE = "remove"
@@ -135,13 +135,18 @@ class AuditAction(StrEnum):
     """Removed by the leading planner."""
     PAUSE = "pause"
     RESUME = "resume"
+    START_CATCH_UP = "start_catch_up"
+    STOP_CATCH_UP = "stop_catch_up"
+    SUBMIT = "submit"
+    CANCEL = "cancel"
+    REQUEST_CYCLE = "request_cycle"
     UNKNOWN = "unknown"
     """A value that this version of the client does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One change of an override or of the pause."""
+    """One action of a caller, or one change of an override by the planner."""
 
     number: int
     """Sequence number; later changes have larger numbers."""
@@ -151,7 +156,7 @@ class AuditRecord:
     """The caller, as far as known."""
     action: AuditAction
     broker_id: int | None
-    """Broker of the override; None: the cluster override, or a pause or resume."""
+    """Broker of the override or catch-up; None: the cluster override, or an action that concerns no broker."""
     before: Override | None
     """Value before the change; None: not set, or unreadable."""
     after: Override | None
@@ -159,7 +164,9 @@ class AuditRecord:
     reason: str = ""
     """Reason of a change that no caller requested."""
     pause: Pause | None = None
-    """The pause that began or ended; None: an override was changed."""
+    """The pause that began or ended; None: another action."""
+    result: str = ""
+    """How a catch-up, submission, cancellation or request of a cycle ended; "" for other actions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from autothrottle_client.rates import about_rate, format_rate, format_size
 from autothrottle_client.reassignments import Reassignments, Submission
 
 NONE_SET = "no throttle override is set"
-NOTHING_CHANGED = "no override was changed, and autothrottle was never paused"
+NOTHING_CHANGED = "no action is recorded"
 NO_REASSIGNMENTS = "no partitions are being reassigned"
 
 
@@ -79,10 +79,10 @@ def audit_table(records: Sequence[AuditRecord]) -> str:
     return _table(
         {
             "TIME": _time(r.time),
-            "BROKER": "-" if r.pause else _target(r.broker_id),
+            "BROKER": "-" if r.pause or (r.result and r.broker_id is None) else _target(r.broker_id),
             "ACTION": r.action.value,
             "BEFORE": _value(r.before, r.pause if r.action is AuditAction.RESUME else None),
-            "AFTER": _value(r.after, r.pause if r.action is AuditAction.PAUSE else None),
+            "AFTER": r.result or _value(r.after, r.pause if r.action is AuditAction.PAUSE else None),
             "WHO": f"{r.who}: {r.reason}" if r.reason else r.who,
         }
         for r in records

@@ -209,6 +209,23 @@ class OverrideStoreContract:
         current = [subject.store.set_override(1001, rate, False) for rate in range(1, 6)]
         assert [record.after for record in subject.store.read_audit_records(2)] == [current[4], current[3]]
 
+    def test_other_actions_are_recorded_among_the_changes(self, subject: OverrideStoreSubject) -> None:
+        subject.store.set_override(None, 50, False)
+        subject.store.add_audit_record(AuditAction.SUBMIT, "anna", "3 partitions submitted")
+        subject.store.add_audit_record(AuditAction.START_CATCH_UP, "bert", "started", 1001)
+        started, submitted, changed = subject.store.read_audit_records(10)
+        assert (submitted.action, submitted.who, submitted.result) == (
+            AuditAction.SUBMIT,
+            "anna",
+            "3 partitions submitted",
+        )
+        assert (started.action, started.broker_id, changed.action) == (
+            AuditAction.START_CATCH_UP,
+            1001,
+            AuditAction.SET,
+        )
+        assert started.number > submitted.number > changed.number
+
     def test_only_the_newest_audit_records_are_kept(self, subject: OverrideStoreSubject) -> None:
         for rate in range(1, subject.records_kept + 3):
             last = subject.store.set_override(1001, rate, False)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 
 import grpc
 
 from autothrottle.admin.estimator import Estimator
-from autothrottle.core.control.audit import validate_audit_limit
+from autothrottle.core.control.audit import AuditAction, validate_audit_limit
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.overrides import (
     Override,
@@ -52,6 +52,9 @@ from autothrottle.wire.common import (
 from autothrottle.wire.planner import STATE
 
 log = logging.getLogger(__name__)
+
+audit_log = logging.getLogger("autothrottle.audit")
+"""One line for each write; as JSON, its field `audit` has the action, the author and the values."""
 
 _TIMEOUT = timedelta(seconds=5)
 
@@ -105,7 +108,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         override = self._overrides.set_override(
             broker_id, wanted.rate, wanted.autoremove, wanted.expire_time, version=wanted.version, who=who
         )
-        log.info("Override of %s set to %d bytes/s by %s", override_owner(broker_id), override.rate, who)
+        sentence = f"Override of {override_owner(broker_id)} set to {override.rate} bytes/s"
+        _log(AuditAction.SET, who, sentence, broker_id)
         return admin_pb2.SetOverrideResponse(
             override=override_to_message(broker_id, override),
             warnings=self._warnings(broker_id, wanted.autoremove),
@@ -118,13 +122,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         broker_id, version, who = _broker_id(request), parse_etag(request.etag), author(context)
         if not self._overrides.remove_override(broker_id, version=version, who=who):
             raise Missing(_no_override(broker_id))
-        log.info("Override of %s removed by %s", override_owner(broker_id), who)
+        _log(AuditAction.REMOVE, who, f"Override of {override_owner(broker_id)} removed", broker_id)
         return admin_pb2.RemoveOverrideResponse()
 
     def ListAuditRecords(
         self, request: admin_pb2.ListAuditRecordsRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListAuditRecordsResponse:
-        """Return the newest changes of overrides and the pause."""
+        """Return the newest actions of operators."""
         validate_fields(request)
         return audit_to_list(self._overrides.read_audit_records(validate_audit_limit(request.limit)))
 
@@ -132,8 +136,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.RequestCycleRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RequestCycleResponse:
         validate_fields(request)
-        with _leader_required():
-            self._planner.run_cycle(f"requested by {author(context)}", _TIMEOUT)
+        who = author(context)
+        with self._failure_recorded(AuditAction.REQUEST_CYCLE, who), _leader_required():
+            self._planner.run_cycle(f"requested by {who}", _TIMEOUT)
+        self._record(AuditAction.REQUEST_CYCLE, who, "Cycle requested")
         return admin_pb2.RequestCycleResponse()
 
     def GetClusterState(
@@ -166,11 +172,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.SubmitReassignmentResponse:
         """Have the leading planner throttle a reassignment and then submit it."""
         validate_fields(request)
-        wanted = targets_from_messages(request.partitions)
-        with _leader_required():
+        wanted, who = targets_from_messages(request.partitions), author(context)
+        recorded = nullcontext() if request.validate_only else self._failure_recorded(AuditAction.SUBMIT, who)
+        with recorded, _leader_required():
             found = self._planner.submit_reassignment(wanted, request.validate_only, time_left(context))
         if not request.validate_only:
-            log.info("Reassignment of %d partitions submitted by %s", found.started, author(context))
+            refused = f", {len(found.refused)} refused" if found.refused else ""
+            self._record(AuditAction.SUBMIT, who, f"Reassignment of {found.started} partitions submitted{refused}")
         return STATE.to_message(
             admin_pb2.SubmitReassignmentResponse,
             found,
@@ -182,13 +190,12 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.CancelReassignmentRequest, context: grpc.ServicerContext
     ) -> admin_pb2.CancelReassignmentResponse:
         validate_fields(request)
-        rows = partitions_from_messages(request.partitions)
-        with _leader_required():
+        rows, who = partitions_from_messages(request.partitions), author(context)
+        with self._failure_recorded(AuditAction.CANCEL, who), _leader_required():
             refused = self._planner.cancel_reassignment(rows, time_left(context))
-        log.info("Reassignment of %d partitions cancelled by %s", len(rows) - len(refused), author(context))
-        return admin_pb2.CancelReassignmentResponse(
-            cancelled=len(rows) - len(refused), refused=refusals_to_messages(refused)
-        )
+        cancelled, left = len(rows) - len(refused), f", {len(refused)} refused" if refused else ""
+        self._record(AuditAction.CANCEL, who, f"Reassignment of {cancelled} partitions cancelled{left}")
+        return admin_pb2.CancelReassignmentResponse(cancelled=cancelled, refused=refusals_to_messages(refused))
 
     def EstimateReassignment(
         self, request: admin_pb2.EstimateReassignmentRequest, context: grpc.ServicerContext
@@ -204,7 +211,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         mode, reason = pause_mode_from_number(request.mode), validate_reason(request.reason)
         pause = Pause(mode, author(context), datetime.now(UTC), reason)
         self._pauses.set_pause(pause)
-        log.info("Paused: %s", pause)
+        _log(AuditAction.PAUSE, pause.author, f"Paused, {mode.value}{f': {reason}' if reason else ''}")
         return admin_pb2.PauseResponse(pause=pause_to_message(pause))
 
     def Resume(self, request: admin_pb2.ResumeRequest, context: grpc.ServicerContext) -> admin_pb2.ResumeResponse:
@@ -213,7 +220,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         who = author(context)
         was_paused = self._pauses.remove_pause(who)
         if was_paused:
-            log.info("Resumed by %s", who)
+            _log(AuditAction.RESUME, who, "Resumed")
         return admin_pb2.ResumeResponse(was_paused=was_paused)
 
     def StartCatchUp(
@@ -223,7 +230,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         validate_fields(request)
         wanted = CatchUp(validate_broker_id(request.broker_id), author(context), datetime.now(UTC))
         self._catch_ups.start_catch_up(wanted)
-        log.info("Broker %d catches up under throttle, requested by %s", wanted.broker_id, wanted.author)
+        sentence = f"Broker {wanted.broker_id} catches up under throttle"
+        self._record(AuditAction.START_CATCH_UP, wanted.author, sentence, wanted.broker_id)
         warnings = self._unregistered(
             wanted.broker_id,
             "its replicas are throttled from their first fetch; without replicas the catch-up ends at once",
@@ -238,8 +246,25 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         broker_id = validate_broker_id(request.broker_id)
         if not self._catch_ups.remove_catch_up(broker_id):
             raise Missing(f"broker {broker_id} has no catch-up under throttle; GetClusterState lists the catch-ups")
-        log.info("Catch-up of broker %d under throttle ended by %s", broker_id, author(context))
+        sentence = f"Catch-up of broker {broker_id} under throttle ended"
+        self._record(AuditAction.STOP_CATCH_UP, author(context), sentence, broker_id)
         return admin_pb2.StopCatchUpResponse()
+
+    def _record(self, action: AuditAction, who: str, result: str, broker_id: int | None = None) -> None:
+        """Log and store an action that has ended. It stays in effect if its record cannot be stored."""
+        _log(action, who, result, broker_id)
+        try:
+            self._overrides.add_audit_record(action, who, result, broker_id)
+        except AutothrottleError as error:
+            log.warning("The audit record of this action was not stored, the action stays in effect: %s", error)
+
+    @contextmanager
+    def _failure_recorded(self, action: AuditAction, who: str) -> Iterator[None]:
+        try:
+            yield
+        except AutothrottleError as error:
+            self._record(action, who, f"Failed: {error}")
+            raise
 
     def _warnings(self, broker_id: int | None, autoremove: bool) -> list[str]:
         if broker_id is None:
@@ -254,6 +279,12 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         except AutothrottleError:
             return []
         return [] if is_registered else [f"broker {broker_id} is not registered: {effect}"]
+
+
+def _log(action: AuditAction, who: str, sentence: str, broker_id: int | None = None) -> None:
+    line = " ".join(sentence.split())
+    values = {"action": action.value, "who": who, "result": line, "broker_id": broker_id}
+    audit_log.info("%s by %s", line, who, extra={"audit": values})
 
 
 @contextmanager

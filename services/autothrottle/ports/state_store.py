@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import AuditAction, AuditRecord
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.pause import Pause
@@ -148,8 +148,16 @@ class OverrideStore(Protocol):
         """
         ...
 
+    def add_audit_record(self, action: AuditAction, who: str, result: str, broker_id: int | None = None) -> None:
+        """Record an action that is not a change of this store.
+
+        Raises:
+            Unavailable: the store does not answer; the record may have been written.
+        """
+        ...
+
     def read_audit_records(self, limit: int) -> tuple[AuditRecord, ...]:
-        """Return at most `limit` audit records of overrides and the pause, newest first.
+        """Return at most `limit` audit records, newest first.
 
         Raises:
             Unavailable: the store does not answer.

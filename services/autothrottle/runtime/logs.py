@@ -18,7 +18,7 @@ from typing import TextIO
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 
-CONTEXT = ("trace_id", "cycle")
+CONTEXT = ("trace_id", "cycle", "audit")
 """Attributes of a record (`extra={"cycle": 7}`) that the JSON format prints if present."""
 
 

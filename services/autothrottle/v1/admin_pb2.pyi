@@ -284,7 +284,7 @@ Global___ListAuditRecordsRequest: _TypeAlias = ListAuditRecordsRequest  # noqa: 
 
 @_typing.final
 class ListAuditRecordsResponse(_message.Message):
-    """The newest changes to overrides and to the pause."""
+    """The newest audit records."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -308,7 +308,9 @@ Global___ListAuditRecordsResponse: _TypeAlias = ListAuditRecordsResponse  # noqa
 
 @_typing.final
 class AuditRecord(_message.Message):
-    """One change to one override or to the pause. The transaction that makes the change also writes its record."""
+    """One action of a caller, or one change that the planner made to an override. The transaction that changes an override
+    or the pause also writes its record; the record of another action is written after the action.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -330,6 +332,16 @@ class AuditRecord(_message.Message):
         """A caller paused the planner, and replaced the previous pause if there was one."""
         ACTION_RESUME: AuditRecord._Action.ValueType  # 5
         """A caller resumed the planner."""
+        ACTION_START_CATCH_UP: AuditRecord._Action.ValueType  # 6
+        """A caller started the catch-up of a broker under throttle."""
+        ACTION_STOP_CATCH_UP: AuditRecord._Action.ValueType  # 7
+        """A caller ended the throttling of a catch-up."""
+        ACTION_SUBMIT: AuditRecord._Action.ValueType  # 8
+        """A caller submitted a reassignment; `result` says how it ended."""
+        ACTION_CANCEL: AuditRecord._Action.ValueType  # 9
+        """A caller cancelled a reassignment; `result` says how it ended."""
+        ACTION_REQUEST_CYCLE: AuditRecord._Action.ValueType  # 10
+        """A caller requested a cycle."""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
         """The kind of change."""
@@ -346,6 +358,16 @@ class AuditRecord(_message.Message):
     """A caller paused the planner, and replaced the previous pause if there was one."""
     ACTION_RESUME: AuditRecord.Action.ValueType  # 5
     """A caller resumed the planner."""
+    ACTION_START_CATCH_UP: AuditRecord.Action.ValueType  # 6
+    """A caller started the catch-up of a broker under throttle."""
+    ACTION_STOP_CATCH_UP: AuditRecord.Action.ValueType  # 7
+    """A caller ended the throttling of a catch-up."""
+    ACTION_SUBMIT: AuditRecord.Action.ValueType  # 8
+    """A caller submitted a reassignment; `result` says how it ended."""
+    ACTION_CANCEL: AuditRecord.Action.ValueType  # 9
+    """A caller cancelled a reassignment; `result` says how it ended."""
+    ACTION_REQUEST_CYCLE: AuditRecord.Action.ValueType  # 10
+    """A caller requested a cycle."""
 
     NUMBER_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
@@ -356,6 +378,7 @@ class AuditRecord(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     PAUSE_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Position in the order of all changes; later changes have larger numbers."""
     who: _builtins.str
@@ -363,9 +386,11 @@ class AuditRecord(_message.Message):
     action: Global___AuditRecord.Action.ValueType
     """The kind of change."""
     broker_id: _builtins.int
-    """The broker whose override changed. Absent: the cluster override, or the pause."""
+    """The broker whose override or catch-up changed. Absent: the cluster override, or an action that concerns no broker."""
     reason: _builtins.str
     """Why the planner made the change; empty when a caller made it."""
+    result: _builtins.str
+    """How a catch-up, submission, cancellation or request of a cycle ended; empty for the other actions."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """Time of the change by the store's clock."""
@@ -380,7 +405,7 @@ class AuditRecord(_message.Message):
 
     @_builtins.property
     def pause(self) -> _types_pb2.Pause:
-        """The pause that began or ended. Absent: an override changed."""
+        """The pause that began or ended. Absent: another action."""
 
     def __init__(
         self,
@@ -394,10 +419,11 @@ class AuditRecord(_message.Message):
         after: Global___Override | None = ...,
         reason: _builtins.str = ...,
         pause: _types_pb2.Pause | None = ...,
+        result: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "after", b"after", "before", b"before", "broker_id", b"broker_id", "pause", b"pause", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "action", b"action", "after", b"after", "before", b"before", "broker_id", b"broker_id", "number", b"number", "pause", b"pause", "reason", b"reason", "time", b"time", "who", b"who"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "action", b"action", "after", b"after", "before", b"before", "broker_id", b"broker_id", "number", b"number", "pause", b"pause", "reason", b"reason", "result", b"result", "time", b"time", "who", b"who"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__broker_id: _TypeAlias = _typing.Literal["broker_id"]  # noqa: Y015
     _WhichOneofArgType__broker_id: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id"]  # noqa: Y015

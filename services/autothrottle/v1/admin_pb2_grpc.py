@@ -157,7 +157,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListAuditRecords(self, request, context):
-        """Returns the newest changes to overrides and to the pause, with author and time. The store keeps the last 1,000.
+        """Returns the newest actions of callers, with author, time and result. The store keeps the last 1,000.
         Changes made by the original program (kafka-kit autothrottle) are not recorded. Idempotent. Errors:
         INVALID_ARGUMENT; UNAVAILABLE.
         """

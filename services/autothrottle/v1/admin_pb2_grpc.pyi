@@ -53,7 +53,7 @@ class AdminServiceStub:
     ABORTED when the current version is not the etag's; INVALID_ARGUMENT; UNAVAILABLE.
     """
     ListAuditRecords: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListAuditRecordsRequest, _admin_pb2.ListAuditRecordsResponse]
-    """Returns the newest changes to overrides and to the pause, with author and time. The store keeps the last 1,000.
+    """Returns the newest actions of callers, with author, time and result. The store keeps the last 1,000.
     Changes made by the original program (kafka-kit autothrottle) are not recorded. Idempotent. Errors:
     INVALID_ARGUMENT; UNAVAILABLE.
     """
@@ -134,7 +134,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ABORTED when the current version is not the etag's; INVALID_ARGUMENT; UNAVAILABLE.
     """
     ListAuditRecords: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListAuditRecordsRequest, _admin_pb2.ListAuditRecordsResponse]  # type: ignore[assignment]
-    """Returns the newest changes to overrides and to the pause, with author and time. The store keeps the last 1,000.
+    """Returns the newest actions of callers, with author, time and result. The store keeps the last 1,000.
     Changes made by the original program (kafka-kit autothrottle) are not recorded. Idempotent. Errors:
     INVALID_ARGUMENT; UNAVAILABLE.
     """
@@ -242,7 +242,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListAuditRecordsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListAuditRecordsResponse, _abc.Awaitable[_admin_pb2.ListAuditRecordsResponse]]:
-        """Returns the newest changes to overrides and to the pause, with author and time. The store keeps the last 1,000.
+        """Returns the newest actions of callers, with author, time and result. The store keeps the last 1,000.
         Changes made by the original program (kafka-kit autothrottle) are not recorded. Idempotent. Errors:
         INVALID_ARGUMENT; UNAVAILABLE.
         """

@@ -375,6 +375,7 @@ def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -
             None if after is None else parse_override(compact_json(after), version),
             _text(value.get("reason", "")),
             None if pause is None else _pause(pause),
+            _text(value.get("result", "")),
         )
 
 
@@ -391,5 +392,6 @@ def format_audit_record(record: AuditRecord) -> bytes:
             "after": None if after is None else _override_fields(after),
             "reason": record.reason,
             **({} if pause is None else {"pause": _pause_fields(pause)}),
+            **({"result": record.result[:MAX_WHO]} if record.result else {}),
         }
     )

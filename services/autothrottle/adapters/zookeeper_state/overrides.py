@@ -195,6 +195,12 @@ class ZooKeeperOverrides:
             change.delete(path, found.node_version)
         return change
 
+    def add_audit_record(self, action: AuditAction, who: str, result: str, broker_id: int | None = None) -> None:
+        """Record an action that is not a change of an override or of the pause."""
+        record = AuditRecord(0, NO_TIME, who, action, broker_id, result=result)
+        with translated_errors("writing an audit record"):
+            self._trail.retry(lambda: self._trail.commit(self._client.transaction(), self._trail.end(), record))
+
     def read_audit_records(self, limit: int) -> tuple[AuditRecord, ...]:
         """Return the newest records, newest first. An unreadable record is logged and omitted."""
         with translated_errors("reading the audit records"):

@@ -1,4 +1,4 @@
-"""The audit trail: every change of an override or of the pause. The type to know is `AuditRecord`."""
+"""The audit trail: every action of an operator. The type to know is `AuditRecord`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DEFAULT_AUDIT_RECORDS = 100
 """Number of records returned if the caller gives no limit."""
 
 MAX_WHO = 1_000
-"""Longest `who`, in characters; a caller names itself, so its name needs a bound."""
+"""Longest `who` and `result`, in characters; a caller names itself, so its name needs a bound."""
 
 
 class AuditAction(StrEnum):
-    """The action on an override or on the pause."""
+    """What was done."""
 
     SET = "set"
     REMOVE = "remove"
@@ -30,11 +30,16 @@ class AuditAction(StrEnum):
     """Removed by the leading planner."""
     PAUSE = "pause"
     RESUME = "resume"
+    START_CATCH_UP = "start_catch_up"
+    STOP_CATCH_UP = "stop_catch_up"
+    SUBMIT = "submit"
+    CANCEL = "cancel"
+    REQUEST_CYCLE = "request_cycle"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One change of one override or of the pause, written in the same transaction as the change."""
+    """One action. The transaction that changes an override or the pause also writes its record."""
 
     number: int
     """Sequence number; a later change has a larger number."""
@@ -44,7 +49,7 @@ class AuditRecord:
     """The caller, if known."""
     action: AuditAction
     broker_id: int | None = None
-    """The broker of the override; None: the cluster override, or the pause."""
+    """The broker of the override or catch-up; None: the cluster override, or an action that concerns no broker."""
     before: Override | None = None
     """The override before the change; None: there was none, or it could not be read."""
     after: Override | None = None
@@ -52,7 +57,9 @@ class AuditRecord:
     reason: str = ""
     """Why autothrottle made the change by itself; "": an operator requested it."""
     pause: Pause | None = None
-    """The pause that began or ended; None: the change concerns an override."""
+    """The pause that began or ended; None: another action."""
+    result: str = ""
+    """How the action ended; "" for changes of overrides and of the pause, which are recorded only if they succeed."""
 
 
 def validate_audit_limit(limit: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.runtime.logs import JsonFormat
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, applier_pb2, applier_pb2_grpc, types_pb2
 from tests import builders
 from tests.builders import eventually, mb
@@ -163,3 +166,54 @@ def test_the_applier_refuses_requests_without_a_fence_or_a_partition(services: I
     matches(refusals_of(0, TARGETS, PARTITIONS), "fence 0 is not > 0")
     matches(refusals_of(1, [], []), "name 1 to 100000")
     matches(refusals_of(1, [TARGETS[0], TARGETS[0]], [PARTITIONS[0], PARTITIONS[0]]), "is named twice; name it once")
+
+
+def audited(stub: Any) -> list[tuple[int, str]]:
+    """(Action, result) of every audit record, oldest first."""
+    records = stub.ListAuditRecords(admin_pb2.ListAuditRecordsRequest(), timeout=SLACK).records
+    return [(record.action, record.result) for record in reversed(records)]
+
+
+def test_every_write_is_audited_with_its_result(
+    services: InProcessServices, stub: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only overrides and the pause were audited. The record has no line for the author of a moved partition."""
+    record, cancel = admin_pb2.AuditRecord, admin_pb2.CancelReassignmentRequest
+    unknown = types_pb2.PartitionTarget(topic="absent", partition=0, replicas=[1001])
+    with caplog.at_level(logging.INFO, "autothrottle.audit"):
+        submit(stub, validate_only=True)
+        submit(stub)
+        refusal(lambda: submit(stub, unknown))
+        stub.CancelReassignment(cancel(partitions=PARTITIONS), timeout=SLACK)
+        refusal(lambda: stub.CancelReassignment(cancel(partitions=PARTITIONS[:0]), timeout=SLACK))
+        stub.RequestCycle(admin_pb2.RequestCycleRequest(), timeout=SLACK)
+        stub.StartCatchUp(admin_pb2.StartCatchUpRequest(broker_id=1001), timeout=SLACK)
+        stub.StopCatchUp(admin_pb2.StopCatchUpRequest(broker_id=1001), timeout=SLACK)
+    found = audited(stub)
+    assert [action for action, _ in found] == [
+        *(record.ACTION_SUBMIT, record.ACTION_SUBMIT, record.ACTION_CANCEL, record.ACTION_REQUEST_CYCLE),
+        *(record.ACTION_START_CATCH_UP, record.ACTION_STOP_CATCH_UP),
+    ]
+    assert found[0][1] == "Reassignment of 2 partitions submitted"
+    assert found[1][1].startswith("Failed: ") and "absent" in found[1][1]
+    assert found[2][1] == "Reassignment of 2 partitions cancelled"
+    logged = [r for r in caplog.records if r.name == "autothrottle.audit"]
+    assert [r.getMessage().partition(" by ipv4:127.0.0.1:")[0] for r in logged] == [result for _, result in found]
+    assert json.loads(JsonFormat().format(logged[4]))["audit"] == {
+        "action": "start_catch_up",
+        "who": logged[4].getMessage().rpartition(" by ")[2],
+        "result": "Broker 1001 catches up under throttle",
+        "broker_id": 1001,
+    }
+
+
+def test_an_action_stays_in_effect_if_its_audit_record_cannot_be_stored(
+    services: InProcessServices, stub: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    services.overrides.unavailable(True)
+    request = admin_pb2.StartCatchUpRequest(broker_id=1001)
+    assert stub.StartCatchUp(request, timeout=SLACK).catch_up.broker_id == 1001
+    assert 1001 in services.catch_ups.read_catch_ups()
+    (warning,) = [line for line in caplog.messages if "audit record" in line]
+    assert warning.startswith("The audit record of this action was not stored, the action stays in effect: ")
+    services.overrides.unavailable(False)

@@ -103,7 +103,7 @@ def test_the_cluster_override_is_set_and_removed(front: Front) -> None:
 
 def test_the_log_of_admin_names_the_gateways_caller(front: Front, caplog: pytest.LogCaptureFixture) -> None:
     """The log named only the gateway, for every caller."""
-    with caplog.at_level(logging.INFO, "autothrottle.admin"):
+    with caplog.at_level(logging.INFO, "autothrottle.audit"):
         front.ask("PUT", "/v1/override", '{"rateBytesPerSecond":"7"}')
         front.ask("POST", "/throttle/remove")
     client, through = r"127\.0\.0\.1:[0-9]+", r"through ipv4:127\.0\.0\.1:[0-9]+"

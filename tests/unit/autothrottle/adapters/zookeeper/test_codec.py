@@ -335,7 +335,7 @@ def test_audit_record_round_trip(
     reason: str,
     pause: Pause | None,
 ) -> None:
-    record = AuditRecord(7, NOON, who, action, broker_id, before, after, reason, pause)
+    record = AuditRecord(7, NOON, who, action, broker_id, before, after, reason, pause, reason)
     assert parse_audit_record(format_audit_record(record), 7, NOON, after.version if after else 9) == record
 
 

@@ -313,6 +313,8 @@ class ClusterState:
     """None: not paused."""
     catch_ups: tuple[CatchUp, ...] = ()
     """Throttled catch-ups, sorted by broker id."""
+    leader_host: str = ""
+    """Name of the leader's host; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +333,8 @@ class PlannerState:
     """Broker id -> consecutive scheduled cycles without usable metrics."""
     leader_since: datetime | None = None
     """Start of the leader's term, UTC; None: unknown."""
+    leader_host: str = ""
+    """Name of the leader's host; empty if unknown."""
 
 
 from_message = Conversion().from_message

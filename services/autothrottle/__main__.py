@@ -19,6 +19,7 @@ from importlib import import_module
 from autothrottle import __version__
 from autothrottle.composition import Composition, validate_kafka_settings
 from autothrottle.core.errors import AutothrottleError, Invalid
+from autothrottle.core.members import leader_address
 from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_script, help_text, usage
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
@@ -50,8 +51,8 @@ def _service(name: str, build: Callable[[Composition], Servicer]) -> Callable[[C
 def _planner(composition: Composition) -> None:
     servicer, planner = composition.planner()
     address = composition.serve_alone("planner", servicer)
-    planner.start(address)
-    composition.join("planner", address)
+    member = composition.join("planner", address)
+    planner.start(leader_address(member), member.host)
     log.info("Autothrottle Running")
     log.info("Planner listens on %s", address)
 
@@ -92,8 +93,8 @@ def _run(composition: Composition) -> None:
     address = composition.serve("admin", [admin, servicer], composition.configuration.grpc_listen)
     composition.use(admin_addr=serve_privately("admin", admin))
     http = composition.gateway()
-    planner.start(address)
-    composition.join("run", address, _ROLES)
+    member = composition.join("run", address, _ROLES)
+    planner.start(leader_address(member), member.host)
     log.info("Autothrottle Running")
     log.info("gRPC API: %s", address)
     log.info("Admin API: %s", http)

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -45,8 +45,8 @@ from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
 from autothrottle.core.control.settings import PlannerSettings
-from autothrottle.core.errors import Conflict, Invalid
-from autothrottle.core.members import Member
+from autothrottle.core.errors import Conflict, Invalid, Unavailable
+from autothrottle.core.members import Member, hosts_without_route, published_address
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
 from autothrottle.planner.dependencies import PlannerDependencies
@@ -76,6 +76,8 @@ if TYPE_CHECKING:
 C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient, AdminClient)
 
 _CONNECT_TIMEOUT = timedelta(seconds=15)
+
+_ROUTE_POLL_SECONDS = 0.25
 
 
 class Composition:
@@ -236,22 +238,49 @@ class Composition:
             )
         return self.serve(name, [servicer], listen)
 
-    def join(self, service: str, address: str, roles: Sequence[str] = ()) -> None:
-        """Add this process to the list of members once ZooKeeper answers; the stack removes it.
+    def join(self, service: str, address: str, roles: Sequence[str] = ()) -> Member:
+        """Add this process to the list of members once ZooKeeper answers; the stack removes it. Return its entry.
 
         Does not wait for ZooKeeper: metrics and gateway also work on hosts that cannot reach it.
+
+        Raises:
+            Invalid: it is a planner that members on other hosts cannot reach, or its address is incomplete.
         """
         member = Member(
             service=service,
             roles=tuple(roles) or (service,),
             version=__version__,
-            address=address,
+            address=published_address(address, self.configuration.advertise),
             host=socket.gethostname(),
             pid=os.getpid(),
             started=datetime.now(UTC),
         )
+        if "planner" in member.roles:
+            self._check_route(member)
         self._membership.join(member)
         self._stack.callback(self._membership.leave)
+        return member
+
+    def _check_route(self, member: Member) -> None:
+        """Check that the listed members can call a planner. Entries of processes that died expire with their session.
+
+        Raises:
+            Invalid: members on other hosts cannot reach its address.
+        """
+        deadline = time.monotonic() + self.configuration.zk_session_timeout.total_seconds() + 1
+        while hosts := self._hosts_without_route(member):
+            if time.monotonic() > deadline:
+                raise Invalid(
+                    f"autothrottle also runs on {', '.join(hosts)}, from where this planner's address "
+                    f"{member.address} cannot be reached. Fix: listen on an address for other hosts, and give the "
+                    f"address that they call if it differs, for example --advertise={member.host}"
+                )
+            time.sleep(_ROUTE_POLL_SECONDS)
+
+    def _hosts_without_route(self, member: Member) -> tuple[str, ...]:
+        with suppress(Unavailable):  # membership warns later
+            return hosts_without_route(member, self._membership.members(_CONNECT_TIMEOUT))
+        return ()
 
     def uninstall(self) -> int:
         """Win the election, restore all configs and remove our tree; return the number of resources.

@@ -45,11 +45,11 @@ class ElectionContract:
     def test_a_single_candidate_leads_and_is_notified(self, subject: ElectionSubject) -> None:
         changed = threading.Event()
         candidate = subject.candidate()
-        candidate.join("127.0.0.1:4004", changed.set)
+        candidate.join("127.0.0.1:4004", changed.set, "host1")
         assert changed.wait(20)
         leader = candidate.leader()
         assert leader is not None
-        assert (leader.fence, leader.address) == (fence_of(candidate), "127.0.0.1:4004")
+        assert (leader.fence, leader.address, leader.host) == (fence_of(candidate), "127.0.0.1:4004", "host1")
         assert leader.since is not None
         assert abs(datetime.now(UTC) - leader.since) < timedelta(minutes=10)
         assert leader.fence > 0

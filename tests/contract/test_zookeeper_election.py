@@ -275,3 +275,11 @@ def test_fence_of_an_unreadable_term_node_is_still_known(subject: Subject) -> No
     leader = subject.candidate().leader()
     assert leader is not None
     assert (leader.fence, leader.address) == (2, "")
+
+
+def test_term_of_an_older_version_has_no_host(subject: Subject) -> None:
+    subject.tree.begin_term()
+    subject.tree.write(subject.tree.own.term, b'{"holder": "a", "address": "host1:1"}')
+    leader = subject.candidate().leader()
+    assert leader is not None
+    assert (leader.address, leader.host) == ("host1:1", "")

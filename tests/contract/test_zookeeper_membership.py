@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import socket
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +20,7 @@ from kazoo.client import KazooClient
 from autothrottle import __version__
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import connect_in_background, disconnect_soon
+from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
 from autothrottle_lab.servers.processes import Process, scratch_directory
@@ -32,6 +35,7 @@ QUICK_SECONDS = 3.0
 """Session timeout. A process checks its own node every third of it."""
 
 ONE = member("admin")
+LOCAL_PLANNER = replace(member("run", 2), roles=("planner", "admin"), address="127.0.0.1:4003")
 
 
 class Subject:
@@ -126,6 +130,17 @@ def test_an_unreadable_node_does_not_hide_other_members(subject: Subject) -> Non
     assert membership.members(TIMEOUT) == (ONE,)
 
 
+def test_planner_on_loopback_warns_when_a_process_on_another_host_joins(
+    subject: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
+    planner, other = subject.membership(QUICK_SECONDS), subject.membership()
+    planner.join(LOCAL_PLANNER)
+    wait_for_members(planner, LOCAL_PLANNER)
+    assert "cannot reach" not in caplog.text
+    other.join(ONE)
+    eventually(lambda: "host1 cannot reach this planner's address 127.0.0.1:4003" in caplog.text)
+
+
 def test_process_is_listed_when_zookeeper_starts_and_after_each_outage(fresh_zookeeper: ZooKeeperServer) -> None:
     server = fresh_zookeeper
     server.kill()
@@ -181,6 +196,39 @@ def test_service_is_listed_while_it_runs_and_removed_when_it_stops(subject: Subj
         finally:
             process.stop()
         assert watching.members(TIMEOUT) == ()  # long before its session expires
+
+
+@pytest.mark.parametrize("service", ["planner", pytest.param("run", marks=pytest.mark.repeat)])
+def test_planner_on_loopback_is_refused_beside_members_on_other_hosts(subject: Subject, service: str) -> None:
+    """Two hosts ran the configuration of docs/deployment.md, and each published 127.0.0.1 as the leader's address.
+
+    Requests that the standby passed to the leader then reached the standby itself.
+    """
+    other = subject.membership()
+    other.join(ONE)
+    wait_for_members(other, ONE)
+    with scratch_directory() as directory:
+        options = {"zk-config-prefix": subject.tree.own.prefix, "zk-session-timeout": "1", "api-listen": "127.0.0.1:0"}
+        deployment = Deployment(subject.server.connect, "http://127.0.0.1:1", directory, options)
+        refused = deployment.process(service, service, {})
+        refused.start()
+        assert refused.wait(within_seconds=60.0) == 1
+        log = refused.log_end()
+        assert "autothrottle also runs on host1, from where this planner's address 127.0.0.1:" in log
+        assert f"--advertise={socket.gethostname()}" in log
+        assert subject.tree.client.exists(subject.tree.own.election) is None
+        accepted = deployment.process(service, "advertised", {"advertise": "planner.example"})
+        accepted.start()
+        try:
+            eventually(
+                lambda: (
+                    (leader := ZooKeeperElection(subject.tree.client, subject.tree.own, TIMEOUT).leader())
+                    and leader.address.startswith("planner.example:")
+                    and leader.host == socket.gethostname()
+                )
+            )
+        finally:
+            accepted.stop()
 
 
 def cluster_state(gateway: Process) -> dict[str, Any] | None:

@@ -6,9 +6,12 @@ Each process is one member; a process of `autothrottle run` has all roles. The t
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+
+from autothrottle.core.errors import Invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class Member:
     version: str
     """Version of the program."""
     address: str
-    """Its listen address, `host:port` or `unix:path`; `0.0.0.0` means every interface of its host."""
+    """Where others call it, `host:port` or `unix:path`; `0.0.0.0` means every interface of its host."""
     host: str
     """Name of its host."""
     pid: int
@@ -30,6 +33,8 @@ class Member:
     started: datetime
     """Start time, UTC, by its own clock."""
 
+
+_PORT = re.compile(r":[0-9]+$")
 
 _PUBLIC_ROLES_OF_RUN = ("admin", "planner")
 """The roles in which `run` serves other processes; its other services serve only itself."""
@@ -52,6 +57,36 @@ def address_from(host: str, member: Member, role: str) -> str | None:
     if name == "localhost" or _has_ip_property(name, "is_loopback"):
         return member.address if member.host == host else None
     return member.address
+
+
+def published_address(listening: str, advertise: str) -> str:
+    """Return the address to publish for a listening address; `advertise` without a port takes the listening port.
+
+    Raises:
+        Invalid: a unix socket has no port, and `advertise` names none.
+    """
+    if not advertise:
+        return listening
+    if _PORT.search(advertise):
+        return advertise
+    if listening.startswith("unix:"):
+        raise Invalid(
+            f"advertise is {advertise!r} without a port, and {listening} has no port to add. "
+            f"Fix: --advertise={advertise}:PORT, with the port at which others reach this process"
+        )
+    return f"{advertise}:{listening.rpartition(':')[2]}"
+
+
+def leader_address(member: Member) -> str:
+    """Return the address of a leading planner for callers on all hosts: the host's name for every interface."""
+    name, _, port = member.address.rpartition(":")
+    return f"{member.host}:{port}" if _has_ip_property(name, "is_unspecified") else member.address
+
+
+def hosts_without_route(member: Member, members: Iterable[Member]) -> tuple[str, ...]:
+    """Return the other hosts in the list that cannot call a member, because its address is loopback or a socket."""
+    hosts = {other.host for other in members}
+    return tuple(sorted(host for host in hosts if address_from(host, member, member.service) is None))
 
 
 def _has_ip_property(name: str, attribute: str) -> bool:

@@ -102,10 +102,10 @@ class Planner:
             ),
         ]
 
-    def start(self, address: str) -> None:
-        """Join the election as `address`, and run a cycle whenever one is due."""
+    def start(self, address: str, host: str = "") -> None:
+        """Join the election as `address` on `host`, and run a cycle whenever one is due."""
         self._thread.start()
-        self._dependencies.election.join(address, self._triggers.restart)
+        self._dependencies.election.join(address, self._triggers.restart, host)
 
     def stop(self) -> None:
         """Finish the current cycle and give up the leadership, so that another planner can lead at once."""
@@ -204,6 +204,7 @@ class Planner:
             last_cycle=self._last_cycle,
             failures=dict(self._state.term.failures),
             leader_since=leader.since if leader else None,
+            leader_host=leader.host if leader else "",
         )
 
     def _leader_of(self, term: Term | None) -> Leader | None:

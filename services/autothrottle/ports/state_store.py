@@ -33,6 +33,8 @@ class Leader:
     """Address of its planner service, `host:port` or `unix:path`."""
     since: datetime | None = None
     """When its term began, UTC; None: unknown."""
+    host: str = ""
+    """Name of its host; "": unknown."""
 
 
 class Election(Protocol):
@@ -51,8 +53,14 @@ class Election(Protocol):
         """
         ...
 
-    def join(self, address: str, on_change: Callable[[], None]) -> None:
-        """Become a candidate; `on_change` is called whenever `term` has changed, and must not block."""
+    def join(self, address: str, on_change: Callable[[], None], host: str = "") -> None:
+        """Become a candidate; `on_change` is called whenever `term` has changed, and must not block.
+
+        Args:
+            address: the planner service's address, as others call it.
+            on_change: the callback.
+            host: name of the planner's host.
+        """
         ...
 
     def leave(self) -> None:

@@ -250,6 +250,7 @@ class Configuration:
     api_listen: str = kinds.listen("localhost:8080", "Listening address of the HTTP API", unix=False)
     grpc_listen: str = kinds.listen("127.0.0.1:0", "Listening address of the gRPC API of `autothrottle run`")
     listen: str = kinds.listen("127.0.0.1:0", "Listening address of a single service")
+    advertise: str = kinds.advertised("Address at which other hosts call this process; the listening address if empty")
     discovery_addr: tuple[str, ...] = kinds.service_addresses("discovery", "127.0.0.1:4001")
     metrics_addr: tuple[str, ...] = kinds.service_addresses("metrics", "127.0.0.1:4002")
     planner_addr: tuple[str, ...] = kinds.service_addresses("the planners", "127.0.0.1:4003")

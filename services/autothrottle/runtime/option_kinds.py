@@ -300,6 +300,22 @@ def listen(default: str, meaning: str, *, unix: bool = True) -> str:
     return option(parse, default, meaning, "host:port, port 0 for any free port" + ("; or unix:PATH" if unix else ""))
 
 
+def advertised(meaning: str) -> str:
+    """Declare an address at which other hosts call this process; an empty one is the listening address."""
+
+    def parse(text: str) -> str:
+        host, colon, _ = text.rpartition(":")
+        has_port = bool(colon) and not text.endswith("]")
+        if text:
+            _host_port(text if has_port else f"{text}:1")
+        if (host if has_port else text).strip("[]") in ("0.0.0.0", "::"):
+            raise Refused("is every interface of a host, which others cannot call")
+        return text
+
+    range = "host or host:port, IPv6 in brackets; the port is the listening one if left out"
+    return option(parse, "", meaning, range, example="planner1.example.com")
+
+
 def znode(default: str, meaning: str, example: str = "") -> str:
     """Declare the path of a znode; the value is `/a/b`, or "" if the default is empty."""
 

@@ -278,12 +278,15 @@ class GetStateResponse(_message.Message):
     LAST_CYCLE_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     LEADER_SINCE_FIELD_NUMBER: _builtins.int
+    LEADER_HOST_FIELD_NUMBER: _builtins.int
     leading: _builtins.bool
     """Whether this planner leads."""
     term: _builtins.int
     """The newest term that this planner knows. 0: none."""
     leader_address: _builtins.str
     """Address of the leader, `host:port` or `unix:path`; empty: unknown."""
+    leader_host: _builtins.str
+    """Name of the leader's host; empty: unknown."""
     @_builtins.property
     def last_cycle(self) -> _types_pb2.Cycle:
         """The last cycle that this planner ran. Absent: none, or the request set `without_cycle`."""
@@ -305,10 +308,11 @@ class GetStateResponse(_message.Message):
         last_cycle: _types_pb2.Cycle | None = ...,
         failures: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         leader_since: _timestamp_pb2.Timestamp | None = ...,
+        leader_host: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_cycle", b"last_cycle", "leader_since", b"leader_since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "last_cycle", b"last_cycle", "leader_address", b"leader_address", "leader_since", b"leader_since", "leading", b"leading", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "last_cycle", b"last_cycle", "leader_address", b"leader_address", "leader_host", b"leader_host", "leader_since", b"leader_since", "leading", b"leading", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

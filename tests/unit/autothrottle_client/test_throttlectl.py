@@ -221,6 +221,7 @@ def test_every_command_prints_one_json_object(at: InProcessServices, capsys: pyt
     assert state.keys() == {
         "term",
         "leader_address",
+        "leader_host",
         "leader_since",
         "last_cycle",
         "overrides",
@@ -438,8 +439,10 @@ def test_the_state_shows_leader_members_and_failures() -> None:
         Member("planner", ("planner",), "1.2.3", "10.0.0.2:4003", "h2", 5, NOON),
     )
     state = ClusterState(2, "h:1", None, (), leader_since=NOON, members=members, failures={1002: 3, 1001: 1, 1003: 0})
+    state = replace(state, leader_host="h")
     assert tables.state_text(state) == (
         "leader      h:1\n"
+        "host        h\n"
         "term        2\n"
         "since       2026-11-02T12:00:00Z\n"
         "last cycle  none yet\n"

@@ -69,7 +69,7 @@ class MemoryElectorate(Outages):
             if not self._candidates or any(c.term for c in self._candidates):
                 return
             winner = self._candidates[0]
-            self._leader = Leader(self.fence + 1, winner.address, datetime.now(UTC))
+            self._leader = Leader(self.fence + 1, winner.address, datetime.now(UTC), winner.host)
             winner.term = Term(self.fence)
         _notify([winner])
 
@@ -100,14 +100,14 @@ class MemoryElection:
     def __init__(self, electorate: MemoryElectorate) -> None:
         self._electorate = electorate
         self.term: Term | None = None
-        self.address = ""
+        self.address, self.host = "", ""
         self.on_change: Callable[[], None] = lambda: None
 
     def leader(self) -> Leader | None:
         return self._electorate._read()
 
-    def join(self, address: str, on_change: Callable[[], None]) -> None:
-        self.address, self.on_change = address, on_change
+    def join(self, address: str, on_change: Callable[[], None], host: str = "") -> None:
+        self.address, self.host, self.on_change = address, host, on_change
         self._electorate._add(self)
 
     def leave(self) -> None:

@@ -53,7 +53,7 @@ class ZooKeeperElection:
         self._term: Term | None = None
         self._last_contact = 0.0
         self._thread: threading.Thread | None = None
-        self._address = ""
+        self._address, self._host = "", ""
         self._on_change: Callable[[], None] = lambda: None
 
     @property
@@ -74,13 +74,15 @@ class ZooKeeperElection:
             return None
         since = datetime.fromtimestamp(stat.last_modified, UTC)
         try:
-            return Leader(stat.version, str(json.loads(data)["address"]), since)
+            holder = json.loads(data)
+            # Older versions write no host.
+            return Leader(stat.version, str(holder["address"]), since, str(holder.get("host", "")))
         except (ValueError, KeyError, TypeError):
             return Leader(stat.version, "", since)
 
-    def join(self, address: str, on_change: Callable[[], None]) -> None:
+    def join(self, address: str, on_change: Callable[[], None], host: str = "") -> None:
         """Start to campaign in a background thread."""
-        self._address, self._on_change = address, on_change
+        self._address, self._host, self._on_change = address, host, on_change
         self._thread = threading.Thread(target=self._campaign, name="election", daemon=True)
         self._thread.start()
 
@@ -205,7 +207,7 @@ class ZooKeeperElection:
         with suppress(NodeExistsError):
             self._answer(self._client.create_async(self._own.term, b"", makepath=True))
         version = self._answer(self._client.get_async(self._own.term))[1].version
-        holder = {"holder": self._candidate, "address": self._address}
+        holder = {"holder": self._candidate, "address": self._address, "host": self._host}
         transaction = self._client.transaction()
         transaction.check(self._candidate_path(), 0)
         transaction.set_data(self._own.term, json.dumps(holder).encode(), version)

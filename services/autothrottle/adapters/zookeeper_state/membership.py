@@ -20,8 +20,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.errors import Invalid
-from autothrottle.core.members import Member, ordered
+from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.members import Member, hosts_without_route, ordered
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,9 @@ class ZooKeeperMembership:
         self._silence_limit = session_timeout.total_seconds() * 2 / 3
         self._heartbeat_seconds = session_timeout.total_seconds() / 3
         self._path, self._data = "", b""
+        self._planner: Member | None = None
+        self._names: list[str] = []
+        self._hosts_without_route: tuple[str, ...] = ()
         self._leaving = threading.Event()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -50,6 +53,7 @@ class ZooKeeperMembership:
     def join(self, member: Member) -> None:
         """Start to register this process in a background thread."""
         self._path, self._data = f"{self._own.members}/{member.service}-{uuid.uuid4().hex}", format_member(member)
+        self._planner = member if "planner" in member.roles else None
         self._last_registered = time.monotonic()
         self._thread = threading.Thread(target=self._keep_registered, name="membership", daemon=True)
         self._thread.start()
@@ -96,7 +100,9 @@ class ZooKeeperMembership:
         """Make sure that we are registered; log once when that fails, and once when it works again."""
         try:
             listed = self._client.connected and self._register()
-        except (KazooException, KazooTimeoutError):
+            if listed:
+                self._look_for_other_hosts()
+        except (KazooException, KazooTimeoutError, Unavailable):
             listed = False
         if listed:
             self._registered()
@@ -104,6 +110,24 @@ class ZooKeeperMembership:
             self._outage_logged = True
             servers = ",".join(f"{host}:{port}" for host, port in self._client.hosts)
             log.warning("ZooKeeper (%s) does not answer: this process is not registered as a member", servers)
+
+    def _look_for_other_hosts(self) -> None:
+        """Warn when a process joins on a host that cannot call this planner."""
+        if self._planner is None:
+            return  # each host may have other services of its own
+        names = self._answer(self._client.get_children_async(self._own.members))
+        if names == self._names:
+            return
+        found = hosts_without_route(self._planner, self.members(timedelta(seconds=self._silence_limit)))
+        self._names = names
+        if {*found} - {*self._hosts_without_route}:
+            log.warning(
+                "%s cannot reach this planner's address %s: calls from there fail while it leads. "
+                "Fix: restart it with a listening address for other hosts, and --advertise",
+                ", ".join(found),
+                self._planner.address,
+            )
+        self._hosts_without_route = found
 
     def _registered(self) -> None:
         self._last_registered = time.monotonic()

@@ -75,3 +75,5 @@ class PlannerState:
     """Broker id -> consecutive scheduled cycles without usable metrics."""
     leader_since: datetime | None = None
     """When the leader's term began, UTC; None: unknown."""
+    leader_host: str = ""
+    """Name of the leader's host; "": unknown."""

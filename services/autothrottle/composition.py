@@ -58,6 +58,7 @@ from autothrottle.ports.state_store import Term
 from autothrottle.ports.telemetry import DecisionSink
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.configuration import Configuration, KafkaBackend
+from autothrottle.runtime.health import Health, Scope
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.tracing import Tracing
 from autothrottle.v1 import (
@@ -76,6 +77,8 @@ if TYPE_CHECKING:
 C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient, AdminClient)
 
 _CONNECT_TIMEOUT = timedelta(seconds=15)
+
+_CHECK_TIMEOUT = timedelta(seconds=1)
 
 _ROUTE_POLL_SECONDS = 0.25
 
@@ -101,6 +104,7 @@ class Composition:
         """
         self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
         self.on_failure = on_failure
+        self.health = Health()
         self._kafka = KafkaPaths(configuration.zk_prefix)
         self._own = OwnPaths(configuration.zk_config_prefix)
         self._tls = Tls(configuration.tls) if configuration.tls else None
@@ -115,6 +119,8 @@ class Composition:
     def discovery(self) -> Servicer:
         source = self._snapshots(self._session(), self._progress())
         servicer = DiscoveryServicer(source, self._log_sizes, self._fetch_settings())
+        self._needs_state_store("autothrottle.v1.DiscoveryService")
+        self.health.add("kafka", servicer.check, service="autothrottle.v1.DiscoveryService")
         add = discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server
         return add, servicer, "autothrottle.v1.DiscoveryService"
 
@@ -142,6 +148,7 @@ class Composition:
     def applier(self) -> Servicer:
         client = self._session()
         servicer = ApplierServicer(self._writer(client), self._reassigner(client))
+        self._needs_state_store("autothrottle.v1.ApplierService")
         return applier_pb2_grpc.add_ApplierServiceServicer_to_server, servicer, "autothrottle.v1.ApplierService"
 
     def planner(self) -> tuple[Servicer, Planner]:
@@ -180,6 +187,9 @@ class Composition:
             ),
         )
         self._stack.callback(planner.stop)
+        self._needs_state_store("autothrottle.v1.PlannerService")
+        self.health.add("discovery", planner.unreadable, service="autothrottle.v1.PlannerService")
+        self.health.add("loop", planner.stall, Scope.LIVENESS, "autothrottle.v1.PlannerService")
         add = planner_pb2_grpc.add_PlannerServiceServicer_to_server
         return (add, PlannerServicer(planner), "autothrottle.v1.PlannerService"), planner
 
@@ -198,6 +208,7 @@ class Composition:
             Estimator(discovery, discovery, discovery, metrics, overrides, limits, schedule, policy),
             self._catch_ups,
         )
+        self._needs_state_store("autothrottle.v1.AdminService")
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
 
     def gateway(self) -> str:
@@ -205,12 +216,15 @@ class Composition:
         from autothrottle.gateway.server import GatewayServer  # only the gateway needs a web framework
 
         tls = self._tls
+        admin = self._client(AdminClient, self.configuration.admin_addr)
+        self.health.add("admin", lambda: admin.check(_CHECK_TIMEOUT), service="gateway")
         server = GatewayServer(
-            self._client(AdminClient, self.configuration.admin_addr),
+            admin,
             self.configuration.api_listen,
             access=self._access,
             hosts=self.configuration.api_hosts,
             tls=tls.http_context() if tls else None,
+            health=self.health,
         )
         self._stack.enter_context(server)
         return server.address
@@ -219,7 +233,9 @@ class Composition:
         """Serve until the stack closes; return the address."""
         credentials = self._tls.server_credentials() if self._tls else None
         interceptors = (AccessInterceptor(self._access), *self._tracing.server_interceptors)
-        server = ServiceServer(name, servicers, listen, interceptors=interceptors, credentials=credentials)
+        server = ServiceServer(
+            name, servicers, listen, interceptors=interceptors, credentials=credentials, checks=self.health
+        )
         self._stack.enter_context(server)
         return server.address
 
@@ -259,7 +275,12 @@ class Composition:
             self._check_route(member)
         self._membership.join(member)
         self._stack.callback(self._membership.leave)
+        self.health.start()
+        self._stack.callback(self.health.close)
         return member
+
+    def _needs_state_store(self, service: str) -> None:
+        self.health.add("state store", self._membership.problem, service=service)
 
     def _check_route(self, member: Member) -> None:
         """Check that the listed members can call a planner. Entries of processes that died expire with their session.

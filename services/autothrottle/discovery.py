@@ -7,11 +7,13 @@ import queue
 import threading
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
 
 import grpc
 
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.errors import Invalid
+from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.ports.kafka import (
     FetchSettingsSource,
     LogSizeSource,
@@ -33,6 +35,8 @@ from autothrottle.wire.discovery import (
 )
 
 _NO_BOOTSTRAP_SERVERS = "discovery has no bootstrap servers; in ZooKeeper mode set --bootstrap-servers"
+
+_CHECK_TIMEOUT = timedelta(seconds=2)
 
 _MAX_SENT = 4
 """Sent snapshots to keep as bases for differences. Their memory is mostly shared."""
@@ -79,13 +83,33 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         """
         self._source, self._sent = source, _SentSnapshots()
         self._sizes, self._settings = sizes, settings
+        self._failed = False
+
+    def check(self) -> None:
+        """Read a snapshot if the last one failed.
+
+        Raises:
+            AutothrottleError: it failed again.
+        """
+        if self._failed:
+            self._fetch(timeout=_CHECK_TIMEOUT)
+
+    def _fetch(self, **arguments: Any) -> Snapshot:
+        """Return a snapshot, and remember whether that failed."""
+        try:
+            snapshot = self._source.fetch_snapshot(**arguments)
+        except AutothrottleError:
+            self._failed = True
+            raise
+        self._failed = False
+        return snapshot
 
     def GetSnapshot(
         self, request: discovery_pb2.GetSnapshotRequest, context: grpc.ServicerContext
     ) -> Iterator[discovery_pb2.GetSnapshotResponse]:
         replicas_of, catching_up = validate_brokers(request.replicas_of), validate_brokers(request.catching_up)
         base = self._sent.take(request.known_name)
-        snapshot = self._source.fetch_snapshot(
+        snapshot = self._fetch(
             min_version=request.min_version,
             replicas_of=replicas_of,
             partitions=partitions_from_topics(request.partitions),

@@ -40,6 +40,12 @@ class MembershipContract:
         wait_for_members(joined, description)
         wait_for_members(subject.membership(), description)
 
+    def test_problem_is_reported_until_the_member_is_registered(self, subject: MembershipSubject) -> None:
+        membership = subject.membership()
+        assert "not registered" in membership.problem()
+        membership.join(member("admin"))
+        eventually(lambda: not membership.problem())
+
     def test_members_are_sorted_by_service_and_start(self, subject: MembershipSubject) -> None:
         for service, number in (("planner", 2), ("admin", 1), ("planner", 1)):
             subject.membership().join(member(service, number))

@@ -18,6 +18,7 @@ from autothrottle.core.errors import Unavailable
 from autothrottle.gateway.answers import AdminService
 from autothrottle.gateway.web import CERTIFICATE_NAMES, application
 from autothrottle.runtime.access import Access
+from autothrottle.runtime.health import Health
 
 HEADER_SECONDS = 10.0
 """Time limit for receiving headers, from the connection or the first byte of a later request."""
@@ -47,6 +48,7 @@ class GatewayServer:
         access: Access | None = None,
         hosts: Collection[str] = (),
         tls: ssl.SSLContext | None = None,
+        health: Health | None = None,
     ) -> None:
         """Bind to the address.
 
@@ -58,6 +60,7 @@ class GatewayServer:
             access: the known credentials; None: any caller is allowed.
             hosts: names in the `Host` header that are allowed beside the names of this host.
             tls: context for HTTPS; None: plain HTTP.
+            health: the checks of the process; None: there are no checks.
         """
         self._socket = _bind(listen)
         self.address = f"{listen.rpartition(':')[0]}:{self._socket.getsockname()[1]}"
@@ -72,7 +75,7 @@ class GatewayServer:
 
         self._server = uvicorn.Server(
             uvicorn.Config(
-                application(admin, body_seconds, access or Access(), allowed),
+                application(admin, body_seconds, access or Access(), allowed, health),
                 http=Protocol,
                 ws="none",
                 loop="asyncio",

@@ -26,6 +26,7 @@ from autothrottle.gateway.answers import AdminService, Answer, Call, document, f
 from autothrottle.gateway.openapi import comments, openapi
 from autothrottle.gateway.page import page
 from autothrottle.runtime.access import AUTHORIZATION, Access, method_role
+from autothrottle.runtime.health import Health, Scope
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.common import forwarded_metadata
 
@@ -51,6 +52,9 @@ _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
 }
 
+_PROBES: Mapping[str, Scope] = {"/healthz": Scope.LIVENESS, "/readyz": Scope.READINESS}
+"""Path -> the checks that it reports, without a token and outside the API."""
+
 _Answering = Callable[[Request, bytes], Answer]
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -67,14 +71,17 @@ class _Action:
     """True: it needs no caller and no role, since the answer is the same for every cluster."""
 
 
-def application(admin: AdminService, body_seconds: float, access: Access, hosts: Collection[str]) -> Starlette:
+def application(
+    admin: AdminService, body_seconds: float, access: Access, hosts: Collection[str], health: Health | None = None
+) -> Starlette:
     """Return the application.
 
     Args:
         admin: the service that executes requests.
         body_seconds: time limit for receiving a request body.
-        access: the known credentials. The page and the OpenAPI document are public.
+        access: the known credentials. The page, the OpenAPI document and the probes are public.
         hosts: allowed names in the `Host` header, in lower case; IP addresses are always allowed.
+        health: the checks of the process; None: there are no checks.
     """
     routes, descriptions = rest.bindings(SERVICE), comments()
     described, shown = openapi(routes, descriptions), page(routes, descriptions)
@@ -101,7 +108,8 @@ def application(admin: AdminService, body_seconds: float, access: Access, hosts:
         routes=[
             Route(path, _endpoint(actions, body_seconds, largest.get(path, MAX_BODY_BYTES), gate), methods=[*actions])
             for path, actions in paths.items()
-        ],
+        ]
+        + [Route(path, _probe(health, scope)) for path, scope in _PROBES.items()],
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
     application.router.redirect_slashes = False
@@ -187,6 +195,21 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _probe(health: Health | None, scope: Scope) -> _Endpoint:
+    """Report the last results of checks; it waits for no thread of the pool, and for no other service."""
+
+    async def answer(request: Request) -> Response:
+        results = health.results(scope) if health else ()
+        ok = all(result.ok for result in results)
+        checks = [
+            {"name": r.name, "ok": r.ok, "since": r.since.isoformat(timespec="seconds"), "message": r.message}
+            for r in results
+        ]
+        return _response(document(200 if ok else 503, {"ok": ok, "checks": checks}))
+
+    return answer
 
 
 def _refuse_other_sites(request: Request) -> None:

@@ -45,6 +45,9 @@ _STEP_TIMEOUT = timedelta(seconds=10)
 _PROBLEMS_SHOWN = 5
 """Maximum number of problems in an error."""
 
+_STALL_INTERVALS, _STALL_LEAST = 3, timedelta(minutes=1)
+"""A loop without a turn for this many intervals, and this time at least, counts as stalled."""
+
 _CYCLES_KEPT = 100
 """Cycles to keep for watchers that are slower than the cycles."""
 
@@ -90,6 +93,8 @@ class Planner:
         self._journal = Journal(dependencies.decisions, log_settings)
         self._newest_event = 0
         self._leader: Leader | None = None
+        self._last_turn = clock()
+        self._unreadable = ""
         self._cycles: deque[CycleRecord] = deque(maxlen=_CYCLES_KEPT)
         self._ended = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
@@ -122,6 +127,18 @@ class Planner:
         self._reader.close()
         with self._ended:
             self._ended.notify_all()
+
+    def stall(self) -> str:
+        """Return since when the loop has not finished a cycle or found that it does not lead; "": recently."""
+        age = timedelta(seconds=self._clock() - self._last_turn)
+        limit = max(_STALL_INTERVALS * self._settings.interval, _STALL_LEAST)
+        if age <= limit:
+            return ""
+        return f"the planner's loop has not finished a cycle for {age.total_seconds():.0f} s; restart the process"
+
+    def unreadable(self) -> str:
+        """Return why the last snapshot failed; "": it succeeded, or this planner does not lead."""
+        return self._unreadable
 
     def request_cycle(self, reason: str) -> None:
         """Request a cycle and return without waiting for it.
@@ -264,8 +281,10 @@ class Planner:
                 self.run_step(term)
             elif term is not None:
                 self._publish(self.run_cycle(term, trigger))
+                self._last_turn = self._clock()
             else:
                 self._submissions.begin_term(0)
+                self._last_turn, self._unreadable = self._clock(), ""
 
     def _publish(self, record: CycleRecord) -> None:
         with self._ended:
@@ -344,6 +363,7 @@ class Planner:
         """Observe, decide, apply, settle and report."""
         tracer = self._dependencies.tracer
         observation = self._observer.observe(self._state.term, cycle.trigger.scheduled, self._newest_event)
+        self._unreadable = "" if isinstance(observation.snapshot, Snapshot) else str(observation.snapshot)
         with tracer.span("plan") if isinstance(observation.snapshot, Snapshot) else nullcontext():
             cycle.decision = decision = step(self._settings, self._state, observation)
         self._state = decision.state

@@ -92,6 +92,10 @@ class Membership(Protocol):
         """
         ...
 
+    def problem(self) -> str:
+        """Return why this process is not registered; "": it is, and the store answers. Does not block."""
+        ...
+
 
 class OverrideStore(Protocol):
     """Stores the overrides for all services; `broker_id` None means the cluster override.

@@ -26,6 +26,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.runtime.health import Health
 from autothrottle.wire.common import to_status
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -99,6 +100,7 @@ class ServiceServer:
         max_streams: int = 132,
         interceptors: Sequence[grpc.ServerInterceptor] = (),
         credentials: grpc.ServerCredentials | None = None,
+        checks: Health | None = None,
     ) -> None:
         """Bind to the address.
 
@@ -112,11 +114,15 @@ class ServiceServer:
             interceptors: additional interceptors, which run before the server's own.
             credentials: TLS credentials for callers over a network; None: plain connections from any caller. A unix
                 socket is always plain.
+            checks: the checks of the process, for gRPC health; None: health is SERVING from start to stop.
         """
         self.name = name
         self._services = tuple(service for _, _, service in servicers)
         self._streams = _OpenStreams(name, max_streams)
+        self._checks = checks
         self._health = health.HealthServicer()
+        self._started = False
+        self._reported: dict[str, int] = {}
         self._pool = ThreadPoolExecutor(pool_size + max_streams, thread_name_prefix=f"{name}-grpc")
         self._server = grpc.server(
             self._pool, interceptors=[*interceptors, _ErrorsAndStreams(name, self._streams)], options=_OPTIONS
@@ -127,14 +133,17 @@ class ServiceServer:
         reflection.enable_server_reflection(
             (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
-        self._report(_NOT_SERVING)
+        self._report()
         self.address = self._bind(listen, credentials)
         """Listening address: `host:port` with the actual port, or `unix:PATH`."""
 
     def start(self) -> None:
-        """Start serving; health reports SERVING."""
+        """Start serving; health reports SERVING as soon as all checks are ok."""
         self._server.start()
-        self._report(_SERVING)
+        self._started = True
+        if self._checks is not None:
+            self._checks.on_results(self._report)
+        self._report()
 
     def stop(self, grace: timedelta = DEFAULT_GRACE) -> None:
         """Stop gracefully. Idempotent.
@@ -171,9 +180,15 @@ class ServiceServer:
             ) from error
         return listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
 
-    def _report(self, status: int) -> None:
-        for service in (health.OVERALL_HEALTH, *self._services):
-            self._health.set(service, status)
+    def _report(self) -> None:
+        """Let health report the last results of the checks."""
+        needs = {health.OVERALL_HEALTH: self._services} | {service: (service,) for service in self._services}
+        for service, needed in needs.items():
+            is_serving = self._started and (self._checks is None or self._checks.is_serving(needed))
+            status = _SERVING if is_serving else _NOT_SERVING
+            if self._reported.get(service) != status:
+                self._reported[service] = status
+                self._health.set(service, status)
 
 
 class _OpenStreams:

@@ -91,6 +91,14 @@ class AdminClient(ServiceClient[AdminServiceStub]):
         response: Message = self._unary(lambda admin: getattr(admin, method), request, timeout, probe, metadata)
         return response
 
+    def check(self, timeout: timedelta) -> None:
+        """Return if a replica answers.
+
+        Raises:
+            Unavailable: no replica answers in time.
+        """
+        self._call(check_health, timeout)
+
 
 def _is_repeatable(request: Message) -> bool:
     """Whether a repeated request gets the same response as the first."""

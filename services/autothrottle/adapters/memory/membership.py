@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from autothrottle.adapters.memory.outages import Outages
+from autothrottle.core.errors import Unavailable
 from autothrottle.core.members import Member, ordered
 
 
@@ -39,3 +40,10 @@ class MemoryMembership:
 
     def members(self, timeout: timedelta) -> tuple[Member, ...]:
         return self._shared.read()
+
+    def problem(self) -> str:
+        try:
+            self._shared.read()
+        except Unavailable as error:
+            return str(error)
+        return "" if self._member in self._shared.joined else "this process is not registered as a member"

@@ -48,7 +48,7 @@ class ZooKeeperMembership:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._last_registered = 0.0
-        self._outage_logged = False
+        self._is_registered = self._outage_logged = False
 
     def join(self, member: Member) -> None:
         """Start to register this process in a background thread."""
@@ -79,6 +79,14 @@ class ZooKeeperMembership:
                     found.append(parse_member(node.get(timeout=max(0.001, deadline - time.monotonic()))[0]))
         return ordered(found)
 
+    def problem(self) -> str:
+        """Return why this process is not registered; "": ZooKeeper has just confirmed that it is."""
+        age = time.monotonic() - self._last_registered
+        if self._is_registered and age <= self._silence_limit:
+            return ""
+        what = f"has not answered for {age:.0f} s" if self._is_registered else "has not answered yet"
+        return f"ZooKeeper ({self._servers}) {what}: this process is not registered as a member"
+
     # Keeping the registration.
 
     def _keep_registered(self) -> None:
@@ -108,8 +116,11 @@ class ZooKeeperMembership:
             self._registered()
         elif not self._outage_logged and time.monotonic() - self._last_registered > self._silence_limit:
             self._outage_logged = True
-            servers = ",".join(f"{host}:{port}" for host, port in self._client.hosts)
-            log.warning("ZooKeeper (%s) does not answer: this process is not registered as a member", servers)
+            log.warning("ZooKeeper (%s) does not answer: this process is not registered as a member", self._servers)
+
+    @property
+    def _servers(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in self._client.hosts)
 
     def _look_for_other_hosts(self) -> None:
         """Warn when a process joins on a host that cannot call this planner."""
@@ -130,7 +141,7 @@ class ZooKeeperMembership:
         self._hosts_without_route = found
 
     def _registered(self) -> None:
-        self._last_registered = time.monotonic()
+        self._is_registered, self._last_registered = True, time.monotonic()
         if self._outage_logged:
             self._outage_logged = False
             log.info("this process is registered as a member again")

@@ -14,6 +14,7 @@ from autothrottle.adapters.grpc import AdminClient
 from autothrottle.adapters.memory import MemoryMetrics, MemoryOverrides
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.runtime.access import Access
+from autothrottle.runtime.health import Health
 from tests import builders
 from tests.builders import mb
 from tests.in_process_services import BROKERS, InProcessServices
@@ -47,13 +48,14 @@ class Front:
         body_seconds: float = SLACK,
         access: Access | None = None,
         hosts: Collection[str] = (),
+        health: Health | None = None,
     ) -> None:
         self._stack = ExitStack()
         metrics = MemoryMetrics(*(builders.load(b, outbound=mb(20), inbound=mb(10)) for b in BROKERS))
         self.services = self._stack.enter_context(InProcessServices(metrics, metrics))
         admin = AdminClient([self.services.address("admin")])
         self._stack.callback(admin.close)
-        self.server = GatewayServer(admin, "127.0.0.1:0", header_seconds, body_seconds, access, hosts)
+        self.server = GatewayServer(admin, "127.0.0.1:0", header_seconds, body_seconds, access, hosts, health=health)
         self._stack.enter_context(self.server)
 
     def __enter__(self) -> Front:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -1008,3 +1009,44 @@ def test_a_planner_that_never_started_can_be_stopped(bench: Bench) -> None:
     """A TCP port was in use, so `start` was never called. The failure of `stop` then hid that error."""
     bench.planner.stop()
     bench.planner.stop()
+
+
+# Health.
+
+
+def test_loop_counts_as_stalled_after_three_intervals_without_a_cycle(bench: Bench) -> None:
+    assert bench.planner.stall() == ""
+    bench.seconds += 180
+    assert bench.planner.stall() == ""
+    bench.seconds += 1
+    assert bench.planner.stall() == "the planner's loop has not finished a cycle for 181 s; restart the process"
+
+
+def test_a_loop_that_waits_for_metrics_stalls_and_recovers() -> None:
+    """Health knew nothing of the loop. A planner whose cycle hung led for as long as its session lasted."""
+    ahead = [0.0]
+    with Bench(real_time=True) as bench:
+        planner = Planner(bench.dependencies(bench.election), bench.settings, clock=lambda: time.monotonic() + ahead[0])
+        bench.metrics.read_gate.clear()
+        bench.begin_reassignment()
+        planner.start(ADDRESS)
+        try:
+            assert bench.metrics.hangs.wait(60)
+            ahead[0] = 181.0
+            assert planner.stall()
+            bench.metrics.read_gate.set()
+            eventually(lambda: not planner.stall())
+        finally:
+            bench.metrics.read_gate.set()
+            planner.stop()
+
+
+def test_unreadable_snapshot_is_reported_until_the_next_one_succeeds(bench: Bench) -> None:
+    bench.cycle()
+    assert bench.planner.unreadable() == ""
+    bench.cluster.unavailable(True)
+    bench.cycle()
+    assert "answer" in bench.planner.unreadable()
+    bench.cluster.unavailable(False)
+    bench.cycle()
+    assert bench.planner.unreadable() == ""

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from autothrottle.core.errors import Conflict, NotLeader, Unavailable
+from autothrottle.runtime.health import Health
 from autothrottle.runtime.server import MAX_MESSAGE_BYTES, ServiceServer
 from autothrottle_client import errors as client_errors
 from autothrottle_client.errors import from_rpc_error
@@ -237,6 +238,26 @@ def test_a_health_watch_sees_not_serving_before_the_server_ends() -> None:
         server.stop(timedelta(seconds=30))
         assert following.result(SLACK).status == NOT_SERVING
         assert time.monotonic() - started < 15
+
+
+def test_health_and_its_watch_follow_the_checks_of_the_process() -> None:
+    """Health reported SERVING from start to stop, also while the state store or Kafka was unreachable."""
+    problem = [""]
+    checks = Health(period_seconds=0.01)
+    checks.add("store", lambda: problem[0], service=SERVICE)
+    checks.add("other", lambda: "down", service="test.Other")
+    with closing(checks), serving(Echo(), checks=checks) as (_, channel):
+        request = health_pb2.HealthCheckRequest(service=SERVICE)
+        assert health(channel).Check(request, timeout=SLACK).status == NOT_SERVING
+        checks.start()
+        eventually(lambda: health(channel).Check(request, timeout=SLACK).status == SERVING)
+        watched = health(channel).Watch(request, timeout=SLACK * 3)
+        assert next(watched).status == SERVING
+        problem[0] = "frozen"
+        assert next(watched).status == NOT_SERVING
+        assert health(channel).Check(health_pb2.HealthCheckRequest(), timeout=SLACK).status == NOT_SERVING
+        problem[0] = ""
+        assert next(watched).status == SERVING
 
 
 def test_reflection_lists_the_services() -> None:

@@ -204,7 +204,7 @@ def routes() -> Iterator[tuple[str, str, Role | None]]:
     for route in application(Refusing(), 1, Access(), ()).routes:
         assert isinstance(route, Route) and route.methods
         for verb in sorted(route.methods - {"HEAD"}):
-            if route.path in ("/", "/openapi.json"):
+            if route.path in ("/", "/openapi.json", "/healthz", "/readyz"):
                 role = None
             elif route.path.startswith("/throttle"):
                 role = Role.VIEWER if verb == "GET" else Role.OPERATOR

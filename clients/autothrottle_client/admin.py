@@ -67,7 +67,7 @@ class AdminClient(Client[AdminServiceStub]):
 
         Raises:
             Missing: no override is set.
-            Invalid: the broker id is not in 1..2^31-1.
+            Invalid: the broker id is not in 0..2^31-1.
         """
         request = admin_pb2.GetOverrideRequest(broker_id=_optional(broker_id))
         response = self._unary(lambda admin: admin.GetOverride, request)
@@ -117,7 +117,7 @@ class AdminClient(Client[AdminServiceStub]):
         Raises:
             Missing: no override is set.
             Conflict: the current version is not the one of the etag.
-            Invalid: the broker id is not in 1..2^31-1.
+            Invalid: the broker id is not in 0..2^31-1.
             Unavailable: no replica can be reached, or the connection broke. In the second case the override may be
                 removed.
         """
@@ -164,7 +164,7 @@ class AdminClient(Client[AdminServiceStub]):
         """Throttle a broker's catch-up until the broker is in sync; return (catch-up, warnings).
 
         Raises:
-            Invalid: the broker id is not in 1..2^31-1.
+            Invalid: the broker id is not in 0..2^31-1.
         """
         request = admin_pb2.StartCatchUpRequest(broker_id=validate_broker_id(broker_id))
         response = self._unary(lambda admin: admin.StartCatchUp, request)
@@ -175,7 +175,7 @@ class AdminClient(Client[AdminServiceStub]):
 
         Raises:
             Missing: the broker has no throttled catch-up.
-            Invalid: the broker id is not in 1..2^31-1.
+            Invalid: the broker id is not in 0..2^31-1.
             Unavailable: no replica can be reached, or the connection broke. In the second case the catch-up may have
                 ended.
         """

@@ -236,9 +236,9 @@ def _value(
 
 
 def _broker_id(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,9}", text) or int(text) > MAX_BROKER_ID:
+    if not re.fullmatch(r"0|[1-9][0-9]{0,9}", text) or int(text) > MAX_BROKER_ID:
         raise Invalid(
-            f"{text[:60]!r} is not a broker id: it must be an integer, 1 to {MAX_BROKER_ID}; give for example 1001"
+            f"{text[:60]!r} is not a broker id: it must be an integer, 0 to {MAX_BROKER_ID}; give for example 1001"
         )
     return int(text)
 

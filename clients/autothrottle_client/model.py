@@ -359,9 +359,10 @@ def validate_broker_id(broker_id: int) -> int:
     """Return the broker id if it is valid.
 
     Raises:
-        Invalid: the broker id is not in 1..2^31-1.
+        Invalid: the broker id is not in 0..2^31-1.
     """
-    return _whole(broker_id, MAX_BROKER_ID, "broker_id", "give the id of a broker, or none for the whole cluster")
+    fix = "give the id of a broker, or none for the whole cluster"
+    return _whole(broker_id, MAX_BROKER_ID, "broker_id", fix, smallest=0)
 
 
 def validate_limit(limit: int) -> int:
@@ -387,11 +388,11 @@ def validate_reason(reason: str) -> str:
     return reason
 
 
-def _whole(value: int, largest: int, name: str, fix: str) -> int:
+def _whole(value: int, largest: int, name: str, fix: str, smallest: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise Invalid(f"{name} {value!r} is not an int; {fix}")
-    if not 0 < value <= largest:
-        raise Invalid(f"{name} {value} is outside 1..{largest}; {fix}")
+    if not smallest <= value <= largest:
+        raise Invalid(f"{name} {value} is outside {smallest}..{largest}; {fix}")
     return value
 
 

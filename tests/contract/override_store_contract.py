@@ -76,7 +76,7 @@ class OverrideStoreContract:
         subject.store.remove_override(None)
         assert subject.store.read_overrides().active_brokers == {1001}
 
-    @pytest.mark.parametrize(("broker_id", "rate"), [(1001, 0), (None, -1), (None, MAX_RATE + 1), (0, 5)])
+    @pytest.mark.parametrize(("broker_id", "rate"), [(1001, 0), (None, -1), (None, MAX_RATE + 1), (-1, 5), (2**31, 5)])
     def test_values_out_of_range_are_rejected(
         self, subject: OverrideStoreSubject, broker_id: int | None, rate: int
     ) -> None:

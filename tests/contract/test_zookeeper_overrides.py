@@ -108,15 +108,25 @@ def test_removed_cluster_override_is_marked_as_in_the_original(subject: Subject)
     assert subject.raw(None) is not None
 
 
+def test_override_of_broker_0_is_in_the_node_of_the_original(subject: Subject) -> None:
+    """The node was refused as no broker id, so an override of broker 0 was stored and never applied."""
+    subject.store.set_override(0, 7 * MB, False)
+    node = subject.tree.read(f"{subject.tree.own.root}/override_rate/0")
+    assert json.loads(node or b"")["rate"] == 7
+    assert without_versions(subject.store.read_overrides())[1] == {0: Override(7 * MB)}
+    assert subject.store.remove_override(0) is True
+    assert subject.store.read_overrides() == Overrides()
+
+
 def test_d16_a_child_without_a_valid_broker_id_is_ignored_with_a_warning(subject: Subject) -> None:
     """`POST /throttle/all` made the original fail at every later read of its overrides."""
-    for name in ("all", "0", "-1", "01001", "²", "2147483648", "99999999999"):
+    for name in ("all", "-1", "01001", "²", "2147483648", "99999999999"):
         subject.write_raw(name, b'{"rate":5,"autoremove":false}')
     subject.store.set_override(1001, 7 * MB, False)
     read = subject.store.read_overrides()
     assert read.brokers.keys() == {1001}
     assert read.unreadable == {}
-    assert len(read.warnings) == 7
+    assert len(read.warnings) == 6
     assert any(f"{subject.tree.own.overrides}/all" in w and "remove it" in w for w in read.warnings)
 
 

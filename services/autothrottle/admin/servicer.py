@@ -21,7 +21,7 @@ from autothrottle.core.control.overrides import (
     validate_expire_time,
 )
 from autothrottle.core.control.pause import Pause
-from autothrottle.core.errors import AutothrottleError, Missing, NotLeader, Unavailable
+from autothrottle.core.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.ports.kafka import BrokerRegistry, SnapshotSource
 from autothrottle.ports.services import LeadingPlanner
 from autothrottle.ports.state_store import CatchUpStore, Membership, OverrideStore, PauseStore
@@ -228,7 +228,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.StartCatchUpResponse:
         """Start the catch-up of a broker under throttle. The leading planner watches the store and acts at once."""
         validate_fields(request)
-        wanted = CatchUp(validate_broker_id(request.broker_id), author(context), datetime.now(UTC))
+        wanted = CatchUp(_required_broker_id(request), author(context), datetime.now(UTC))
         self._catch_ups.start_catch_up(wanted)
         sentence = f"Broker {wanted.broker_id} catches up under throttle"
         self._record(AuditAction.START_CATCH_UP, wanted.author, sentence, wanted.broker_id)
@@ -243,7 +243,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.StopCatchUpResponse:
         """End a catch-up. The leading planner watches the store and removes its throttles at once."""
         validate_fields(request)
-        broker_id = validate_broker_id(request.broker_id)
+        broker_id = _required_broker_id(request)
         if not self._catch_ups.remove_catch_up(broker_id):
             raise Missing(f"broker {broker_id} has no catch-up under throttle; GetClusterState lists the catch-ups")
         sentence = f"Catch-up of broker {broker_id} under throttle ended"
@@ -298,6 +298,12 @@ def _leader_required() -> Iterator[None]:
 
 def _broker_id(request: admin_pb2.GetOverrideRequest | admin_pb2.RemoveOverrideRequest) -> int | None:
     return validate_broker_id(request.broker_id) if request.HasField("broker_id") else None
+
+
+def _required_broker_id(request: admin_pb2.StartCatchUpRequest | admin_pb2.StopCatchUpRequest) -> int:
+    if not request.HasField("broker_id"):
+        raise Invalid("broker_id is absent; give a broker's id")
+    return validate_broker_id(request.broker_id)
 
 
 def _current(overrides: Overrides, broker_id: int | None) -> Override | None:

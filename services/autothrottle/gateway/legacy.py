@@ -135,11 +135,11 @@ def broker_id(given: str) -> int:
     """Return a broker id from a path.
 
     Raises:
-        Invalid: the text is not plain digits in 1..2^31-1.
+        Invalid: the text is not plain digits in 0..2^31-1.
     """
     number = _integer(given, _NO_BROKER)
-    if not 0 < number <= MAX_BROKER_ID:
-        raise Invalid(f"broker param must be >0 and <={MAX_BROKER_ID}")
+    if not 0 <= number <= MAX_BROKER_ID:
+        raise Invalid(f"broker param must be >=0 and <={MAX_BROKER_ID}")
     return number
 
 

@@ -34,7 +34,7 @@ class Override(_message.Message):
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
-    """The broker, > 0. Absent: the cluster override, for every broker that takes part in a reassignment."""
+    """The broker, >= 0. Absent: the cluster override, for every broker that takes part in a reassignment."""
     rate_bytes_per_second: _builtins.int
     """Bytes per second, 1 to 2^63-1."""
     autoremove: _builtins.bool
@@ -121,7 +121,7 @@ class GetOverrideRequest(_message.Message):
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
-    """The broker, > 0. Absent: the cluster override."""
+    """The broker, >= 0. Absent: the cluster override."""
     def __init__(
         self,
         *,
@@ -224,7 +224,7 @@ class RemoveOverrideRequest(_message.Message):
     BROKER_ID_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
-    """The broker, > 0. Absent: the cluster override."""
+    """The broker, >= 0. Absent: the cluster override."""
     etag: _builtins.str
     """Remove only this version, as given in `Override.etag`. Empty: remove any version."""
     def __init__(
@@ -589,7 +589,7 @@ class CatchUp(_message.Message):
     AUTHOR_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
-    """The broker's id, > 0."""
+    """The broker's id, >= 0."""
     author: _builtins.str
     """The caller that requested it."""
     @_builtins.property
@@ -619,17 +619,19 @@ class StartCatchUpRequest(_message.Message):
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
-    """The broker's id, > 0."""
+    """The broker's id, >= 0. Required."""
     def __init__(
         self,
         *,
-        broker_id: _builtins.int = ...,
+        broker_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "broker_id", b"broker_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "broker_id", b"broker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__broker_id: _TypeAlias = _typing.Literal["broker_id"]  # noqa: Y015
+    _WhichOneofArgType__broker_id: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__broker_id) -> _WhichOneofReturnType__broker_id | None: ...
 
 Global___StartCatchUpRequest: _TypeAlias = StartCatchUpRequest  # noqa: Y015
 
@@ -671,17 +673,19 @@ class StopCatchUpRequest(_message.Message):
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
-    """The broker's id, > 0."""
+    """The broker's id, >= 0. Required."""
     def __init__(
         self,
         *,
-        broker_id: _builtins.int = ...,
+        broker_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "broker_id", b"broker_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "broker_id", b"broker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__broker_id: _TypeAlias = _typing.Literal["broker_id"]  # noqa: Y015
+    _WhichOneofArgType__broker_id: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__broker_id) -> _WhichOneofReturnType__broker_id | None: ...
 
 Global___StopCatchUpRequest: _TypeAlias = StopCatchUpRequest  # noqa: Y015
 

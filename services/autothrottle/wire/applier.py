@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 
-from autothrottle.core.cluster.configs import THROTTLE_KEYS, ConfigResource
+from autothrottle.core.cluster.configs import THROTTLE_KEYS, ConfigResource, ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import MAX_BROKER_ID, TOPIC_NAME
 from autothrottle.core.control.changes import Change, Edit, Outcome
+from autothrottle.core.control.overrides import validate_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.v1 import applier_pb2, types_pb2
 from autothrottle.wire.common import SAME_NAMES
 
-# Kafka's rule for topic names; broker ids are int32.
+# Kafka's rule for topic names; `validate_broker_id` checks the range of ids.
 _RESOURCE = re.compile(rf"brokers/(0|[1-9][0-9]{{0,9}})|topics/{TOPIC_NAME}")
 
 
@@ -49,7 +50,10 @@ def resource_from_path(path: str) -> ConfigResource:
     name = path.partition("/")[2]
     if not _RESOURCE.fullmatch(path) or (path.startswith("brokers/") and int(name) > MAX_BROKER_ID):
         raise Invalid(f"resource {path!r} is neither `brokers/<id>` nor `topics/<name>`; give one of these")
-    return ConfigResource(path)
+    resource = ConfigResource(path)
+    if resource.type is ResourceType.BROKER:
+        validate_broker_id(resource.broker_id)
+    return resource
 
 
 def _validate_key(key: str) -> None:

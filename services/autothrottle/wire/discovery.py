@@ -19,13 +19,13 @@ from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import (
-    MAX_BROKER_ID,
     Assignment,
     Problem,
     Snapshot,
     TopicPartition,
     TopicReassignment,
 )
+from autothrottle.core.control.overrides import validate_broker_id
 from autothrottle.core.errors import Incomplete, Invalid
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
@@ -571,8 +571,7 @@ def validate_brokers(broker_ids: Collection[int]) -> tuple[int, ...]:
     if len(broker_ids) > _MAX_BROKERS:
         raise Invalid(f"{len(broker_ids)} brokers are named; name at most {_MAX_BROKERS}")
     for broker_id in broker_ids:
-        if not 0 <= broker_id <= MAX_BROKER_ID:
-            raise Invalid(f"broker id {broker_id} is outside of 0..{MAX_BROKER_ID}; give a broker's id")
+        validate_broker_id(broker_id)
     return tuple(broker_ids)
 
 

@@ -71,7 +71,6 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "no rate": ("SetOverride", b"", "override rate 0 bytes/s is outside of 1..9223372036854775807"),
     "rate zero": ("SetOverride", setting(broker_id=1001), "override rate 0 bytes/s is outside of"),
     "rate negative": ("SetOverride", setting(rate_bytes_per_second=-1), "override rate -1 bytes/s is outside of"),
-    "broker zero": ("SetOverride", setting(rate_bytes_per_second=1, broker_id=0), "broker id 0 is outside of"),
     "broker negative": ("SetOverride", setting(rate_bytes_per_second=1, broker_id=-5), "broker id -5 is outside of"),
     "unknown field": ("SetOverride", setting(rate_bytes_per_second=1) + UNKNOWN_FIELD, "unknown fields (numbers 1000)"),
     "unknown field inside": (
@@ -87,14 +86,14 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "not a message": ("SetOverride", b"\xff" * 20, "20 bytes that cannot be decoded. Fix: generate the client"),
     "truncated": ("SetOverride", setting(rate_bytes_per_second=LARGEST)[:-1], "cannot be decoded. Fix: "),
     "text": ("SetOverride", b'{"override":{}}', "Fix: "),
-    "removal of broker zero": ("RemoveOverride", b"\x08\x00", "broker id 0 is outside of 1..2147483647; give the id"),
+    "catch-up without a broker": ("StartCatchUp", b"", "broker_id is absent; give a broker's id"),
+    "end of a catch-up without a broker": ("StopCatchUp", b"", "broker_id is absent; give a broker's id"),
     "removal with an unknown field": ("RemoveOverride", b"\x08\xe9\x07" + UNKNOWN_FIELD, "unknown fields"),
     "removal with the fields of another request": (
         "RemoveOverride",
         setting(rate_bytes_per_second=1),
         "unknown fields (numbers 1)",
     ),
-    "get of broker zero": ("GetOverride", b"\x08\x00", "broker id 0 is outside of"),
     "get with an unknown field": ("GetOverride", UNKNOWN_FIELD, "unknown fields"),
     "malformed etag": (
         "SetOverride",

@@ -224,7 +224,7 @@ BAD: dict[str, tuple[Callable[[AdminClient], object], str]] = {
     "malformed etag": (lambda a: a.set_override(1, etag="x"), "give the etag of a response"),
     "no audit records": (lambda a: a.list_audit_records(0), r"limit 0 is outside 1\.\.1000"),
     "too many audit records": (lambda a: a.list_audit_records(1001), "limit 1001 is outside"),
-    "broker 0": (lambda a: a.set_override(1, broker_id=0), r"broker_id 0 is outside 1\.\.2147483647"),
+    "broker -1": (lambda a: a.set_override(1, broker_id=-1), r"broker_id -1 is outside 0\.\.2147483647"),
     "broker too large": (lambda a: a.get_override(2**31), "2147483648 is outside"),
     "broker negative": (lambda a: a.remove_override(-1), "-1 is outside"),
     "broker a string": (lambda a: a.get_override("1001"), "'1001' is not an int"),  # type: ignore[arg-type]

@@ -89,8 +89,8 @@ class ZooKeeperOverrides:
         brokers = {}
         for name in self._mirror.children(self._own.overrides):
             broker_id = broker_id_of(name)
-            if not broker_id:
-                warnings.append(f"{self._path(name)}: {name!r} is not a broker id > 0; ignoring the node, remove it")
+            if broker_id is None:
+                warnings.append(f"{self._path(name)}: {name!r} is not a broker id; ignoring the node, remove it")
                 continue
             override = self._parse(broker_id, self._path(name), unreadable)
             if override is not None:

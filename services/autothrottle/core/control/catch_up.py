@@ -21,7 +21,7 @@ class CatchUp:
     """A request to throttle a broker's catch-up, and its author."""
 
     broker_id: int
-    """> 0."""
+    """>= 0."""
     author: str = ""
     """Who requested it; "": unknown."""
     time: datetime | None = None

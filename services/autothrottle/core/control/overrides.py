@@ -111,10 +111,10 @@ def validate_broker_id(broker_id: int) -> int:
     """Return the broker id.
 
     Raises:
-        Invalid: it is not in 1..2^31-1.
+        Invalid: it is not in 0..2^31-1.
     """
-    if not 0 < broker_id <= MAX_BROKER_ID:
-        raise Invalid(f"broker id {broker_id} is outside of 1..{MAX_BROKER_ID}; give the id of a broker")
+    if not 0 <= broker_id <= MAX_BROKER_ID:
+        raise Invalid(f"broker id {broker_id} is outside of 0..{MAX_BROKER_ID}; give a broker's id")
     return broker_id
 
 

@@ -49,4 +49,4 @@ def test_a_catch_up_of_an_unregistered_broker_gives_a_warning_and_can_be_stopped
         with pytest.raises(Missing):
             admin.stop_catch_up(1009)
         with pytest.raises(Invalid):
-            admin.start_catch_up(0)
+            admin.start_catch_up(-1)

@@ -224,7 +224,7 @@ def test_without_a_leader_a_cycle_request_is_503(front: Front) -> None:
         ("PUT", "/v1/brokers/abc/override", '{"rateBytesPerSecond":"5"}', "abc"),
         ("PUT", "/v1/brokers/05/override", '{"rateBytesPerSecond":"5"}', "05"),
         ("PUT", "/v1/brokers/2147483648/override", '{"rateBytesPerSecond":"5"}', "2147483648"),
-        ("PUT", "/v1/brokers/0/override", '{"rateBytesPerSecond":"5"}', "broker id 0"),
+        ("PUT", "/v1/brokers/-1/override", '{"rateBytesPerSecond":"5"}', "broker id -1"),
         ("DELETE", "/v1/override?broker=5", None, "broker"),
         ("DELETE", "/v1/override?brokerId=", None, "brokerId"),
         ("DELETE", "/v1/override?brokerId=1001&brokerId=1001", None, "once"),

@@ -23,7 +23,7 @@ text = st.text(max_size=8)
 sentences = st.text(min_size=1, max_size=12)
 int32 = st.integers(0, 2**31 - 1)
 int64 = st.integers(0, 2**63 - 1)
-broker_ids = st.integers(1, 2**31 - 1)
+broker_ids = st.integers(0, 2**31 - 1)
 times = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))
 _times_with_history = st.datetimes(datetime(2, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))
 """Times from which any of `_ages_us` can be subtracted: year 1 would overflow."""

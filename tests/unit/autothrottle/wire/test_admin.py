@@ -68,7 +68,6 @@ def test_unreadable_overrides_become_warnings() -> None:
     [
         Message(rate_bytes_per_second=0),
         Message(rate_bytes_per_second=-1),
-        Message(broker_id=0, rate_bytes_per_second=1),
         Message(broker_id=-1, rate_bytes_per_second=1),
     ],
 )

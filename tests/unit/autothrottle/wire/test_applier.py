@@ -71,6 +71,11 @@ def test_path_of_neither_broker_nor_topic_is_refused(path: str) -> None:
         resource_from_path(path)
 
 
+def test_broker_id_above_the_largest_is_refused() -> None:
+    with pytest.raises(Invalid, match="broker id 2147483648 is outside of"):
+        resource_from_path("brokers/2147483648")
+
+
 @pytest.mark.parametrize("path", ["brokers/0", "brokers/2147483647", "topics/...", "topics/" + "t" * 249])
 def test_paths_of_brokers_and_topics_are_accepted(path: str) -> None:
     assert resource_from_path(path) == ConfigResource(path)

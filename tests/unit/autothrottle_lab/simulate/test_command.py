@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -111,6 +112,15 @@ def test_static_throttle_at_90_percent_takes_as_long_as_the_closed_form(
     assert sender[6:9] == receiver[6:9] == ["54.0", "to", "54.0"]
     titles = [one.text for one in ElementTree.fromstring(plot.read_text()).iter() if one.get("font-weight") == "bold"]
     assert titles == ["1001 leader", "1006 follower"]
+
+
+def test_brokers_counted_from_0_get_the_same_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    renamed = scenario_path(tmp_path, ("1000", "3"), ("1001", "0"), ("1002", "2"), ("1006", "1"))
+    assert main(["simulate", renamed, "--policy", "adaptive"]) == 0
+    counted = capsys.readouterr().out
+    assert main(["simulate", scenario_path(tmp_path), "--policy", "adaptive"]) == 0
+    assert totals(counted) == totals(capsys.readouterr().out)
+    assert re.search(r"^ +0 +leader .*\n +1 +follower ", counted, re.MULTILINE)
 
 
 def test_flag_overrides_the_scenario_and_policies_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

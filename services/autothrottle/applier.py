@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import grpc
 
 from autothrottle.core.control.changes import validate_change
 from autothrottle.core.errors import Invalid
-from autothrottle.ports.kafka import ConfigWriter, Reassigner
+from autothrottle.ports.kafka import ConfigWriter, Reassigner, Term
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import applier_pb2, applier_pb2_grpc
 from autothrottle.wire.applier import change_from_message, outcome_to_message
@@ -16,39 +17,55 @@ from autothrottle.wire.common import partitions_from_messages, refusals_to_messa
 
 log = logging.getLogger(__name__)
 
+_EXACT = 0.99
+"""gRPC rounds the time to a deadline up by at most 1 %."""
+
 
 class ApplierServicer(applier_pb2_grpc.ApplierServiceServicer):
     def __init__(self, writer: ConfigWriter, reassigner: Reassigner) -> None:
         self._writer, self._reassigner = writer, reassigner
 
     def Apply(self, request: applier_pb2.ApplyRequest, context: grpc.ServicerContext) -> applier_pb2.ApplyResponse:
-        _require_fence(request.fence)
+        term = _term(request, context)
         changes = [change_from_message(change) for change in request.changes]
         for change in changes:
             validate_change(change)
-        outcomes = self._writer.apply(request.fence, changes, time_left(context))
+        outcomes = self._writer.apply(term, changes, time_left(context))
         log.debug("term %d: %d changes", request.fence, len(changes))
         return applier_pb2.ApplyResponse(outcomes=[outcome_to_message(outcome) for outcome in outcomes])
 
     def SubmitReassignments(
         self, request: applier_pb2.SubmitReassignmentsRequest, context: grpc.ServicerContext
     ) -> applier_pb2.SubmitReassignmentsResponse:
-        _require_fence(request.fence)
+        term = _term(request, context)
         targets = targets_from_messages(request.partitions)
-        refused = self._reassigner.submit_reassignments(request.fence, targets, time_left(context))
+        refused = self._reassigner.submit_reassignments(term, targets, time_left(context))
         log.info("Term %d: reassignments of %d partitions submitted", request.fence, len(targets) - len(refused))
         return applier_pb2.SubmitReassignmentsResponse(refused=refusals_to_messages(refused))
 
     def CancelReassignments(
         self, request: applier_pb2.CancelReassignmentsRequest, context: grpc.ServicerContext
     ) -> applier_pb2.CancelReassignmentsResponse:
-        _require_fence(request.fence)
+        term = _term(request, context)
         rows = partitions_from_messages(request.partitions)
-        refused = self._reassigner.cancel_reassignments(request.fence, rows, time_left(context))
+        refused = self._reassigner.cancel_reassignments(term, rows, time_left(context))
         log.info("Term %d: reassignments of %d partitions cancelled", request.fence, len(rows) - len(refused))
         return applier_pb2.CancelReassignmentsResponse(refused=refusals_to_messages(refused))
 
 
-def _require_fence(fence: int) -> None:
-    if fence <= 0:
-        raise Invalid(f"fence {fence} is not > 0; pass the fence of the deciding term")
+_Fenced = applier_pb2.ApplyRequest | applier_pb2.SubmitReassignmentsRequest | applier_pb2.CancelReassignmentsRequest
+
+
+def _term(request: _Fenced, context: grpc.ServicerContext) -> Term:
+    """Return the term of a request, with its lease on this process's clock.
+
+    Raises:
+        Invalid: the fence is out of range.
+    """
+    if request.fence <= 0:
+        raise Invalid(f"fence {request.fence} is not > 0; pass the fence of the deciding term")
+    left = context.time_remaining()
+    if left is None or not request.HasField("lease_margin"):
+        return Term(request.fence)
+    margin = request.lease_margin.ToTimedelta().total_seconds()
+    return Term(request.fence, time.monotonic() + left * _EXACT - margin)

@@ -16,6 +16,7 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE
 from autothrottle.core.control.changes import OutcomeStatus
+from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.benchmarks.admin_endpoints import AdminEndpoints
@@ -64,7 +65,7 @@ def test_concurrent_requests_to_distant_brokers(figures: Figures, own_zookeeper:
                     for b in brokers
                 ]
                 for start in range(0, count, each):
-                    outcomes = writer.apply(fence, wanted[start : start + each], timedelta(seconds=120))
+                    outcomes = writer.apply(Term(fence), wanted[start : start + each], timedelta(seconds=120))
                     assert {outcome.status for outcome in outcomes} == {OutcomeStatus.APPLIED}
                 assert {keys[LEADER_RATE] for keys in endpoints.configs.values()} == {value}
 

@@ -11,7 +11,7 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.planner.triggers import Trigger
-from autothrottle.ports.state_store import Term
+from autothrottle.ports.kafka import Term
 from autothrottle.runtime.tracing import Tracing, configure_tracing
 from tests import builders
 from tests.benchmarks.figures import Figures

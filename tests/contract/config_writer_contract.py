@@ -12,7 +12,7 @@ from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.errors import NotLeader
-from autothrottle.ports.kafka import ConfigWriter
+from autothrottle.ports.kafka import ConfigWriter, Term
 from tests import builders
 
 TIMEOUT = timedelta(seconds=60)
@@ -54,7 +54,7 @@ def rate(value: str | None, expected: str | None = None, ledger: LedgerEntry | N
 
 class ConfigWriterContract:
     def applied(self, subject: ConfigWriterSubject, *changes: Change) -> Sequence[Outcome]:
-        return subject.writer.apply(subject.begin_term(), changes, TIMEOUT)
+        return subject.writer.apply(Term(subject.begin_term()), changes, TIMEOUT)
 
     def test_rate_ledger_entry_and_notification_are_written_together(self, subject: ConfigWriterSubject) -> None:
         assert list(self.applied(subject, rate("5"))) == [Outcome(BROKER, OutcomeStatus.APPLIED)]
@@ -123,7 +123,7 @@ class ConfigWriterContract:
         later = subject.begin_term()
         assert later > earlier
         with pytest.raises(NotLeader):
-            subject.writer.apply(earlier, [rate("5")], TIMEOUT)
+            subject.writer.apply(Term(earlier), [rate("5")], TIMEOUT)
         assert subject.current(BROKER) == {}
         assert subject.ledger(BROKER) is None
 

@@ -10,7 +10,7 @@ import pytest
 
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import NotLeader
-from autothrottle.ports.kafka import Reassigner
+from autothrottle.ports.kafka import Reassigner, Term
 
 TIMEOUT = timedelta(seconds=20)
 WANTED: dict[TopicPartition, tuple[int, ...]] = {("t1", 0): (1003, 1002), ("t1", 2): (1004,)}
@@ -33,18 +33,18 @@ class ReassignerSubject(Protocol):
 
 class ReassignerContract:
     def test_partitions_are_reassigned_to_the_given_replicas(self, subject: ReassignerSubject) -> None:
-        assert subject.reassigner.submit_reassignments(subject.begin_term(), WANTED, TIMEOUT) == {}
+        assert subject.reassigner.submit_reassignments(Term(subject.begin_term()), WANTED, TIMEOUT) == {}
         assert {row: tuple(to) for row, to in subject.started().items()} == WANTED
 
     def test_repeating_a_submission_is_not_an_error(self, subject: ReassignerSubject) -> None:
         fence = subject.begin_term()
         for _ in range(2):
-            assert subject.reassigner.submit_reassignments(fence, WANTED, TIMEOUT) == {}
+            assert subject.reassigner.submit_reassignments(Term(fence), WANTED, TIMEOUT) == {}
         assert {row: tuple(to) for row, to in subject.started().items()} == WANTED
 
     def test_submission_after_the_term_raises_not_leader(self, subject: ReassignerSubject) -> None:
         earlier = subject.begin_term()
         subject.begin_term()
         with pytest.raises(NotLeader, match="is over"):
-            subject.reassigner.submit_reassignments(earlier, WANTED, TIMEOUT)
+            subject.reassigner.submit_reassignments(Term(earlier), WANTED, TIMEOUT)
         assert subject.started() == {}

@@ -25,7 +25,7 @@ from autothrottle.core.control.cycle import CycleRecord, PlannerState
 from autothrottle.core.control.submission import Submitted, Targets
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, NotLeader, Unavailable
 from autothrottle.discovery import DiscoveryServicer
-from autothrottle.ports.kafka import ConfigWriter, SnapshotEvent, SnapshotSource
+from autothrottle.ports.kafka import ConfigWriter, SnapshotEvent, SnapshotSource, Term
 from autothrottle.ports.telemetry import Event, EventSink, LoadSource
 from autothrottle.v1 import (
     applier_pb2,
@@ -132,7 +132,7 @@ class Applier(applier_pb2_grpc.ApplierServiceServicer):
     def Apply(self, request: applier_pb2.ApplyRequest, context: Any) -> applier_pb2.ApplyResponse:
         with errors_as_statuses(context):
             changes = [change_from_message(change) for change in request.changes]
-            outcomes = self.writer.apply(request.fence, changes, remaining_time(context))
+            outcomes = self.writer.apply(Term(request.fence), changes, remaining_time(context))
             return applier_pb2.ApplyResponse(outcomes=map(outcome_to_message, outcomes))
         raise AssertionError
 
@@ -142,7 +142,7 @@ class Applier(applier_pb2_grpc.ApplierServiceServicer):
         with errors_as_statuses(context):
             assert isinstance(self.writer, MemoryCluster)
             targets = targets_from_messages(request.partitions)
-            refused = self.writer.submit_reassignments(request.fence, targets, remaining_time(context))
+            refused = self.writer.submit_reassignments(Term(request.fence), targets, remaining_time(context))
             return applier_pb2.SubmitReassignmentsResponse(refused=refusals_to_messages(refused))
         raise AssertionError
 
@@ -152,7 +152,7 @@ class Applier(applier_pb2_grpc.ApplierServiceServicer):
         with errors_as_statuses(context):
             assert isinstance(self.writer, MemoryCluster)
             rows = partitions_from_messages(request.partitions)
-            refused = self.writer.cancel_reassignments(request.fence, rows, remaining_time(context))
+            refused = self.writer.cancel_reassignments(Term(request.fence), rows, remaining_time(context))
             return applier_pb2.CancelReassignmentsResponse(refused=refusals_to_messages(refused))
         raise AssertionError
 
@@ -577,19 +577,19 @@ def test_not_leader_error_carries_the_address_of_the_leader(serve: Serve, cluste
     earlier = cluster.begin_term("host1:1")
     cluster.begin_term("host2:1")
     with closing(ApplierClient([serve(Applier(cluster)).address])) as client, pytest.raises(NotLeader) as error:
-        client.apply(earlier, [rate("5")], TIMEOUT)
+        client.apply(Term(earlier), [rate("5")], TIMEOUT)
     assert error.value.leader_address == "host2:1"
 
 
 def test_a_missing_outcome_is_an_incomplete_response(serve: Serve, cluster: MemoryCluster) -> None:
     class Forgetful(MemoryCluster):
-        def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
-            return super().apply(fence, changes, timeout)[1:]
+        def apply(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+            return super().apply(term, changes, timeout)[1:]
 
     forgetful = Forgetful(brokers=BROKERS)
     client = appliers(serve(Applier(forgetful)).address)
     with client as asked, pytest.raises(Incomplete, match="0 outcomes for 1 changes"):
-        asked.apply(forgetful.begin_term(), [rate("5")], TIMEOUT)
+        asked.apply(Term(forgetful.begin_term()), [rate("5")], TIMEOUT)
 
 
 def test_reassignments_are_submitted_and_cancelled_and_refusals_are_returned(
@@ -601,8 +601,8 @@ def test_reassignments_are_submitted_and_cancelled_and_refusals_are_returned(
     with appliers(serve(Applier(cluster)).address) as client:
         fence = cluster.begin_term()
         refused = {
-            **client.submit_reassignments(fence, {("t1", 7): (1001,)}, TIMEOUT),
-            **client.cancel_reassignments(fence, [("t1", 0), ("t2", 0)], TIMEOUT),
+            **client.submit_reassignments(Term(fence), {("t1", 7): (1001,)}, TIMEOUT),
+            **client.cancel_reassignments(Term(fence), [("t1", 0), ("t2", 0)], TIMEOUT),
         }
     assert refused == {
         ("t1", 7): "t1-7 does not exist; name a partition that does",
@@ -633,7 +633,7 @@ def test_a_cancellation_without_response_is_not_retried_at_the_next_applier(serv
     start_reassignment(cluster)
     asked = appliers(serve(Applier(cluster)).address, serve(Applier(cluster)).address)
     with asked as client, pytest.raises(Unavailable, match="The request may have taken effect"):
-        client.cancel_reassignments(cluster.begin_term(), [("t1", 0)], TIMEOUT)
+        client.cancel_reassignments(Term(cluster.begin_term()), [("t1", 0)], TIMEOUT)
     assert (cluster.asked, cluster.submissions) == (1, [{("t1", 0): None}])
 
 
@@ -641,7 +641,7 @@ def test_a_submission_without_response_is_retried_at_the_next_applier(serve: Ser
     cluster = LostResponse()
     cluster.add_topic("t1", {0: [1001, 1002]})
     with appliers(serve(Applier(cluster)).address, serve(Applier(cluster)).address) as client:
-        assert client.submit_reassignments(cluster.begin_term(), {("t1", 0): (1001, 1003)}, TIMEOUT) == {}
+        assert client.submit_reassignments(Term(cluster.begin_term()), {("t1", 0): (1001, 1003)}, TIMEOUT) == {}
     assert (cluster.asked, cluster.topics["t1"][0].adding_replicas) == (2, (1003,))
 
 
@@ -649,7 +649,7 @@ def test_submission_after_the_term_raises_not_leader(serve: Serve, cluster: Memo
     earlier = cluster.begin_term()
     cluster.begin_term("host2:1")
     with appliers(serve(Applier(cluster)).address) as client, pytest.raises(NotLeader):
-        client.submit_reassignments(earlier, {("t1", 0): (1003,)}, TIMEOUT)
+        client.submit_reassignments(Term(earlier), {("t1", 0): (1003,)}, TIMEOUT)
     assert cluster.submissions == []
 
 

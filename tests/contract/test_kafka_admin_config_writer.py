@@ -27,6 +27,7 @@ from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus, changes
 from autothrottle.core.control.plan import Plan
 from autothrottle.core.errors import AutothrottleError, NotLeader, Unavailable
+from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
@@ -109,7 +110,7 @@ class Subject:
         )
 
     def applied(self, *wanted: Change) -> list[Outcome]:
-        return list(self.writer.apply(self.begin_term(), wanted, TIMEOUT))
+        return list(self.writer.apply(Term(self.begin_term()), wanted, TIMEOUT))
 
     def current(self, resource: ConfigResource) -> Mapping[str, str]:
         return self.cluster.stored_configs().get(resource.path, {})
@@ -331,14 +332,14 @@ def test_hanging_broker_delays_others_at_most_by_the_patience(subject: Subject) 
     process = subject.cluster.brokers[1002].process
     process.freeze()
     try:
-        outcomes = writer.apply(fence, wanted, TIMEOUT)
+        outcomes = writer.apply(Term(fence), wanted, TIMEOUT)
     finally:
         process.thaw()
     assert statuses(outcomes) == [OutcomeStatus.APPLIED, OutcomeStatus.REFUSED, OutcomeStatus.APPLIED]
     assert outcomes[1].reason.startswith("broker 1002 is unreachable")
     # Once the broker responds, a cycle writes the rest.
-    eventually(lambda: writer.apply(fence, [THROTTLE], TIMEOUT)[0].status is OutcomeStatus.APPLIED, 60)
-    assert statuses(writer.apply(fence, wanted, TIMEOUT)) == [OutcomeStatus.UNCHANGED] * 3
+    eventually(lambda: writer.apply(Term(fence), [THROTTLE], TIMEOUT)[0].status is OutcomeStatus.APPLIED, 60)
+    assert statuses(writer.apply(Term(fence), wanted, TIMEOUT)) == [OutcomeStatus.UNCHANGED] * 3
     assert subject.current(OTHER) == {FOLLOWER_RATE: "5"}
 
 
@@ -390,7 +391,7 @@ def test_term_that_ends_after_the_rates_writes_no_lists(subject: Subject) -> Non
 
 def test_without_a_term_nothing_is_written(subject: Subject) -> None:
     with pytest.raises(NotLeader):
-        subject.writer.apply(0, [rate("5"), lists("t1", "0:1001")], TIMEOUT)
+        subject.writer.apply(Term(0), [rate("5"), lists("t1", "0:1001")], TIMEOUT)
     assert subject.notifications() == []
     assert subject.tree.nodes() == set()
 

@@ -12,6 +12,7 @@ from autothrottle.adapters.kafka_admin.reassigner import AdminReassigner
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Unavailable
+from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.contract.reassigner_contract import TIMEOUT, ReassignerContract
@@ -54,8 +55,8 @@ class TestAdminReassigner(ReassignerContract):
         }
         fence = subject.begin_term()
         refused = {
-            **subject.reassigner.submit_reassignments(fence, targets, TIMEOUT),
-            **subject.reassigner.cancel_reassignments(fence, [("t1", 2)], TIMEOUT),
+            **subject.reassigner.submit_reassignments(Term(fence), targets, TIMEOUT),
+            **subject.reassigner.cancel_reassignments(Term(fence), [("t1", 2)], TIMEOUT),
         }
         assert set(refused) == {("t1", 1), ("t1", 2), ("t1", 9)}
         assert all(refused.values())
@@ -71,7 +72,7 @@ def test_without_a_check_of_the_term_no_request_is_sent(fresh_zookeeper: ZooKeep
         freeze(fresh_zookeeper)
         try:
             with pytest.raises(Unavailable, match="ZooKeeper did not answer while checking the term"):
-                reassigner.submit_reassignments(fence, {("t1", 0): (1001,)}, TIMEOUT)
+                reassigner.submit_reassignments(Term(fence), {("t1", 0): (1001,)}, TIMEOUT)
         finally:
             fresh_zookeeper.thaw()
     kafka.close()

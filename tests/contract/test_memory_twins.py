@@ -21,7 +21,7 @@ from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditAction
 from autothrottle.core.control.changes import OutcomeStatus, changes
 from autothrottle.core.control.plan import plan
 from autothrottle.core.errors import Incomplete, NotLeader, Unavailable
-from autothrottle.ports.kafka import ConfigWriter, SnapshotSource
+from autothrottle.ports.kafka import ConfigWriter, SnapshotSource, Term
 from autothrottle.ports.state_store import Election, OverrideStore
 from autothrottle.ports.telemetry import Event, EventSink, LoadSource
 from tests import builders
@@ -171,7 +171,7 @@ def test_complete_reassignment_leaves_the_configs_unchanged(cluster: MemoryClust
         snapshot = cluster.fetch_snapshot(timeout=TIMEOUT)
         loads = builders.loads(*(builders.load(b) for b in BROKERS))
         todo = changes(plan(snapshot, loads, builders.limits()), snapshot, fence)
-        outcomes = cluster.apply(fence, todo.changes, TIMEOUT)
+        outcomes = cluster.apply(Term(fence), todo.changes, TIMEOUT)
         assert outcomes and {o.status for o in outcomes} == {OutcomeStatus.APPLIED}, phase
         if phase == "throttle":
             assert {r.path for r in cluster.ledger} == {"brokers/1001", "brokers/1004", "topics/t1"}
@@ -220,11 +220,11 @@ def test_deleted_topic_has_no_reassignment(cluster: MemoryCluster) -> None:
 def test_refuse_makes_changes_of_a_resource_fail(cluster: MemoryCluster) -> None:
     fence = cluster.begin_term()
     cluster.refused[BROKER] = "no permission"
-    (outcome,) = cluster.apply(fence, [rate("5")], TIMEOUT)
+    (outcome,) = cluster.apply(Term(fence), [rate("5")], TIMEOUT)
     assert (outcome.status, outcome.reason) == (OutcomeStatus.REFUSED, "no permission")
     assert cluster.writes == []
     cluster.refused[BROKER] = ""
-    (outcome,) = cluster.apply(fence, [rate("5")], TIMEOUT)
+    (outcome,) = cluster.apply(Term(fence), [rate("5")], TIMEOUT)
     assert outcome.status is OutcomeStatus.APPLIED
     assert cluster.writes == [rate("5")]
 
@@ -233,7 +233,7 @@ def test_unavailable_cluster_rejects_reads_and_writes(cluster: MemoryCluster) ->
     fence = cluster.begin_term()
     cluster.unavailable(True)
     with pytest.raises(Unavailable):
-        cluster.apply(fence, [rate("5")], TIMEOUT)
+        cluster.apply(Term(fence), [rate("5")], TIMEOUT)
     with pytest.raises(Unavailable):
         cluster.fetch_snapshot(timeout=TIMEOUT)
     cluster.unavailable(False)
@@ -270,10 +270,10 @@ def test_writes_are_fenced_by_the_shared_election() -> None:
     earlier = first.term.fence
     electorate.depose()
     with pytest.raises(NotLeader) as refused:
-        cluster.apply(earlier, [rate("5")], TIMEOUT)
+        cluster.apply(Term(earlier), [rate("5")], TIMEOUT)
     assert refused.value.leader_address == "host2:1"
     assert second.term is not None
-    assert len(cluster.apply(second.term.fence, [rate("5")], TIMEOUT)) == 1
+    assert len(cluster.apply(Term(second.term.fence), [rate("5")], TIMEOUT)) == 1
 
 
 def test_deposed_leader_without_rivals_leads_again_in_a_new_term() -> None:

@@ -21,6 +21,7 @@ from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, LE
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.errors import NotLeader, Unavailable
+from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.zookeeper import Operation, Transaction, ZooKeeperServer
 from tests.builders import change, eventually, ledger_entry
 from tests.contract.config_writer_contract import ConfigWriterContract
@@ -52,7 +53,7 @@ class Subject:
         self.set_config_as_user = self.cluster.set_config_as_user
 
     def applied(self, *changes: Change, timeout: timedelta = TIMEOUT) -> list[Outcome]:
-        return list(self.writer.apply(self.begin_term(), changes, timeout))
+        return list(self.writer.apply(Term(self.begin_term()), changes, timeout))
 
     def written(self, after_zxid: int) -> list[Transaction]:
         """The transactions of the writer's own session since `after_zxid`."""
@@ -102,7 +103,7 @@ def test_config_notification_and_ledger_are_one_transaction_that_checks_the_term
     anywhere.applied(lists("t0", "0:1"))  # creates the parent nodes of the ledger
     anywhere.applied(change("brokers/1009", ledger=OURS))
     fence, before = anywhere.begin_term(), anywhere.server.last_zxid()
-    anywhere.writer.apply(fence, [rate("5"), lists("t1", "0:1001")], TIMEOUT)
+    anywhere.writer.apply(Term(fence), [rate("5"), lists("t1", "0:1001")], TIMEOUT)
     (transaction,) = anywhere.written(before)
     kafka, own = anywhere.cluster.kafka, anywhere.cluster.own
     assert [
@@ -220,7 +221,7 @@ def test_one_failing_resource_does_not_fail_the_others_of_its_batch(subject: Sub
     changes = [change(f"topics/t{n}", (LEADER_REPLICAS, None, f"{n}:1001"), ledger=OURS) for n in range(1, 6)]
     changes.insert(2, change("brokers/1001", (LEADER_RATE, "1", "5"), ledger=OURS))
     changes.insert(4, change("topics/t9", (LEADER_REPLICAS, None, "9:1"), ledger=OURS))
-    outcomes = writer.apply(subject.begin_term(), changes, TIMEOUT)
+    outcomes = writer.apply(Term(subject.begin_term()), changes, TIMEOUT)
     assert [o.resource for o in outcomes] == [c.resource for c in changes]
     refused = {o.resource.path: o.reason for o in outcomes if o.status is OutcomeStatus.REFUSED}
     assert refused.keys() == {"brokers/1001", "topics/t9"}
@@ -236,7 +237,7 @@ def test_one_failing_resource_does_not_fail_concurrent_batches(subject: Subject)
     value = ",".join(f"{p}:1001" for p in range(3_300))[:32_000].rpartition(",")[0]
     changes = [change(f"topics/wide{n}", (LEADER_REPLICAS, None, value), ledger=OURS) for n in range(60)]
     writer = interrupted(subject, lambda: subject.cluster.set_config(ConfigResource.topic("wide1"), {}))
-    outcomes = writer.apply(subject.begin_term(), changes, TIMEOUT)
+    outcomes = writer.apply(Term(subject.begin_term()), changes, TIMEOUT)
     refused = {o.resource.name for o in outcomes if o.status is OutcomeStatus.REFUSED}
     assert refused == {"wide1"}
     for number in {*range(60)} - {1}:
@@ -254,7 +255,7 @@ def test_an_earlier_term_creates_no_nodes(anywhere: Subject) -> None:
     anywhere.begin_term()
     before = anywhere.server.last_zxid()
     with pytest.raises(NotLeader, match=f"term {earlier} is over"):
-        anywhere.writer.apply(earlier, [rate("5"), lists("t1", "0:1001")], TIMEOUT)
+        anywhere.writer.apply(Term(earlier), [rate("5"), lists("t1", "0:1001")], TIMEOUT)
     assert anywhere.written(before) == []
     assert anywhere.cluster.nodes() == {"/term"}
 
@@ -262,16 +263,16 @@ def test_an_earlier_term_creates_no_nodes(anywhere: Subject) -> None:
 def test_without_a_term_nothing_is_written(subject: Subject) -> None:
     before = subject.server.last_zxid()
     with pytest.raises(NotLeader):
-        subject.writer.apply(0, [rate("5")], TIMEOUT)
+        subject.writer.apply(Term(0), [rate("5")], TIMEOUT)
     assert subject.written(before) == []
 
 
 def test_an_unreadable_term_node_is_not_a_success(subject: Subject) -> None:
     """The check fails, and all later operations fail without a reason of their own. This was taken for success."""
     term = subject.begin_term()
-    subject.writer.apply(term, [rate("5")], TIMEOUT)
+    subject.writer.apply(Term(term), [rate("5")], TIMEOUT)
     subject.cluster.client.set_acls(subject.cluster.own.term, [make_acl("world", "anyone", write=True)])
-    (outcome,) = subject.writer.apply(term, [rate("6", expected="5")], TIMEOUT)
+    (outcome,) = subject.writer.apply(Term(term), [rate("6", expected="5")], TIMEOUT)
     assert outcome.status is OutcomeStatus.REFUSED
     assert subject.current(BROKER) == {LEADER_RATE: "5"}
 
@@ -280,7 +281,7 @@ def test_term_that_ends_between_read_and_write_writes_nothing(subject: Subject) 
     writer = interrupted(subject, lambda: discard(subject.begin_term()))
     fence, before = subject.begin_term(), subject.server.last_zxid()
     with pytest.raises(NotLeader):
-        writer.apply(fence, [rate("5"), lists("t1", "0:1001")], TIMEOUT)
+        writer.apply(Term(fence), [rate("5"), lists("t1", "0:1001")], TIMEOUT)
     assert subject.written(before) == []
     assert subject.current(BROKER) == {}
 
@@ -300,7 +301,7 @@ def test_changes_beyond_zookeepers_request_limit_do_not_suspend_the_session(subj
     ledger = LedgerEntry({LEADER_REPLICAS: LedgerKey(None, value, frozenset(value.split(",")))}, 1)
     changes = [change(f"topics/big{n}", (LEADER_REPLICAS, None, value), ledger=ledger) for n in range(200)]
     fence, before = subject.begin_term(), subject.server.last_zxid()
-    outcomes = subject.writer.apply(fence, changes, timedelta(seconds=60))
+    outcomes = subject.writer.apply(Term(fence), changes, timedelta(seconds=60))
     assert set(statuses(outcomes)) == {OutcomeStatus.APPLIED}
     written = subject.written(before)
     sizes = [sum(len(o.data or b"") for o in t.operations) for t in written]
@@ -337,7 +338,7 @@ def test_outcome_is_correct_after_an_outage_during_the_write(own_zookeeper: ZooK
         states: list[str] = []
         subject.client.add_listener(states.append)
         try:
-            (outcome,) = writer.apply(fence, [change_], TIMEOUT)
+            (outcome,) = writer.apply(Term(fence), [change_], TIMEOUT)
         finally:
             own_zookeeper.thaw()
             thaw.join()
@@ -357,7 +358,7 @@ def test_a_short_outage_only_delays_the_write(own_zookeeper: ZooKeeperServer) ->
         subject = Subject(own_zookeeper, stack)
         fence = subject.begin_term() + 1
         writer, thaw = frozen_while_committing(subject, 0.5)
-        (outcome,) = writer.apply(fence, [rate("5")], TIMEOUT)
+        (outcome,) = writer.apply(Term(fence), [rate("5")], TIMEOUT)
         thaw.join()
         assert outcome.status is OutcomeStatus.APPLIED
         assert subject.current(BROKER) == {LEADER_RATE: "5"}
@@ -369,7 +370,7 @@ def test_outcome_is_unknown_if_it_cannot_be_read_back_in_time(own_zookeeper: Zoo
         subject = Subject(own_zookeeper, stack)
         fence = subject.begin_term() + 1
         writer, thaw = frozen_while_committing(subject, 1.0)
-        (outcome,) = writer.apply(fence, [rate("5")], timedelta(seconds=0.5))
+        (outcome,) = writer.apply(Term(fence), [rate("5")], timedelta(seconds=0.5))
         thaw.join()
         assert outcome.status is OutcomeStatus.REFUSED
         assert "unknown whether it was written" in outcome.reason
@@ -383,7 +384,7 @@ def test_apply_fails_during_an_outage_before_any_write(own_zookeeper: ZooKeeperS
         freeze(own_zookeeper)
         try:
             with pytest.raises(Unavailable):
-                subject.writer.apply(fence, [rate("5")], timedelta(seconds=0.3))
+                subject.writer.apply(Term(fence), [rate("5")], timedelta(seconds=0.3))
         finally:
             own_zookeeper.thaw()
         assert subject.current(BROKER) == {}

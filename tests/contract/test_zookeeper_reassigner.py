@@ -12,6 +12,7 @@ import pytest
 from autothrottle.adapters.kafka_zookeeper.reassigner import MAX_LIST_BYTES, ZooKeeperReassigner
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
+from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.contract.reassigner_contract import TIMEOUT, WANTED, ReassignerContract
 from tests.system.zookeeper_tree import Tree, freeze, session
@@ -53,22 +54,22 @@ class TestZooKeeperReassigner(ReassignerContract):
 def test_submission_during_another_reassignment_is_a_conflict(subject: Subject) -> None:
     subject.cluster.reassign_by_znode({("t1", 1): [1003]})
     with pytest.raises(Conflict, match="a reassignment that was started through ZooKeeper is in progress"):
-        subject.reassigner.submit_reassignments(subject.begin_term(), WANTED, TIMEOUT)
+        subject.reassigner.submit_reassignments(Term(subject.begin_term()), WANTED, TIMEOUT)
     assert subject.started() == {("t1", 1): [1003]}
 
 
 def test_cancelling_through_zookeeper_fails_with_an_error_that_names_the_fix(subject: Subject) -> None:
     with pytest.raises(Invalid, match=r"only through the admin API. Fix: .*--cancel, or --kafka-backend admin"):
-        subject.reassigner.cancel_reassignments(subject.begin_term(), [("t1", 0)], TIMEOUT)
+        subject.reassigner.cancel_reassignments(Term(subject.begin_term()), [("t1", 0)], TIMEOUT)
 
 
 def test_too_large_a_list_is_refused_with_the_largest_permitted_count(subject: Subject) -> None:
     wanted = {("t1", number): (1001, 1002, 1003) for number in range(50_000)}
     with pytest.raises(Invalid, match=r"50000 partitions are \d+ bytes, .*submit at most about \d+") as caught:
-        subject.reassigner.submit_reassignments(subject.begin_term(), wanted, TIMEOUT)
+        subject.reassigner.submit_reassignments(Term(subject.begin_term()), wanted, TIMEOUT)
     most = int(str(caught.value).rpartition("at most about ")[2].partition(" ")[0])
     fitting = dict(list(wanted.items())[:most])
-    assert subject.reassigner.submit_reassignments(subject.begin_term(), fitting, TIMEOUT) == {}
+    assert subject.reassigner.submit_reassignments(Term(subject.begin_term()), fitting, TIMEOUT) == {}
     assert len(subject.started()) == most
     data = subject.cluster.read(subject.cluster.kafka.reassign_partitions)
     assert data is not None and 0.9 * MAX_LIST_BYTES < len(data) <= MAX_LIST_BYTES
@@ -81,6 +82,6 @@ def test_without_a_response_the_result_of_a_submission_is_unknown(fresh_zookeepe
         freeze(fresh_zookeeper)
         try:
             with pytest.raises(Unavailable, match="it is unknown whether it was submitted"):
-                subject.reassigner.submit_reassignments(fence, WANTED, timedelta(seconds=0.5))
+                subject.reassigner.submit_reassignments(Term(fence), WANTED, timedelta(seconds=0.5))
         finally:
             fresh_zookeeper.thaw()

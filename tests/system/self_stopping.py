@@ -29,6 +29,7 @@ from autothrottle.__main__ import main
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.fence import Fence
 from autothrottle.adapters.kafka_admin.values import ConfigEdit
+from autothrottle.ports.kafka import Term
 
 _BROKER = 4
 """Kafka's number of the resource type BROKER."""
@@ -65,7 +66,7 @@ def install(stopper: Stopper) -> None:
     """Wrap the functions of the real program that check the term and send requests."""
     admit, alter, send = Fence.admit, KafkaAdmin.alter_broker_configs, KafkaConnection.send_request
 
-    def hooked_admit(fence: Fence, term: int, deadline: float, too_late: str) -> float:
+    def hooked_admit(fence: Fence, term: Term, deadline: float, too_late: str) -> float:
         stopper.on_check()
         return admit(fence, term, deadline, too_late)
 

@@ -14,6 +14,7 @@ from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
 from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource
 from autothrottle.core.errors import Conflict
+from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import change, eventually, ledger_entry
 from tests.contract.election_contract import leading, nothing
@@ -45,7 +46,7 @@ class Installation:
         assert term is not None
         ledger = ledger_entry(x="5") if edit == SET else None
         changes = [change(path, edit, ledger=ledger) for path in (BROKER_PATH, TOPIC_PATH)]
-        ZooKeeperConfigWriter(self.client, self.tree.kafka, self.tree.own).apply(term.fence, changes, TIMEOUT)
+        ZooKeeperConfigWriter(self.client, self.tree.kafka, self.tree.own).apply(Term(term.fence), changes, TIMEOUT)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from autothrottle.core.errors import AutothrottleError, NotLeader
 from autothrottle.planner import traces
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
 from autothrottle.planner.submissions import Submissions
+from autothrottle.ports.kafka import Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Applier:
     now: Callable[[], datetime]
     clock: Callable[[], float]
 
-    def apply(self, fence: int, decision: CycleDecision) -> CycleResults:
+    def apply(self, term: Term, decision: CycleDecision) -> CycleResults:
         """Write the changes, then carry out the actions in their order.
 
         An error ends it: what follows is not tried. An action whose resources were refused is left out.
@@ -42,51 +43,56 @@ class Applier:
         try:
             with traces.applying(self.dependencies.tracer, decision.changes, outcomes):
                 if decision.changes:
-                    outcomes += self.dependencies.writer.apply(fence, decision.changes, CLUSTER_TIMEOUT)
+                    outcomes += self.dependencies.writer.apply(self._renewed(term), decision.changes, CLUSTER_TIMEOUT)
         except AutothrottleError as error:
             return CycleResults(self.now(), self.clock(), tuple(outcomes), error=error, are_written=False)
         at, clock = self.now(), self.clock()
         refused = {outcome.resource for outcome in outcomes if outcome.status is OutcomeStatus.REFUSED}
-        results, failure = self._act(fence, decision.actions, refused)
+        results, failure = self._act(term, decision.actions, refused)
         return CycleResults(at, clock, tuple(outcomes), results, failure)
 
+    def _renewed(self, term: Term) -> Term:
+        """The term with its current lease, which may have been extended since the cycle began."""
+        current = self.dependencies.election.term
+        return current if current == term else term
+
     def _act(
-        self, fence: int, actions: Collection[Action], refused: Collection[ConfigResource]
+        self, term: Term, actions: Collection[Action], refused: Collection[ConfigResource]
     ) -> tuple[tuple[ActionResult, ...], AutothrottleError | None]:
         results: list[ActionResult] = []
         for action in actions:
             if not action.needs.isdisjoint(refused):
                 continue
-            result = self._tried(fence, action)
+            result = self._tried(term, action)
             results.append(result)
             # The caller of a submission gets its error; only the end of the term ends the cycle, too.
             if result.error is not None and (isinstance(result.error, NotLeader) or not isinstance(action, Submit)):
                 return tuple(results), result.error
         return tuple(results), None
 
-    def _tried(self, fence: int, action: Action) -> ActionResult:
+    def _tried(self, term: Term, action: Action) -> ActionResult:
         try:
-            return self._carry_out(fence, action)
+            return self._carry_out(term, action)
         except AutothrottleError as error:
             return ActionResult(action, done=False, error=error)
 
-    def _carry_out(self, fence: int, action: Action) -> ActionResult:
+    def _carry_out(self, term: Term, action: Action) -> ActionResult:
         match action:
             case Submit():
-                return self._submit(fence, action)
+                return self._submit(term, action)
             case PurgeOverride():
                 purge = self.dependencies.overrides.purge_override
-                return ActionResult(action, purge(fence, action.broker_id, action.version, action.reason))
+                return ActionResult(action, purge(term.fence, action.broker_id, action.version, action.reason))
             case PurgeCatchUp():
-                return ActionResult(action, self.dependencies.catch_ups.purge_catch_up(fence, action.catch_up))
+                return ActionResult(action, self.dependencies.catch_ups.purge_catch_up(term.fence, action.catch_up))
 
-    def _submit(self, fence: int, action: Submit) -> ActionResult:
+    def _submit(self, term: Term, action: Submit) -> ActionResult:
         if not self.submissions.claim(action.ticket):
             return ActionResult(action, done=False)
         with self.dependencies.tracer.span("submit") if action.start else nullcontext():
             try:
                 submit = self.dependencies.reassigner.submit_reassignments
-                refused = submit(fence, action.start, CLUSTER_TIMEOUT) if action.start else {}
+                refused = submit(self._renewed(term), action.start, CLUSTER_TIMEOUT) if action.start else {}
             except AutothrottleError as error:
                 return ActionResult(action, error=error)
         return ActionResult(action, refused=refused)

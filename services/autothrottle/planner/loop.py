@@ -34,8 +34,8 @@ from autothrottle.planner.report import Reporter, cycle_record
 from autothrottle.planner.settings_reader import SettingsReader
 from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.triggers import Trigger, Triggers
-from autothrottle.ports.kafka import SnapshotEvent
-from autothrottle.ports.state_store import Leader, Term
+from autothrottle.ports.kafka import SnapshotEvent, Term
+from autothrottle.ports.state_store import Leader
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class Planner:
         term = self._require_term()
         if self._settings.shadow:
             raise Conflict(IN_SHADOW)
-        refused = self._dependencies.reassigner.cancel_reassignments(term.fence, rows, timeout)
+        refused = self._dependencies.reassigner.cancel_reassignments(term, rows, timeout)
         if len(refused) == len(rows):
             more = f"; and {len(refused) - _PROBLEMS_SHOWN} more" if len(refused) > _PROBLEMS_SHOWN else ""
             raise Missing(f"nothing was cancelled: {'; '.join(list(refused.values())[:_PROBLEMS_SHOWN])}{more}")
@@ -297,7 +297,7 @@ class Planner:
             return
         wanted = ramp_steps(self._state, self._clock())
         try:
-            outcomes = self._dependencies.writer.apply(term.fence, wanted, _STEP_TIMEOUT) if wanted else ()
+            outcomes = self._dependencies.writer.apply(term, wanted, _STEP_TIMEOUT) if wanted else ()
         except NotLeader as error:
             log.warning("The ramp ended: %s", error)
             return self._end_ramp()
@@ -377,7 +377,7 @@ class Planner:
             snapshot = decision.view.to_throttle
             self._reader.want(participants(snapshot).keys(), snapshot.topics)
         if decision.error is None:
-            results = self._applier.apply(term.fence, decision)
+            results = self._applier.apply(term, decision)
         else:
             results = CycleResults(observation.at, observation.clock, error=decision.error, are_written=False)
         self._state, cycle.settled = settle(self._settings, decision, results)

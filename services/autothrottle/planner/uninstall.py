@@ -8,8 +8,7 @@ from datetime import timedelta
 from autothrottle.core.control.changes import Outcome, OutcomeStatus
 from autothrottle.core.control.pause import release_of_ours
 from autothrottle.core.errors import Conflict
-from autothrottle.ports.kafka import ConfigWriter, SnapshotSource
-from autothrottle.ports.state_store import Term
+from autothrottle.ports.kafka import ConfigWriter, SnapshotSource, Term
 
 _TIMEOUT = timedelta(seconds=60)
 
@@ -25,7 +24,8 @@ def take_back_everything(term: Term, snapshots: SnapshotSource, writer: ConfigWr
     """
     snapshot = snapshots.fetch_snapshot(timeout=_TIMEOUT)
     found = release_of_ours(snapshot, term.fence)
-    outcomes = [*found.refused, *writer.apply(term.fence, found.changes, _TIMEOUT)]
+    # Without the lease: it lasts seconds, and a large cluster takes longer. Each write is fenced by itself.
+    outcomes = [*found.refused, *writer.apply(Term(term.fence), found.changes, _TIMEOUT)]
     left = [f"{o.resource}: {o.reason}" for o in outcomes if o.status is OutcomeStatus.REFUSED]
     if left:
         raise Conflict("some configs could not be restored; fix the cause and run this again:\n  " + "\n  ".join(left))

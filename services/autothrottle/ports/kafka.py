@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
@@ -82,10 +83,21 @@ class BrokerRegistry(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One tenure of leadership."""
+
+    fence: int
+    """Grows with every term. Every write carries it and is refused after a later term has begun."""
+    lease_end: float = field(default=math.inf, compare=False)
+    """When the leader steps down unless the state store answers again, on this process's monotonic clock; inf: unknown.
+    A write that Kafka cannot refuse by its fence must be complete by then, since another leader can exist later."""
+
+
 class ConfigWriter(Protocol):
     """Carries out config changes, each atomically, and none after the term is over."""
 
-    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+    def apply(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         """Carry out the changes and return one outcome for each, in their order.
 
         For each resource, its edits, the brokers' notification and the ledger change atomically. Safe to repeat. If
@@ -93,7 +105,7 @@ class ConfigWriter(Protocol):
         confirmed.
 
         Args:
-            fence: fence of the term that made the decision.
+            term: the term that made the decision.
             changes: a change is refused if a current value differs from the expected one.
             timeout: > 0.
 
@@ -108,12 +120,12 @@ class Reassigner(Protocol):
     """Submits and cancels reassignments, but not after the term is over."""
 
     def submit_reassignments(
-        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
+        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
         """Submit reassignments; return the partitions that Kafka refused -> why. Safe to repeat.
 
         Args:
-            fence: fence of the term that made the decision.
+            term: the term that made the decision.
             targets: partition -> broker ids of its target replicas.
             timeout: > 0.
 
@@ -126,12 +138,12 @@ class Reassigner(Protocol):
         ...
 
     def cancel_reassignments(
-        self, fence: int, partitions: Collection[TopicPartition], timeout: timedelta
+        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
         """Cancel the reassignments of partitions; return the partitions that Kafka refused -> why.
 
         Args:
-            fence: fence of the term that made the decision.
+            term: the term that made the decision.
             partitions: the partitions, each once.
             timeout: > 0.
 

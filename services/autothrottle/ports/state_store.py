@@ -13,15 +13,7 @@ from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.pause import Pause
 from autothrottle.core.members import Member
 from autothrottle.core.units import BytesPerSecond
-from autothrottle.ports.kafka import Watch
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One tenure of leadership."""
-
-    fence: int
-    """Grows with every term. Every write carries it and is refused after a later term has begun."""
+from autothrottle.ports.kafka import Term, Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +34,7 @@ class Election(Protocol):
 
     @property
     def term(self) -> Term | None:
-        """The term that this candidate currently holds; None: it does not lead."""
+        """The term that this candidate currently holds, with its current lease; None: it does not lead."""
         ...
 
     def leader(self) -> Leader | None:

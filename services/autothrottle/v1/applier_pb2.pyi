@@ -6,6 +6,7 @@ isort:skip_file
 from autothrottle.v1 import types_pb2 as _types_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
@@ -27,21 +28,30 @@ class SubmitReassignmentsRequest(_message.Message):
 
     FENCE_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    LEASE_MARGIN_FIELD_NUMBER: _builtins.int
     fence: _builtins.int
     """The fence of the term that made the decision, > 0."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
         """The partitions and their target replicas, each partition once."""
 
+    @_builtins.property
+    def lease_margin(self) -> _duration_pb2.Duration:
+        """How long before the call's deadline the leader's lease ends; 0: at the deadline or later. Absent: not limited. Kafka
+        cannot check the fence of a write through its Admin API, so the applier starts none after the lease. It is relative
+        to the deadline, because gRPC takes the time to connect and to send the call off the deadline.
+        """
+
     def __init__(
         self,
         *,
         fence: _builtins.int = ...,
         partitions: _abc.Iterable[_types_pb2.PartitionTarget] | None = ...,
+        lease_margin: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_margin", b"lease_margin"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "lease_margin", b"lease_margin", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -79,21 +89,30 @@ class CancelReassignmentsRequest(_message.Message):
 
     FENCE_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    LEASE_MARGIN_FIELD_NUMBER: _builtins.int
     fence: _builtins.int
     """The fence of the term that made the decision, > 0."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TopicPartition]:
         """The partitions whose reassignment to cancel, each once."""
 
+    @_builtins.property
+    def lease_margin(self) -> _duration_pb2.Duration:
+        """How long before the call's deadline the leader's lease ends; 0: at the deadline or later. Absent: not limited. Kafka
+        cannot check the fence of a write through its Admin API, so the applier starts none after the lease. It is relative
+        to the deadline, because gRPC takes the time to connect and to send the call off the deadline.
+        """
+
     def __init__(
         self,
         *,
         fence: _builtins.int = ...,
         partitions: _abc.Iterable[_types_pb2.TopicPartition] | None = ...,
+        lease_margin: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_margin", b"lease_margin"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "lease_margin", b"lease_margin", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -131,21 +150,30 @@ class ApplyRequest(_message.Message):
 
     FENCE_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
+    LEASE_MARGIN_FIELD_NUMBER: _builtins.int
     fence: _builtins.int
     """The fence of the term that made the decision, > 0."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]:
         """The changes, in the order in which they should take effect."""
 
+    @_builtins.property
+    def lease_margin(self) -> _duration_pb2.Duration:
+        """How long before the call's deadline the leader's lease ends; 0: at the deadline or later. Absent: not limited. Kafka
+        cannot check the fence of a write through its Admin API, so the applier starts none after the lease. It is relative
+        to the deadline, because gRPC takes the time to connect and to send the call off the deadline.
+        """
+
     def __init__(
         self,
         *,
         fence: _builtins.int = ...,
         changes: _abc.Iterable[Global___Change] | None = ...,
+        lease_margin: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_margin", b"lease_margin"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "fence", b"fence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "fence", b"fence", "lease_margin", b"lease_margin"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -37,7 +37,7 @@ from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Utilization
 from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.triggers import Trigger
-from autothrottle.ports.state_store import Term
+from autothrottle.ports.kafka import Term
 from autothrottle.ports.telemetry import DecisionSink
 from autothrottle_lab.simulation.client_traffic import ClientTraffic
 from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker

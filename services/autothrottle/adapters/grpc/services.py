@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
+from typing import TypeVar
 
+import grpc
 from google.protobuf.message import Message
 
 from autothrottle.adapters.grpc.client import ServiceClient
@@ -12,6 +16,7 @@ from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.control.changes import Change, Outcome
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.traffic.loads import Loads
+from autothrottle.ports.kafka import Term
 from autothrottle.ports.telemetry import Event
 from autothrottle.v1 import admin_pb2, applier_pb2, metrics_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
@@ -24,10 +29,18 @@ from autothrottle.wire.common import (
     targets_to_messages,
 )
 from autothrottle.wire.metrics import event_to_message, loads_from_message
-from autothrottle_client.replicas import Connection, check_health
+from autothrottle_client.replicas import Connection, Replica, Rpc, check_health
 
 _NOT_REPEATABLE = (admin_pb2.RemoveOverrideRequest, admin_pb2.StopCatchUpRequest, admin_pb2.CancelReassignmentRequest)
 """A repeated request fails with Missing."""
+
+_Fenced = TypeVar(
+    "_Fenced",
+    applier_pb2.ApplyRequest,
+    applier_pb2.SubmitReassignmentsRequest,
+    applier_pb2.CancelReassignmentsRequest,
+)
+_Response = TypeVar("_Response")
 
 
 class MetricsClient(ServiceClient[MetricsServiceStub]):
@@ -52,9 +65,9 @@ class ApplierClient(ServiceClient[ApplierServiceStub]):
     stub = ApplierServiceStub
     connection = Connection(rotates=True)
 
-    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
-        request = applier_pb2.ApplyRequest(fence=fence, changes=map(change_to_message, changes))
-        response = self._unary(lambda applier: applier.Apply, request, timeout)
+    def apply(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+        request = applier_pb2.ApplyRequest(fence=term.fence, changes=map(change_to_message, changes))
+        response = self._fenced(lambda applier: applier.Apply, request, term, timeout)
         if len(response.outcomes) != len(changes):
             raise Incomplete(
                 f"applier sent {len(response.outcomes)} outcomes for {len(changes)} changes; read the values back"
@@ -62,19 +75,39 @@ class ApplierClient(ServiceClient[ApplierServiceStub]):
         return tuple(map(outcome_from_message, response.outcomes))
 
     def submit_reassignments(
-        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
+        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
-        request = applier_pb2.SubmitReassignmentsRequest(fence=fence, partitions=targets_to_messages(targets))
-        response = self._unary(lambda applier: applier.SubmitReassignments, request, timeout)
+        request = applier_pb2.SubmitReassignmentsRequest(fence=term.fence, partitions=targets_to_messages(targets))
+        response = self._fenced(lambda applier: applier.SubmitReassignments, request, term, timeout)
         return refusals_from_messages(response.refused)
 
     def cancel_reassignments(
-        self, fence: int, partitions: Collection[TopicPartition], timeout: timedelta
+        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
-        request = applier_pb2.CancelReassignmentsRequest(fence=fence, partitions=partitions_to_messages(partitions))
+        request = applier_pb2.CancelReassignmentsRequest(
+            fence=term.fence, partitions=partitions_to_messages(partitions)
+        )
         # Once: a repeated cancellation would find no reassignment.
-        response = self._unary(lambda applier: applier.CancelReassignments, request, timeout, probe=check_health)
+        response = self._fenced(lambda applier: applier.CancelReassignments, request, term, timeout, check_health)
         return refusals_from_messages(response.refused)
+
+    def _fenced(
+        self,
+        method: Callable[[ApplierServiceStub], grpc.UnaryUnaryMultiCallable[_Fenced, _Response]],
+        request: _Fenced,
+        term: Term,
+        timeout: timedelta,
+        probe: Rpc[object] | None = None,
+    ) -> _Response:
+        """Call a method with the lease of the term, which every attempt measures again."""
+
+        def rpc(replica: Replica, seconds: float) -> _Response:
+            if math.isfinite(term.lease_end):
+                margin = time.monotonic() + seconds - term.lease_end
+                request.lease_margin.FromTimedelta(timedelta(seconds=max(0.0, margin)))
+            return method(self.stub(replica.channel))(request, timeout=seconds)
+
+        return self._call(rpc, timeout, probe)
 
 
 class AdminClient(ServiceClient[AdminServiceStub]):

@@ -34,6 +34,7 @@ from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus, intended
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
+from autothrottle.ports.kafka import Term
 
 MAX_BATCH_TOPICS, MAX_BATCH_BYTES = 100, 1_000_000
 """Limits of one request. The controller writes it as one batch of its log, which holds at most 8 MB."""
@@ -43,6 +44,9 @@ _MAX_THREADS = 64
 
 _PATIENCE = timedelta(seconds=2)
 """How long a broker may take before the others continue without it; milliseconds are usual."""
+
+_SHARE_OF_LEASE = 1 / 3
+"""Maximum share of the rest of the lease for one wait for a slow broker; a change may cause two."""
 
 _POLL_SECONDS = 0.02
 """Interval between checks whether Kafka reports a write."""
@@ -108,19 +112,21 @@ class AdminConfigWriter:
         self._fence = Fence(self._ledger, session_timeout)
         self._patience = patience.total_seconds()
 
-    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+    def apply(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         """Apply the changes; return one outcome per change, in the same order."""
         deadline = time.monotonic() + timeout.total_seconds()
         outcomes: _Outcomes = {}
-        prepared = self._prepare(changes, outcomes, deadline)
-        recorded = self._record_intents(fence, prepared, outcomes, deadline)
-        written = self._write(fence, recorded, outcomes, deadline)
-        self._confirm(fence, written, outcomes, deadline)
+        prepared = self._prepare(term, changes, outcomes, deadline)
+        recorded = self._record_intents(term, prepared, outcomes, deadline)
+        written = self._write(term, recorded, outcomes, deadline)
+        self._confirm(term, written, outcomes, deadline)
         return [outcomes[change.resource] for change in changes]
 
     # Reads current values, and finds the edits that are still needed.
 
-    def _prepare(self, changes: Sequence[Change], outcomes: _Outcomes, deadline: float) -> list[_PreparedEdit]:
+    def _prepare(
+        self, term: Term, changes: Sequence[Change], outcomes: _Outcomes, deadline: float
+    ) -> list[_PreparedEdit]:
         ledger = self._ledger.read([change.resource for change in changes], deadline)
         readable: list[tuple[Change, LedgerEntry | None]] = []
         for change in changes:
@@ -129,7 +135,8 @@ class AdminConfigWriter:
                 outcomes[change.resource] = _refused(change.resource, str(entry))
             else:
                 readable.append((change, entry))
-        current = self._current([change.resource for change, _ in readable if change.edits], deadline)
+        edited = [change.resource for change, _ in readable if change.edits]
+        current = self._current(edited, self._longest_wait(term, deadline))
         prepared = []
         for change, entry in readable:
             try:
@@ -143,11 +150,10 @@ class AdminConfigWriter:
                 outcomes[change.resource] = Outcome(change.resource, OutcomeStatus.UNCHANGED)
         return prepared
 
-    def _current(self, resources: Sequence[ConfigResource], deadline: float) -> Mapping[ConfigResource, _Throttles]:
+    def _current(self, resources: Sequence[ConfigResource], timeout: timedelta) -> Mapping[ConfigResource, _Throttles]:
         """Read the throttles set on each resource itself, brokers and topics in parallel."""
         brokers = [r.broker_id for r in resources if r.type is ResourceType.BROKER]
         topics = [r.name for r in resources if r.type is ResourceType.TOPIC]
-        timeout = timedelta(seconds=max(0.001, min(self._patience, deadline - time.monotonic())))
         with ThreadPoolExecutor(1, thread_name_prefix="topic-configs") as pool:
             pending = pool.submit(_read, self._kafka.topic_configs, topics, timeout)
             found = _read(self._kafka.broker_configs, brokers, timeout)
@@ -156,37 +162,44 @@ class AdminConfigWriter:
                 **{ConfigResource.topic(topic): answer for topic, answer in pending.result().items()},
             }
 
+    def _longest_wait(self, term: Term, deadline: float) -> timedelta:
+        """How long to wait for a slow broker: part of the lease stays for the others."""
+        now = time.monotonic()
+        return timedelta(
+            seconds=max(0.001, min(self._patience, deadline - now, (term.lease_end - now) * _SHARE_OF_LEASE))
+        )
+
     # The three stages.
 
     def _record_intents(
-        self, fence: int, prepared: Sequence[_PreparedEdit], outcomes: _Outcomes, deadline: float
+        self, term: Term, prepared: Sequence[_PreparedEdit], outcomes: _Outcomes, deadline: float
     ) -> list[_PreparedEdit]:
         """Record the intents in the ledger; return the changes that may continue."""
-        entries = {p.resource: intended(p.change, p.ledger, fence) for p in prepared if p.requests}
+        entries = {p.resource: intended(p.change, p.ledger, term.fence) for p in prepared if p.requests}
         changed = {p.resource: entries[p.resource] for p in prepared if p.requests and entries[p.resource] != p.ledger}
-        done = self._ledger.write(fence, changed, deadline) if changed else {}
+        done = self._ledger.write(term.fence, changed, deadline) if changed else {}
         refused = {r: o for r, o in done.items() if o.status is OutcomeStatus.REFUSED}
         outcomes.update(refused)
         return [p for p in prepared if p.resource not in refused]
 
     def _write(
-        self, fence: int, prepared: Sequence[_PreparedEdit], outcomes: _Outcomes, deadline: float
+        self, term: Term, prepared: Sequence[_PreparedEdit], outcomes: _Outcomes, deadline: float
     ) -> list[_PreparedEdit]:
         """Write to Kafka, rates before lists; return the changes that succeeded."""
         rates = [p for p in prepared if p.requests and p.resource.type is ResourceType.BROKER]
         lists = [p for p in prepared if p.requests and p.resource.type is ResourceType.TOPIC]
         failures: dict[ConfigResource, str] = {}
         with ThreadPoolExecutor(max(1, min(_MAX_THREADS, len(rates))), thread_name_prefix="rates") as pool:
-            running = {p.resource: pool.submit(self._write_rates, fence, p, deadline) for p in rates}
-            wait(running.values(), timeout=self._patience)
-            failures |= self._write_lists(fence, lists, deadline)
+            running = {p.resource: pool.submit(self._write_rates, term, p, deadline) for p in rates}
+            wait(running.values(), timeout=self._longest_wait(term, deadline).total_seconds())
+            failures |= self._write_lists(term, lists, deadline)
             failures |= _failures(running)
         outcomes.update((r, _refused(r, reason)) for r, reason in failures.items())
         return [p for p in prepared if p.resource not in failures]
 
-    def _write_rates(self, fence: int, prepared: _PreparedEdit, deadline: float) -> None:
+    def _write_rates(self, term: Term, prepared: _PreparedEdit, deadline: float) -> None:
         broker_id, (edits,) = prepared.resource.broker_id, prepared.requests
-        until = self._fence.admit(fence, deadline, _TOO_LATE)
+        until = self._fence.admit(term, deadline, _TOO_LATE)
         try:
             if prepared.unreachable is None:
                 self._kafka.alter_broker_configs(broker_id, edits, until=until)
@@ -200,22 +213,22 @@ class AdminConfigWriter:
         ):
             raise Unavailable(_NOT_REPORTED)
 
-    def _write_lists(self, fence: int, prepared: Sequence[_PreparedEdit], deadline: float) -> dict[ConfigResource, str]:
+    def _write_lists(self, term: Term, prepared: Sequence[_PreparedEdit], deadline: float) -> dict[ConfigResource, str]:
         """Send the topics' requests in batches; return why some failed."""
         failures: dict[ConfigResource, str] = {}
         for batch in _batches(prepared):
             for step in zip_longest(*([(p, r) for r in p.requests] for p in batch)):
                 edits = {p.resource.name: r for p, r in filter(None, step) if p.resource not in failures}
-                failures |= self._write_topics(fence, edits, deadline) if edits else {}
+                failures |= self._write_topics(term, edits, deadline) if edits else {}
         sent = {p.resource.name: p for p in prepared if p.resource not in failures}
         unreported = self._unreported(self._kafka.topic_configs, sent, deadline)
         return failures | {ConfigResource.topic(topic): _NOT_REPORTED for topic in unreported}
 
     def _write_topics(
-        self, fence: int, edits: Mapping[str, Sequence[ConfigEdit]], deadline: float
+        self, term: Term, edits: Mapping[str, Sequence[ConfigEdit]], deadline: float
     ) -> dict[ConfigResource, str]:
         try:
-            refused = self._kafka.alter_topic_configs(edits, until=self._fence.admit(fence, deadline, _TOO_LATE))
+            refused = self._kafka.alter_topic_configs(edits, until=self._fence.admit(term, deadline, _TOO_LATE))
         except NotLeader:
             raise
         except AutothrottleError as error:
@@ -235,11 +248,11 @@ class AdminConfigWriter:
                 time.sleep(_POLL_SECONDS)
         return waiting
 
-    def _confirm(self, fence: int, written: Sequence[_PreparedEdit], outcomes: _Outcomes, deadline: float) -> None:
+    def _confirm(self, term: Term, written: Sequence[_PreparedEdit], outcomes: _Outcomes, deadline: float) -> None:
         """Record in the ledger that the values were written."""
         entries = {p.resource: p.change.ledger for p in written}
         try:
-            done = self._ledger.write(fence, entries, deadline) if entries else {}
+            done = self._ledger.write(term.fence, entries, deadline) if entries else {}
         except Unavailable as error:
             done = {p.resource: _refused(p.resource, str(error)) for p in written}
         for p in written:

@@ -13,6 +13,7 @@ from autothrottle.adapters.kafka_admin.fence import Fence
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.ledger import Ledger
 from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.ports.kafka import Term
 
 _TOO_LATE = "checking the term took all the time: nothing was submitted; try again"
 
@@ -32,18 +33,18 @@ class AdminReassigner:
         self._kafka, self._fence = kafka, Fence(Ledger(client, own), session_timeout)
 
     def submit_reassignments(
-        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
+        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
-        return self._alter(fence, targets, timeout)
+        return self._alter(term, targets, timeout)
 
     def cancel_reassignments(
-        self, fence: int, partitions: Collection[TopicPartition], timeout: timedelta
+        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
-        return self._alter(fence, dict.fromkeys(partitions), timeout)
+        return self._alter(term, dict.fromkeys(partitions), timeout)
 
     def _alter(
-        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...] | None], timeout: timedelta
+        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...] | None], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
-        until = self._fence.admit(fence, time.monotonic() + timeout.total_seconds(), _TOO_LATE)
+        until = self._fence.admit(term, time.monotonic() + timeout.total_seconds(), _TOO_LATE)
         refused = self._kafka.alter_reassignments(targets, until=until)
         return {row: str(error) for row, error in refused.items()}

@@ -34,6 +34,7 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, require_term, translated_errors
 from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus
 from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.ports.kafka import Term
 
 MAX_BATCH_BYTES = 512_000
 """Half of ZooKeeper's limit for one request."""
@@ -67,14 +68,14 @@ class ZooKeeperConfigWriter:
     def __init__(self, client: KazooClient, kafka: KafkaPaths, own: OwnPaths) -> None:
         self._client, self._kafka, self._own = client, kafka, own
 
-    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+    def apply(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         """Apply the changes; return one outcome per change, in the same order."""
         deadline = time.monotonic() + timeout.total_seconds()
         outcomes: dict[str, Outcome] = {}
         with translated_errors("writing throttles"):
-            self._ensure_parents(fence, changes, deadline)
+            self._ensure_parents(term.fence, changes, deadline)
             prepared = self._prepare(changes, outcomes, deadline)
-        self._write(fence, prepared, outcomes, deadline)
+        self._write(term.fence, prepared, outcomes, deadline)
         if outcomes and all(o.reason == _NOT_TRIED for o in outcomes.values()):
             raise Unavailable("ZooKeeper did not answer in time; no throttle was written")
         return [outcomes[change.resource.path] for change in changes]

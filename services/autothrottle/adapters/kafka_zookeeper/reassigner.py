@@ -18,6 +18,7 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, require_term
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
+from autothrottle.ports.kafka import Term
 
 MAX_LIST_BYTES = 1_000_000
 """ZooKeeper's limit for one request, less the overhead around the list."""
@@ -30,14 +31,14 @@ class ZooKeeperReassigner:
         self._client, self._path, self._term = client, kafka.reassign_partitions, own.term
 
     def submit_reassignments(
-        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
+        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
         """Submit reassignments. Kafka refuses none here, so the result is always empty."""
-        self._create(fence, _formatted(targets), time.monotonic() + timeout.total_seconds())
+        self._create(term.fence, _formatted(targets), time.monotonic() + timeout.total_seconds())
         return {}
 
     def cancel_reassignments(
-        self, fence: int, partitions: Collection[TopicPartition], timeout: timedelta
+        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
         raise Invalid(
             "a reassignment cannot be cancelled through ZooKeeper, only through the admin API. Fix: "

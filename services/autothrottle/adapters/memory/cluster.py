@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -30,7 +31,7 @@ from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStat
 from autothrottle.core.errors import Conflict, Incomplete, Unavailable
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
-from autothrottle.ports.kafka import SnapshotEvent, Watch
+from autothrottle.ports.kafka import SnapshotEvent, Term, Watch
 
 
 class MemoryCluster(Outages):
@@ -149,31 +150,36 @@ class MemoryCluster(Outages):
                 {t: count for t, count in self.settings.min_in_sync_replicas.items() if t in topics},
             )
 
-    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+    def apply(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         outcomes = []
         for change in changes:
             with self._lock:
                 self._raise_if_down()
-                self.electorate.check(fence)
+                self._check(term)
                 outcomes.append(self._apply(change))
         return tuple(outcomes)
 
     def submit_reassignments(
-        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
+        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
-        return self._alter_reassignments(fence, targets)
+        return self._alter_reassignments(term, targets)
 
     def cancel_reassignments(
-        self, fence: int, partitions: Collection[TopicPartition], timeout: timedelta
+        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
     ) -> Mapping[TopicPartition, str]:
-        return self._alter_reassignments(fence, dict.fromkeys(partitions))
+        return self._alter_reassignments(term, dict.fromkeys(partitions))
+
+    def _check(self, term: Term) -> None:
+        self.electorate.check(term.fence)
+        if time.monotonic() >= term.lease_end:
+            raise Unavailable("the leader's lease has ended; nothing more was written")
 
     def _alter_reassignments(
-        self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> Mapping[TopicPartition, str]:
         with self._lock:
             self._raise_if_down()
-            self.electorate.check(fence)
+            self._check(term)
             if self.conflict:
                 raise Conflict(self.conflict)
             refused = {row: reason for row, to in targets.items() if (reason := self._refusal(row, to))}

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from autothrottle.adapters.memory.outages import Outages
 from autothrottle.core.errors import NotLeader
-from autothrottle.ports.state_store import Leader, Term
+from autothrottle.ports.kafka import Term
+from autothrottle.ports.state_store import Leader
 
 
 class MemoryElectorate(Outages):

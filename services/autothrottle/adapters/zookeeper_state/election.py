@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,7 +28,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.ports.state_store import Leader, Term
+from autothrottle.ports.kafka import Term
+from autothrottle.ports.state_store import Leader
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +61,9 @@ class ZooKeeperElection:
     @property
     def term(self) -> Term | None:
         """The term that this candidate holds; None after two thirds of the session timeout without an answer."""
-        if time.monotonic() - self._last_contact > self._silence_limit:
-            return None
-        return self._term
+        lease_end = self._last_contact + self._silence_limit
+        term = self._term
+        return None if term is None or time.monotonic() > lease_end else replace(term, lease_end=lease_end)
 
     def leader(self) -> Leader | None:
         """Return the last leader, whether or not its term continues; None: there has not been one."""

@@ -17,6 +17,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.control.changes import Change, Outcome
 from autothrottle.core.errors import Invalid
+from autothrottle.ports.kafka import Term
 
 
 class Ledger:
@@ -62,7 +63,7 @@ class Ledger:
             Unavailable: no entry was tried.
         """
         changes = [Change(resource, (), entry) for resource, entry in entries.items()]
-        outcomes = self._writer.apply(fence, changes, timedelta(seconds=seconds_left(deadline)))
+        outcomes = self._writer.apply(Term(fence), changes, timedelta(seconds=seconds_left(deadline)))
         return {outcome.resource: outcome for outcome in outcomes}
 
     def check_term(self, fence: int, deadline: float) -> None:

@@ -26,7 +26,7 @@ from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.triggers import Trigger
-from autothrottle.ports.state_store import Term
+from autothrottle.ports.kafka import Term
 from autothrottle.ports.telemetry import UNTRACED, DecisionSink, Event, Tracer
 from tests import builders
 from tests.builders import NOON, mb

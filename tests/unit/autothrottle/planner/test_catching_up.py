@@ -20,7 +20,7 @@ from autothrottle.core.control.submission import Submitted
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Basis
 from autothrottle.planner.loop import Planner
-from autothrottle.ports.state_store import Term
+from autothrottle.ports.kafka import Term
 from tests import builders
 from tests.builders import NOON, eventually, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench

@@ -29,6 +29,7 @@ from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.control.plan import Reason
 from autothrottle.planner.servicer import PlannerServicer
+from autothrottle.ports.kafka import Term
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2_grpc
 from tests import builders
@@ -155,8 +156,8 @@ class ChunkedCluster(MemoryCluster):
 
     calls: list[tuple[dict[ConfigResource, dict[str, str]], int]]
 
-    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
-        outcomes = super().apply(fence, changes, timeout)
+    def apply(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+        outcomes = super().apply(term, changes, timeout)
         self.calls.append(({r: dict(c) for r, c in self.configs.items()}, len(self.writes)))
         return outcomes
 

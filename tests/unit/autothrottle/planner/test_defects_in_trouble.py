@@ -18,6 +18,7 @@ from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.planner.loop import Planner, back_off
+from autothrottle.ports.kafka import Term
 from tests import builders
 from tests.builders import NOON, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, BROKERS, FOLLOWER, LEADER, Bench
@@ -69,11 +70,11 @@ class RacingUserCluster(MemoryCluster):
     def edit_before_next_write(self, resource: ConfigResource, key: str, value: str) -> None:
         self._edit: tuple[ConfigResource, str, str] | None = (resource, key, value)
 
-    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+    def apply(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         edit, self._edit = getattr(self, "_edit", None), None
         if edit is not None:
             self.set_config_as_user(*edit)
-        return super().apply(fence, changes, timeout)
+        return super().apply(term, changes, timeout)
 
 
 # The original reads a config and writes it back without a version check, so it loses concurrent edits. It also records
@@ -201,9 +202,9 @@ def test_d22_a_cycle_writes_all_changes_in_one_call() -> None:
     class CallCounter(MemoryCluster):
         calls: list[int]
 
-        def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+        def apply(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
             self.calls.append(len(changes))
-            return super().apply(fence, changes, timeout)
+            return super().apply(term, changes, timeout)
 
     with Bench() as bench:
         cluster = CallCounter(bench.electorate, BROKERS)

@@ -14,7 +14,7 @@ from autothrottle.core.control.schedule import Schedule, ScheduleWindow, parse_s
 from autothrottle.planner import settings_reader
 from autothrottle.planner.settings_reader import SettingsReader
 from autothrottle.planner.triggers import Trigger
-from autothrottle.ports.state_store import Term
+from autothrottle.ports.kafka import Term
 from tests import builders
 from tests.builders import NOON, eventually, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, BROKERS, FOLLOWER, LEADER, Bench

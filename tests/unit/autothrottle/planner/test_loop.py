@@ -22,7 +22,7 @@ from autothrottle.core.control.plan import Reason
 from autothrottle.core.errors import NotLeader
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.loop import Planner
-from autothrottle.ports.state_store import Term
+from autothrottle.ports.kafka import Term
 from tests import builders
 from tests.builders import eventually, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench

@@ -11,7 +11,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.control.plan import Reason
 from autothrottle.core.errors import Conflict
-from autothrottle.ports.state_store import Term
+from autothrottle.ports.kafka import Term
 from tests.builders import NOON, eventually, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench
 

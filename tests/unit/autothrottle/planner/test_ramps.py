@@ -23,7 +23,7 @@ from autothrottle.core.control.state import ControllerState
 from autothrottle.core.control.step import ramp_steps, settle_ramp
 from autothrottle.core.errors import Unavailable
 from autothrottle.planner.triggers import Trigger, Triggers
-from autothrottle.ports.state_store import Term
+from autothrottle.ports.kafka import Term
 from autothrottle_lab.simulation.link import ThrottleMeter
 from tests import builders
 from tests.builders import NOON, eventually, mb

@@ -35,7 +35,7 @@ from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.triggers import Trigger
-from autothrottle.ports.state_store import Term
+from autothrottle.ports.kafka import Term
 from tests.builders import mb
 from tests.examples import examples
 from tests.unit.autothrottle.planner.bench import BROKERS, Bench
@@ -80,14 +80,14 @@ class TransactionalCluster(MemoryCluster):
         self.user: Callable[[], None] | None = None
         """Called once, between the planner's read and its write."""
 
-    def apply(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+    def apply(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         user, self.user = self.user, None
         if user is not None:
             user()
-        return self._carry_out(fence, changes, timeout)
+        return self._carry_out(term, changes, timeout)
 
-    def _carry_out(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
-        return super().apply(fence, changes, timeout)
+    def _carry_out(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+        return super().apply(term, changes, timeout)
 
     def _apply(self, change: Change) -> Outcome:
         self.fuse.burn()
@@ -100,18 +100,20 @@ class StagedCluster(TransactionalCluster):
     The admin backend's writer prepares the requests; this class carries them out write by write.
     """
 
-    def _carry_out(self, fence: int, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+    def _carry_out(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         self._raise_if_down()
         outcomes: dict[ConfigResource, Outcome] = {}
         ready = [p for change in changes if (p := self._prepared(change, outcomes)) is not None]
         for prepared in ready:
             if prepared.requests:
-                self._write_ledger(fence, prepared.resource, intended(prepared.change, prepared.ledger, fence))
+                self._write_ledger(
+                    term.fence, prepared.resource, intended(prepared.change, prepared.ledger, term.fence)
+                )
         for prepared in ready:
             for request in prepared.requests:
-                self._write_config(fence, prepared.resource, request)
+                self._write_config(term.fence, prepared.resource, request)
         for prepared in ready:
-            self._write_ledger(fence, prepared.resource, prepared.change.ledger)
+            self._write_ledger(term.fence, prepared.resource, prepared.change.ledger)
             outcomes[prepared.resource] = Outcome(prepared.resource, OutcomeStatus.APPLIED)
         return [outcomes[change.resource] for change in changes]
 

@@ -19,7 +19,7 @@ from autothrottle.core.control.submission import Submitted, Targets, unthrottled
 from autothrottle.core.control.submission_state import Wanted
 from autothrottle.core.errors import Conflict, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.planner.submissions import Submission
-from autothrottle.ports.state_store import Term
+from autothrottle.ports.kafka import Term
 from tests.builders import eventually, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, BROKERS, FOLLOWER, Bench
 
@@ -297,10 +297,10 @@ def test_stopping_the_planner_fails_the_waiting_submission(bench: Bench, pool: T
 def test_a_stop_during_the_request_to_kafka_still_returns_its_result(bench: Bench, pool: ThreadPoolExecutor) -> None:
     class StoppingCluster(MemoryCluster):
         def submit_reassignments(
-            self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
+            self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
         ) -> Mapping[TopicPartition, str]:
             bench.planner.stop()
-            return super().submit_reassignments(fence, targets, timeout)
+            return super().submit_reassignments(term, targets, timeout)
 
     replace_cluster(bench, StoppingCluster(bench.electorate, BROKERS))
     waiting = submit(pool, bench)
@@ -421,9 +421,9 @@ def test_without_an_answer_of_kafka_the_outcome_is_unknown_and_the_throttles_sta
 ) -> None:
     class UnansweringCluster(MemoryCluster):
         def submit_reassignments(
-            self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
+            self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
         ) -> Mapping[TopicPartition, str]:
-            super().submit_reassignments(fence, targets, timeout)
+            super().submit_reassignments(term, targets, timeout)
             raise Unavailable("Kafka does not answer")
 
     replace_cluster(bench, UnansweringCluster(bench.electorate, BROKERS))
@@ -443,10 +443,10 @@ def test_without_an_answer_of_kafka_the_outcome_is_unknown_and_the_throttles_sta
 def test_partitions_that_kafka_refuses_are_returned_and_unthrottled(bench: Bench, pool: ThreadPoolExecutor) -> None:
     class PartlyRefusingCluster(MemoryCluster):
         def submit_reassignments(
-            self, fence: int, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
+            self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
         ) -> Mapping[TopicPartition, str]:
             accepted = {row: to for row, to in targets.items() if row[1] != 1}
-            super().submit_reassignments(fence, accepted, timeout)
+            super().submit_reassignments(term, accepted, timeout)
             return {row: "the controller refused it" for row in targets if row not in accepted}
 
     replace_cluster(bench, PartlyRefusingCluster(bench.electorate, BROKERS))
@@ -467,7 +467,7 @@ def test_partitions_that_kafka_refuses_are_returned_and_unthrottled(bench: Bench
 def test_an_error_names_the_first_five_refused_partitions(bench: Bench, pool: ThreadPoolExecutor) -> None:
     bench.cluster.add_topic("t2", dict.fromkeys(range(7), (1001,)))
     waiting = submit(pool, bench, {("t2", n): (1002,) for n in range(7)})
-    bench.cluster.submit_reassignments = lambda fence, targets, timeout: {  # type: ignore[method-assign]
+    bench.cluster.submit_reassignments = lambda term, targets, timeout: {  # type: ignore[method-assign]
         (topic, n): f"not {n}" for topic, n in targets
     }
     bench.cycle("checking a submitted reassignment")

@@ -29,7 +29,7 @@ from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot
 from autothrottle.core.control.changes import Change, Edit
 from autothrottle.core.control.plan import current_rate
 from autothrottle.core.errors import Incomplete, Invalid, Unavailable
-from autothrottle.ports.kafka import SnapshotEvent, SnapshotSource
+from autothrottle.ports.kafka import SnapshotEvent, SnapshotSource, Term
 from tests.builders import eventually, ledger_entry, reassignment
 from tests.contract.snapshot_source_contract import SnapshotSourceContract
 from tests.unit.autothrottle.adapters.kafka_admin.kafka_in_memory import MemoryKafka, MemoryLedger
@@ -94,7 +94,7 @@ class Subject:
         if value is not None:
             keys[key] = LedgerKey(None, value, frozenset(filter(None, owned.split(","))))
         change = Change(resource, (Edit(key, current, value),), LedgerEntry(keys, 1) if keys else None)
-        (outcome,) = self.cluster.apply(self.cluster.electorate.fence, [change], TIMEOUT)
+        (outcome,) = self.cluster.apply(Term(self.cluster.electorate.fence), [change], TIMEOUT)
         assert outcome.status.value == "applied", outcome
 
 

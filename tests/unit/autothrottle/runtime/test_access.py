@@ -37,6 +37,7 @@ from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceServicer, AdminServiceStub, add_AdminServiceServicer_to_server
 from autothrottle.wire.common import Metadata
 from autothrottle_client import AdminClient
+from autothrottle_client.throttlectl import main as throttlectl
 from tests.paths import CERTIFICATES
 
 VIEWER = {
@@ -352,6 +353,28 @@ def test_the_client_package_sends_its_token_with_every_call(tmp_path: Path) -> N
                 admin.remove_override()
         with AdminClient(server.address) as admin, pytest.raises(errors.Unauthenticated, match="no credentials"):
             admin.list_overrides()
+
+
+def test_throttlectl_sends_the_token_of_its_file_or_variable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens, mine = tmp_path / "tokens", tmp_path / "token"
+    tokens.write_text(f"anna {'a' * 16} viewer\nbert {'b' * 16} viewer\n")
+    mine.write_text(f"{'a' * 16}\n")
+    servicer: Servicer = (add_AdminServiceServicer_to_server, Authors(), SERVICE.full_name)  # type: ignore[abstract]
+    interceptors = [AccessInterceptor(Access(tokens=Tokens(str(tokens))))]
+    with ServiceServer("admin", [servicer], interceptors=interceptors) as server:
+        get = ["get", "--addr", server.address]
+        monkeypatch.setenv("AUTOTHROTTLE_TOKEN", "b" * 16)
+        assert throttlectl([*get, "--token-file", str(mine)]) == 0
+        assert "warning: anna at ipv4:" in capsys.readouterr().err
+        assert throttlectl(get) == 0
+        assert "warning: bert at ipv4:" in capsys.readouterr().err
+        monkeypatch.setenv("AUTOTHROTTLE_TOKEN", "")
+        assert throttlectl(get) == 1
+        assert "the request has no credentials; send `Authorization: Bearer TOKEN`" in capsys.readouterr().err
+        assert throttlectl([*get, "--token-file", str(tmp_path / "absent")]) == 2
+        assert "cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("address", ["10.255.255.1:1", "admin.example:1", "[2001:db8::1]:1"])

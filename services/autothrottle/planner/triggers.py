@@ -20,6 +20,14 @@ URGENT_SPACING = timedelta(seconds=0.2)
 _MAX_ORIGINS = 32
 """Maximum number of links in the trace of a cycle."""
 
+_MAX_REASON = 200
+"""Longest reason, in characters."""
+
+_MAX_REQUESTS = 8
+"""Immediate requests to keep with their own reason. More of them share one."""
+
+_MORE = "and more requests"
+
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
@@ -61,10 +69,17 @@ class Triggers:
         urgent: bool = False,
         origin: Origin | None = None,
     ) -> None:
-        """Request a cycle now or after a delay. Requests that are due together share one cycle."""
+        """Request a cycle now or after a delay. Requests that are due together share one cycle.
+
+        Any number of callers takes bounded memory: a reason is cut, and beyond a few reasons they share one. A delayed
+        request is the planner's own and keeps its time.
+        """
         due = self._clock() + after.total_seconds()
         origins = () if origin is None else (origin,)
+        reason = reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON - 3]}..."
         with self._condition:
+            if not after and reason not in self._requests and len(self._requests) >= _MAX_REQUESTS:
+                reason = _MORE
             known = self._requests.get(reason)
             if known is not None:
                 due, urgent = min(due, known.due), urgent or known.urgent

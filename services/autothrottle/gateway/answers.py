@@ -43,6 +43,7 @@ _CODES: Mapping[int, str] = {
     408: "DEADLINE_EXCEEDED",
     413: "RESOURCE_EXHAUSTED",
     421: "PERMISSION_DENIED",
+    429: "RESOURCE_EXHAUSTED",
     500: "INTERNAL",
 }
 """HTTP status of a refusal by the gateway itself -> the code in its body."""

@@ -8,7 +8,7 @@ import ssl
 import threading
 from collections.abc import Collection, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import h11
 import uvicorn
@@ -29,6 +29,10 @@ _KEEP_ALIVE_SECONDS = 5
 _GRACE_SECONDS = 5
 _MOST_HEADER_BYTES = 16 * 1024
 _MOST_CONNECTIONS = 500
+
+MOST_CONNECTIONS_OF_HOST = 100
+"""Beyond it, a new connection ends the host's oldest one that waits for a request."""
+
 _BACKLOG = 128
 
 
@@ -70,8 +74,9 @@ class GatewayServer:
 
         allowed = frozenset({*hosts, *_own_names(listen)})
 
-        class Protocol(_HeaderTimeout):
+        class Protocol(_LimitedProtocol):
             seconds = header_seconds
+            open_by_host: ClassVar[dict[str, dict[_LimitedProtocol, None]]] = {}
 
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -138,10 +143,12 @@ def _names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
     return (*subject, *(value for _, value in certificate.get("subjectAltName", ())))
 
 
-class _HeaderTimeout(H11Protocol):
-    """Closes connections whose headers arrive too late; uvicorn itself waits forever."""
+class _LimitedProtocol(H11Protocol):
+    """Closes connections whose headers arrive too late; uvicorn itself waits forever. Limits connections per host."""
 
     seconds = HEADER_SECONDS
+    open_by_host: ClassVar[dict[str, dict[_LimitedProtocol, None]]]
+    """Host -> its open connections, oldest first."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -151,7 +158,16 @@ class _HeaderTimeout(H11Protocol):
         """Start the timer with the connection, and keep the names in the client's certificate for its requests."""
         self.app_state = {**self.app_state, CERTIFICATE_NAMES: _names(transport.get_extra_info("peercert") or {})}
         super().connection_made(transport)
+        open_there = self.open_by_host.setdefault(self._host, {})
+        if len(open_there) >= MOST_CONNECTIONS_OF_HOST:
+            waiting = (other for other in open_there if other.conn.their_state is h11.IDLE)
+            next(waiting, self).transport.close()
+        open_there[self] = None
         self._watch()
+
+    @property
+    def _host(self) -> str:
+        return self.client[0] if self.client else ""
 
     def data_received(self, data: bytes) -> None:
         """Receive data; stop the timer when the headers are complete."""
@@ -168,6 +184,10 @@ class _HeaderTimeout(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the timer."""
         self._forget()
+        open_there = self.open_by_host[self._host]
+        del open_there[self]
+        if not open_there:
+            del self.open_by_host[self._host]
         super().connection_lost(exc)
 
     def _watch(self) -> None:

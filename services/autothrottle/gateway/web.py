@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -26,6 +27,14 @@ from autothrottle.gateway.answers import AdminService, Answer, Call, document, f
 from autothrottle.gateway.openapi import comments, openapi
 from autothrottle.gateway.page import page
 from autothrottle.runtime.access import AUTHORIZATION, Access, method_role
+from autothrottle.runtime.call_limits import (
+    HEAVY_REQUEST,
+    HEAVY_REQUESTS,
+    LARGE_REQUESTS,
+    SMALL_REQUEST,
+    Refused,
+    Slots,
+)
 from autothrottle.runtime.health import Health, Scope
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.common import forwarded_metadata
@@ -35,13 +44,18 @@ SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 CERTIFICATE_NAMES = "certificate_names"
 """Key of the request's state with the names in the verified client certificate; empty: none was given."""
 
-MAX_BODY_BYTES = 64 * 1024
-"""Largest request body, except for `LARGE_BODIES`; useful ones have some hundred bytes."""
+MAX_BODY_BYTES = SMALL_REQUEST
+"""Largest request body, except for `LARGE_BODIES`."""
 
-LARGE_BODIES: Mapping[str, int] = dict.fromkeys(
-    ("SubmitReassignment", "CancelReassignment", "EstimateReassignment"), 16 * 1024 * 1024
-)
-"""Method -> largest body in bytes; 100,000 partitions take 8 MB."""
+LARGE_BODIES: Mapping[str, int] = {
+    method.name: LARGE_REQUESTS[f"/{SERVICE.full_name}/{method.name}"]
+    for method in SERVICE.methods
+    if f"/{SERVICE.full_name}/{method.name}" in LARGE_REQUESTS
+}
+"""Method -> largest body in bytes."""
+
+MAX_REQUESTS = 32
+"""Requests in progress, half of them for one host. Probes do not count."""
 
 _MOST_DISCARDED_BYTES = 16 * 1024 * 1024
 """This much of an oversized body is read, so that its sender is still connected for the response."""
@@ -83,6 +97,7 @@ def application(
         hosts: allowed names in the `Host` header, in lower case; IP addresses are always allowed.
         health: the checks of the process; None: there are no checks.
     """
+    limits = _Limits(body_seconds)
     routes, descriptions = rest.bindings(SERVICE), comments()
     described, shown = openapi(routes, descriptions), page(routes, descriptions)
     paths: dict[str, dict[str, _Action]] = {
@@ -106,7 +121,7 @@ def application(
     gate = _Gate(access, frozenset(hosts))
     application = Starlette(
         routes=[
-            Route(path, _endpoint(actions, body_seconds, largest.get(path, MAX_BODY_BYTES), gate), methods=[*actions])
+            Route(path, _endpoint(actions, limits, largest.get(path, MAX_BODY_BYTES), gate), methods=[*actions])
             for path, actions in paths.items()
         ]
         + [Route(path, _probe(health, scope)) for path, scope in _PROBES.items()],
@@ -142,12 +157,35 @@ def _call(request: Request, admin: AdminService) -> Call:
     return lambda method, message, timeout: admin.call(method, message, timeout, metadata)
 
 
-def _endpoint(actions: Mapping[str, _Action], body_seconds: float, most_bytes: int, gate: _Gate) -> _Endpoint:
+class _Limits:
+    """Limits of requests in progress."""
+
+    def __init__(self, body_seconds: float) -> None:
+        self.body_seconds = body_seconds
+        self._requests = Slots("gateway", "requests in progress", MAX_REQUESTS)
+        self._heavy = Slots("gateway", f"requests of more than {HEAVY_REQUEST} bytes in progress", HEAVY_REQUESTS)
+
+    @contextmanager
+    def slot(self, request: Request, most_bytes: int) -> Iterator[None]:
+        """Count a request before anything else, and a heavy one twice."""
+        host = request.client.host if request.client else ""
+        length = request.headers.get("content-length", "")
+        size = int(length) if length.isdecimal() else most_bytes  # chunked
+        is_heavy = request.method != "GET" and min(size, most_bytes) > HEAVY_REQUEST
+        try:
+            with self._requests.slot(host), self._heavy.slot(host) if is_heavy else nullcontext():
+                yield
+        except Refused as error:
+            raise HTTPException(429, str(error), {"connection": "close", "retry-after": "1"}) from None
+
+
+def _endpoint(actions: Mapping[str, _Action], limits: _Limits, most_bytes: int, gate: _Gate) -> _Endpoint:
     async def answer(request: Request) -> Response:
-        action = actions["GET" if request.method == "HEAD" else request.method]
-        request.state.name = gate.admitted(request, action).name
-        body = await _body(request, body_seconds, most_bytes)
-        return _response(await run_in_threadpool(action.answer, request, body))
+        with limits.slot(request, most_bytes):
+            action = actions["GET" if request.method == "HEAD" else request.method]
+            request.state.name = gate.admitted(request, action).name
+            body = await _body(request, limits.body_seconds, most_bytes)
+            return _response(await run_in_threadpool(action.answer, request, body))
 
     return answer
 

@@ -1,9 +1,6 @@
-"""The gRPC server of every service: a thread pool, health, reflection, error mapping and graceful shutdown.
+"""The gRPC server of every service: limits, health, reflection, error mapping and graceful shutdown.
 
-An open stream occupies a thread, so open streams would starve unary calls. Therefore streams have a separate limit,
-and the pool has that many threads in addition. Whatever the number of open streams, `pool_size` threads remain for
-unary calls, and the server refuses a stream beyond the limit. Reflection and health watches count as streams, too.
-The type to know is `ServiceServer`.
+`call_limits` has the threads and limits of calls. The type to know is `ServiceServer`.
 
 Rules for servicers: raise core's errors, because only their messages reach a caller. Never block a stream forever:
 `context.add_callback` reports that the caller has left or the server stops.
@@ -14,23 +11,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.errors import AutothrottleError, Unavailable
+from autothrottle.runtime.call_limits import Admission
 from autothrottle.runtime.health import Health
 from autothrottle.wire.common import to_status
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Largest message in either direction; a snapshot of 100,000 partitions in reassignment takes 1.6 MB."""
+"""Largest response; a snapshot of 100,000 partitions in reassignment takes 1.6 MB. `call_limits` limits requests."""
 
 STREAM_LINGER = timedelta(seconds=0.25)
 """A stopping server lets streams (a snapshot in chunks) end by themselves for this long, then cancels them."""
@@ -50,8 +47,9 @@ _Behavior = Callable[[Any, grpc.ServicerContext], Any]
 _OPTIONS = [
     # A second process on the same port must fail instead of silently taking a share of the calls.
     ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # A request that is not being received must stay with its sender; probes let the windows grow to megabytes.
+    ("grpc.http2.bdp_probe", 0),
     # A caller on a dead host sends nothing: without pings its streams would count as open forever.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -96,8 +94,8 @@ class ServiceServer:
         name: str,
         servicers: Sequence[Servicer],
         listen: str = "127.0.0.1:0",
-        pool_size: int = 8,
-        max_streams: int = 132,
+        pool_size: int = 64,
+        max_streams: int = 264,
         interceptors: Sequence[grpc.ServerInterceptor] = (),
         credentials: grpc.ServerCredentials | None = None,
         checks: Health | None = None,
@@ -108,24 +106,30 @@ class ServiceServer:
             name: the service's name in log lines and errors.
             servicers: the services to run.
             listen: `host:port` (port 0: any free port) or `unix:PATH`.
-            pool_size: number of concurrent unary calls, independent of open streams.
-            max_streams: number of open streams; the server refuses more. The default is for 100 watchers of cycles and
-                the services' own streams (snapshots, reflection, health).
-            interceptors: additional interceptors, which run before the server's own.
+            pool_size: number of concurrent unary calls, half of them for one host, independent of open streams.
+            max_streams: number of open streams, half of them for one host. The default is for 100 watchers of cycles on
+                one host and the services' own streams (snapshots, health).
+            interceptors: additional interceptors; they run after the limits and before the mapping of errors.
             credentials: TLS credentials for callers over a network; None: plain connections from any caller. A unix
                 socket is always plain.
             checks: the checks of the process, for gRPC health; None: health is SERVING from start to stop.
         """
         self.name = name
         self._services = tuple(service for _, _, service in servicers)
-        self._streams = _OpenStreams(name, max_streams)
+        self._streams = _OpenStreams()
         self._checks = checks
         self._health = health.HealthServicer()
         self._started = False
         self._reported: dict[str, int] = {}
-        self._pool = ThreadPoolExecutor(pool_size + max_streams, thread_name_prefix=f"{name}-grpc")
+        self._admission = Admission(name, pool_size, max_streams)
         self._server = grpc.server(
-            self._pool, interceptors=[*interceptors, _ErrorsAndStreams(name, self._streams)], options=_OPTIONS
+            self._admission.pool,
+            interceptors=[self._admission, *interceptors, _ErrorsAndStreams(name, self._streams)],
+            # Somewhat more, so that the refusal is ours.
+            options=[
+                *_OPTIONS,
+                ("grpc.max_receive_message_length", 2 * self._admission.largest_request(self._services)),
+            ],
         )
         for add, servicer, _ in servicers:
             add(servicer, self._server)
@@ -155,7 +159,7 @@ class ServiceServer:
         ended = self._server.stop(grace.total_seconds())
         self._streams.end(min(STREAM_LINGER, grace))
         ended.wait()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._admission.shutdown()
 
     def __enter__(self) -> ServiceServer:
         self.start()
@@ -173,7 +177,7 @@ class ServiceServer:
             else:
                 port = self._server.add_secure_port(listen, credentials)
         except RuntimeError as error:
-            self._pool.shutdown(wait=False)
+            self._admission.shutdown()
             raise Unavailable(
                 f"{self.name} cannot listen on {listen}: the address is in use or does not belong to this host. "
                 f"Fix: stop the program that holds it, or choose another (127.0.0.1:0 takes any free port)."
@@ -192,28 +196,17 @@ class ServiceServer:
 
 
 class _OpenStreams:
-    """The open streams and their limit."""
+    """The open streams, for the end of the server."""
 
-    def __init__(self, name: str, limit: int) -> None:
-        self._name = name
-        self._limit = limit
+    def __init__(self) -> None:
         self._contexts: set[grpc.ServicerContext] = set()
         self._changed = threading.Condition()
         self._ending = False
 
     @contextmanager
-    def slot(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Occupy a slot while the stream is open.
-
-        Raises:
-            _TooManyStreams: no slot is free.
-        """
+    def noted(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """Note a stream while it is open."""
         with self._changed:
-            if len(self._contexts) >= self._limit:
-                raise _TooManyStreams(
-                    f"{self._name} has {self._limit} open streams, which is the limit. "
-                    f"Fix: end one, or try again later or at another replica."
-                )
             self._contexts.add(context)
             ending = self._ending
         if ending:
@@ -235,12 +228,8 @@ class _OpenStreams:
             context.cancel()
 
 
-class _TooManyStreams(Exception):
-    """A stream beyond the limit."""
-
-
 class _ErrorsAndStreams(grpc.ServerInterceptor):
-    """Maps exceptions of servicers to statuses, and limits streams."""
+    """Maps exceptions of servicers to statuses, and notes open streams."""
 
     def __init__(self, name: str, streams: _OpenStreams) -> None:
         self._name = name
@@ -265,15 +254,15 @@ class _ErrorsAndStreams(grpc.ServerInterceptor):
 
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             with self._statuses(method, context):
-                return behavior(_raise_invalid(request), context)
+                return behavior(request, context)
 
         return answer
 
     def counted(self, behavior: _Behavior, method: str) -> Callable[..., Any]:
-        """Return the function of a client-streaming method. It occupies a thread, so it counts as a stream."""
+        """Return the function of a client-streaming method."""
 
         def answer(requests: Any, context: grpc.ServicerContext) -> Any:
-            with self._statuses(method, context), self._streams.slot(context):
+            with self._statuses(method, context), self._streams.noted(context):
                 return behavior(requests, context)
 
         return answer
@@ -282,8 +271,8 @@ class _ErrorsAndStreams(grpc.ServerInterceptor):
         """Return the function of a server-streaming method."""
 
         def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            with self._statuses(method, context), self._streams.slot(context):
-                yield from behavior(_raise_invalid(request), context)
+            with self._statuses(method, context), self._streams.noted(context):
+                yield from behavior(request, context)
 
         return answer
 
@@ -295,8 +284,6 @@ class _ErrorsAndStreams(grpc.ServerInterceptor):
             code, message, metadata = to_status(error)
             context.set_trailing_metadata(metadata)
             context.abort(code, message)
-        except _TooManyStreams as error:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except Exception as error:
             if _is_abort(error) or not context.is_active():
                 raise
@@ -311,27 +298,6 @@ class _ErrorsAndStreams(grpc.ServerInterceptor):
 def _is_abort(error: Exception) -> bool:
     """Whether `context.abort` raised this error: a bare Exception, after it has set the status."""
     return type(error) is Exception and not error.args
-
-
-def _decode_or_error(decode: Callable[[bytes], Any], method: str) -> Callable[[bytes], Any]:
-    """Decode, or return an error. gRPC itself would answer INTERNAL without a reason."""
-
-    def decoded(data: bytes) -> Any:
-        try:
-            return decode(data)
-        except DecodeError:
-            return Invalid(
-                f"malformed request for {method}: {len(data)} bytes that cannot be decoded. "
-                "Fix: generate the client from proto/autothrottle/v1, or use throttlectl."
-            )
-
-    return decoded
-
-
-def _raise_invalid(request: Any) -> Any:
-    if isinstance(request, Invalid):
-        raise request
-    return request
 
 
 def _unknown(method: str) -> grpc.RpcMethodHandler[Any, Any]:
@@ -351,12 +317,12 @@ def _rewrapped(
     found: grpc.RpcMethodHandler[Any, Any], method: str, answers: _ErrorsAndStreams
 ) -> grpc.RpcMethodHandler[Any, Any]:
     decode, encode = found.request_deserializer, _pass_encoded(found.response_serializer)
-    codecs, tolerant = (decode, encode), (decode and _decode_or_error(decode, method), encode)
+    codecs = (decode, encode)
     if found.unary_unary:
-        return grpc.unary_unary_rpc_method_handler(answers.unary(found.unary_unary, method), *tolerant)
+        return grpc.unary_unary_rpc_method_handler(answers.unary(found.unary_unary, method), *codecs)
     if found.stream_unary:
         return grpc.stream_unary_rpc_method_handler(answers.counted(found.stream_unary, method), *codecs)
     if found.unary_stream:
-        return grpc.unary_stream_rpc_method_handler(answers.stream(found.unary_stream, method), *tolerant)
+        return grpc.unary_stream_rpc_method_handler(answers.stream(found.unary_stream, method), *codecs)
     assert found.stream_stream is not None
     return grpc.stream_stream_rpc_method_handler(answers.stream(found.stream_stream, method), *codecs)

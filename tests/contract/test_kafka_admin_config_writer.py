@@ -184,6 +184,15 @@ def subject(cluster: KafkaCluster, zookeeper: ZooKeeperServer) -> Iterator[Subje
 
 
 @pytest.fixture
+def uncontrolled(cluster: KafkaCluster, zookeeper: ZooKeeperServer) -> Iterator[Subject]:
+    """A subject that knows no controllers."""
+    with contextlib.ExitStack() as stack:
+        found = Subject(cluster, zookeeper, stack, controllers=False)
+        yield found
+        found.clear()
+
+
+@pytest.fixture
 def stopped(subject: Subject) -> Iterator[Subject]:
     """The subject of a test that may kill broker 1002. It is started again afterwards."""
     yield subject
@@ -314,18 +323,19 @@ def test_list_over_kafkas_limit_is_refused_before_sending_and_others_are_applied
 
 
 @repeat_with_zookeeper
-def test_change_of_a_dead_broker_is_refused_and_others_are_applied(stopped: Subject) -> None:
+def test_change_of_a_dead_broker_is_refused_and_others_are_applied(stopped: Subject, uncontrolled: Subject) -> None:
     stopped.cluster.kill_broker(1002)
-    outcomes = stopped.applied(rate("5"), THROTTLE)
-    outcomes += stopped.applied(lists("t1", "0:1001"))
+    outcomes = uncontrolled.applied(rate("5"), THROTTLE)
+    outcomes += uncontrolled.applied(lists("t1", "0:1001"))
     assert statuses(outcomes) == [OutcomeStatus.APPLIED, OutcomeStatus.REFUSED, OutcomeStatus.APPLIED]
     assert outcomes[1].reason.startswith("broker 1002 is unreachable")
-    assert stopped.current(BROKER) == {LEADER_RATE: "5"}
-    assert stopped.ledger(OTHER) is None
+    assert uncontrolled.current(BROKER) == {LEADER_RATE: "5"}
+    assert uncontrolled.ledger(OTHER) is None
 
 
 @repeat_with_zookeeper
-def test_hanging_broker_delays_others_at_most_by_the_patience(subject: Subject) -> None:
+def test_hanging_broker_delays_others_at_most_by_the_patience(uncontrolled: Subject) -> None:
+    subject = uncontrolled
     writer, fence = subject.writer_with(timedelta(seconds=15)), subject.begin_term()
     wanted = [rate("5"), THROTTLE, lists("t1", "0:1001")]
     subject.kafka.broker_configs([1001, 1002])
@@ -341,6 +351,23 @@ def test_hanging_broker_delays_others_at_most_by_the_patience(subject: Subject) 
     eventually(lambda: writer.apply(Term(fence), [THROTTLE], TIMEOUT)[0].status is OutcomeStatus.APPLIED, 60)
     assert statuses(writer.apply(Term(fence), wanted, TIMEOUT)) == [OutcomeStatus.UNCHANGED] * 3
     assert subject.current(OTHER) == {FOLLOWER_RATE: "5"}
+
+
+@pytest.mark.parametrize("cluster", ["4.3.1"], indirect=True)
+def test_rate_of_a_broker_that_is_down_is_set_through_the_controller(stopped: Subject) -> None:
+    """Only removals went through a controller. So an override of a stopped broker waited until the broker ran."""
+    stopped.cluster.stop_broker(1002)
+    eventually(lambda: 1002 not in stopped.kafka.brokers(), 60)
+    assert statuses(stopped.applied(THROTTLE, rate("5"))) == [OutcomeStatus.APPLIED] * 2
+    assert (stopped.current(OTHER), stopped.ledger(OTHER)) == ({FOLLOWER_RATE: "5"}, OTHERS)
+    raised = change(
+        "brokers/1002", (FOLLOWER_RATE, "5", "6"), ledger=ledger_entry(follower_replication_throttled_rate="6")
+    )
+    assert statuses(stopped.applied(raised)) == [OutcomeStatus.APPLIED]
+    assert stopped.current(OTHER) == {FOLLOWER_RATE: "6"}
+    stopped.cluster.start_broker(1002)
+    eventually(lambda: stopped.reported(OTHER) == {FOLLOWER_RATE: "6"}, 60)
+    assert statuses(stopped.applied(raised)) == [OutcomeStatus.UNCHANGED]
 
 
 def test_rate_of_a_broker_that_is_down_is_removed_through_the_controller(stopped: Subject) -> None:
@@ -363,16 +390,14 @@ def test_rate_of_a_broker_that_is_down_is_removed_through_the_controller(stopped
 
 @repeat_with_zookeeper
 def test_without_controllers_the_rate_of_a_stopped_broker_keeps_its_ledger_entry(
-    stopped: Subject, zookeeper: ZooKeeperServer
+    stopped: Subject, uncontrolled: Subject
 ) -> None:
-    with contextlib.ExitStack() as stack:
-        alone = Subject(stopped.cluster, zookeeper, stack, controllers=False)
-        alone.applied(THROTTLE)
-        alone.cluster.kill_broker(1002)
-        (outcome,) = alone.applied(RELEASE)
-        assert outcome.status is OutcomeStatus.REFUSED
-        assert "kafka-bootstrap-controllers" in outcome.reason
-        assert alone.ledger(OTHER) == OTHERS
+    uncontrolled.applied(THROTTLE)
+    stopped.cluster.kill_broker(1002)
+    (outcome,) = uncontrolled.applied(RELEASE)
+    assert outcome.status is OutcomeStatus.REFUSED
+    assert "kafka-bootstrap-controllers" in outcome.reason
+    assert uncontrolled.ledger(OTHER) == OTHERS
 
 
 # The fence.

@@ -133,7 +133,7 @@ class Configuration:
         "localhost:9092",
     )
     kafka_bootstrap_controllers: tuple[str, ...] = kinds.addresses(
-        "", "KRaft controllers for the removal of a stopped broker's throttle (admin backend)", "localhost:9093"
+        "", "KRaft controllers for writing the throttles of stopped brokers (admin backend)", "localhost:9093"
     )
     kafka_client_config: str = kinds.file(
         "Java properties file with Kafka's SASL and TLS settings, see docs/security.md",

@@ -65,6 +65,11 @@ class KafkaAdmin:
         metadata = self._routing.metadata(self._deadline(timeout))
         return frozenset(broker.node_id for broker in metadata.brokers)
 
+    @property
+    def has_controllers(self) -> bool:
+        """Whether controllers are configured, which write the configs of brokers that are down."""
+        return bool(self._settings.bootstrap_controllers)
+
     def is_registered(self, broker_id: int, timeout: timedelta) -> bool:
         """Return whether the broker is registered and not fenced; this makes the class a `BrokerRegistry`."""
         return broker_id in self.brokers(timeout=timeout)
@@ -193,7 +198,7 @@ class KafkaAdmin:
         for edit in edits:
             if edit.value is not None and parse_rate(edit.value) < 0:
                 raise Invalid(f"{edit.key} {edit.value} of broker {broker_id} must be >= 0. Fix: delete it instead")
-        if not self._settings.bootstrap_controllers:
+        if not self.has_controllers:
             raise Unavailable(
                 f"broker {broker_id} is down and bootstrap_controllers is empty. Fix: give kafka-bootstrap-controllers"
             )

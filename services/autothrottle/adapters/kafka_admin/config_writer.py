@@ -10,6 +10,9 @@ write, and each write ends before our session can expire.
 A broker may report a value later than Kafka accepted it. So a write is confirmed once the broker whose value was read
 before reports it. Until then the intent stays in the ledger. A restore in that time is sent even if the broker already
 reports the restored value.
+
+The configs of a broker that is down are written through a controller, and are confirmed at once: no node of Kafka
+describes them. Their current values are those of the decision. The broker applies them before its first fetch.
 """
 
 from __future__ import annotations
@@ -71,7 +74,7 @@ class _PreparedEdit:
     requests: tuple[tuple[ConfigEdit, ...], ...] = ()
     """Requests in sending order; empty: only the ledger changes."""
     unreachable: Unavailable | None = None
-    """Why the broker does not answer. Only a controller can then remove its config."""
+    """Why the broker does not answer. Only a controller can then write its config."""
 
     @property
     def resource(self) -> ConfigResource:
@@ -137,10 +140,11 @@ class AdminConfigWriter:
                 readable.append((change, entry))
         edited = [change.resource for change, _ in readable if change.edits]
         current = self._current(edited, self._longest_wait(term, deadline))
+        down = self._down(current, self._longest_wait(term, deadline))
         prepared = []
         for change, entry in readable:
             try:
-                work = _prepared(change, entry, current.get(change.resource, {}))
+                work = _prepared(change, entry, current.get(change.resource, {}), change.resource in down)
             except AutothrottleError as error:
                 outcomes[change.resource] = _refused(change.resource, str(error))
                 continue
@@ -161,6 +165,17 @@ class AdminConfigWriter:
                 **{ConfigResource.broker(broker_id): found[broker_id] for broker_id in brokers},
                 **{ConfigResource.topic(topic): answer for topic, answer in pending.result().items()},
             }
+
+    def _down(self, current: Mapping[ConfigResource, _Throttles], timeout: timedelta) -> Collection[ConfigResource]:
+        """Return the brokers whose configs a controller can set, because they are down and not only slow."""
+        silent = {r for r, found in current.items() if isinstance(found, Unavailable) and r.type is ResourceType.BROKER}
+        if not silent or not self._kafka.has_controllers:
+            return ()
+        try:
+            registered = self._kafka.brokers(timeout=timeout)
+        except AutothrottleError:
+            return ()
+        return {resource for resource in silent if resource.broker_id not in registered}
 
     def _longest_wait(self, term: Term, deadline: float) -> timedelta:
         """How long to wait for a slow broker: part of the lease stays for the others."""
@@ -264,8 +279,14 @@ class AdminConfigWriter:
                 outcomes[p.resource] = Outcome(p.resource, OutcomeStatus.APPLIED)
 
 
-def _prepared(change: Change, ledger: LedgerEntry | None, current: _Throttles) -> _PreparedEdit:
+def _prepared(change: Change, ledger: LedgerEntry | None, current: _Throttles, is_down: bool = False) -> _PreparedEdit:
     """Determine the requests of a change.
+
+    Args:
+        change: the change.
+        ledger: the current ledger entry.
+        current: the current values.
+        is_down: whether the broker is down, so that a controller can set its values.
 
     Raises:
         Conflict: the current value is not the expected one.
@@ -277,9 +298,9 @@ def _prepared(change: Change, ledger: LedgerEntry | None, current: _Throttles) -
         # A deleted topic has no throttles any more, and nothing is left to restore.
         return _PreparedEdit(Change(change.resource, (), None), ledger)
     if isinstance(current, Unavailable) and not topic:
-        if change.ledger is not None:
+        if change.ledger is not None and not is_down:
             raise Unavailable(_unreachable(change.resource.broker_id, current))
-        # Only the ledger knows the current values, and the decision was based on it.
+        # No node describes the configs of this broker. The decision was based on the last known values.
         as_decided = {edit.key: edit.expected for edit in change.edits if edit.expected is not None}
         return _with_requests(change, ledger, as_decided, current)
     if isinstance(current, AutothrottleError):

@@ -52,6 +52,10 @@ _CLOCK_SKEW_MS = 60_000
 _THREADS = 8
 """Enough for two concurrent snapshots of four calls each."""
 
+_RETRIED = (
+    "retried when it is back. Fix: start it, or on Kafka 4 give kafka-bootstrap-controllers, through which its "
+    "throttles are written while it is down"
+)
 
 _ThrottleConfigs = dict[ConfigResource, dict[str, str]]
 """Resource -> its own throttle configs (key -> value), for resources that answered."""
@@ -139,6 +143,8 @@ class AdminSnapshots:
         self._differences = SnapshotDifferences()
         self._brokers: frozenset[int] = frozenset()
         self._missing_brokers: frozenset[int] = frozenset()
+        self._rates_of_others: dict[int, Mapping[str, str]] = {}
+        """Broker id -> its last known rates without ours, for the time when it is down."""
         self._poll = _Poll()
         self._closed = threading.Event()
         self._calls = ThreadPoolExecutor(_THREADS, thread_name_prefix="admin-snapshots")
@@ -211,8 +217,10 @@ class AdminSnapshots:
         unreadable = _unreadable(brokers, involved, lists)
         current = _current(brokers.configs.values, ConfigResource.broker)
         current |= _current(lists.values, ConfigResource.topic)
+        self._rates_of_others |= _rates_of_others(brokers.configs.values, ledger)
         if self._reaches_controllers:
-            current |= _last_known(ledger, brokers.registered, unreadable)
+            current |= self._last_known(involved - brokers.registered, ledger)
+            unreadable = {r: p for r, p in unreadable.items() if r not in current}
         return Snapshot(
             version=version,
             brokers=brokers.registered,
@@ -255,6 +263,24 @@ class AdminSnapshots:
             again = self._kafka.topic_configs(odd, timeout=time_left(deadline))
             lists = Answers({**lists.values, **again.values}, {**lists.failures, **again.failures})
         return lists
+
+    def _last_known(self, down: Collection[int], ledger: LedgerCopy) -> _ThrottleConfigs:
+        """The current rates of brokers that are down, so that a controller can change them: no node describes them.
+
+        They are our writes, and the rates of other parties when the broker was last read. A rate that was set before
+        discovery started, or while the broker was down, is not known.
+        """
+        found: _ThrottleConfigs = {}
+        for broker_id in down:
+            resource = ConfigResource.broker(broker_id)
+            if resource in ledger.unreadable:
+                continue
+            entry = ledger.entries.get(resource)
+            keys = entry.keys.items() if entry else ()
+            ours = {key: one.written if one.intent is None else one.intent for key, one in keys}
+            known = {**self._rates_of_others.get(broker_id, {}), **ours}
+            found[resource] = {key: value for key, value in known.items() if value is not None}
+        return found
 
     def _note(self, view: ClusterView, involved: Collection[int]) -> None:
         with self._lock:
@@ -378,7 +404,7 @@ def _unreadable(
         ConfigResource.broker(b): f"its rates cannot be read: {error}" for b, error in brokers.configs.failures.items()
     }
     found |= {
-        ConfigResource.broker(b): f"broker {b} is unreachable: it is not registered; retried when it is back"
+        ConfigResource.broker(b): f"broker {b} is unreachable: it is not registered; {_RETRIED}"
         for b in set(involved) - brokers.registered
     }
     found |= {
@@ -389,15 +415,14 @@ def _unreadable(
     return {resource: Problem(resource.path, reason) for resource, reason in sorted(found.items())}
 
 
-def _last_known(
-    ledger: LedgerCopy, registered: Collection[int], unreadable: dict[ConfigResource, Problem]
-) -> _ThrottleConfigs:
-    """Our writes to brokers that are down, as their current values, so that a controller can remove them."""
-    found = {}
-    for resource, entry in ledger.entries.items():
-        down = resource in unreadable and resource.type is ResourceType.BROKER and resource.broker_id not in registered
-        if down and resource not in ledger.unreadable:
-            written = {name: key.written if key.intent is None else key.intent for name, key in entry.keys.items()}
-            found[resource] = {name: value for name, value in written.items() if value is not None}
-            del unreadable[resource]
+def _rates_of_others(
+    answers: Mapping[int, Mapping[str, ConfigValue]], ledger: LedgerCopy
+) -> dict[int, Mapping[str, str]]:
+    """Return broker id -> its rates as they are without ours: those before ours, where the ledger has an entry."""
+    found: dict[int, Mapping[str, str]] = {}
+    for broker_id, values in answers.items():
+        entry = ledger.entries.get(ConfigResource.broker(broker_id))
+        ours = entry.keys if entry else {}
+        rates = {key: ours[key].before if key in ours else value.current for key, value in values.items()}
+        found[broker_id] = {key: rate for key, rate in rates.items() if rate is not None}
     return found

@@ -603,6 +603,18 @@ def test_an_outdated_term_ends_the_cycle_without_writes(bench: Bench, caplog: py
     assert count(caplog, "The cycle ended early: term 1 is over") == 1
 
 
+@pytest.mark.parametrize(("at_start", "at_write", "written"), [(-1.0, 600.0, 3), (600.0, -1.0, 0)])
+def test_a_cycle_writes_with_the_lease_of_its_moment(
+    bench: Bench, at_start: float, at_write: float, written: int
+) -> None:
+    bench.begin_reassignment()
+    fence, now = bench.electorate.begin_term(ADDRESS), time.monotonic()
+    bench.term, bench.election.term = Term(fence, now + at_start), Term(fence, now + at_write)
+    record = bench.cycle()
+    assert len(bench.cluster.writes) == written
+    assert ("lease has ended" in record.error) == (written == 0)
+
+
 def test_an_outdated_term_is_not_retried(real: Bench) -> None:
     """A fenced-off planner may not know yet that it lost its term, for example after a process pause.
 

@@ -40,6 +40,12 @@ class MemoryKafka(KafkaAdmin):
         self.lagging: Mapping[str, Mapping[int, PartitionMetadata]] | None = None
         """Metadata that a lagging broker reports; None: metadata is up to date."""
         self._lock = threading.Lock()
+        self.controllers = False
+        """Whether controllers write the configs of brokers that are down."""
+
+    @property
+    def has_controllers(self) -> bool:
+        return self.controllers
 
     def close(self) -> None:
         pass

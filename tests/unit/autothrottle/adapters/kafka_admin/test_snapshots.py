@@ -252,7 +252,8 @@ def test_broker_that_is_down_is_unreadable_if_it_is_involved(subject: Subject) -
     assert snapshot.brokers == {1001}
     assert snapshot.problems == ()
     assert snapshot.unreadable_configs.keys() == {ConfigResource.broker(b) for b in (1002, 1003, 1004)}
-    assert all("is not registered" in problem.reason for problem in snapshot.unreadable_configs.values())
+    for problem in snapshot.unreadable_configs.values():
+        assert "is not registered" in problem.reason and "give kafka-bootstrap-controllers" in problem.reason
     assert snapshot.ledger.keys() == {ConfigResource.broker(1003)}
 
 
@@ -264,7 +265,33 @@ def test_with_controllers_our_rate_of_a_broker_that_is_down_is_its_current_value
         subject.start_reassignment()
         snapshot = subject.snapshot()
         assert snapshot.throttles == {ConfigResource.broker(1003): RATE}
-        assert snapshot.unreadable_configs.keys() == {ConfigResource.broker(1004)}
+        assert snapshot.unreadable_configs == {}
+
+
+def test_with_controllers_the_foreign_rates_of_a_broker_that_went_down_are_those_last_read() -> None:
+    with subjects(reaches_controllers=True) as subject:
+        broker = ConfigResource.broker(1004)
+        subject.cluster.configs[broker] = {LEADER_RATE: "7", FOLLOWER_RATE: "8"}
+        subject.snapshot()
+        subject.kafka.fenced.add(1004)
+        subject.write(broker, FOLLOWER_RATE, "9")
+        subject.start_reassignment()
+        assert subject.snapshot().throttles[broker] == {LEADER_RATE: "7", FOLLOWER_RATE: "9"}
+        subject.ledger.unreadable[broker] = Problem("/ledger/brokers/1004", "no JSON")
+        assert subject.snapshot().unreadable_configs.keys() == {broker}
+
+
+def test_with_controllers_a_removed_rate_of_a_broker_that_is_down_is_the_one_before_ours() -> None:
+    with subjects(reaches_controllers=True) as subject:
+        broker = ConfigResource.broker(1004)
+        subject.cluster.ledger[broker] = LedgerEntry({FOLLOWER_RATE: LedgerKey("7", "9")}, 1)
+        subject.cluster.configs[broker] = {FOLLOWER_RATE: "9"}
+        subject.snapshot()
+        subject.kafka.fenced.add(1004)
+        subject.start_reassignment()
+        assert subject.snapshot().throttles[broker] == {FOLLOWER_RATE: "9"}
+        del subject.cluster.ledger[broker]  # a controller has restored the rate
+        assert subject.snapshot().throttles[broker] == {FOLLOWER_RATE: "7"}
 
 
 def test_unreadable_ledger_entry_makes_its_resource_unreadable(subject: Subject) -> None:

@@ -1,0 +1,196 @@
+"""Throttles of brokers that are down, on clusters whose broker ids start at 0: set before the start, in force from it.
+
+Source: KIP-73 (question 2, "bootstrapping broker").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc
+from autothrottle_lab.emulators.datadog import DatadogEmulator
+from autothrottle_lab.observation.traffic import BrokerCounters, fill
+from autothrottle_lab.servers.kafka import KafkaCluster
+from autothrottle_lab.servers.kafka_kraft import KraftCluster
+from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
+from autothrottle_lab.servers.processes import scratch_directory
+from autothrottle_lab.servers.services import Deployment, ServiceProcesses
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from tests.builders import eventually
+from tests.server_fixtures import SCALED_FETCHES
+from tests.system.recovery_watch import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    admin_backend_options,
+    admin_channel,
+    feed,
+)
+
+MB = 1_000_000
+BROKERS = (0, 1, 2)
+BACK = 0
+"""The broker that is down and comes back."""
+CAPACITY_MB = 8
+ASSIGNMENT = {p: [1 + p % 2, BACK] for p in range(4)}
+PIECE = 7 * MB
+"""Bytes of each partition that the broker lacks."""
+WINDOW_SECONDS = 2.0
+BURST = 1.5
+"""Tolerance of the bytes in a window: the quota lets some through at once. Without it, all come in one window."""
+
+
+@dataclass(slots=True)
+class Growth:
+    """Samples the size of a topic on the disk of one broker; a context manager."""
+
+    cluster: KafkaCluster
+    topic: str
+    samples: list[tuple[float, int]] = field(default_factory=list)
+    """(`time.monotonic()`, bytes)."""
+    _ending: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Growth:
+        self._thread = threading.Thread(target=self._run, name="growth", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        assert self._thread is not None
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ending.wait(0.05):
+            sizes = self.cluster.log_bytes(BACK)
+            self.samples.append(
+                (time.monotonic(), sum(size for (name, _), size in sizes.items() if name == self.topic))
+            )
+
+    def copied(self) -> tuple[float, float]:
+        """Return (bytes/s from the first to the last byte, most bytes in a window) of the catch-up."""
+        moved = [(at, size) for (_, before), (at, size) in itertools.pairwise(self.samples) if size > before]
+        (first, _), (last, _) = moved[0], moved[-1]
+        start = min(size for _, size in self.samples)
+        most = max(
+            next(size for at, size in reversed(self.samples) if at <= begin + WINDOW_SECONDS) - before
+            for begin, before in self.samples
+        )
+        return (moved[-1][1] - start) / (last - first), most
+
+
+@pytest.fixture(scope="module", params=["4.3.1", pytest.param("3.9.2", marks=pytest.mark.repeat)])
+def cluster(zookeeper: ZooKeeperServer, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    """Brokers 0 to 2, of Kafka 4 or in ZooKeeper mode."""
+    with scratch_directory() as directory, contextlib.ExitStack() as stack:
+        kafka: KafkaCluster
+        if request.param == "3.9.2":
+            chroot = f"/{uuid.uuid4().hex}"
+            kafka = ZooKeeperModeCluster(
+                zookeeper.connect, directory, BROKERS, chroot, broker_properties=SCALED_FETCHES
+            )
+        else:
+            kafka = KraftCluster(directory, BROKERS, broker_properties=SCALED_FETCHES)
+        yield stack.enter_context(kafka)
+
+
+@pytest.fixture(scope="module")
+def admin(
+    cluster: KafkaCluster, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[admin_pb2_grpc.AdminServiceStub]:
+    """The admin service; no scheduled cycle runs during a test."""
+    options = {"interval": "600", "metrics-window": "6", "cap-map": f'{{"lab":{CAPACITY_MB}}}', "min-rate": "4"}
+    options |= {"zk-config-prefix": f"autothrottle-{uuid.uuid4().hex}", **backend_options(cluster, zookeeper)}
+    with DatadogEmulator() as datadog, BrokerCounters(cluster) as counters:
+        for broker_id in cluster.brokers:
+            datadog.add_host(f"host-{broker_id}", broker_id, "lab")
+        feed(counters, datadog)
+        deployment = Deployment(zookeeper.connect, datadog.url, tmp_path_factory.mktemp("services"), options)
+        with (
+            ServiceProcesses(deployment, planners=1) as services,
+            admin_channel(services.addresses["admin"]) as channel,
+        ):
+            yield admin_pb2_grpc.AdminServiceStub(channel)
+
+
+def backend_options(cluster: KafkaCluster, zookeeper: ZooKeeperServer) -> Mapping[str, str]:
+    if isinstance(cluster, KraftCluster):
+        return {**admin_backend_options(cluster), "kafka-bootstrap-controllers": cluster.bootstrap_controllers}
+    assert isinstance(cluster, ZooKeeperModeCluster)
+    prefix = cluster.zookeeper_connect.removeprefix(zookeeper.connect).strip("/")
+    return {"zk-prefix": prefix, "bootstrap-servers": cluster.bootstrap_servers}
+
+
+def throttled(cluster: KafkaCluster, topic: str, key: str) -> bool:
+    """Whether the broker that is down has a rate, and its replicas are in the list of followers."""
+    stored = cluster.stored_configs()
+    listed = ",".join(f"{p}:{BACK}" for p in ASSIGNMENT)
+    return key in stored.get(f"brokers/{BACK}", {}) and stored[f"topics/{topic}"].get(FOLLOWER_REPLICAS) == listed
+
+
+@pytest.mark.timeout(600)
+def test_override_of_a_stopped_broker_is_in_force_from_its_start(
+    cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub
+) -> None:
+    """On Kafka 4 the override was refused until the broker ran, so the broker first caught up without a throttle."""
+    topic, rate = "overridden", 6 * MB
+    cluster.create_topic(topic, ASSIGNMENT, {"min.insync.replicas": "1"})
+    before = cluster.stored_configs()
+    cluster.stop_broker(BACK)
+    try:
+        fill(cluster, topic, PIECE)
+        override = admin_pb2.Override(broker_id=BACK, rate_bytes_per_second=rate)
+        answer = admin.SetOverride(admin_pb2.SetOverrideRequest(override=override), timeout=10)
+        assert "not registered" in " ".join(answer.warnings)
+        eventually(lambda: throttled(cluster, topic, LEADER_RATE), 60)
+        assert cluster.stored_configs()[f"brokers/{BACK}"] == {LEADER_RATE: str(rate), FOLLOWER_RATE: str(rate)}
+    finally:
+        with Growth(cluster, topic) as growth:
+            cluster.start_broker(BACK)
+            cluster.wait_until_in_sync([topic], within_seconds=120)
+    mean, most = growth.copied()
+    print(
+        f"\ncaught up at {mean / MB:.2f} MB/s of {rate / MB:.0f}, at most {most / MB:.1f} MB in {WINDOW_SECONDS:.0f} s"
+    )
+    assert mean <= 1.3 * rate and most <= BURST * rate * WINDOW_SECONDS
+    admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=BACK), timeout=10)
+    eventually(lambda: cluster.stored_configs() == before, 60)
+
+
+@pytest.mark.timeout(600)
+def test_broker_with_empty_disks_is_throttled_from_its_first_fetch(
+    cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub
+) -> None:
+    topic, headroom = "bootstrapped", 0.9 * CAPACITY_MB * MB
+    cluster.create_topic(topic, ASSIGNMENT, {"min.insync.replicas": "1"})
+    fill(cluster, topic, PIECE)
+    before = cluster.stored_configs()
+    cluster.stop_broker(BACK)
+    try:
+        for partition in cluster.brokers[BACK].logs.glob(f"{topic}-*"):
+            shutil.rmtree(partition)
+        admin.StartCatchUp(admin_pb2.StartCatchUpRequest(broker_id=BACK), timeout=10)
+        eventually(lambda: throttled(cluster, topic, FOLLOWER_RATE), 60)
+        stored = cluster.stored_configs()
+        assert 0 < int(stored[f"brokers/{BACK}"][FOLLOWER_RATE]) <= headroom
+        assert all(0 < int(stored[f"brokers/{b}"][LEADER_RATE]) <= headroom for b in (1, 2))
+    finally:
+        with Growth(cluster, topic) as growth:
+            cluster.start_broker(BACK)
+            cluster.wait_until_in_sync([topic], within_seconds=120)
+    mean, most = growth.copied()
+    print(f"\ncaught up at {mean / MB:.2f} MB/s of {headroom / MB:.0f}, at most {most / MB:.1f} MB in a window")
+    assert growth.samples[0][1] == 0, "the disks are empty"
+    assert mean <= 1.3 * headroom and most <= BURST * headroom * WINDOW_SECONDS
+    eventually(lambda: cluster.stored_configs() == before, 60)
+    assert list(admin.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=10).catch_ups) == []

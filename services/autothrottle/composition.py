@@ -426,7 +426,8 @@ class Composition:
                 f"decisions is {uri!r}, but Arrow is not installed ({error}); "
                 "install autothrottle with the extra `decisions`"
             ) from None
-        limits = LogLimits(retention=self.configuration.decisions_retention)
+        configured = self.configuration
+        limits = LogLimits(retention=configured.decisions_retention, min_free=configured.decisions_min_free)
         return self._stack.enter_context(closing(DecisionLog(uri, Path(spool) if spool else None, limits)))
 
     def private_directory(self) -> str:

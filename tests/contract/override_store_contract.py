@@ -11,8 +11,9 @@ from typing import Protocol
 import pytest
 
 from autothrottle.core.control.audit import AuditAction, AuditRecord
-from autothrottle.core.control.overrides import MAX_RATE, Override
+from autothrottle.core.control.overrides import Override
 from autothrottle.core.errors import Conflict, Invalid, NotLeader
+from autothrottle.core.units import MAX_RATE
 from autothrottle.ports.state_store import OverrideStore
 from tests import builders
 

@@ -5,6 +5,8 @@ import re
 BytesPerSecond = int
 """A rate; 1 MB/s is 1,000,000."""
 
+MAX_RATE: BytesPerSecond = 2**63 - 1
+"""Kafka stores rates as signed 64-bit integers."""
 
 MEGABYTE = 1_000_000
 """Bytes in one MB."""

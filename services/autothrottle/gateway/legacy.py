@@ -13,9 +13,8 @@ from dataclasses import replace
 from decimal import Decimal
 
 from autothrottle.core.cluster.snapshot import MAX_BROKER_ID
-from autothrottle.core.control.overrides import MAX_RATE
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing
-from autothrottle.core.units import MEGABYTE
+from autothrottle.core.units import MAX_RATE, MEGABYTE
 from autothrottle.gateway.answers import ADMIN_TIMEOUT, Answer, Call, http_status, parameters, text
 from autothrottle.v1 import admin_pb2
 

@@ -31,7 +31,7 @@ from autothrottle.core.traffic.capacity import (
     parse_capacity,
 )
 from autothrottle.core.traffic.loads import Capacity
-from autothrottle.core.units import BytesPerSecond
+from autothrottle.core.units import MEGABYTE, BytesPerSecond
 from autothrottle.runtime import option_kinds as kinds
 from autothrottle.runtime.access import OPEN_ENDPOINTS
 from autothrottle.runtime.logs import FORMATS, LEVELS
@@ -237,6 +237,14 @@ class Configuration:
         "days",
         lambda days: timedelta(days=int(days)) or None,
         at_most=100_000,
+        whole=True,
+    )
+    decisions_min_free: int = kinds.number(
+        "256",
+        "Free disk space below which no decisions are written to the spool",
+        "MB",
+        lambda megabytes: int(megabytes) * MEGABYTE,
+        at_most=1_000_000,
         whole=True,
     )
     cluster_name: str = option(

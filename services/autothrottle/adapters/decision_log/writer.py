@@ -7,6 +7,10 @@ or long enough, when its date ends, or when another term begins. The file is wri
 Spools of a killed process are rolled by any other process that starts or runs; a truncated spool keeps all its whole
 batches. A file is named after its spool, so that rolling a spool twice does not duplicate it.
 
+No error ends the thread. A record that has no place in a spool is kept as text in `set-aside.txt` beside the spools. A
+spool that cannot be rolled keeps its content under the suffix `.failed`. While the disk has too little free space, no
+cycle is written.
+
     <URI>/decisions/cluster=<name>/date=<YYYY-MM-DD>/<name>-<term>-<sequence>.parquet
     <URI>/reassignments/cluster=<name>/date=<YYYY-MM-DD>/<name>-<term>-<sequence>.parquet
 
@@ -20,10 +24,11 @@ import logging
 import os
 import queue
 import re
+import shutil
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,8 +41,14 @@ from pyarrow import fs
 from autothrottle.adapters.decision_log.schema import DECISIONS, REASSIGNMENTS, file_system
 from autothrottle.core.errors import Invalid
 from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
+from autothrottle.core.units import MEGABYTE
 
 log = logging.getLogger(__name__)
+
+Records = Sequence[DecisionRecord | ReassignmentRecord]
+
+SpoolKey = tuple[str, str, str]
+"""(cluster, date, term) of all records in a spool."""
 
 _SCHEMAS = {"decisions": DECISIONS, "reassignments": REASSIGNMENTS}
 
@@ -49,6 +60,17 @@ _RETRY = timedelta(seconds=30)
 
 _SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss")
 """URI schemes that pyarrow supports."""
+
+_SET_ASIDE = "set-aside.txt"
+
+_LOG_EVERY = 1000
+"""Of equal problems, the first and every 1000th are logged."""
+
+_SHOWN_CHARACTERS = 2_000
+"""How much of the records a log line shows."""
+
+_RESUME_RATIO = 1.1
+"""Writing resumes at this multiple of the free space at which it stopped, so that it does not change every cycle."""
 
 _SPOOL_NAME = re.compile(r"(\w+)~(.+)~(\d{4}-\d\d-\d\d)~(\d+)~(\d+)\.arrows")
 
@@ -65,13 +87,26 @@ class LogLimits:
     """Age of a date at which its files are removed; None: never."""
     patience: timedelta = timedelta(seconds=15)
     """How long `close` waits for the last files; the next start writes the others."""
+    min_free: int = 256 * MEGABYTE
+    """Free space on the spool's disk below which no cycle is written, bytes; other programs may need the disk."""
+    set_aside: int = 10 * MEGABYTE
+    """Largest size of `set-aside.txt`, bytes."""
+
+
+def _free_space(directory: Path) -> int:
+    return shutil.disk_usage(directory).free
 
 
 class DecisionLog:
     """Appends records of cycles to the log in a background thread, until `close` (a `DecisionSink`)."""
 
     def __init__(
-        self, uri: str, spool: Path | None = None, limits: LogLimits | None = None, waiting: int = _QUEUED_CYCLES
+        self,
+        uri: str,
+        spool: Path | None = None,
+        limits: LogLimits | None = None,
+        waiting: int = _QUEUED_CYCLES,
+        free_space: Callable[[Path], int] = _free_space,
     ) -> None:
         """Start the background thread, which first rolls the spools that other processes left.
 
@@ -80,6 +115,7 @@ class DecisionLog:
             spool: a local directory; by default a subdirectory of `uri`, which must then be local.
             limits: when spools are rolled and files are removed.
             waiting: maximum number of queued cycles, > 0.
+            free_space: returns the free bytes on the disk of a directory.
 
         Raises:
             Invalid: the URI is not supported, or the directory is not writable.
@@ -87,7 +123,8 @@ class DecisionLog:
         self._uri = _validate_uri(uri)
         local = Path(self._uri.removeprefix("file://")).absolute() if self._is_local else None
         self._directory = _spool_directory(spool, local)
-        self._limits = limits or LogLimits()
+        self._limits, self._free_space = limits or LogLimits(), free_space
+        self._disk_is_full = False
         self._waiting: queue.Queue[tuple[Sequence[DecisionRecord], Sequence[ReassignmentRecord]] | None]
         self._waiting = queue.Queue(waiting)
         self._files: fs.FileSystem | None = None
@@ -98,9 +135,13 @@ class DecisionLog:
         self._swept_on = ""
         self._sequence = 0
         self.dropped = 0
-        """Number of cycles not written, because the queue was full or the disk failed."""
+        """Number of cycles not written, because the queue or the disk was full, or the disk failed."""
         self.written = 0
-        """Number of cycles on disk, in a spool or a file."""
+        """Number of cycles on disk, in a spool or a file, without the records that were set aside."""
+        self.set_aside = 0
+        """Number of records that have no place in a spool."""
+        self.errors = 0
+        """Number of unexpected errors in the background thread, without those of single records."""
         self._thread = threading.Thread(target=self._run, name="decision-log", daemon=True)
         self._thread.start()
 
@@ -123,44 +164,127 @@ class DecisionLog:
 
     def _drop(self, why: str) -> None:
         self.dropped += 1
-        if self.dropped == 1 or self.dropped % 1000 == 0:
+        if _is_logged(self.dropped):
             log.warning("The decision log dropped %d cycles so far: %s", self.dropped, why)
 
     def _run(self) -> None:
         while True:
-            self._roll_due_spools()
+            with self._continuing("rolling spools"):
+                self._roll_due_spools()
             try:
                 item = self._waiting.get(timeout=min(self._limits.age.total_seconds(), 5.0))
             except queue.Empty:
                 continue
             if item is None:
                 break
+            with self._continuing("writing a cycle"):
+                self._write_cycle(*item)
+        with self._continuing("rolling spools"):
+            self._end_all_spools()
+            self._retry_at = self._next_scan = 0.0
+            self._roll_due_spools()
+
+    @contextmanager
+    def _continuing(self, action: str) -> Iterator[None]:
+        """Log and count any error: the end of this thread would lose all later cycles."""
+        try:
+            yield
+        except Exception:
+            self.errors += 1
+            if _is_logged(self.errors):
+                log.exception("The decision log continues after error %d, while %s", self.errors, action)
+
+    def _write_cycle(self, decisions: Sequence[DecisionRecord], reassignments: Sequence[ReassignmentRecord]) -> None:
+        if not self._has_space():
+            self.dropped += 1
+            return
+        for kind, records in (("decisions", decisions), ("reassignments", reassignments)):
             try:
-                self._append("decisions", item[0])
-                self._append("reassignments", item[1])
-                self.written += 1
+                self._append(kind, records)
             except (OSError, pa.ArrowException) as error:
                 self._drop(f"the spool in {self._directory} cannot be written: {error}")
+                return self._end_all_spools()
+            except Exception as error:
+                self._put_aside(kind, records, error)
                 self._end_all_spools()
-        for kind in list(self._spools):
-            self._end(kind)
-        self._retry_at = self._next_scan = 0.0
-        self._roll_due_spools()
+        self.written += 1
 
-    def _append(self, kind: str, records: Sequence[DecisionRecord] | Sequence[ReassignmentRecord]) -> None:
+    def _has_space(self) -> bool:
+        """Return whether a cycle may be written; log when this changes."""
+        least = self._limits.min_free
+        try:
+            free = self._free_space(self._directory)
+        except Exception:  # unknown: if the disk is full, writing fails
+            return True
+        was_full, self._disk_is_full = self._disk_is_full, free < least * (_RESUME_RATIO if self._disk_is_full else 1)
+        if self._disk_is_full and not was_full:
+            log.warning(
+                "The decision log stops: %s has %d MB free, less than %d MB. Cycles are dropped until there is more; "
+                "free some space, or lower --decisions-min-free",
+                self._directory,
+                free // MEGABYTE,
+                least // MEGABYTE,
+            )
+        elif was_full and not self._disk_is_full:
+            log.warning(
+                "The decision log resumes: %s has %d MB free; %d cycles were dropped so far",
+                self._directory,
+                free // MEGABYTE,
+                self.dropped,
+            )
+        return not self._disk_is_full
+
+    def _append(self, kind: str, records: Records) -> None:
         if not records:
             return
-        first = records[0]
-        at = first.time if isinstance(first, DecisionRecord) else first.finish or first.start
-        key = (first.cluster, f"{at.astimezone(UTC):%Y-%m-%d}", first.term)
+        try:
+            key, batch = _key_of(records[0]), batch_of(records, _SCHEMAS[kind])
+        except Exception:  # at least one record has no place in a spool
+            records = [record for record in records if self._is_valid(kind, record)]
+            if not records:
+                return
+            key, batch = _key_of(records[0]), batch_of(records, _SCHEMAS[kind])
         if kind in self._spools and self._spools[kind].key != key:
             self._end(kind)
         if kind not in self._spools:
             # Unique even if terms restart at 1: no file ever overwrites another.
             self._sequence = max(self._sequence + 1, time.time_ns() // 1_000_000)
-            name = f"{kind}~{key[0]}~{key[1]}~{key[2]:010d}~{self._sequence}.arrows"
+            name = "~".join((kind, *key, f"{self._sequence}.arrows"))
             self._spools[kind] = _Spool(self._directory / name, _SCHEMAS[kind], key)
-        self._spools[kind].append(records)
+        self._spools[kind].append(batch)
+
+    def _is_valid(self, kind: str, record: DecisionRecord | ReassignmentRecord) -> bool:
+        """Return whether a record has a place in a spool; otherwise put it aside."""
+        try:
+            _key_of(record)
+            batch_of([record], _SCHEMAS[kind])
+        except Exception as error:  # such as an integer above 2^63-1
+            self._put_aside(kind, [record], error)
+            return False
+        return True
+
+    def _put_aside(self, kind: str, records: Sequence[object], error: Exception) -> None:
+        """Keep records as text, one line each, or log them if that is not possible."""
+        path = self._directory / _SET_ASIDE
+        text = "".join(f"{datetime.now(UTC).isoformat()} {kind} {error!r} {record!r}\n" for record in records)
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                has_room = file.tell() + len(text) <= self._limits.set_aside
+                file.write(text if has_room else "")
+            fate = f"they are kept in {path}" if has_room else f"{path} is full, so they are only here; move it away"
+        except OSError as failure:
+            has_room, fate = False, f"{path} cannot be written ({failure}), so they are only here"
+        before, self.set_aside = self.set_aside, self.set_aside + len(records)
+        if not has_room or before // _LOG_EVERY != self.set_aside // _LOG_EVERY or not before:
+            log.warning(
+                "The decision log cannot store %d records of kind %s (%d so far): %r; %s: %s",
+                len(records),
+                kind,
+                self.set_aside,
+                error,
+                fate,
+                text[:_SHOWN_CHARACTERS],
+            )
 
     def _roll_due_spools(self) -> None:
         today = f"{datetime.now(UTC):%Y-%m-%d}"
@@ -185,7 +309,7 @@ class DecisionLog:
     def _end(self, kind: str) -> None:
         spool = self._spools.pop(kind)
         self._stale.append(spool.path)
-        with suppress(OSError, pa.ArrowException):  # whole batches are readable without an end marker
+        with suppress(Exception):  # whole batches are readable without an end marker
             spool.close()
 
     def _roll_stale(self) -> None:
@@ -200,6 +324,12 @@ class DecisionLog:
                 self._stale = stale[index:]
                 self._retry_at = time.monotonic() + _RETRY.total_seconds()
                 return
+            except Exception:
+                self.errors += 1
+                failed = path.with_name(f"{path.name}.failed")
+                log.exception("The spool %s cannot be rolled; it is kept as %s. Rename it to try again", path, failed)
+                with suppress(OSError):
+                    path.rename(failed)
 
     def _roll(self, path: Path) -> None:
         """Write a spool as a Parquet file, and remove the spool."""
@@ -261,9 +391,8 @@ class DecisionLog:
 class _Spool:
     """One open spool; its process holds a lock on it."""
 
-    def __init__(self, path: Path, schema: pa.Schema, key: tuple[str, str, int]) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, key: SpoolKey) -> None:
         self.path, self.key, self.rows, self.opened = path, key, 0, time.monotonic()
-        self._schema = schema
         # Renamed after it is locked: a spool with its final name and without a lock is abandoned.
         unnamed = path.with_suffix(".new")
         self._file: BinaryIO = unnamed.open("wb")
@@ -271,18 +400,23 @@ class _Spool:
         unnamed.rename(path)
         self._writer = pa.ipc.new_stream(self._file, schema)
 
-    def append(self, records: Sequence[DecisionRecord] | Sequence[ReassignmentRecord]) -> None:
-        self._writer.write_batch(batch_of(records, self._schema))
+    def append(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
         self._file.flush()
         os.fsync(self._file.fileno())
-        self.rows += len(records)
+        self.rows += batch.num_rows
 
     def close(self) -> None:
         with self._file:
             self._writer.close()
 
 
-def batch_of(records: Sequence[DecisionRecord] | Sequence[ReassignmentRecord], schema: pa.Schema) -> pa.RecordBatch:
+def _key_of(record: DecisionRecord | ReassignmentRecord) -> SpoolKey:
+    at = record.time if isinstance(record, DecisionRecord) else record.finish or record.start
+    return record.cluster, f"{at.astimezone(UTC):%Y-%m-%d}", f"{record.term:010d}"
+
+
+def batch_of(records: Records, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.array([_arrow_value(getattr(record, field.name)) for record in records], field.type) for field in schema],
         schema=schema,
@@ -313,6 +447,10 @@ def read_spool(path: Path, schema: pa.Schema) -> pa.Table:
                 raise
             log.info("A truncated spool has %d whole cycles: %s", len(batches), error)
     return pa.Table.from_batches(batches, schema=schema)
+
+
+def _is_logged(count: int) -> bool:
+    return count == 1 or count % _LOG_EVERY == 0
 
 
 def _abandoned(directory: Path) -> list[Path]:

@@ -20,10 +20,10 @@ from autothrottle.core.cluster.configs import REPLICAS_KEYS, ConfigResource, Res
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import MAX_BROKER_ID, TOPIC_NAME
 from autothrottle.core.control.audit import MAX_WHO, AuditAction, AuditRecord
-from autothrottle.core.control.overrides import MAX_RATE, Override
+from autothrottle.core.control.overrides import Override
 from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.errors import Invalid
-from autothrottle.core.units import MEGABYTE
+from autothrottle.core.units import MAX_RATE, MEGABYTE
 
 _BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 """As Kafka writes it: ASCII digits without leading zeros."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from autothrottle.core.errors import Invalid
+from autothrottle.core.units import MAX_RATE
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
@@ -101,7 +102,7 @@ ReplicaEntry = tuple[int, int]
 _ENTRY = re.compile(r"[0-9]+:[0-9]+")
 _ENTRIES = re.compile(r"(?:[0-9]++:[0-9]++,)*+[0-9]++:[0-9]++")
 """A list as `format_replicas` writes it, in any order. The possessive quantifiers prevent backtracking."""
-_RATE = re.compile(r"[+-]?[0-9]+")
+_RATE = re.compile(r"([+-]?)0*([0-9]{1,19})")
 
 
 def parse_replicas(value: str) -> frozenset[str]:
@@ -143,18 +144,24 @@ def parse_rate(value: str) -> int:
     """Return a rate in bytes/s.
 
     Raises:
-        Invalid: the value is not an integer.
+        Invalid: the value is not a signed 64-bit integer.
     """
-    if not _RATE.fullmatch(value.strip()):
-        raise Invalid(f"rate {value!r} is not an integer number of bytes/s")
-    return int(value)
+    # The length is limited first: int() refuses texts of thousands of digits.
+    found = _RATE.fullmatch(value.strip())
+    rate = int(found[1] + found[2]) if found else None
+    if rate is None or not -MAX_RATE - 1 <= rate <= MAX_RATE:
+        raise Invalid(f"rate {value[:40]!r} is not an integer number of bytes/s in -2^63..2^63-1")
+    return rate
 
 
 def limiting_rate(value: str) -> int | None:
-    """Return the limit that a config value sets, bytes/s; None: no limit, since Kafka ignores negative values.
+    """Return the limit that a config value sets, bytes/s; None: no known limit.
 
-    >>> limiting_rate("5"), limiting_rate("-1"), limiting_rate("")
-    (5, None, None)
+    Kafka ignores negative values. A value that is not a signed 64-bit integer can be written only in ZooKeeper. A
+    broker fails to apply it and keeps its previous limit, which no config shows.
+
+    >>> limiting_rate("5"), limiting_rate("-1"), limiting_rate("9223372036854775808"), limiting_rate("")
+    (5, None, None, None)
     """
     try:
         rate = parse_rate(value)

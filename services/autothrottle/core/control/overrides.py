@@ -9,10 +9,7 @@ from datetime import datetime
 
 from autothrottle.core.cluster.snapshot import MAX_BROKER_ID
 from autothrottle.core.errors import Conflict, Invalid
-from autothrottle.core.units import MEGABYTE, BytesPerSecond
-
-MAX_RATE: BytesPerSecond = 2**63 - 1
-"""Kafka stores rates as signed 64-bit integers, in bytes/s."""
+from autothrottle.core.units import MAX_RATE, MEGABYTE, BytesPerSecond
 
 _ETAG = re.compile(r"[1-9a-f][0-9a-f]{0,15}")
 

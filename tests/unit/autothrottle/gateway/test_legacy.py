@@ -9,7 +9,7 @@ import time
 import pytest
 
 from autothrottle.adapters.grpc import AdminClient
-from autothrottle.core.control.overrides import MAX_RATE
+from autothrottle.core.units import MAX_RATE
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.runtime.configuration_reader import parse
 from tests.builders import mb

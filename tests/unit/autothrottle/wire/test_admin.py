@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.control.audit import AuditAction, AuditRecord
-from autothrottle.core.control.overrides import MAX_RATE, Override, Overrides
+from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.errors import Invalid
 from autothrottle.core.members import Member
+from autothrottle.core.units import MAX_RATE
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2 import Override as Message
 from autothrottle.wire.admin import (

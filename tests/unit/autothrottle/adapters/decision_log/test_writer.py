@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import random
 import resource
 import signal
@@ -15,11 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from autothrottle.adapters.decision_log import writer
 from autothrottle.adapters.decision_log.schema import DECISIONS, REASSIGNMENTS
 from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits, batch_of, read_spool
 from autothrottle.adapters.memory import MemoryDecisions
 from autothrottle.core.errors import Invalid
-from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
+from autothrottle.core.scoring.decision_records import DecisionRecord, PathRecord, ReassignmentRecord
 from tests.builders import eventually
 from tests.examples import examples
 from tests.paths import ROOT
@@ -50,7 +53,7 @@ def opened(directory: Path, limits: LogLimits = LONG_PATIENCE, waiting: int = 25
     return DecisionLog(str(directory), limits=replace(limits, patience=LONG_PATIENCE.patience), waiting=waiting)
 
 
-def write(directory: Path, log: MemoryDecisions) -> None:
+def write_cycles(directory: Path, log: MemoryDecisions) -> None:
     """Write the records cycle by cycle."""
     with closing(opened(directory)) as sink:
         for number in range(1, max(r.cycle for r in log.reassignments) + 1):
@@ -73,7 +76,7 @@ def test_columns_are_the_fields_of_the_records() -> None:
 
 def test_records_are_in_files_named_by_cluster_date_term_and_sequence(tmp_path: Path) -> None:
     log = logged_records()
-    write(tmp_path, log)
+    write_cycles(tmp_path, log)
     (path,) = files(tmp_path)
     assert path.parent == tmp_path / "decisions" / "cluster=kafka" / "date=2026-11-02"
     assert path.name.startswith("kafka-0000000001-")
@@ -231,6 +234,160 @@ def test_full_disk_at_the_end_of_a_spool_does_not_stop_the_log(tmp_path: Path) -
     """The last bytes of a spool did not fit on the disk. The background thread ended, and later cycles were lost."""
     subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], cwd=ROOT, check=True, timeout=120)
     assert len(rows(files(tmp_path))) == 4
+
+
+INTEGERS = [f.name for f in fields(DecisionRecord) if f.type in ("int", "int | None")]
+FLOATS = [f.name for f in fields(DecisionRecord) if f.type == "float"]
+REASSIGNMENT_INTEGERS = [f.name for f in fields(ReassignmentRecord) if f.type in ("int", "int | None")]
+
+
+def set_aside(directory: Path) -> list[str]:
+    return (directory / "_spool" / "set-aside.txt").read_text().splitlines()
+
+
+def test_record_with_a_number_that_has_no_place_in_its_column_is_kept_as_text(tmp_path: Path) -> None:
+    """A throttle above 2^63-1 in ZooKeeper ended the background thread. All later cycles were lost silently."""
+    source = logged_records()
+    (first, second), reassignments = of_cycle(source, 1)
+    (opening,) = reassignments
+    bad = [replace(first, **{name: 2**63}) for name in INTEGERS]  # type: ignore[arg-type]
+    bad += [replace(first, **{name: 10**400}) for name in FLOATS]  # type: ignore[arg-type]
+    bad_openings = [replace(opening, **{name: -(2**63) - 1}) for name in REASSIGNMENT_INTEGERS]  # type: ignore[arg-type]
+    bad_openings.append(replace(opening, paths=[PathRecord(1, 2, 2**63, 0)]))
+    with closing(opened(tmp_path)) as log:
+        for record in bad:
+            log.append([record, second], [])
+        for bad_opening in bad_openings:
+            log.append([], [bad_opening, opening])
+        log.append(*of_cycle(source, 2))
+    assert (log.written, log.dropped, log.errors) == (len(bad) + len(bad_openings) + 1, 0, 0)
+    assert rows(files(tmp_path)) == [asdict(second)] * len(bad) + [asdict(one) for one in of_cycle(source, 2)[0]]
+    assert rows(files(tmp_path, "reassignments")) == [asdict(opening)] * len(bad_openings)
+    kept = set_aside(tmp_path)
+    assert log.set_aside == len(kept) == len(bad) + len(bad_openings)
+    assert [line.partition(") ")[2] for line in kept] == [repr(record) for record in (*bad, *bad_openings)]
+
+
+class Failing(datetime):
+    """A time that raises the error of this test whenever it is used."""
+
+    error: type[Exception] = Exception
+
+    def astimezone(self, tz: object = None) -> Failing:
+        raise self.error("a bug")
+
+
+@pytest.mark.parametrize("error", [OverflowError, KeyError, ValueError, TypeError, RuntimeError, MemoryError, OSError])
+def test_no_error_of_a_record_ends_the_log(
+    tmp_path: Path, error: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Failing, "error", error)
+    source = logged_records()
+    bad = replace(of_cycle(source, 1)[0][0], time=Failing(2026, 11, 2))
+    with closing(opened(tmp_path)) as log:
+        log.append([bad, bad], [])
+        log.append(of_cycle(source, 2)[0], [])
+    assert len(rows(files(tmp_path))) == 2
+    assert (log.set_aside, len(set_aside(tmp_path))) == (2, 2)
+    (line,) = [line for line in caplog.messages if "cannot store" in line]
+    assert f"{error.__name__}('a bug')" in line and "set-aside.txt" in line
+
+
+@pytest.mark.parametrize("error", [KeyError, RuntimeError, MemoryError])
+def test_error_while_a_spool_is_written_keeps_the_records_as_text(
+    tmp_path: Path, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, append = logged_records(), writer._Spool.append
+    failures = iter([error("a bug")])
+
+    def failing(spool: writer._Spool, batch: pa.RecordBatch) -> None:
+        for failure in failures:
+            raise failure
+        append(spool, batch)
+
+    monkeypatch.setattr(writer._Spool, "append", failing)
+    with closing(opened(tmp_path)) as log:
+        for number in (1, 2):
+            log.append(of_cycle(source, number)[0], [])
+    assert len(rows(files(tmp_path))) == len(set_aside(tmp_path)) == 2
+
+
+def test_records_set_aside_are_bounded_in_size_and_then_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = replace(of_cycle(logged_records(), 1)[0][0], standing=2**63)
+    with closing(opened(tmp_path, limits=LogLimits(set_aside=3_000))) as log:
+        for _ in range(20):
+            log.append([bad], [])
+    assert 1_000 < (tmp_path / "_spool" / "set-aside.txt").stat().st_size <= 3_000
+    assert log.set_aside == 20
+    unkept = [line for line in caplog.messages if "is full, so they are only here" in line]
+    assert len(unkept) == 20 - len(set_aside(tmp_path)) and str(2**63) in unkept[0]
+
+
+def test_spool_that_cannot_be_rolled_is_kept_and_does_not_end_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = logged_records()
+    log = opened(tmp_path, limits=LogLimits(rows=2))
+    roll, failures = log._roll, iter([RuntimeError("a bug")])
+
+    def failing(path: Path) -> None:
+        for failure in failures:
+            raise failure
+        roll(path)
+
+    monkeypatch.setattr(log, "_roll", failing)
+    log.append(of_cycle(source, 1)[0], [])
+    eventually(lambda: log.errors == 1)
+    log.append(of_cycle(source, 2)[0], [])
+    log.close()
+    (failed,) = (tmp_path / "_spool").iterdir()
+    assert failed.name.endswith(".arrows.failed") and read_spool(failed, DECISIONS).num_rows == 2
+    failed.rename(failed.with_suffix(""))
+    opened(tmp_path).close()
+    assert len(rows(files(tmp_path))) == 4
+
+
+def test_unexpected_error_between_cycles_does_not_end_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(tmp_path, limits=LogLimits(age=timedelta(milliseconds=10)))
+    monkeypatch.setattr(writer, "_abandoned", lambda _: 1 / 0)
+    eventually(lambda: log.errors >= 2)
+    monkeypatch.undo()
+    log.append(*of_cycle(logged_records(), 1))
+    log.close()
+    assert len(rows(files(tmp_path))) == 2
+
+
+def test_nothing_is_written_while_the_disk_is_almost_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log filled the disk, which other programs on the host needed, too."""
+    source, limit = logged_records(5), LogLimits().min_free
+    free = [limit]
+    cycles = [of_cycle(source, number)[0] for number in (1, 2, 3, 4)]
+    with closing(DecisionLog(str(tmp_path), limits=LONG_PATIENCE, free_space=lambda _: free[0])) as log:
+        log.append(cycles[0], [])
+        eventually(lambda: log.written == 1)
+        for space in (limit - 1, 0, limit):  # the last one is not enough to resume
+            free[0] = space
+            log.append(cycles[1], [])
+            eventually(log._waiting.empty)
+        eventually(lambda: log.dropped == 3)
+        free[0] = 2 * limit
+        log.append(cycles[2], [])
+        eventually(lambda: log.written == 2)
+        free[0] = 0
+        log.append(cycles[3], [])
+    assert rows(files(tmp_path)) == [asdict(record) for record in (*cycles[0], *cycles[2])]
+    assert log.dropped == 4
+    lines = [line.split(":")[0] for line in caplog.messages]
+    assert lines == ["The decision log stops", "The decision log resumes", "The decision log stops"]
+    assert "3 cycles were dropped so far" in caplog.messages[1]
+
+
+def test_unknown_free_space_does_not_stop_the_log(tmp_path: Path) -> None:
+    with closing(DecisionLog(str(tmp_path), limits=LONG_PATIENCE, free_space=lambda _: 1 // 0)) as log:
+        log.append(of_cycle(logged_records(), 1)[0], [])
+    assert len(rows(files(tmp_path))) == 2
 
 
 def test_dates_older_than_the_retention_are_removed(tmp_path: Path) -> None:

@@ -30,9 +30,10 @@ from autothrottle.adapters.zookeeper.codec import (
 )
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.control.audit import MAX_WHO, AuditAction, AuditRecord
-from autothrottle.core.control.overrides import MAX_RATE, Override
+from autothrottle.core.control.overrides import Override
 from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.errors import Invalid
+from autothrottle.core.units import MAX_RATE
 from tests.builders import NOON, ledger_entry
 
 MB = 1_000_000

@@ -14,6 +14,7 @@ from autothrottle.core.cluster.configs import (
     ReplicaRole,
     ResourceType,
     format_replicas,
+    limiting_rate,
     parse_rate,
     parse_replicas,
 )
@@ -51,15 +52,31 @@ def test_lists_that_kafka_refuses_are_invalid(value: str) -> None:
         parse_replicas(value)
 
 
-@pytest.mark.parametrize(("value", "rate"), [("1000000", 1_000_000), (" 5 ", 5), ("-1", -1), ("+7", 7)])
+@pytest.mark.parametrize(
+    ("value", "rate"),
+    [
+        ("1000000", 1_000_000),
+        (" 5 ", 5),
+        ("-1", -1),
+        ("+7", 7),
+        ("0" * 5000 + "7", 7),
+        ("9223372036854775807", 2**63 - 1),
+        ("-9223372036854775808", -(2**63)),
+    ],
+)
 def test_rate_parses_as_in_kafka(value: str, rate: int) -> None:
     assert parse_rate(value) == rate
 
 
-@pytest.mark.parametrize("value", ["", "1_000", "1.5", "1e6", "fast", "\u0663"])
-def test_non_integer_rate_is_refused(value: str) -> None:
-    with pytest.raises(Invalid, match="not an integer"):
+@pytest.mark.parametrize(
+    "value",
+    ["", "1_000", "1.5", "1e6", "fast", "\u0663", "9223372036854775808", "-9223372036854775809", "9" * 20, "9" * 5000],
+)
+def test_rate_that_is_no_64_bit_integer_is_refused_and_limits_nothing(value: str) -> None:
+    """A rate above 2^63-1 in ZooKeeper ended the thread of the decision log, and one of 5,000 digits every cycle."""
+    with pytest.raises(Invalid, match=r"not an integer .* in -2\^63\.\.2\^63-1"):
         parse_rate(value)
+    assert limiting_rate(value) is None
 
 
 def test_resource_is_named_by_its_entity_path() -> None:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from autothrottle.core.control.audit import validate_audit_limit
 from autothrottle.core.control.overrides import (
-    MAX_RATE,
     Override,
     Overrides,
     check_version,
@@ -19,6 +18,7 @@ from autothrottle.core.control.overrides import (
     validate_rate,
 )
 from autothrottle.core.errors import Conflict, Invalid
+from autothrottle.core.units import MAX_RATE
 from tests.builders import NOON
 
 CLUSTER, OWN = Override(200), Override(50)

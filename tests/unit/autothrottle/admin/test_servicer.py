@@ -581,7 +581,9 @@ def applier(services: InProcessServices) -> Any:
 
 def write(fence: int, resource: str = "brokers/1001", key: str = FOLLOWER_RATE) -> applier_pb2.ApplyRequest:
     edits = [applier_pb2.Edit(key=key, value="5")]
-    return applier_pb2.ApplyRequest(fence=fence, changes=[applier_pb2.Change(resource=resource, edits=edits)])
+    ledger = types_pb2.LedgerEntry(keys={key: types_pb2.LedgerKey(written="5")}, term=fence)
+    change = applier_pb2.Change(resource=resource, edits=edits, ledger=ledger)
+    return applier_pb2.ApplyRequest(fence=fence, changes=[change])
 
 
 def test_changes_of_the_newest_term_are_applied_with_one_outcome_each(services: InProcessServices) -> None:

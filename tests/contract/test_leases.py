@@ -88,7 +88,7 @@ def serving(servicer: ApplierServicer) -> Iterator[ApplierClient]:
 
 
 WRITES: dict[str, Write] = {
-    "config": lambda client, term: client.apply(term, [rate("5", ledger=None)], TIMEOUT),
+    "config": lambda client, term: client.apply(term, [rate("5")], TIMEOUT),
     "submission": lambda client, term: client.submit_reassignments(term, {ROW: (1001,)}, TIMEOUT),
     "cancellation": lambda client, term: client.cancel_reassignments(term, [ROW], TIMEOUT),
 }

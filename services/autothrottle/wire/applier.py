@@ -6,7 +6,7 @@ import re
 
 from autothrottle.core.cluster.configs import THROTTLE_KEYS, ConfigResource, ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.cluster.snapshot import MAX_BROKER_ID, TOPIC_NAME
+from autothrottle.core.cluster.snapshot import TOPIC_NAME
 from autothrottle.core.control.changes import Change, Edit, Outcome
 from autothrottle.core.control.overrides import validate_broker_id
 from autothrottle.core.errors import Invalid
@@ -47,8 +47,7 @@ def resource_from_path(path: str) -> ConfigResource:
     Raises:
         Invalid: it is not the path of a broker or a topic.
     """
-    name = path.partition("/")[2]
-    if not _RESOURCE.fullmatch(path) or (path.startswith("brokers/") and int(name) > MAX_BROKER_ID):
+    if not _RESOURCE.fullmatch(path):
         raise Invalid(f"resource {path!r} is neither `brokers/<id>` nor `topics/<name>`; give one of these")
     resource = ConfigResource(path)
     if resource.type is ResourceType.BROKER:

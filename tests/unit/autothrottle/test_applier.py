@@ -14,7 +14,12 @@ from autothrottle.v1 import applier_pb2
 from autothrottle.wire.applier import change_to_message
 from tests import builders
 
-UNUSED: Any = None
+
+class Context:
+    """The context of a call without a deadline."""
+
+    def time_remaining(self) -> None:
+        return None
 
 
 def test_nothing_is_written_if_one_change_is_invalid() -> None:
@@ -23,6 +28,7 @@ def test_nothing_is_written_if_one_change_is_invalid() -> None:
     valid = builders.change("brokers/1001", (LEADER_RATE, None, None))
     without_record = builders.change("brokers/1002", (LEADER_RATE, None, "5"))
     request = applier_pb2.ApplyRequest(fence=1, changes=map(change_to_message, (valid, without_record)))
+    context: Any = Context()
     with pytest.raises(Invalid, match="without a record in the ledger"):
-        ApplierServicer(cluster, cluster).Apply(request, UNUSED)
+        ApplierServicer(cluster, cluster).Apply(request, context)
     assert cluster.writes == []

@@ -31,7 +31,7 @@ def opened(front: Front, stack: ExitStack, head: str = "") -> socket.socket:
 
 def slow_request(front: Front, stack: ExitStack, target: str, size: int) -> socket.socket:
     """Return a connection with a request whose body does not arrive."""
-    return opened(front, stack, f"POST {target} HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n")
+    return opened(front, stack, f"POST {target} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {size}\r\n\r\n")
 
 
 def test_large_bodies_have_the_sizes_of_large_requests() -> None:

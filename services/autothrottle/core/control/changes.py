@@ -23,7 +23,6 @@ from autothrottle.core.cluster.configs import (
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.control.overrides import MAX_RATE
 from autothrottle.core.control.ownership import (
     DesiredKey,
     brokers_throttled_for_reassignment,
@@ -33,6 +32,7 @@ from autothrottle.core.control.ownership import (
 )
 from autothrottle.core.control.plan import DesiredReplicas, Plan
 from autothrottle.core.errors import Invalid
+from autothrottle.core.units import MAX_RATE
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class InProcessServices:
         self.overrides = MemoryOverrides(self.electorate)
         self.members = MemoryMembers()
         self.pauses = MemoryPauses(self.overrides.audit)
-        self.catch_ups = MemoryCatchUps(self.electorate)
+        self.catch_ups = MemoryCatchUps(self.electorate, self.overrides.audit)
         self.servers: dict[str, ServiceServer] = {}
         self.produce: Callable[[float], None] = lambda seconds: None
         """Simulates the producers over this many seconds; no real time passes."""

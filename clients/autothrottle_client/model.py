@@ -166,7 +166,7 @@ class AuditRecord:
     pause: Pause | None = None
     """The pause that began or ended; None: another action."""
     result: str = ""
-    """How a catch-up, submission, cancellation or request of a cycle ended; "" for other actions."""
+    """How a submission, cancellation or request of a cycle ended; "" for other actions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,15 @@
-"""Contract of every `CatchUpStore`. Inherit from it and define the fixtures `store` and `fence`."""
+"""Contract of every `CatchUpStore`. Inherit from it and define the fixtures `store`, `fence` and `newest`."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from autothrottle.core.control.audit import AuditAction, AuditRecord
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.errors import NotLeader
 from autothrottle.ports.state_store import CatchUpStore
@@ -39,6 +41,20 @@ class CatchUpStoreContract:
         assert store.remove_catch_up(1001) is True
         assert store.remove_catch_up(1001) is False
         assert store.read_catch_ups() == {1002: SECOND}
+
+    def test_start_and_removal_by_a_caller_are_audited(
+        self, store: CatchUpStore, fence: int, newest: Callable[[], Sequence[AuditRecord]]
+    ) -> None:
+        store.start_catch_up(FIRST)
+        store.start_catch_up(SECOND)
+        assert store.remove_catch_up(1001, "anna") is True
+        assert store.remove_catch_up(1001, "anna") is False
+        assert store.purge_catch_up(fence, SECOND) is True
+        assert [(r.action, r.broker_id, r.who) for r in reversed(newest())] == [
+            (AuditAction.START_CATCH_UP, 1001, FIRST.author),
+            (AuditAction.START_CATCH_UP, 1002, SECOND.author),
+            (AuditAction.STOP_CATCH_UP, 1001, "anna"),
+        ]
 
     def test_purge_only_removes_the_given_catch_up(self, store: CatchUpStore, fence: int) -> None:
         later = replace(FIRST, time=datetime.now(UTC) + timedelta(seconds=5))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 
 import pytest
@@ -17,7 +17,7 @@ from autothrottle.adapters.memory import (
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem, TopicPartition
-from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditAction
+from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditAction, AuditRecord
 from autothrottle.core.control.changes import OutcomeStatus, changes
 from autothrottle.core.control.plan import plan
 from autothrottle.core.errors import Incomplete, NotLeader, Unavailable
@@ -147,6 +147,10 @@ class TestMemoryCatchUps(CatchUpStoreContract):
     @pytest.fixture
     def store(self, electorate: MemoryElectorate) -> MemoryCatchUps:
         return MemoryCatchUps(electorate)
+
+    @pytest.fixture
+    def newest(self, store: MemoryCatchUps) -> Callable[[], Sequence[AuditRecord]]:
+        return lambda: store.audit.newest(10)
 
 
 class TestMemoryElection(ElectionContract):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 
+from autothrottle.adapters.zookeeper_state.audit import AuditTrail
 from autothrottle.adapters.zookeeper_state.catch_ups import ZooKeeperCatchUps
+from autothrottle.core.control.audit import AuditRecord
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.errors import Invalid
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -42,6 +45,12 @@ class TestZooKeeperCatchUps(CatchUpStoreContract):
     @pytest.fixture
     def fence(self, subject: Subject) -> int:
         return subject.tree.begin_term()
+
+    @pytest.fixture
+    def newest(self, subject: Subject) -> Iterator[Callable[[], Sequence[AuditRecord]]]:
+        with session(subject.server) as client:
+            trail = AuditTrail(client, subject.tree.own, timedelta(seconds=60))
+            yield lambda: trail.newest(10)
 
 
 def test_catch_up_of_another_session_is_seen_and_outlives_it(subject: Subject) -> None:

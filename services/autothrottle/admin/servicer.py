@@ -231,7 +231,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         wanted = CatchUp(_required_broker_id(request), author(context), datetime.now(UTC))
         self._catch_ups.start_catch_up(wanted)
         sentence = f"Broker {wanted.broker_id} catches up under throttle"
-        self._record(AuditAction.START_CATCH_UP, wanted.author, sentence, wanted.broker_id)
+        _log(AuditAction.START_CATCH_UP, wanted.author, sentence, wanted.broker_id)
         warnings = self._unregistered(
             wanted.broker_id,
             "its replicas are throttled from their first fetch; without replicas the catch-up ends at once",
@@ -243,18 +243,17 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.StopCatchUpResponse:
         """End a catch-up. The leading planner watches the store and removes its throttles at once."""
         validate_fields(request)
-        broker_id = _required_broker_id(request)
-        if not self._catch_ups.remove_catch_up(broker_id):
+        broker_id, who = _required_broker_id(request), author(context)
+        if not self._catch_ups.remove_catch_up(broker_id, who):
             raise Missing(f"broker {broker_id} has no catch-up under throttle; GetClusterState lists the catch-ups")
-        sentence = f"Catch-up of broker {broker_id} under throttle ended"
-        self._record(AuditAction.STOP_CATCH_UP, author(context), sentence, broker_id)
+        _log(AuditAction.STOP_CATCH_UP, who, f"Catch-up of broker {broker_id} under throttle ended", broker_id)
         return admin_pb2.StopCatchUpResponse()
 
-    def _record(self, action: AuditAction, who: str, result: str, broker_id: int | None = None) -> None:
+    def _record(self, action: AuditAction, who: str, result: str) -> None:
         """Log and store an action that has ended. It stays in effect if its record cannot be stored."""
-        _log(action, who, result, broker_id)
+        _log(action, who, result)
         try:
-            self._overrides.add_audit_record(action, who, result, broker_id)
+            self._overrides.add_audit_record(action, who, result)
         except AutothrottleError as error:
             log.warning("The audit record of this action was not stored, the action stays in effect: %s", error)
 

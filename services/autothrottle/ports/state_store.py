@@ -152,8 +152,8 @@ class OverrideStore(Protocol):
         """
         ...
 
-    def add_audit_record(self, action: AuditAction, who: str, result: str, broker_id: int | None = None) -> None:
-        """Record an action that is not a change of this store.
+    def add_audit_record(self, action: AuditAction, who: str, result: str) -> None:
+        """Record an action that changes no state in the stores.
 
         Raises:
             Unavailable: the store does not answer; the record may have been written.
@@ -213,7 +213,11 @@ class PauseStore(Protocol):
 
 
 class CatchUpStore(Protocol):
-    """Stores the catch-ups under throttle for all services; a change of leader does not end them."""
+    """Stores the catch-ups under throttle for all services; a change of leader does not end them.
+
+    A start or removal by a caller and its audit record are one transaction. The records are among those of the
+    overrides.
+    """
 
     def read_catch_ups(self) -> Mapping[int, CatchUp]:
         """Return broker id -> its catch-up.
@@ -225,15 +229,19 @@ class CatchUpStore(Protocol):
         ...
 
     def start_catch_up(self, wanted: CatchUp) -> None:
-        """Add a catch-up and replace the broker's current one. Idempotent.
+        """Add a catch-up and replace the broker's current one; the audit record names its author. Idempotent.
 
         Raises:
             Unavailable: the store does not answer.
         """
         ...
 
-    def remove_catch_up(self, broker_id: int) -> bool:
+    def remove_catch_up(self, broker_id: int, who: str = "") -> bool:
         """Remove a broker's catch-up; return False if it has none. Idempotent.
+
+        Args:
+            broker_id: the broker.
+            who: author, for the audit record.
 
         Raises:
             Unavailable: the store does not answer.

@@ -308,8 +308,8 @@ Global___ListAuditRecordsResponse: _TypeAlias = ListAuditRecordsResponse  # noqa
 
 @_typing.final
 class AuditRecord(_message.Message):
-    """One action of a caller, or one change that the planner made to an override. The transaction that changes an override
-    or the pause also writes its record; the record of another action is written after the action.
+    """One action of a caller, or one change that the planner made to an override. The transaction that changes an override,
+    a catch-up or the pause also writes its record; the record of another action is written after the action.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -390,7 +390,7 @@ class AuditRecord(_message.Message):
     reason: _builtins.str
     """Why the planner made the change; empty when a caller made it."""
     result: _builtins.str
-    """How a catch-up, submission, cancellation or request of a cycle ended; empty for the other actions."""
+    """How a submission, cancellation or request of a cycle ended; empty for the other actions."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """Time of the change by the store's clock."""

@@ -86,9 +86,9 @@ class MemoryOverrides(Outages):
         self._watches.publish(None)
         return True
 
-    def add_audit_record(self, action: AuditAction, who: str, result: str, broker_id: int | None = None) -> None:
+    def add_audit_record(self, action: AuditAction, who: str, result: str) -> None:
         self._raise_if_down()
-        self.audit.add(AuditRecord(0, NO_TIME, who, action, broker_id, result=result))
+        self.audit.add(AuditRecord(0, NO_TIME, who, action, result=result))
 
     def read_audit_records(self, limit: int) -> tuple[AuditRecord, ...]:
         self._raise_if_down()

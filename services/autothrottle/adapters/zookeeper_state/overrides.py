@@ -195,9 +195,9 @@ class ZooKeeperOverrides:
             change.delete(path, found.node_version)
         return change
 
-    def add_audit_record(self, action: AuditAction, who: str, result: str, broker_id: int | None = None) -> None:
-        """Record an action that is not a change of an override or of the pause."""
-        record = AuditRecord(0, NO_TIME, who, action, broker_id, result=result)
+    def add_audit_record(self, action: AuditAction, who: str, result: str) -> None:
+        """Record an action that changes no state in the stores."""
+        record = AuditRecord(0, NO_TIME, who, action, result=result)
         with translated_errors("writing an audit record"):
             self._trail.retry(lambda: self._trail.commit(self._client.transaction(), self._trail.end(), record))
 

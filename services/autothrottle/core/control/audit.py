@@ -39,7 +39,7 @@ class AuditAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One action. The transaction that changes an override or the pause also writes its record."""
+    """One action. The transaction that changes an override, a catch-up or the pause also writes its record."""
 
     number: int
     """Sequence number; a later change has a larger number."""
@@ -59,7 +59,7 @@ class AuditRecord:
     pause: Pause | None = None
     """The pause that began or ended; None: another action."""
     result: str = ""
-    """How the action ended; "" for changes of overrides and of the pause, which are recorded only if they succeed."""
+    """How a submission, cancellation or request of a cycle ended; "" for other actions, recorded only on success."""
 
 
 def validate_audit_limit(limit: int) -> int:

@@ -198,7 +198,10 @@ def test_every_write_is_audited_with_its_result(
     assert found[1][1].startswith("Failed: ") and "absent" in found[1][1]
     assert found[2][1] == "Reassignment of 2 partitions cancelled"
     logged = [r for r in caplog.records if r.name == "autothrottle.audit"]
-    assert [r.getMessage().partition(" by ipv4:127.0.0.1:")[0] for r in logged] == [result for _, result in found]
+    assert [r.getMessage().partition(" by ipv4:127.0.0.1:")[0] for r in logged] == [
+        *(result for _, result in found[:4]),
+        *("Broker 1001 catches up under throttle", "Catch-up of broker 1001 under throttle ended"),
+    ]
     assert json.loads(JsonFormat().format(logged[4]))["audit"] == {
         "action": "start_catch_up",
         "who": logged[4].getMessage().rpartition(" by ")[2],
@@ -210,10 +213,11 @@ def test_every_write_is_audited_with_its_result(
 def test_an_action_stays_in_effect_if_its_audit_record_cannot_be_stored(
     services: InProcessServices, stub: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    submit(stub)
+    caplog.clear()
     services.overrides.unavailable(True)
-    request = admin_pb2.StartCatchUpRequest(broker_id=1001)
-    assert stub.StartCatchUp(request, timeout=SLACK).catch_up.broker_id == 1001
-    assert 1001 in services.catch_ups.read_catch_ups()
+    cancel = admin_pb2.CancelReassignmentRequest(partitions=PARTITIONS)
+    assert stub.CancelReassignment(cancel, timeout=SLACK).cancelled == 2
     (warning,) = [line for line in caplog.messages if "audit record" in line]
     assert warning.startswith("The audit record of this action was not stored, the action stays in effect: ")
     services.overrides.unavailable(False)

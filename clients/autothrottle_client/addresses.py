@@ -126,7 +126,7 @@ class ResolvedNames:
     def _run(self, address: str) -> None:
         try:
             found, problem = tuple(self._resolve(address)), "the name has no address"
-        except (OSError, ValueError) as error:  # the addresses of members may be invalid
+        except Exception as error:  # any, such as an invalid address of a member: otherwise no lookup would follow
             # An unreachable name server says nothing about the replicas: keep the known ones.
             found, problem = (), f"the name cannot be resolved: {error}"
         with self._changed:

@@ -494,6 +494,23 @@ def test_a_watch_fails_over_to_another_replica(serve: Serve, cluster: MemoryClus
     assert (first.watches, second.watches) == (1, 1)
 
 
+def test_a_watch_continues_after_a_bug_in_its_callback(serve: Serve, cluster: MemoryCluster) -> None:
+    """The thread of the watch ended. The planner then learned of a reassignment only at the next interval."""
+    events, bugs = Events(), iter([KeyError("a bug")])
+
+    def notify(event: SnapshotEvent) -> None:
+        for bug in bugs:
+            raise bug
+        events.notify(event)
+
+    with discovery(serve(Discovery(cluster)).address) as client:
+        client.watch_snapshots(notify)
+        start_reassignment(cluster)
+        assert events.await_count(1)[0].reason == "discovery reconnected"
+        cluster.finish("t1")
+        assert events.await_count(2)[1].reason == "the reassignment of [t1] ended"
+
+
 def test_a_watch_opens_at_the_first_reachable_replica(serve: Serve, cluster: MemoryCluster) -> None:
     """No event was missed at replicas that were skipped before the watch opened."""
     events, reachable = Events(), Discovery(cluster)

@@ -254,6 +254,19 @@ def test_deleting_the_leader_node_ends_the_term_and_a_new_one_begins(subject: Su
     assert subject.current() == 1
 
 
+def test_a_bug_in_the_handling_of_a_term_does_not_end_the_candidacy(subject: Subject) -> None:
+    """The thread of the election ended. This planner never led again."""
+    bugs = iter([KeyError("a bug")])
+
+    def fail_once() -> None:
+        for bug in bugs:
+            raise bug
+
+    candidate = subject.candidate()
+    candidate.join("host1:1", fail_once)
+    eventually(lambda: leading(candidate) and fence_of(candidate) > 1)
+
+
 def test_a_foreign_term_ends_the_current_term(subject: Subject) -> None:
     leader = subject.candidate()
     leader.join("host1:1", nothing)

@@ -108,6 +108,24 @@ def test_a_deleted_node_is_created_again(subject: Subject) -> None:
     wait_for_members(membership, ONE)
 
 
+def test_a_bug_does_not_end_the_registration(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread ended. After the next lost session the process was missing from the members."""
+    membership = subject.membership(QUICK_SECONDS)
+    register, bugs = membership._register, iter([KeyError("a bug")])
+
+    def fail_once() -> bool:
+        for bug in bugs:
+            raise bug
+        return register()
+
+    monkeypatch.setattr(membership, "_register", fail_once)
+    membership.join(ONE)
+    wait_for_members(membership, ONE)
+    assert "registering this process as a member failed unexpectedly, trying again" in caplog.messages
+
+
 def test_node_of_an_earlier_session_is_replaced(subject: Subject) -> None:
     """Until the server expires the old session, its node exists under our name and would disappear with it."""
     membership, client = subject.membership(QUICK_SECONDS), subject.tree.client

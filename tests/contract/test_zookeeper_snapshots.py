@@ -157,6 +157,24 @@ def test_every_change_relevant_to_a_cycle_is_reported_at_once(subject: Subject) 
     assert max(delays) < 2.0, delays
 
 
+def test_a_bug_in_a_watcher_does_not_end_the_events(subject: Subject) -> None:
+    """The thread that follows the cluster ended. No new reassignment was detected until the next interval."""
+    failed = threading.Event()
+
+    def fail_once(_: SnapshotEvent) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise KeyError("a bug")
+
+    eventually(lambda: subject.source._watched_since is not None)
+    subject.source.watch_snapshots(fail_once)
+    recorder = EventRecorder(subject.source)
+    broker = f"{subject.cluster.kafka.broker_ids}/1009"
+    subject.cluster.write(broker, b"")
+    assert failed.wait(30)
+    recorder.seconds_until("brokers gone: [1009]", lambda: subject.cluster.client.delete(broker))
+
+
 def test_a_reassignment_found_at_the_first_read_is_reported(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """A watcher of a source that is still in its first read would otherwise miss the event."""
     subject.cluster.add_topic("t1", {0: [1001, 1002]})

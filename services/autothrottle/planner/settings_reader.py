@@ -76,7 +76,10 @@ class SettingsReader:
             with self._changed:
                 self._requested, self._at, self._due = wanted, time.monotonic(), False
                 self._settings = _merged(found, self._settings, *wanted)
-            self._on_read()
+            try:
+                self._on_read()
+            except Exception:  # a bug must not end the thread: no settings would be read any more
+                log.exception("handling settings failed unexpectedly")
 
     def _fetch(self, broker_ids: Collection[int], topics: Collection[str]) -> ClusterSettings:
         try:

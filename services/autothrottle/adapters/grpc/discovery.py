@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from datetime import timedelta
 
 import grpc
@@ -29,6 +29,8 @@ from autothrottle.wire.discovery import (
 )
 from autothrottle_client.errors import AutothrottleError
 from autothrottle_client.replicas import Replica, Replicas, backoffs
+
+log = logging.getLogger(__name__)
 
 _OPEN_TIMEOUT = timedelta(seconds=5)
 """How long `watch_snapshots` waits for the watch to open; earlier events are not delivered."""
@@ -133,8 +135,12 @@ class SnapshotWatch:
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            with suppress(AutothrottleError):
+            try:
                 self._replicas.call(self._read_stream, _OPEN_TIMEOUT)
+            except AutothrottleError as error:
+                log.debug("the watch of snapshots is interrupted: %s", error)
+            except Exception:  # a bug must not end the thread: the planner would hear of no event until the interval
+                log.exception("the watch of snapshots failed unexpectedly, opening it again")
             self._missed = True
             self._first_attempt_done.set()
             self._closed.wait(next(self._pauses))

@@ -152,7 +152,7 @@ class _BrokerNames:
             found = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
             _names[host, port] = (time.monotonic() + _NAME_SECONDS, found)
             outcome: OSError | None = None
-        except (OSError, UnicodeError) as error:
+        except Exception as error:  # any: otherwise the event loop would wait for this name forever
             outcome = OSError(f"the name {host} cannot be resolved: {error}")
         with suppress(Exception):  # the loop has ended
             self._net.call_soon_threadsafe(lambda: self._settle((host, port), outcome))

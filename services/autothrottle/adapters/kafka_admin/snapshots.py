@@ -367,6 +367,8 @@ class AdminSnapshots:
             self._report_edits(needed, _current(answers.values, ConfigResource.broker), poll.rates)
         except AutothrottleError as error:
             log.debug("rates cannot be compared: %s", error)
+        except Exception:  # the future of this call is not read
+            log.exception("comparing rates failed unexpectedly")
         now = time.monotonic()
         poll.rates_due = now + _REST_FACTOR * (now - began)
 

@@ -151,16 +151,14 @@ class ZooKeeperSnapshots:
                         unchanged_until = woken if self._watched_since == connection else None
                         self._progress.follow(self._reassignments.reassignments, self._brokers(), unchanged_until)
                     self._watched_since = connection
+                for reason, urgent in differences:
+                    self._watchers.publish(SnapshotEvent(version, reason, urgent))
             except AutothrottleError as error:
                 log.warning("the cluster cannot be read: %s", error)
                 self._retry_later()
-                continue
             except Exception:  # a bug must not end this thread: nothing else detects new reassignments
                 log.exception("following the cluster failed unexpectedly")
                 self._retry_later()
-                continue
-            for reason, urgent in differences:
-                self._watchers.publish(SnapshotEvent(version, reason, urgent))
 
     def _retry_later(self) -> None:
         time.sleep(_RETRY_SECONDS)

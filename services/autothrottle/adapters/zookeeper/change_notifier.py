@@ -26,8 +26,7 @@ class ChangeNotifier:
 
         Args:
             name: of the followed thing, for the log.
-            refresh: reads what changed and returns whether to notify the watchers. After an AutothrottleError it is
-                called again.
+            refresh: reads what changed and returns whether to notify the watchers. After an error it is called again.
         """
         self._name, self._refresh = name, refresh
         self._watchers = Subscriptions[None]()
@@ -64,11 +63,12 @@ class ChangeNotifier:
                 return
             self._dirty.clear()
             try:
-                changed = self._refresh()
+                if self._refresh():
+                    self._watchers.publish(None)
+                continue
             except AutothrottleError as error:
                 log.warning("cannot read the %s, trying again: %s", self._name, error)
-                self._closed.wait(_RETRY_SECONDS)
-                self.fire()
-                continue
-            if changed:
-                self._watchers.publish(None)
+            except Exception:  # a bug must not end the thread: no watcher would hear of later changes
+                log.exception("following the %s failed unexpectedly, trying again", self._name)
+            self._closed.wait(_RETRY_SECONDS)
+            self.fire()

@@ -108,6 +108,8 @@ class ZooKeeperElection:
                 self._run_candidacy()
             except (KazooException, KazooTimeoutError) as error:
                 log.warning("election interrupted, trying again: %s %s", type(error).__name__, error)
+            except Exception:  # a bug must not end the thread: this planner would never lead again
+                log.exception("election failed unexpectedly, trying again")
             self._leaving.wait(_RETRY_SECONDS)
         self._client.remove_listener(self._wake_up)
         self._withdraw_for_good()

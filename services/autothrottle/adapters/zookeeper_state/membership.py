@@ -112,6 +112,9 @@ class ZooKeeperMembership:
                 self._look_for_other_hosts()
         except (KazooException, KazooTimeoutError, Unavailable):
             listed = False
+        except Exception:  # a bug must not end the thread: this process would disappear from the members
+            log.exception("registering this process as a member failed unexpectedly, trying again")
+            listed = False
         if listed:
             self._registered()
         elif not self._outage_logged and time.monotonic() - self._last_registered > self._silence_limit:

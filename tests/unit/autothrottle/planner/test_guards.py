@@ -221,6 +221,24 @@ def test_a_bug_in_reading_settings_does_not_end_the_reader(
         reader.close()
 
 
+def test_a_bug_in_the_handling_of_settings_does_not_end_the_reader(caplog: pytest.LogCaptureFixture) -> None:
+    """The thread ended. Partitions that fell below min.insync.replicas later stayed throttled."""
+    calls = threading.Semaphore(0)
+
+    def fail() -> None:
+        calls.release()
+        raise KeyError("a bug")
+
+    reader = SettingsReader(MemoryCluster(brokers=BROKERS), fail)
+    try:
+        for topic in ("t1", "t2"):
+            reader.want({1003}, {topic})
+            assert calls.acquire(timeout=30)
+    finally:
+        reader.close()
+    assert caplog.messages == ["handling settings failed unexpectedly"] * 2
+
+
 NIGHT = Schedule((ScheduleWindow(12 * 60, 13 * 60, 0.5),), UTC)
 """Starts at noon, like the bench."""
 

@@ -31,7 +31,7 @@ class MemoryKafka(KafkaAdmin):
         self.silent: set[int] = set()
         """Brokers that are registered but do not answer."""
         self.fenced: set[int] = set()
-        self.failures: dict[str, AutothrottleError] = {}
+        self.failures: dict[str, Exception] = {}
         """Method -> the error that it raises."""
         self.topic_failures: dict[str, AutothrottleError] = {}
         """Topic -> the error of every read of it."""

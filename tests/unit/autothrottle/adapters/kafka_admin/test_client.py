@@ -130,7 +130,8 @@ def test_server_that_is_not_kafka_is_unavailable() -> None:
         babbling.join()
 
 
-def test_slow_name_resolution_does_not_delay_other_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [socket.gaierror("slow.example is unknown"), KeyError("a bug")])
+def test_slow_name_resolution_does_not_delay_other_servers(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """kafka-python resolves names in the one thread that drives all connections."""
     name_server_answers = threading.Event()
     lookup_started = threading.Event()
@@ -141,7 +142,7 @@ def test_slow_name_resolution_does_not_delay_other_servers(monkeypatch: pytest.M
             return real(host, *rest, **more)
         lookup_started.set()
         name_server_answers.wait(LIMIT_SECONDS)
-        raise socket.gaierror("slow.example is unknown")
+        raise error
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     (port,) = free_ports(1)

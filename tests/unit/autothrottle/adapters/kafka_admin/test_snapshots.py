@@ -415,6 +415,13 @@ def test_bug_in_one_poll_does_not_end_polling(subject: Subject, caplog: pytest.L
     assert caplog.messages.count("the poll of the cluster failed unexpectedly") == 1
 
 
+def test_bug_in_the_comparison_of_rates_is_logged(subject: Subject, caplog: pytest.LogCaptureFixture) -> None:
+    """The comparison runs in a pool of threads. Its error was in a future that no code read."""
+    subject.kafka.failures["broker_configs"] = KeyError("a bug")
+    subject.start_reassignment()
+    eventually(lambda: "comparing rates failed unexpectedly" in caplog.messages)
+
+
 # Edits of our throttles by other parties.
 
 

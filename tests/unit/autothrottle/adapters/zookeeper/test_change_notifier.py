@@ -1,0 +1,37 @@
+"""The thread of a change notifier continues after every error."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+
+import pytest
+
+from autothrottle.adapters.zookeeper import change_notifier
+from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
+
+
+@pytest.mark.parametrize("failing", ["refresh", "notify"])
+def test_a_bug_does_not_end_the_notifier(
+    failing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any other error than ours ended the thread. The planner then heard of no override or pause until the interval."""
+    monkeypatch.setattr(change_notifier, "_RETRY_SECONDS", 0.01)
+    bugs, notified = iter([KeyError("a bug")]), threading.Event()
+
+    def fail_once(where: str) -> None:
+        for bug in bugs if where == failing else ():
+            raise bug
+
+    def refresh() -> bool:
+        fail_once("refresh")
+        return True
+
+    def notify() -> None:
+        fail_once("notify")
+        notified.set()
+
+    with closing(ChangeNotifier("overrides", refresh)) as notifier:
+        notifier.watch(notify)
+        assert notified.wait(30)
+    assert caplog.messages.count("following the overrides failed unexpectedly, trying again") == 1

@@ -184,12 +184,10 @@ def subject(cluster: KafkaCluster, zookeeper: ZooKeeperServer) -> Iterator[Subje
 
 
 @pytest.fixture
-def uncontrolled(cluster: KafkaCluster, zookeeper: ZooKeeperServer) -> Iterator[Subject]:
-    """A subject that knows no controllers."""
+def uncontrolled(subject: Subject, zookeeper: ZooKeeperServer) -> Iterator[Subject]:
+    """The same cluster without controllers; `subject` removes the configs."""
     with contextlib.ExitStack() as stack:
-        found = Subject(cluster, zookeeper, stack, controllers=False)
-        yield found
-        found.clear()
+        yield Subject(subject.cluster, zookeeper, stack, controllers=False)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from autothrottle.runtime.call_limits import (
     HEAVY_REQUESTS,
     LARGE_REQUESTS,
     SMALL_REQUEST,
-    Refused,
+    LimitReached,
     Slots,
 )
 from autothrottle.runtime.health import Health, Scope
@@ -175,7 +175,7 @@ class _Limits:
         try:
             with self._requests.slot(host), self._heavy.slot(host) if is_heavy else nullcontext():
                 yield
-        except Refused as error:
+        except LimitReached as error:
             raise HTTPException(429, str(error), {"connection": "close", "retry-after": "1"}) from None
 
 

@@ -60,6 +60,9 @@ HEAVY_REQUESTS = 2
 RECEIVE_SECONDS = 10.0
 """A request that takes longer to arrive is cancelled when other requests of its host wait."""
 
+_RECEIVE_CHECK_SECONDS = 0.2
+"""`RECEIVE_SECONDS` of health checks, which wait for no other call."""
+
 _RECEIVERS = 2
 """Requests per host that are received at a time. All others stay with their sender."""
 
@@ -82,7 +85,7 @@ class Kind(Enum):
     UPLOAD = "open client streams"
 
 
-class Refused(Exception):
+class LimitReached(Exception):
     """A call or request beyond a limit; the message names the limit."""
 
 
@@ -109,14 +112,14 @@ class Slots:
         """Occupy a slot.
 
         Raises:
-            Refused: the host or all hosts have reached the limit.
+            LimitReached: the host or all hosts have reached the limit.
         """
         with self._lock:
             of_host = self._total if host == "unix" else self._per_host
             if self._used.total() >= self._total:
-                raise Refused(self._refusal(self._total, ""))
+                raise LimitReached(self._refusal(self._total, ""))
             if self._used[host] >= of_host:
-                raise Refused(self._refusal(of_host, f" of {host}"))
+                raise LimitReached(self._refusal(of_host, f" of {host}"))
             self._used[host] += 1
         try:
             yield
@@ -136,7 +139,9 @@ class Slots:
 class _Receiving:
     """Lets each host send a few requests at a time. A host's slow senders give way to its waiting ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        """`seconds`: time from which a sender is slow."""
+        self._seconds = seconds
         self._begun: dict[str, dict[grpc.ServicerContext, float]] = {}
         self._changed = threading.Condition()
 
@@ -145,15 +150,15 @@ class _Receiving:
         """Wait until the host has a turn.
 
         Raises:
-            Refused: the caller left meanwhile.
+            LimitReached: the caller left meanwhile.
         """
         with self._changed:
             begun = self._begun.setdefault(host, {})
             while len(begun) >= _RECEIVERS:
                 self._cancel_slow(begun)
-                self._changed.wait(1.0)
+                self._changed.wait(self._seconds / 10)
                 if not context.is_active():
-                    raise Refused("the caller has left")
+                    raise LimitReached("the caller has left")
                 begun = self._begun.setdefault(host, {})
             begun[context] = time.monotonic()
         try:
@@ -166,7 +171,7 @@ class _Receiving:
                 self._changed.notify_all()
 
     def _cancel_slow(self, begun: Mapping[grpc.ServicerContext, float]) -> None:
-        limit = time.monotonic() - RECEIVE_SECONDS
+        limit = time.monotonic() - self._seconds
         for context in [context for context, since in begun.items() if since < limit]:
             context.cancel()
 
@@ -191,7 +196,7 @@ class Admission(grpc.ServerInterceptor):
         self._large = large_requests
         self._slots = {kind: Slots(name, kind.value, total) for kind, total in totals.items()}
         self._heavy = Slots(name, f"requests of more than {HEAVY_REQUEST} bytes in progress", HEAVY_REQUESTS)
-        self._receiving = _Receiving()
+        self._receiving, self._receiving_checks = _Receiving(RECEIVE_SECONDS), _Receiving(_RECEIVE_CHECK_SECONDS)
         self._pools = {
             kind: ThreadPoolExecutor(total + _SPARE_THREADS, thread_name_prefix=f"{name}-grpc")
             for kind, total in totals.items()
@@ -278,7 +283,7 @@ class Admission(grpc.ServerInterceptor):
         try:
             with self._slots[kind].slot(host):
                 yield host
-        except Refused as error:
+        except LimitReached as error:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except AutothrottleError as error:
             code, message, metadata = to_status(error)
@@ -297,16 +302,19 @@ class Admission(grpc.ServerInterceptor):
         """Receive a request, check its size and decode it.
 
         Raises:
-            Refused: it is too large, or another large one of the host is in progress.
+            LimitReached: it is too large, or another large one of the host is in progress.
             Invalid: there is none, or it cannot be decoded.
         """
-        with self._receiving.turn(host, context) if host != "unix" else nullcontext():
+        receiving = self._receiving_checks if method == _HEALTH_CHECK else self._receiving
+        with receiving.turn(host, context) if host != "unix" else nullcontext():
             data = next(requests, None)
         if data is None:
             raise Invalid(f"{method} needs a request; the call ended without one")
         size, limit = len(data), self._large.get(method, SMALL_REQUEST)
         if size > limit:
-            raise Refused(f"the request for {method} has {size} bytes, more than the limit of {limit}. Fix: split it.")
+            raise LimitReached(
+                f"the request for {method} has {size} bytes, more than the limit of {limit}. Fix: send less."
+            )
         with self._heavy.slot(host) if size > HEAVY_REQUEST and host != "unix" else nullcontext():
             request = _decoded(data, method, decode)
             del data

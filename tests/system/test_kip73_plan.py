@@ -7,7 +7,7 @@ throttle is set. The tests measure the growth of the logs on the destinations' d
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE
 from autothrottle.core.errors import Invalid
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from autothrottle_lab.emulators.datadog import DatadogEmulator
@@ -23,6 +24,7 @@ from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from tests.builders import eventually
 from tests.system.recovery_watch import RecoveryWatch, Sample, admin_backend_options, submit
 
 MB = 1_000_000
@@ -158,6 +160,62 @@ def copy_rate(first: Sample, last: Sample) -> float:
     return (sum(last.received.values()) - sum(first.received.values())) / (last.at - first.at)
 
 
-def override(admin: admin_pb2_grpc.AdminServiceStub, rate: int) -> None:
-    wanted = admin_pb2.Override(rate_bytes_per_second=rate)
+def override(admin: admin_pb2_grpc.AdminServiceStub, rate: int, broker_id: int | None = None) -> None:
+    wanted = admin_pb2.Override(rate_bytes_per_second=rate, broker_id=broker_id)
     admin.SetOverride(admin_pb2.SetOverrideRequest(override=wanted), timeout=10)
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "each_cluster", ["kafka_cluster", pytest.param("kraft_cluster", marks=pytest.mark.repeat)], indirect=True
+)
+def test_broker_override_limits_recovery_during_a_reassignment(
+    each_cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub
+) -> None:
+    """The override ended for recovery when its broker took part in a reassignment. It then recovered at link speed."""
+    cluster, broker, rate, behind = each_cluster, 1004, 4 * MB, 48 * MB
+    moved, kept = "override-moved", "override-kept"
+    cluster.create_topic(moved, {p: [1001 + p % 3] for p in range(4)})
+    cluster.create_topic(kept, {p: [1001 + p % 3, broker] for p in range(4)}, {"min.insync.replicas": "1"})
+    fill(cluster, moved, 12 * MB)
+    before = cluster.stored_configs()
+    replicas = ",".join(f"{p}:{broker}" for p in range(4))
+    rates = {LEADER_RATE: str(rate), FOLLOWER_RATE: str(rate)}
+
+    def followers(topic: str) -> str:
+        return cluster.stored_configs().get(f"topics/{topic}", {}).get(FOLLOWER_REPLICAS, "")
+
+    def both_rates_are_set() -> bool:
+        return rates.items() <= cluster.stored_configs().get(f"brokers/{broker}", {}).items()
+
+    override(admin, rate, broker)
+    eventually(lambda: both_rates_are_set() and followers(kept) == replicas, 30)
+    submit(admin, {(moved, p): [1001 + p % 3, broker] for p in range(4)})
+    eventually(lambda: followers(moved) == replicas and followers(kept) == "", 30)
+    assert both_rates_are_set(), "it only receives, but the override also limits what it sends"
+    cluster.stop_broker(broker)
+    try:
+        fill(cluster, kept, behind // 4)
+        eventually(lambda: followers(kept) == replicas, 30)
+    finally:
+        cluster.start_broker(broker)
+    began, had = time.monotonic(), received(cluster, broker, (moved, kept))
+    time.sleep(6)
+    seconds, copied_bytes = time.monotonic() - began, received(cluster, broker, (moved, kept)) - had
+    print(f"\n{cluster.version}: {copied_bytes / seconds / MB:.2f} MB/s of {rate / MB:.0f} MB/s during a reassignment")
+    assert cluster.reassigning() and both_rates_are_set()
+    assert 0 < copied_bytes <= 1.3 * rate * seconds
+    with suppress(Invalid):  # some partitions may be done by now
+        cluster.reassign_through_bootstrap(dict.fromkeys(cluster.reassigning()))
+    admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=broker), timeout=10)
+    cluster.wait_until_reassigned()
+    cluster.wait_until_in_sync([kept])
+    eventually(lambda: cluster.stored_configs() == before, 30)
+    for topic in (moved, kept):
+        cluster.delete_topic(topic)
+
+
+def received(cluster: KafkaCluster, broker_id: int, topics: Sequence[str]) -> int:
+    """Return the bytes of these topics in the logs of a broker."""
+    return sum(size for (topic, _), size in cluster.log_bytes(broker_id).items() if topic in topics)

@@ -427,7 +427,7 @@ class Composition:
                 "install autothrottle with the extra `decisions`"
             ) from None
         configured = self.configuration
-        limits = LogLimits(retention=configured.decisions_retention, min_free=configured.decisions_min_free)
+        limits = LogLimits(retention=configured.decisions_retention, min_free_bytes=configured.decisions_min_free)
         return self._stack.enter_context(closing(DecisionLog(uri, Path(spool) if spool else None, limits)))
 
     def private_directory(self) -> str:

@@ -87,9 +87,9 @@ class LogLimits:
     """Age of a date at which its files are removed; None: never."""
     patience: timedelta = timedelta(seconds=15)
     """How long `close` waits for the last files; the next start writes the others."""
-    min_free: int = 256 * MEGABYTE
+    min_free_bytes: int = 256 * MEGABYTE
     """Free space on the spool's disk below which no cycle is written, bytes; other programs may need the disk."""
-    set_aside: int = 10 * MEGABYTE
+    max_set_aside_bytes: int = 10 * MEGABYTE
     """Largest size of `set-aside.txt`, bytes."""
 
 
@@ -211,7 +211,7 @@ class DecisionLog:
 
     def _has_space(self) -> bool:
         """Return whether a cycle may be written; log when this changes."""
-        least = self._limits.min_free
+        least = self._limits.min_free_bytes
         try:
             free = self._free_space(self._directory)
         except Exception:  # unknown: if the disk is full, writing fails
@@ -269,7 +269,7 @@ class DecisionLog:
         text = "".join(f"{datetime.now(UTC).isoformat()} {kind} {error!r} {record!r}\n" for record in records)
         try:
             with path.open("a", encoding="utf-8") as file:
-                has_room = file.tell() + len(text) <= self._limits.set_aside
+                has_room = file.tell() + len(text) <= self._limits.max_set_aside_bytes
                 file.write(text if has_room else "")
             fate = f"they are kept in {path}" if has_room else f"{path} is full, so they are only here; move it away"
         except OSError as failure:

@@ -78,7 +78,7 @@ class SnapshotRequest:
 
         These are the brokers that catch up, and those with an override that take part in a reassignment.
         """
-        return frozenset(self.replicas_of) & participants(snapshot).keys() | frozenset(self.catching_up)
+        return frozenset(participants(snapshot)).intersection(self.replicas_of).union(self.catching_up)
 
 
 def needed(term: TermState, sources: KnownSources, wanted: Wanted | None, now: datetime) -> SnapshotRequest:

@@ -316,7 +316,7 @@ def test_records_set_aside_are_bounded_in_size_and_then_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = replace(of_cycle(logged_records(), 1)[0][0], standing=2**63)
-    with closing(opened(tmp_path, limits=LogLimits(set_aside=3_000))) as log:
+    with closing(opened(tmp_path, limits=LogLimits(max_set_aside_bytes=3_000))) as log:
         for _ in range(20):
             log.append([bad], [])
     assert 1_000 < (tmp_path / "_spool" / "set-aside.txt").stat().st_size <= 3_000
@@ -361,7 +361,7 @@ def test_unexpected_error_between_cycles_does_not_end_the_log(tmp_path: Path, mo
 
 def test_nothing_is_written_while_the_disk_is_almost_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The log filled the disk, which other programs on the host needed, too."""
-    source, limit = logged_records(5), LogLimits().min_free
+    source, limit = logged_records(5), LogLimits().min_free_bytes
     free = [limit]
     cycles = [of_cycle(source, number)[0] for number in (1, 2, 3, 4)]
     with closing(DecisionLog(str(tmp_path), limits=LONG_PATIENCE, free_space=lambda _: free[0])) as log:

@@ -5,7 +5,7 @@ then Kafka gets the write, then the ledger records it as written. After an inter
 `core.control.ownership` accepts either value as ours.
 
 Kafka does not know our terms. The fence holds as far as possible: the term is checked in ZooKeeper right before each
-write, and each write ends before our session can expire.
+write, and each write ends before our session can expire and before the leader's lease ends.
 
 A broker may report a value later than Kafka accepted it. So a write is confirmed once the broker whose value was read
 before reports it. Until then the intent stays in the ledger. A restore in that time is sent even if the broker already

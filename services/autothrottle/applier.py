@@ -67,5 +67,6 @@ def _term(request: _Fenced, context: grpc.ServicerContext) -> Term:
     left = context.time_remaining()
     if left is None or not request.HasField("lease_margin"):
         return Term(request.fence)
-    margin = request.lease_margin.ToTimedelta().total_seconds()
-    return Term(request.fence, time.monotonic() + left * _EXACT - margin)
+    # Any number of seconds is a float; a timedelta has a limit.
+    margin = request.lease_margin.seconds + request.lease_margin.nanos / 1e9
+    return Term(request.fence, time.monotonic() + left * _EXACT - max(0.0, margin))

@@ -24,7 +24,8 @@ from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.ports.kafka import Term
 from autothrottle.runtime.server import ServiceServer
-from autothrottle.v1 import applier_pb2_grpc
+from autothrottle.v1 import applier_pb2, applier_pb2_grpc
+from autothrottle.wire.applier import change_to_message
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.chaos.proxy import Link
@@ -157,3 +158,15 @@ def test_a_lease_that_has_ended_writes_nothing(write: Write) -> None:
     with serving(ApplierServicer(cluster, cluster)) as remote, pytest.raises(Unavailable, match="lease has ended"):
         write(remote, Term(cluster.begin_term(), time.monotonic() - 1))
     assert not cluster.ledger and not any(cluster.configs.values()) and cluster.submissions == []
+
+
+@pytest.mark.parametrize(("seconds", "is_written"), [(2**62, False), (-(2**62), True)])
+def test_a_lease_margin_of_any_size_is_understood(seconds: int, is_written: bool) -> None:
+    """A margin that does not fit into a timedelta ended the call with an unexpected error."""
+    cluster = RecordingCluster()
+    request = applier_pb2.ApplyRequest(fence=cluster.begin_term(), changes=[change_to_message(rate("5"))])
+    request.lease_margin.seconds = seconds
+    expected = contextlib.nullcontext() if is_written else pytest.raises(Unavailable, match="lease has ended")
+    with serving(ApplierServicer(cluster, cluster)) as remote, expected:
+        remote._unary(lambda applier: applier.Apply, request, TIMEOUT)
+    assert cluster.terms[0].lease_end <= time.monotonic() + TIMEOUT.total_seconds()

@@ -141,7 +141,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     seconds: dict[str, dict[str, float]] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
-            if isinstance(report, pytest.TestReport):
+            if isinstance(report, pytest.TestReport) and report.when in ("setup", "call", "teardown"):
                 spent = seconds.setdefault(
                     report.nodeid.partition("::")[0], {"setup": 0.0, "call": 0.0, "teardown": 0.0}
                 )

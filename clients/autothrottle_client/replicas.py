@@ -464,6 +464,9 @@ class Replicas:
             plain = grpc.insecure_channel(target, options=options)
         else:
             plain = certificates.channel(target, address, options)
+        # A stub registers its methods at the channel. If another thread has closed the channel, gRPC 1.85 then ends the
+        # process with a segmentation fault. Without a handle, its methods are not registered.
+        setattr(plain, "_get_registered_call_handle", lambda method: None)  # noqa: B010
         if self.connection.token:
             is_secure = certificates is not None or is_loopback(target)
             plain = with_token(plain, self.connection.token, target, is_secure)

@@ -15,6 +15,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from autothrottle.v1 import planner_pb2
+from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle_client import Unavailable
 from autothrottle_client.addresses import resolved
 from autothrottle_client.replicas import Connection, Replica, Replicas, check_health
@@ -366,3 +368,15 @@ def test_closing_is_idempotent_and_later_calls_are_unavailable(connect: Open) ->
     replicas.close()
     with pytest.raises(Unavailable, match="the client of the service is closed; create a new one"):
         answers(replicas)
+
+
+def test_a_call_whose_channel_is_closed_meanwhile_is_unavailable(connect: Open) -> None:
+    """A process that stopped during a call could end with a segmentation fault: gRPC registered a method too late."""
+    replicas = connect(REFUSING_ADDRESS)
+
+    def call(replica: Replica, seconds: float) -> object:
+        replicas.close()
+        return PlannerServiceStub(replica.channel).GetState(planner_pb2.GetStateRequest(), timeout=seconds)
+
+    with pytest.raises(Unavailable, match="closed"):
+        replicas.call(call, TIMEOUT)

@@ -88,7 +88,7 @@ def test_overrides_take_effect_within_a_second_and_leave_no_config(
 
         set_override(admin, 9_000_000, broker_id=1005)
         both = {(1005, LEADER_RATE): 9_000_000, **rates(4_250_000, 9_000_000)}
-        watch.wait_until(lambda s: s.rates == both, 30, "the broker override beats it, in both roles")
+        watch.wait_until(lambda s: s.rates == both, 60, "the broker override beats it, in both roles")
         # The broker applies the last step of the ramp a moment after the controller has stored it.
         eventually(lambda: kafka_cluster.described_configs(1005)[FOLLOWER_RATE] == "9000000", 60)
 

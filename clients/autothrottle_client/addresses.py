@@ -87,6 +87,13 @@ class ResolvedNames:
         self._running: set[str] = set()
         self._problems: dict[str, str] = {}
         self._changed = threading.Condition()
+        self._closed = False
+
+    def close(self) -> None:
+        """Let all waits for lookups end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def look_up(self, older_than: float) -> None:
         """Start to look up names whose last lookup is older than `older_than` seconds."""
@@ -100,12 +107,14 @@ class ResolvedNames:
     def wait_for_any(self, seconds: float) -> None:
         """Wait until an address has a target, or no lookup is running."""
         with self._changed:
-            self._changed.wait_for(lambda: any(self._found.values()) or not self._running, max(seconds, 0))
+            self._changed.wait_for(
+                lambda: any(self._found.values()) or not self._running or self._closed, max(seconds, 0)
+            )
 
     def wait_for_all(self, seconds: float) -> None:
         """Wait until no lookup is running."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._running, max(seconds, 0))
+            self._changed.wait_for(lambda: not self._running or self._closed, max(seconds, 0))
 
     def targets(self) -> dict[str, str]:
         """Return target (`ip:port` or `unix:path`) -> its address, in the order of the addresses."""

@@ -283,6 +283,7 @@ class Replicas:
         with self._lock:
             self._closed.set()
             replicas = [*self._replicas.values(), *self._in_use]
+        self._names.close()
         for replica in replicas:
             replica.plain.close()
 

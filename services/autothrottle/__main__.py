@@ -11,9 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from importlib import import_module
 
 from autothrottle import __version__
@@ -28,6 +26,7 @@ from autothrottle.runtime.logs import configure_logs
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.priority import give_way
 from autothrottle.runtime.server import Servicer
+from autothrottle.runtime.shutdown import Shutdown
 from autothrottle.runtime.signals import stop_on_signals
 from autothrottle.runtime.sources import nearest
 from autothrottle.runtime.tracing import configure_tracing
@@ -213,25 +212,23 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
 
 
 def _until_stopped(command: str, configuration: Configuration) -> int:
-    stop, failed = stop_on_signals(), threading.Event()
-
-    def end_with_failure() -> None:
-        failed.set()
-        stop.set()
-
     collect_rarely()
-    with ExitStack() as stack:
+    with Shutdown(stop_on_signals()) as shutdown:
         tracing = configure_tracing(f"autothrottle-{command}")
-        stack.callback(tracing.close)
-        _SERVICES[command](Composition(configuration, stack, tracing, end_with_failure))
-        stop.wait()
+        shutdown.callback(tracing.close)
+        try:
+            _SERVICES[command](Composition(configuration, shutdown, tracing))
+        except AutothrottleError:
+            if not shutdown.requested.is_set():  # otherwise the request to stop has ended the start
+                raise
+        shutdown.requested.wait()
         log.info("Stopping")
-    return EXIT_FAILED if failed.is_set() else 0
+    return EXIT_FAILED if shutdown.failed else 0
 
 
 def _uninstall(configuration: Configuration) -> int:
-    with ExitStack() as stack:
-        count = Composition(configuration, stack).uninstall()
+    with Shutdown() as shutdown:
+        count = Composition(configuration, shutdown).uninstall()
     log.info("Uninstalled: restored %d configs; overrides and the term remain", count)
     return 0
 

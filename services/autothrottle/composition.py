@@ -11,13 +11,13 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kazoo.client import KazooClient
 
@@ -33,7 +33,7 @@ from autothrottle.adapters.kafka_zookeeper.reassigner import ZooKeeperReassigner
 from autothrottle.adapters.kafka_zookeeper.registrations import ZooKeeperRegistrations
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper.session import connect, connect_in_background, disconnect, disconnect_soon
+from autothrottle.adapters.zookeeper.session import connect, connect_in_background, disconnect, drop
 from autothrottle.adapters.zookeeper_state.catch_ups import ZooKeeperCatchUps
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerReader
@@ -59,6 +59,7 @@ from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.configuration import Configuration, KafkaBackend
 from autothrottle.runtime.health import Health, Scope
 from autothrottle.runtime.server import Servicer, ServiceServer
+from autothrottle.runtime.shutdown import CALLS, SESSIONS, Shutdown
 from autothrottle.runtime.tracing import Tracing
 from autothrottle.v1 import (
     admin_pb2_grpc,
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from autothrottle.adapters.kafka_admin.values import KafkaSettings
 
 C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient, AdminClient)
+D = TypeVar("D", bound="_Closeable")
 
 _CONNECT_TIMEOUT = timedelta(seconds=15)
 
@@ -82,27 +84,26 @@ _CHECK_TIMEOUT = timedelta(seconds=1)
 _ROUTE_POLL_SECONDS = 0.25
 
 
+class _Closeable(Protocol):
+    """A client whose calls in progress fail when it is closed."""
+
+    def close(self) -> None: ...
+
+
 class Composition:
     """Builds services for one configuration. Its stack closes everything it opened, in reverse order."""
 
-    def __init__(
-        self,
-        configuration: Configuration,
-        stack: ExitStack,
-        tracing: Tracing | None = None,
-        on_failure: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, configuration: Configuration, stack: Shutdown, tracing: Tracing | None = None) -> None:
         """Build nothing yet.
 
         Args:
             configuration: the configuration of the services. Services without an address are found in the list of
                 members.
-            stack: closes everything that this object opens.
+            stack: closes everything that this object opens. It ends the process when the planner's loop has failed.
             tracing: sends traces; None: there are none.
-            on_failure: ends the process when the planner's loop has failed.
         """
         self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
-        self.on_failure = on_failure
+        self.on_failure = stack.fail
         self.health = Health()
         self._kafka = KafkaPaths(configuration.zk_prefix)
         self._own = OwnPaths(configuration.zk_config_prefix)
@@ -140,7 +141,7 @@ class Composition:
             metrics_delay=configuration.metrics_delay,
             event_tags=configuration.dd_event_tags,
         )
-        source = self._stack.enter_context(closing(DatadogMetrics(settings, configuration.capacities)))
+        source = self._cancellable(DatadogMetrics(settings, configuration.capacities))
         add = metrics_pb2_grpc.add_MetricsServiceServicer_to_server
         return add, MetricsServicer(source, source), "autothrottle.v1.MetricsService"
 
@@ -226,6 +227,7 @@ class Composition:
             health=self.health,
         )
         self._stack.enter_context(server)
+        self._stack.callback(lambda: server.stop(self._stack.grace()))
         return server.address
 
     def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
@@ -236,6 +238,7 @@ class Composition:
             name, servicers, listen, interceptors=interceptors, credentials=credentials, checks=self.health
         )
         self._stack.enter_context(server)
+        self._stack.callback(lambda: server.stop(self._stack.grace()))
         return server.address
 
     def serve_alone(self, name: str, servicer: Servicer) -> str:
@@ -295,7 +298,8 @@ class Composition:
                     f"{member.address} cannot be reached. Fix: listen on an address for other hosts, and give the "
                     f"address that they call if it differs, for example --advertise={member.host}"
                 )
-            time.sleep(_ROUTE_POLL_SECONDS)
+            if self._stack.requested.wait(_ROUTE_POLL_SECONDS):
+                return
 
     def _hosts_without_route(self, member: Member) -> tuple[str, ...]:
         with suppress(Unavailable):  # membership warns later
@@ -332,7 +336,7 @@ class Composition:
             return None
         from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 
-        return self._stack.enter_context(closing(KafkaAdmin(_kafka_settings(self.configuration))))
+        return self._cancellable(KafkaAdmin(_kafka_settings(self.configuration)))
 
     @cached_property
     def _log_sizes(self) -> KafkaLogSizes | None:
@@ -389,15 +393,19 @@ class Composition:
 
     def _session(self) -> KazooClient:
         hosts = ",".join(self.configuration.zk_addr)
-        client = connect(hosts, self.configuration.zk_session_timeout, _CONNECT_TIMEOUT)
-        self._stack.callback(disconnect, client)
-        return client
+        session_timeout = self.configuration.zk_session_timeout
+        return self._ended(connect(hosts, session_timeout, _CONNECT_TIMEOUT, self._stack.requested))
+
+    def _ended(self, session: KazooClient) -> KazooClient:
+        """Let the shutdown end a session, or drop it if ZooKeeper does not answer."""
+        self._stack.callback(disconnect, session)
+        self._stack.cancel_after(SESSIONS, partial(drop, session))
+        return session
 
     @cached_property
     def _membership(self) -> ZooKeeperMembership:
         session_timeout = self.configuration.zk_session_timeout
-        client = connect_in_background(",".join(self.configuration.zk_addr), session_timeout)
-        self._stack.callback(disconnect_soon, client)
+        client = self._ended(connect_in_background(",".join(self.configuration.zk_addr), session_timeout))
         return ZooKeeperMembership(client, self._own, session_timeout)
 
     def _election(self) -> ZooKeeperElection:
@@ -428,7 +436,9 @@ class Composition:
             ) from None
         configured = self.configuration
         limits = LogLimits(retention=configured.decisions_retention, min_free_bytes=configured.decisions_min_free)
-        return self._stack.enter_context(closing(DecisionLog(uri, Path(spool) if spool else None, limits)))
+        decisions = DecisionLog(uri, Path(spool) if spool else None, limits)
+        self._stack.callback(lambda: decisions.close(self._stack.grace()))
+        return decisions
 
     def private_directory(self) -> str:
         """A temporary directory for sockets, with access for this user only; the stack removes it."""
@@ -439,7 +449,11 @@ class Composition:
         resolve = member_lookup(self._membership, socket.gethostname())
         where = addresses or [members_address(kind.service)]
         token = self._tokens.of_services if self._tokens and not self._tls else ""
-        client = kind(where, self._tracing.client_interceptors, resolve, self._tls, token)
+        return self._cancellable(kind(where, self._tracing.client_interceptors, resolve, self._tls, token))
+
+    def _cancellable(self, client: D) -> D:
+        """Let the shutdown close a client, at the latest when it cancels calls in progress."""
+        self._stack.cancel_after(CALLS, client.close)
         return self._stack.enter_context(closing(client))
 
 

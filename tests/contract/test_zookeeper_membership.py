@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 
 from autothrottle import __version__
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.session import connect_in_background, disconnect_soon
+from autothrottle.adapters.zookeeper.session import connect_in_background, disconnect
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
@@ -49,7 +49,7 @@ class Subject:
     def membership(self, seconds: float = SESSION_SECONDS) -> ZooKeeperMembership:
         duration = timedelta(seconds=seconds)
         client = connect_in_background(self.server.connect, duration)
-        self._stack.callback(disconnect_soon, client)
+        self._stack.callback(disconnect, client)
         membership = ZooKeeperMembership(client, self.tree.own, duration)
         self._stack.callback(membership.leave)
         self._clients[id(membership)] = client
@@ -165,7 +165,7 @@ def test_process_is_listed_when_zookeeper_starts_and_after_each_outage(fresh_zoo
     with contextlib.ExitStack() as stack:
         duration = timedelta(seconds=SESSION_SECONDS)
         client = connect_in_background(server.connect, duration)
-        stack.callback(disconnect_soon, client)
+        stack.callback(disconnect, client)
         membership = ZooKeeperMembership(client, OwnPaths(), duration)
         stack.callback(membership.leave)
         membership.join(ONE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import ClassVar
@@ -15,6 +14,7 @@ from autothrottle.composition import Composition, validate_kafka_settings
 from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration import OPTIONS, Configuration
 from autothrottle.runtime.configuration_reader import parse
+from autothrottle.runtime.shutdown import Shutdown
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 
 READ_BEFORE = {"config", "version", "log-format", "log-level", "max-rate", "kafka-native-mode"}
@@ -63,10 +63,10 @@ def test_a_service_reads_the_options_that_its_help_lists(
         given = parse([*flags, f"--kafka-backend={backend}"], {})
         recording = RecordingConfiguration(**{field.name: getattr(given, field.name) for field in fields(given)})
         RecordingConfiguration.read.clear()
-        with ExitStack() as stack:
+        with Shutdown() as shutdown:
             if "kafka-client-config" in COMMANDS[service].options:
                 validate_kafka_settings(recording)
-            _SERVICES[service](Composition(recording, stack))
+            _SERVICES[service](Composition(recording, shutdown))
             read |= RecordingConfiguration.read & OPTIONS.keys()
     listed = COMMANDS[service].options
     assert listed - read == listed & (READ_BEFORE | WITH_TLS)

@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Collection, Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ HEADER_SECONDS = 10.0
 BODY_SECONDS = 10.0
 
 _KEEP_ALIVE_SECONDS = 5
-_GRACE_SECONDS = 5
+_GRACE = timedelta(seconds=5)
 _MOST_HEADER_BYTES = 16 * 1024
 _MOST_CONNECTIONS = 500
 
@@ -92,7 +93,6 @@ class GatewayServer:
                 proxy_headers=False,
                 limit_concurrency=_MOST_CONNECTIONS,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=_GRACE_SECONDS,
                 h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
                 ssl_context_factory=(lambda *_: tls) if tls else None,
             )
@@ -109,8 +109,9 @@ class GatewayServer:
     ) -> None:
         self.stop()
 
-    def stop(self) -> None:
-        """Refuse new requests, let requests in progress finish within 5 s, and return. Idempotent."""
+    def stop(self, grace: timedelta = _GRACE) -> None:
+        """Refuse new requests, let requests in progress finish within `grace`, and return. Idempotent."""
+        self._server.config.timeout_graceful_shutdown = grace.total_seconds()  # type: ignore[assignment]
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()

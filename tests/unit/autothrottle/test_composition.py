@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import stat
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,14 @@ from autothrottle.applier import ApplierServicer
 from autothrottle.composition import Composition
 from autothrottle.core.errors import Invalid
 from autothrottle.runtime.configuration_reader import parse
+from autothrottle.runtime.shutdown import Shutdown
 from autothrottle.v1.applier_pb2_grpc import add_ApplierServiceServicer_to_server
 
 APPLIER: Any = add_ApplierServiceServicer_to_server, ApplierServicer(None, None), "autothrottle.v1.ApplierService"  # type: ignore[arg-type]
 
 
 def test_only_this_user_can_reach_the_sockets_between_the_services_of_run() -> None:
-    with ExitStack() as stack:
+    with Shutdown() as stack:
         directory = Path(Composition(parse([], {}), stack).private_directory())
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
@@ -29,7 +29,7 @@ def test_services_with_tokens_and_without_certificates_need_a_token_for_one_anot
     tokens = tmp_path / "tokens"
     tokens.write_text(f"anna {'a' * 16}\n")
     options = [f"--api-tokens-file={tokens}"]
-    with ExitStack() as stack:
+    with Shutdown() as stack:
         with pytest.raises(Invalid, match="Fix: add the line `services TOKEN service`"):
             Composition(parse(options, {}), stack).serve_alone("applier", APPLIER)
         private = Composition(parse([*options, f"--listen=unix:{tmp_path}/s"], {}), stack)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -221,6 +222,19 @@ def test_sigterm_ends_a_service_with_status_0() -> None:
             assert "Stopping" in running.stderr.read()
         finally:
             running.kill()
+
+
+def test_sigterm_during_the_start_ends_a_service_at_once_with_status_0() -> None:
+    """It waited 15 s for its first answer from a frozen ZooKeeper, and then 10 s to close the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        flag = f"--zk-addr=127.0.0.1:{frozen.getsockname()[1]}"
+        with subprocess.Popen([sys.executable, "-m", "autothrottle", "planner", flag]) as running:
+            connection, _ = frozen.accept()
+            start = time.monotonic()
+            running.terminate()
+            assert running.wait(SECONDS) == 0
+            assert time.monotonic() - start < 5
+            connection.close()
 
 
 def test_a_failed_planner_ends_its_process_with_status_1() -> None:

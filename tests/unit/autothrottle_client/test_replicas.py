@@ -305,6 +305,25 @@ def test_known_addresses_are_used_while_the_name_server_fails(serve: Serve, conn
     assert answers(replicas) == ["a"]
 
 
+def test_close_ends_a_call_that_waits_for_a_name_server(connect: Open) -> None:
+    """A stopping service waited for the name server until the deadline of its call."""
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def resolve(name: str) -> Sequence[str]:
+        asked.set()
+        may_answer.wait(60)
+        return ()
+
+    replicas = connect(NAME, resolve=resolve)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(replicas.call, fetch_name, timedelta(seconds=60))
+        assert asked.wait(30)
+        replicas.close()
+        with pytest.raises(Unavailable, match="closed"):
+            call.result(30)
+    may_answer.set()
+
+
 def test_error_names_an_unresolvable_name_and_the_reason(connect: Open) -> None:
     names = NameServer()
     names.error = socket.gaierror(-2, "Name or service not known")

@@ -80,8 +80,15 @@ class Exchange:
             self.hold(None)
 
     def hold(self, connection: socket.socket | None) -> None:
+        """Let `cut` end the waits for this connection; None: the call has ended.
+
+        Holds a duplicate: TLS takes the descriptor away from the original socket, and a TLS socket must not be shut
+        down under the thread that reads from it.
+        """
         with self._lock:
-            self._socket = connection
+            if self._socket is not None:
+                self._socket.close()
+            self._socket = connection and socket.fromfd(connection.fileno(), connection.family, connection.type)
             if self._is_cut:
                 self._shut()
 
@@ -92,10 +99,8 @@ class Exchange:
 
     def _shut(self) -> None:
         if self._socket is not None:
-            # `socket.socket.shutdown`, not the TLS socket's: that would discard the TLS state under the reading thread.
-            # The socket may already be closed.
-            with contextlib.suppress(OSError):
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # the server has already closed the connection
+                self._socket.shutdown(socket.SHUT_RDWR)
 
 
 def _failure_of(error: Exception) -> Failure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import socket
 from typing import Any
 
 from datadog_api_client import ApiClient, Configuration
@@ -59,15 +60,20 @@ class _Rest(RESTClientObject):
 
 
 class _HttpConnection(HTTPConnection):
+    """A connection whose exchange can cut every wait for the server, also that of a TLS handshake."""
+
+    def _new_conn(self) -> socket.socket:
+        connection = super()._new_conn()
+        Exchange.current().hold(connection)
+        return connection
+
     def getresponse(self) -> HTTPResponse:  # type: ignore[override]
         Exchange.current().hold(self.sock)
         return super().getresponse()
 
 
-class _HttpsConnection(HTTPSConnection):
-    def getresponse(self) -> HTTPResponse:  # type: ignore[override]
-        Exchange.current().hold(self.sock)
-        return super().getresponse()
+class _HttpsConnection(_HttpConnection, HTTPSConnection):
+    """The same with TLS."""
 
 
 class _HttpPool(HTTPConnectionPool):

@@ -38,6 +38,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.decision_log.schema import DECISIONS, REASSIGNMENTS, file_system
 from autothrottle.core.errors import Invalid
 from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
@@ -86,7 +87,7 @@ class LogLimits:
     retention: timedelta | None = None
     """Age of a date at which its files are removed; None: never."""
     patience: timedelta = timedelta(seconds=15)
-    """How long `close` waits for the last files; the next start writes the others."""
+    """How long `close` waits by default for the last files; the next start writes the others."""
     min_free_bytes: int = 256 * MEGABYTE
     """Free space on the spool's disk below which no cycle is written, bytes; other programs may need the disk."""
     max_set_aside_bytes: int = 10 * MEGABYTE
@@ -153,14 +154,14 @@ class DecisionLog:
         except queue.Full:
             self._drop("the disk is too slow and the queue is full")
 
-    def close(self) -> None:
-        """Roll all spools, then stop; the next start rolls those that are left."""
-        patience = self._limits.patience.total_seconds()
+    def close(self, patience: timedelta | None = None) -> None:
+        """Roll all spools, then stop; the next start rolls those that are left. `patience` replaces the limit's."""
+        deadline = time.monotonic() + (self._limits.patience if patience is None else patience).total_seconds()
         try:
-            self._waiting.put(None, timeout=patience)
+            self._waiting.put(None, timeout=seconds_left(deadline))
         except queue.Full:
             return
-        self._thread.join(patience)
+        self._thread.join(seconds_left(deadline))
 
     def _drop(self, why: str) -> None:
         self.dropped += 1

@@ -97,9 +97,9 @@ class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
 
     def close(self) -> None:
         """Close the watches and the connections. Idempotent."""
+        super().close()  # first: a watch may wait for a name
         for watch in self._watches:
             watch.close()
-        super().close()
 
 
 class SnapshotWatch:

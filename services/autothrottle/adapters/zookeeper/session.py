@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,14 +12,18 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
+from kazoo.exceptions import BadVersionError, ConnectionClosedError, KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KeeperState
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.core.errors import NotLeader, Unavailable
 
 _END_SECONDS = 3.0
 _RETRY_SECONDS = 0.05
+_POLL_SECONDS = 0.05
+_DROP_SECONDS = 0.3
+"""How long kazoo's thread may take to notice that its session is dropped; it sleeps for 0.1 s between attempts."""
 
 _T = TypeVar("_T")
 
@@ -26,21 +31,23 @@ ANSWER_LOST = (KazooException, KazooTimeoutError)
 """Errors of the call that commits a transaction. After one, it is unknown whether the transaction was carried out."""
 
 
-def connect(hosts: str, session_timeout: timedelta, connect_timeout: timedelta) -> KazooClient:
+def connect(
+    hosts: str, session_timeout: timedelta, connect_timeout: timedelta, stop: threading.Event | None = None
+) -> KazooClient:
     """Return a started client; `hosts` is a comma list of `host:port` without a chroot.
 
     Raises:
-        Unavailable: when no server answers within `connect_timeout`.
+        Unavailable: when no server answers within `connect_timeout`, or before `stop` is set.
     """
     client = _client(hosts, session_timeout)
-    try:
-        client.start(timeout=connect_timeout.total_seconds())
-    except KazooTimeoutError as error:
-        client.close()
-        raise Unavailable(
-            f"no ZooKeeper server of {hosts!r} answers within {connect_timeout.total_seconds():g} s; "
-            "check --zk-addr and that the servers run"
-        ) from error
+    live, deadline = client.start_async(), time.monotonic() + connect_timeout.total_seconds()
+    while not live.wait(_POLL_SECONDS):
+        if time.monotonic() >= deadline or (stop is not None and stop.is_set()):
+            disconnect(client)
+            raise Unavailable(
+                f"no ZooKeeper server of {hosts!r} answers within {connect_timeout.total_seconds():g} s; "
+                "check --zk-addr and that the servers run"
+            )
     client.logger.connected = True
     return client
 
@@ -79,21 +86,37 @@ class ClientLog(logging.LoggerAdapter[logging.Logger]):
 
 
 def disconnect(client: KazooClient) -> None:
-    """End the session, which removes its ephemeral nodes at once. Idempotent."""
-    client.stop()
-    client.close()
+    """End the session, which removes its ephemeral nodes at once. Idempotent.
 
-
-def disconnect_soon(client: KazooClient) -> None:
-    """End the session, but wait at most a few seconds: kazoo waits longer for a connection without answers."""
-    ending = threading.Thread(target=_disconnect_quietly, args=(client,), name="zookeeper-end", daemon=True)
+    A session without a connection is dropped. Waits for ZooKeeper's answer for 3 s, or until the session is dropped.
+    """
+    if not client.connected:
+        drop(client)
+    ending = threading.Thread(target=_end_quietly, args=(client,), name="zookeeper-end", daemon=True)
     ending.start()
-    ending.join(_END_SECONDS)
+    deadline = time.monotonic() + _END_SECONDS
+    while client.client_state != KeeperState.CLOSED and time.monotonic() < deadline:
+        ending.join(_POLL_SECONDS)
+    ending.join(_POLL_SECONDS)
 
 
-def _disconnect_quietly(client: KazooClient) -> None:
+def _end_quietly(client: KazooClient) -> None:
     with suppress(KazooException):  # its thread has not ended yet
-        disconnect(client)
+        client.stop()
+        client._safe_close()  # `stop` does not wait for a dropped session
+        client.close()
+
+
+def drop(client: KazooClient) -> None:
+    """End the session without an answer from ZooKeeper, where it expires. Requests in progress fail at once."""
+    client.logger.connected = False  # kazoo would warn of the lost connection
+    client._stopped.set()
+    connection = client._connection
+    if connection._socket is not None:
+        with suppress(OSError):  # it is already closed
+            connection._socket.shutdown(socket.SHUT_RDWR)
+    if not connection.connection_stopped.wait(_DROP_SECONDS):
+        client._session_callback(KeeperState.CLOSED)  # kazoo's thread is connecting, which cannot be interrupted
 
 
 def read_after_outage(client: KazooClient, read: Callable[[], _T], deadline: float) -> _T | None:
@@ -103,6 +126,8 @@ def read_after_outage(client: KazooClient, read: Callable[[], _T], deadline: flo
             # ZooKeeper carries out a request that was under way before this sync, or never.
             client.sync_async("/").get(timeout=seconds_left(deadline))
             return read()
+        except ConnectionClosedError:
+            return None  # this process is stopping
         except ANSWER_LOST:
             time.sleep(_RETRY_SECONDS)
     return None

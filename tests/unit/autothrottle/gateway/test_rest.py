@@ -7,6 +7,7 @@ import logging
 import re
 import socket
 import time
+from datetime import timedelta
 
 import pytest
 
@@ -422,6 +423,17 @@ def test_stop_finishes_requests_and_refuses_new_ones() -> None:
         assert time.monotonic() - started < SLACK
         with pytest.raises(ConnectionRefusedError):
             front.ask("GET", "/")
+
+
+def test_stop_cuts_requests_after_its_grace() -> None:
+    with Front() as front:
+        host, port = front.server.address.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=SLACK) as slow:
+            slow.sendall(b"PUT /v1/override HTTP/1.1\r\nhost: x\r\ncontent-length: 26\r\nexpect: 100-continue\r\n\r\n")
+            assert slow.recv(4096).startswith(b"HTTP/1.1 100 ")
+            started = time.monotonic()
+            front.server.stop(timedelta(seconds=0.2))
+            assert time.monotonic() - started < 4
 
 
 def test_responses_contain_64_bit_integers_as_strings(front: Front) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -559,6 +560,21 @@ def test_read_succeeds_after_the_server_recovers(lab: Lab) -> None:
         metrics.fetch_loads(timedelta(seconds=0.5))
     lab.emulator.heal()
     assert set(metrics.fetch_loads(LONG_TIMEOUT).brokers) == {1001, 1002}
+
+
+def test_close_ends_a_tls_handshake_without_an_answer() -> None:
+    """Only the wait for a response could be cut, so a stopping service waited for the deadline of its read."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen, ThreadPoolExecutor(1) as pool:
+        metrics = DatadogMetrics(settings(f"https://127.0.0.1:{frozen.getsockname()[1]}"), LIMITS)
+        read = pool.submit(metrics.fetch_loads, timedelta(seconds=60))
+        connection, _ = frozen.accept()
+        assert connection.recv(1)
+        start = time.monotonic()
+        metrics.close()
+        assert time.monotonic() - start < 10
+        with pytest.raises(Unavailable):
+            read.result(30)
+        connection.close()
 
 
 def test_close_ends_a_running_read(lab: Lab) -> None:

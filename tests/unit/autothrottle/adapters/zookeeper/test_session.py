@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from kazoo.exceptions import ConnectionClosedError, ConnectionLoss
 
-from autothrottle.adapters.zookeeper.session import ClientLog, connect
+from autothrottle.adapters.zookeeper.session import (
+    ClientLog,
+    connect,
+    connect_in_background,
+    disconnect,
+    drop,
+    read_after_outage,
+)
 from autothrottle.core.errors import Unavailable
 from autothrottle_lab.servers.processes import free_ports
 
@@ -37,3 +49,42 @@ def test_later_warnings_name_the_servers(caplog: pytest.LogCaptureFixture) -> No
 def test_errors_are_logged_before_the_first_connection(caplog: pytest.LogCaptureFixture) -> None:
     ClientLog("zk1:2181").error("Unhandled exception in connection loop")
     assert caplog.messages == ["ZooKeeper (zk1:2181): Unhandled exception in connection loop"]
+
+
+@pytest.fixture
+def frozen_zookeeper() -> Iterator[str]:
+    """The address of a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_stop_ends_the_wait_for_the_first_connection(frozen_zookeeper: str) -> None:
+    """A service that was stopped during its start waited 15 s for ZooKeeper, and 10 s more to close the connection."""
+    stop = threading.Event()
+    threading.Timer(0.1, stop.set).start()
+    start = time.monotonic()
+    with pytest.raises(Unavailable):
+        connect(frozen_zookeeper, timedelta(seconds=60), timedelta(seconds=60), stop)
+    assert time.monotonic() - start < 5
+
+
+def test_dropped_session_fails_requests_in_progress_and_later_ones(frozen_zookeeper: str) -> None:
+    client = connect_in_background(frozen_zookeeper, timedelta(seconds=60))
+    answer = client.get_async("/")
+    start = time.monotonic()
+    drop(client)
+    for pending in (answer, client.get_async("/")):
+        with pytest.raises((ConnectionLoss, ConnectionClosedError)):
+            pending.get(timeout=60)
+    assert read_after_outage(client, lambda: 1, start + 60) is None
+    disconnect(client)
+    assert time.monotonic() - start < 5
+
+
+def test_session_without_connection_ends_at_once(frozen_zookeeper: str) -> None:
+    """kazoo waited for the answer to its handshake: 10 s for each of the sessions of a process."""
+    client = connect_in_background(frozen_zookeeper, timedelta(seconds=60))
+    start = time.monotonic()
+    disconnect(client)
+    disconnect(client)
+    assert time.monotonic() - start < 5

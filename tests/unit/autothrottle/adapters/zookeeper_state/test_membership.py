@@ -10,7 +10,7 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryMembers, MemoryMembership
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.session import connect_in_background, disconnect_soon
+from autothrottle.adapters.zookeeper.session import connect_in_background, disconnect
 from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership, format_member, parse_member
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.ports.state_store import Membership
@@ -89,7 +89,7 @@ def test_missing_zookeeper_is_logged_once_and_the_process_goes_on(
                 membership.members(timedelta(seconds=1))
             membership.leave()
     finally:
-        disconnect_soon(client)
+        disconnect(client)
     assert caplog.messages == [
         f"ZooKeeper (127.0.0.1:{port}) does not answer: this process is not registered as a member"
     ]

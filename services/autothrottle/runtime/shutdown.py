@@ -1,0 +1,132 @@
+"""Ends a process within 5 s of the request to stop, whichever dependency does not answer.
+
+Parts close one after the other, and each may wait: for the current cycle, or for a call that it serves. All share one
+deadline. Calls that are in progress after `CALLS` are cancelled, so that everything that waits for them fails and
+closes at once. Sessions with ZooKeeper are dropped a little later: a planner whose cycle waits for another service can
+still give up its leadership. The type to know is `Shutdown`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import timedelta
+from types import FrameType, TracebackType
+from typing import Self
+
+log = logging.getLogger(__name__)
+
+CALLS = timedelta(seconds=2)
+"""Time from the request to stop until calls to other services, Kafka and Datadog are cancelled."""
+
+SESSIONS = timedelta(seconds=2.5)
+"""The same for sessions with ZooKeeper."""
+
+_GRACE = timedelta(seconds=3)
+"""Time from the request to stop until servers no longer wait for calls in progress."""
+
+_LIMIT = timedelta(seconds=4.5)
+"""Time from the request to stop until the process ends without closing the rest. Only a defect takes so long."""
+
+_EXIT_UNFINISHED = 1
+
+
+class Shutdown(ExitStack):
+    """Closes the parts of a process in reverse order, within a deadline that begins with the request to stop."""
+
+    def __init__(self, requested: threading.Event | None = None) -> None:
+        """Prepare; `requested` is the request to stop. The end of the context requests it, too."""
+        super().__init__()
+        self.requested = requested or threading.Event()
+        self.failed = False
+        """Whether a failure is the reason to stop."""
+        self._cancels: dict[timedelta, list[Callable[[], None]]] = {CALLS: [], SESSIONS: []}
+        self._lock = threading.Lock()
+        self._began = float("inf")
+        self._ended = threading.Event()
+        self._older_threads = frozenset(threading.enumerate())
+
+    def fail(self) -> None:
+        """Request the stop because of a failure."""
+        self.failed = True
+        self.requested.set()
+
+    def cancel_after(self, limit: timedelta, cancel: Callable[[], None]) -> None:
+        """Call `cancel` in another thread if the process still closes its parts after `CALLS` or `SESSIONS`."""
+        with self._lock:
+            if (waiting := self._cancels.get(limit)) is not None:
+                waiting.append(cancel)
+                return
+        cancel()  # the time has passed
+
+    def grace(self) -> timedelta:
+        """Return how long a closing server may wait for calls in progress."""
+        return max(timedelta(0), self._left(_GRACE))
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._enforce, name="shutdown", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Close the parts, and wait for the threads that would keep the process running."""
+        self.requested.set()
+        try:
+            return super().__exit__(kind, error, trace)
+        finally:
+            for thread in _blocking_threads() - self._older_threads:
+                thread.join()
+            self._ended.set()
+
+    def _left(self, limit: timedelta) -> timedelta:
+        return limit - timedelta(seconds=max(0.0, time.monotonic() - self._began))
+
+    def _enforce(self) -> None:
+        self.requested.wait()
+        self._began = time.monotonic()
+        for limit, what in (
+            (CALLS, "cancelling calls to other services, Kafka and Datadog"),
+            (SESSIONS, "dropping the sessions with ZooKeeper, which expire there"),
+        ):
+            if self._ended.wait(self._left(limit).total_seconds()):
+                return
+            self._cancel(limit, what)
+        if not self._ended.wait(self._left(_LIMIT).total_seconds()):
+            log.error(
+                "Not stopped after %g s: ending the process. Fix: report this line. Running: %s",
+                _LIMIT.total_seconds(),
+                _places(_blocking_threads() - self._older_threads | {threading.main_thread()}),
+            )
+            os._exit(_EXIT_UNFINISHED)
+
+    def _cancel(self, limit: timedelta, what: str) -> None:
+        with self._lock:
+            cancels = self._cancels.pop(limit)
+        if cancels:
+            log.warning("Not stopped after %g s: %s", limit.total_seconds(), what)
+        for cancel in cancels:
+            threading.Thread(target=cancel, name="shutdown-cancel", daemon=True).start()
+
+
+def _blocking_threads() -> frozenset[threading.Thread]:
+    """The threads that Python waits for before a process ends."""
+    return frozenset(thread for thread in threading.enumerate() if not thread.daemon)
+
+
+def _places(threads: frozenset[threading.Thread]) -> str:
+    """Where these threads are, for example `MainThread in autothrottle.planner.loop.stop`."""
+    frames = sys._current_frames()
+    return ", ".join(f"{thread.name} in {_place(frames.get(thread.ident or 0))}" for thread in threads)
+
+
+def _place(frame: FrameType | None) -> str:
+    """The innermost function of autothrottle in a stack."""
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith("autothrottle"):
+        frame = frame.f_back
+    return f"{frame.f_globals['__name__']}.{frame.f_code.co_name}" if frame else "other code"

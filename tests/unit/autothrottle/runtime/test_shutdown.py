@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+from autothrottle.runtime import shutdown
+from autothrottle.runtime.shutdown import Shutdown
+
+SECONDS = 60.0
+SOON = timedelta(seconds=0.05)
+
+
+@pytest.fixture(autouse=True)
+def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutdown, "CALLS", SOON)
+    monkeypatch.setattr(shutdown, "SESSIONS", 2 * SOON)
+
+
+def waiting(event: threading.Event) -> Callable[[], None]:
+    """A part whose closing waits for an event."""
+
+    def close() -> None:
+        assert event.wait(SECONDS)
+
+    return close
+
+
+def test_parts_close_in_reverse_order_and_nothing_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    closed: list[str] = []
+    with Shutdown() as stopping:
+        for part in ("first", "second"):
+            stopping.callback(closed.append, part)
+        stopping.cancel_after(shutdown.CALLS, lambda: closed.append("cancelled"))
+        assert not stopping.requested.is_set()
+    time.sleep(3 * SOON.total_seconds())
+    assert closed == ["second", "first"]
+    assert stopping.requested.is_set() and not stopping.failed
+    assert caplog.messages == []
+
+
+def test_parts_that_wait_for_calls_close_when_those_are_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    """Sessions end later than calls, so that a planner can give up its leadership in between."""
+    call, session = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def ended(what: str, event: threading.Event) -> None:
+        order.append(what)
+        event.set()
+
+    with Shutdown() as stopping:
+        stopping.callback(waiting(session))
+        stopping.callback(order.append, "leadership given up")
+        stopping.callback(waiting(call))
+        stopping.cancel_after(shutdown.SESSIONS, partial(ended, "session dropped", session))
+        stopping.cancel_after(shutdown.CALLS, partial(ended, "call cancelled", call))
+    assert order == ["call cancelled", "leadership given up", "session dropped"]
+    assert caplog.messages == [
+        "Not stopped after 0.05 s: cancelling calls to other services, Kafka and Datadog",
+        "Not stopped after 0.1 s: dropping the sessions with ZooKeeper, which expire there",
+    ]
+
+
+def test_a_cancellation_that_hangs_does_not_delay_the_others() -> None:
+    hanging, call = threading.Event(), threading.Event()
+    with Shutdown() as stopping:
+        stopping.callback(waiting(call))
+        stopping.cancel_after(shutdown.CALLS, waiting(hanging))
+        stopping.cancel_after(shutdown.CALLS, call.set)
+    hanging.set()
+
+
+def test_what_starts_after_the_cancellation_is_cancelled_at_once() -> None:
+    """A service that was still starting would otherwise wait for its new connections."""
+    call, late = threading.Event(), threading.Event()
+    with Shutdown() as stopping:
+        stopping.cancel_after(shutdown.CALLS, call.set)
+        stopping.requested.set()
+        assert call.wait(SECONDS)
+        stopping.cancel_after(shutdown.CALLS, late.set)
+        assert late.is_set()
+
+
+def test_servers_share_the_time_for_calls_in_progress() -> None:
+    with Shutdown() as stopping:
+        whole = stopping.grace()
+        stopping.requested.set()
+        time.sleep(0.1)
+        assert timedelta(0) < stopping.grace() < whole
+
+
+HANGING = """
+    import logging, sys, threading, time
+    from datetime import timedelta
+    from autothrottle.runtime import shutdown
+    logging.basicConfig(format="{message}", style="{")
+    shutdown._LIMIT = timedelta(seconds=0.2)
+    def autothrottle_part():
+        time.sleep(60)
+    autothrottle_part.__globals__["__name__"] = "autothrottle.part"
+    with shutdown.Shutdown() as stopping:
+        HANG
+    print("closed")
+"""
+
+
+@pytest.mark.parametrize(
+    ("hangs", "thread"),
+    [
+        ("stopping.callback(autothrottle_part)", "MainThread"),
+        ("threading.Thread(target=autothrottle_part, name='worker').start()", "worker"),
+    ],
+)
+def test_the_process_ends_at_the_limit_and_names_what_still_runs(hangs: str, thread: str) -> None:
+    program = textwrap.dedent(HANGING).replace("HANG", hangs)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS / 2, check=False
+    )
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("Not stopped after 0.2 s: ending the process. Fix: report this line. Running: ")
+    assert f"{thread} in autothrottle.part.autothrottle_part" in line
+    assert (ended.returncode, ended.stdout) == (1, "")

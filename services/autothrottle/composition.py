@@ -205,11 +205,15 @@ class Composition:
             discovery,
             self._membership,
             self._pauses,
-            Estimator(discovery, discovery, discovery, metrics, overrides, limits, schedule, policy),
+            Estimator(discovery, discovery, discovery, metrics, overrides, limits, schedule, policy, wait=self._pause),
             self._catch_ups,
         )
         self._needs_state_store("autothrottle.v1.AdminService")
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
+
+    def _pause(self, seconds: float) -> None:
+        if self._stack.requested.wait(seconds):
+            raise Unavailable("the service is stopping; call another replica, or try again in a few seconds")
 
     def gateway(self) -> str:
         """Serve HTTP until the stack closes; return the address."""

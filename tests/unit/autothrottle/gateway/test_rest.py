@@ -429,7 +429,8 @@ def test_stop_cuts_requests_after_its_grace() -> None:
     with Front() as front:
         host, port = front.server.address.rsplit(":", 1)
         with socket.create_connection((host, int(port)), timeout=SLACK) as slow:
-            slow.sendall(b"PUT /v1/override HTTP/1.1\r\nhost: x\r\ncontent-length: 26\r\nexpect: 100-continue\r\n\r\n")
+            head = b"PUT /v1/override HTTP/1.1\r\nhost: localhost\r\ncontent-length: 26\r\n"
+            slow.sendall(head + b"expect: 100-continue\r\n\r\n")
             assert slow.recv(4096).startswith(b"HTTP/1.1 100 ")
             started = time.monotonic()
             front.server.stop(timedelta(seconds=0.2))

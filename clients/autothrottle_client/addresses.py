@@ -61,13 +61,17 @@ def _is_name(address: str) -> bool:
     return False
 
 
-def is_loopback(target: str) -> bool:
-    """Whether a target is a unix socket or a loopback address, so that no other host can read the connection."""
-    host = target.rpartition(":")[0].strip("[]")
+def is_loopback_host(host: str) -> bool:
+    """Whether a host, without port and brackets, is this host's loopback interface."""
     try:
-        return target.startswith("unix:") or ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_loopback(target: str) -> bool:
+    """Whether a target is a unix socket or a loopback address, so that no other host can reach or read it."""
+    return target.startswith("unix:") or is_loopback_host(target.rpartition(":")[0].strip("[]"))
 
 
 class ResolvedNames:

@@ -230,7 +230,7 @@ class Composition:
             tls=tls.http_context() if tls else None,
             health=self.health,
         )
-        self._stack.enter_context(server)
+        server.start()
         self._stack.callback(lambda: server.stop(self._stack.grace()))
         return server.address
 
@@ -241,7 +241,7 @@ class Composition:
         server = ServiceServer(
             name, servicers, listen, interceptors=interceptors, credentials=credentials, checks=self.health
         )
-        self._stack.enter_context(server)
+        server.start()
         self._stack.callback(lambda: server.stop(self._stack.grace()))
         return server.address
 

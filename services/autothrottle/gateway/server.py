@@ -99,9 +99,12 @@ class GatewayServer:
         )
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="gateway-http")
 
-    def __enter__(self) -> GatewayServer:
+    def start(self) -> None:
         """Start serving. Earlier requests wait in the socket's backlog."""
         self._thread.start()
+
+    def __enter__(self) -> GatewayServer:
+        self.start()
         return self
 
     def __exit__(

@@ -56,7 +56,7 @@ def role_of_path(path: str) -> Role | None:
     try:
         return method_role(descriptor_pool.Default().FindMethodByName(f"{service}.{name}"))
     except KeyError:
-        return Role.VIEWER  # there is no such method, which the server answers
+        return Role.VIEWER  # the server itself answers calls of unknown methods
 
 
 class Access:

@@ -20,7 +20,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.wire.common import to_status
+from autothrottle.wire.common import abort
 
 SMALL_REQUEST = 64 * 1024
 """Largest request in bytes, except for `LARGE_REQUESTS`; useful ones have some hundred bytes."""
@@ -286,9 +286,7 @@ class Admission(grpc.ServerInterceptor):
         except LimitReached as error:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except AutothrottleError as error:
-            code, message, metadata = to_status(error)
-            context.set_trailing_metadata(metadata)
-            context.abort(code, message)
+            abort(context, error)
 
     @contextmanager
     def _request(
@@ -303,7 +301,7 @@ class Admission(grpc.ServerInterceptor):
 
         Raises:
             LimitReached: it is too large, or another large one of the host is in progress.
-            Invalid: there is none, or it cannot be decoded.
+            Invalid: the request is missing or cannot be decoded.
         """
         receiving = self._receiving_checks if method == _HEALTH_CHECK else self._receiving
         with receiving.turn(host, context) if host != "unix" else nullcontext():

@@ -8,7 +8,6 @@ variable counts as not set. `configuration` declares each option, `sources` read
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from autothrottle.core.errors import Invalid
 from autothrottle.runtime.configuration import OPTIONS, Configuration, KafkaBackend
 from autothrottle.runtime.option_kinds import Option, Refused
 from autothrottle.runtime.sources import Flags, Given, Rank, from_environment, from_file
+from autothrottle_client.addresses import is_loopback, is_loopback_host
 
 _KAFKA_NODE = re.compile(
     "admin|brokers|cluster|config|consumers|controller|controller_epoch|delegation_token|feature|"
@@ -182,7 +182,8 @@ class _Combinations:
         if bool(settled.api_key) != bool(settled.app_key):
             absent = "app-key" if settled.api_key else "api-key"
             self.warnings.append(f"{absent} is not given; Datadog rejects queries without both keys")
-        if settled.datadog_url.startswith("http:") and not _is_loopback(urlsplit(settled.datadog_url).hostname or ""):
+        host = urlsplit(settled.datadog_url).hostname or ""
+        if settled.datadog_url.startswith("http:") and not is_loopback_host(host):
             self.warnings.append("datadog-url is plain http to another host: the keys are readable on the network")
 
     def _check_kafka(self, settled: Configuration) -> None:
@@ -235,7 +236,7 @@ class _Combinations:
         tls, tokens = self.values.tls, self.values.api_tokens_file
         for name in ("api-listen", "grpc-listen", "listen"):
             address = getattr(self.values, name.replace("-", "_"))
-            if name not in self.used or _is_local(address) or tls:
+            if name not in self.used or is_loopback(address) or tls:
                 continue
             if tokens and name == "api-listen":
                 self.warnings.append(
@@ -252,18 +253,6 @@ class _Combinations:
                     f"{what}; this is refused. Fix: give {needed}, or listen on {OPTIONS[name].default}; "
                     f"--insecure-listen allows it"
                 )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _is_local(address: str) -> bool:
-    """Whether only this host can reach an address."""
-    return address.startswith("unix:") or _is_loopback(address.rpartition(":")[0].strip("[]"))
 
 
 def _read_key(path: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.runtime.call_limits import Admission
 from autothrottle.runtime.health import Health
-from autothrottle.wire.common import to_status
+from autothrottle.wire.common import abort
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Largest response; a snapshot of 100,000 partitions in reassignment takes 1.6 MB. `call_limits` limits requests."""
@@ -281,9 +281,7 @@ class _ErrorsAndStreams(grpc.ServerInterceptor):
         try:
             yield
         except AutothrottleError as error:
-            code, message, metadata = to_status(error)
-            context.set_trailing_metadata(metadata)
-            context.abort(code, message)
+            abort(context, error)
         except Exception as error:
             if _is_abort(error) or not context.is_active():
                 raise

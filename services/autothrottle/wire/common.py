@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
+from typing import NoReturn
 
 import grpc
 from google.protobuf.descriptor import FieldDescriptor
@@ -97,6 +98,13 @@ def to_status(error: AutothrottleError) -> tuple[grpc.StatusCode, str, tuple[tup
     if isinstance(error, NotLeader) and error.leader_address:
         metadata = ((LEADER_ADDRESS, error.leader_address),)
     return code_of(error), _truncated(str(error)), metadata
+
+
+def abort(context: grpc.ServicerContext, error: AutothrottleError) -> NoReturn:
+    """End a call with the status of an error."""
+    code, message, metadata = to_status(error)
+    context.set_trailing_metadata(metadata)
+    context.abort(code, message)
 
 
 def _truncated(message: str) -> str:

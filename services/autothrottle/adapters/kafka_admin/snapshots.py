@@ -217,8 +217,8 @@ class AdminSnapshots:
         unreadable = _unreadable(brokers, involved, lists)
         current = _current(brokers.configs.values, ConfigResource.broker)
         current |= _current(lists.values, ConfigResource.topic)
-        self._rates_of_others |= _rates_of_others(brokers.configs.values, ledger)
         if self._reaches_controllers:
+            self._rates_of_others |= _rates_of_others(brokers.configs.values, ledger)
             current |= self._last_known(involved - brokers.registered, ledger)
             unreadable = {r: p for r, p in unreadable.items() if r not in current}
         return Snapshot(

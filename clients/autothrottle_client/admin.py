@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration
@@ -11,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle_client.client import Client
-from autothrottle_client.errors import Invalid, NotLeader
+from autothrottle_client.errors import AutothrottleError, Invalid, Missing, NotLeader
 from autothrottle_client.estimates import Estimate, estimate_from_message
 from autothrottle_client.model import (
     AuditRecord,
@@ -28,6 +29,7 @@ from autothrottle_client.model import (
     validate_reason,
 )
 from autothrottle_client.reassignments import (
+    PARTITIONS_PER_REQUEST,
     Partition,
     Reassignments,
     Submission,
@@ -205,13 +207,14 @@ class AdminClient(Client[AdminServiceStub]):
         """Throttle partitions, then submit their reassignment; return when Kafka accepts it.
 
         No byte is copied without a throttle. Partitions that already are on the target replicas, or already move
-        there, are not submitted again.
+        there, are not submitted again. More than 10,000 partitions are submitted in parts of 10,000, because a KRaft
+        controller refuses more in one request. An error after the first part tells how many were submitted.
 
         Args:
             targets: (topic, partition) -> target broker ids, the preferred leader first.
             validate_only: validate without any change.
-            timeout: for the whole submission. If throttles are not in effect by then, the planner removes them and
-                submits nothing.
+            timeout: for each part. If throttles are not in effect by then, the planner removes them and submits
+                nothing.
 
         Raises:
             Invalid: a number is out of range, or a broker is unknown or down.
@@ -219,11 +222,15 @@ class AdminClient(Client[AdminServiceStub]):
             Conflict: a partition already moves to other replicas, another submission is in progress, or a throttle
                 could not be set. Nothing was submitted.
         """
-        request = admin_pb2.SubmitReassignmentRequest(
-            partitions=targets_to_messages(targets), validate_only=validate_only
-        )
-        response = self._unary(lambda admin: admin.SubmitReassignment, request, timeout)
-        return from_message(Submission, response, refused=refused_from_messages(response.refused))
+        done = Submission(0)
+        for part in _parts(targets):
+            request = admin_pb2.SubmitReassignmentRequest(
+                partitions=targets_to_messages({row: targets[row] for row in part}), validate_only=validate_only
+            )
+            with _progress_in_errors(0 if validate_only else done.submitted, "submitted"):
+                response = self._unary(lambda admin: admin.SubmitReassignment, request, timeout)
+            done += from_message(Submission, response, refused=refused_from_messages(response.refused))
+        return done
 
     def estimate_reassignment(
         self,
@@ -262,11 +269,12 @@ class AdminClient(Client[AdminServiceStub]):
     ) -> tuple[int, Mapping[Partition, str]]:
         """Cancel the reassignment of partitions; return (number cancelled, refused partition -> reason).
 
-        Sent at most once, because a retry would fail with Missing.
+        Sent at most once, because a retry would fail with Missing. More than 10,000 partitions are cancelled in parts
+        of 10,000. An error after the first part tells how many were cancelled.
 
         Args:
             partitions: (topic, partition) pairs that stay on their original replicas.
-            timeout: for the whole call; Kafka's controller is slow with many partitions.
+            timeout: for each part; Kafka's controller is slow with many partitions.
 
         Raises:
             Missing: none of the partitions is being reassigned.
@@ -274,9 +282,21 @@ class AdminClient(Client[AdminServiceStub]):
             Unavailable: no replica can be reached, or the connection broke. In the second case the reassignment may
                 be cancelled.
         """
-        request = admin_pb2.CancelReassignmentRequest(partitions=partitions_to_messages(partitions))
-        response = self._unary(lambda admin: admin.CancelReassignment, request, timeout, probe=_list_overrides)
-        return response.cancelled, refused_from_messages(response.refused)
+        cancelled, refused, missing = 0, dict[Partition, str](), list[Missing]()
+        parts = _parts(partitions)
+        for part in parts:
+            request = admin_pb2.CancelReassignmentRequest(partitions=partitions_to_messages(part))
+            try:
+                with _progress_in_errors(cancelled, "cancelled"):
+                    response = self._unary(lambda admin: admin.CancelReassignment, request, timeout, _list_overrides)
+            except Missing as error:
+                missing.append(error)
+                continue
+            cancelled += response.cancelled
+            refused.update(refused_from_messages(response.refused))
+        if len(missing) == len(parts):
+            raise missing[0]
+        return cancelled, refused
 
     def _locate(self, replicas: Replicas, timeout: timedelta) -> str:
         request = admin_pb2.GetClusterStateRequest(without_cycle=True)
@@ -307,3 +327,20 @@ def _timestamp(time: datetime) -> Timestamp:
 
 def _optional(broker_id: int | None) -> int | None:
     return None if broker_id is None else validate_broker_id(broker_id)
+
+
+def _parts(partitions: Collection[Partition]) -> list[list[Partition]]:
+    """Split partitions into those of each request, at least one."""
+    rows, size = list(partitions), PARTITIONS_PER_REQUEST
+    return [rows[first : first + size] for first in range(0, len(rows), size)] or [[]]
+
+
+@contextmanager
+def _progress_in_errors(count: int, done: str) -> Iterator[None]:
+    """Add to errors how many partitions earlier requests have submitted or cancelled."""
+    try:
+        yield
+    except AutothrottleError as error:
+        if count:
+            raise type(error)(f"{count} partitions were {done}, the next ones were not: {error}") from error
+        raise

@@ -27,6 +27,9 @@ Targets = Mapping[Partition, tuple[int, ...]]
 MAX_PARTITIONS = 100_000
 """Largest number of partitions of one reassignment."""
 
+PARTITIONS_PER_REQUEST = 10_000
+"""Largest number of partitions in one request: a KRaft controller refuses to alter more reassignments at a time."""
+
 ANY_LOG_DIR = "any"
 """Lets the broker choose the log directory."""
 
@@ -49,6 +52,16 @@ class Submission:
     """Partition that Kafka refused -> reason."""
     warnings: tuple[str, ...] = ()
     """Problems that do not prevent the reassignment, one sentence each."""
+
+    def __add__(self, other: Submission) -> Submission:
+        """Return the result of two submissions of different partitions."""
+        return Submission(
+            self.submitted + other.submitted,
+            self.already_in_progress + other.already_in_progress,
+            self.already_there + other.already_there,
+            {**self.refused, **other.refused},
+            tuple(dict.fromkeys((*self.warnings, *other.warnings))),
+        )
 
 
 @dataclass(frozen=True, slots=True)

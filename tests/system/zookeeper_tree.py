@@ -97,6 +97,18 @@ class Tree:
             self.set_state(topic, partition, replicas[0], replicas)
         self.write(self.kafka.config(ConfigResource.topic(topic)), encoded({"version": 1, "config": {}}))
 
+    def add_large_topic(self, topic: str, partitions: int, replicas: Sequence[int]) -> None:
+        """Create a topic whose partitions have the same replicas, in one transaction."""
+        self.set_topic(topic, dict.fromkeys(range(partitions), replicas))
+        transaction = self.client.transaction()
+        transaction.create(f"{self.kafka.topic(topic)}/partitions", b"")
+        for partition in range(partitions):
+            path = self.kafka.state(topic, partition)
+            transaction.create(path.rpartition("/")[0], b"")
+            transaction.create(path, encoded(_state(replicas[0], replicas)))
+        transaction.create(self.kafka.config(ConfigResource.topic(topic)), encoded({"version": 1, "config": {}}))
+        assert not [result for result in transaction.commit() if isinstance(result, Exception)]
+
     def set_topic(
         self,
         topic: str,
@@ -109,8 +121,7 @@ class Tree:
         self.write(self.kafka.topic(topic), encoded({"version": 3, "topic_id": "x", **node}))
 
     def set_state(self, topic: str, partition: int, leader: int, isr: Sequence[int]) -> None:
-        state = {"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": 0, "isr": list(isr)}
-        self.write(self.kafka.state(topic, partition), encoded(state))
+        self.write(self.kafka.state(topic, partition), encoded(_state(leader, isr)))
 
     def delete_topic(self, topic: str) -> None:
         self.client.delete(self.kafka.topic(topic), recursive=True)
@@ -193,3 +204,7 @@ class Tree:
     def begin_term(self) -> int:
         self.client.ensure_path(self.own.term)
         return int(self.client.set(self.own.term, b"{}").version)
+
+
+def _state(leader: int, isr: Sequence[int]) -> dict[str, Any]:
+    return {"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": 0, "isr": list(isr)}

@@ -35,7 +35,7 @@ LARGE_REQUESTS: Mapping[str, int] = {
             "/autothrottle.v1.PlannerService/CancelReassignment",
             "/autothrottle.v1.MetricsService/PostEvent",
         ),
-        16 * 1024 * 1024,
+        4 * 1024 * 1024,
     ),
     **dict.fromkeys(
         (
@@ -49,10 +49,10 @@ LARGE_REQUESTS: Mapping[str, int] = {
         64 * 1024 * 1024,
     ),
 }
-"""Method -> its largest request in bytes; 100,000 partitions take up to 8 MB. Their calls may also take a minute."""
+"""Method -> its largest request in bytes; 10,000 partitions take up to 3 MB. Their calls may also take a minute."""
 
-HEAVY_REQUEST = 1024 * 1024
-"""Only one request of more than this size is in progress per host: 100,000 partitions take 8 MB, decoded 100 MB."""
+HEAVY_REQUEST = 128 * 1024
+"""Only one request of more than this size is in progress per host: it takes up to 100 times its size in memory."""
 
 HEAVY_REQUESTS = 2
 """Limit of these requests."""

@@ -721,7 +721,7 @@ class EstimateReassignmentRequest(_message.Message):
     """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
-        """1 to 100,000 partitions, each at most once."""
+        """1 to 10,000 partitions, each at most once."""
 
     @_builtins.property
     def within(self) -> _duration_pb2.Duration:
@@ -1127,7 +1127,7 @@ class SubmitReassignmentRequest(_message.Message):
     """Dry run: check the request only; set no throttle and submit nothing."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
-        """1 to 100,000 partitions, each at most once."""
+        """1 to 10,000 partitions, each at most once."""
 
     def __init__(
         self,
@@ -1196,7 +1196,7 @@ class CancelReassignmentRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TopicPartition]:
-        """1 to 100,000 partitions, each at most once."""
+        """1 to 10,000 partitions, each at most once."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ class PlannerServiceSubmitReassignmentRequest(_message.Message):
     """Dry run: check the request only; set no throttle and submit nothing."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
-        """1 to 100,000 partitions, each at most once."""
+        """1 to 10,000 partitions, each at most once."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class PlannerServiceCancelReassignmentRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TopicPartition]:
-        """1 to 100,000 partitions, each at most once."""
+        """1 to 10,000 partitions, each at most once."""
 
     def __init__(
         self,

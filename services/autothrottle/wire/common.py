@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from itertools import chain
-from operator import attrgetter
+from itertools import chain, groupby
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import NoReturn
 
@@ -208,9 +208,9 @@ def validate_reason(reason: str) -> str:
     return reason
 
 
-def _validate_count(count: int) -> None:
-    if count > MAX_PARTITIONS:
-        raise Invalid(f"{count} partitions are named; name at most {MAX_PARTITIONS} at a time")
+def _validate_count(count: int, at_most: int = MAX_PARTITIONS) -> None:
+    if count > at_most:
+        raise Invalid(f"{count} partitions are named; name at most {at_most} at a time")
 
 
 # Pauses.
@@ -246,9 +246,13 @@ def pause_mode_from_number(number: int) -> PauseMode:
 
 # Partitions and reassignments.
 
+MAX_SNAPSHOT_PARTITIONS = 100_000
+"""Largest number of partitions whose assignments a snapshot may contain."""
 
-def targets_to_messages(wanted: Targets) -> list[types_pb2.PartitionTarget]:
-    return [types_pb2.PartitionTarget(topic=t, partition=p, replicas=to) for (t, p), to in wanted.items()]
+
+def targets_to_messages(wanted: Targets) -> Iterator[types_pb2.PartitionTarget]:
+    """Yield messages one by one, because a list of them takes five times the memory of the request."""
+    return (types_pb2.PartitionTarget(topic=t, partition=p, replicas=to) for (t, p), to in wanted.items())
 
 
 def targets_from_messages(messages: Collection[types_pb2.PartitionTarget]) -> Targets:
@@ -261,8 +265,8 @@ def targets_from_messages(messages: Collection[types_pb2.PartitionTarget]) -> Ta
     return targets((m.topic, m.partition, tuple(m.replicas)) for m in messages)
 
 
-def partitions_to_messages(rows: Iterable[TopicPartition]) -> list[types_pb2.TopicPartition]:
-    return [types_pb2.TopicPartition(topic=topic, partition=partition) for topic, partition in rows]
+def partitions_to_messages(rows: Iterable[TopicPartition]) -> Iterator[types_pb2.TopicPartition]:
+    return (types_pb2.TopicPartition(topic=topic, partition=partition) for topic, partition in rows)
 
 
 def partitions_from_messages(messages: Collection[types_pb2.TopicPartition]) -> tuple[TopicPartition, ...]:
@@ -275,12 +279,10 @@ def partitions_from_messages(messages: Collection[types_pb2.TopicPartition]) -> 
     return partitions((m.topic, m.partition) for m in messages)
 
 
-def partitions_to_topics(rows: Iterable[TopicPartition]) -> list[discovery_pb2.TopicPartitions]:
+def partitions_to_topics(rows: Iterable[TopicPartition]) -> Iterator[discovery_pb2.TopicPartitions]:
     """Group partitions by topic."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in rows:
-        topics.setdefault(topic, []).append(partition)
-    return [discovery_pb2.TopicPartitions(topic=topic, partitions=found) for topic, found in topics.items()]
+    for topic, found in groupby(sorted(rows), itemgetter(0)):
+        yield discovery_pb2.TopicPartitions(topic=topic, partitions=[partition for _, partition in found])
 
 
 def partitions_from_topics(messages: Collection[discovery_pb2.TopicPartitions]) -> tuple[TopicPartition, ...]:
@@ -289,9 +291,9 @@ def partitions_from_topics(messages: Collection[discovery_pb2.TopicPartitions]) 
     Raises:
         Invalid: a partition is named twice, or a number is out of range.
     """
-    _validate_count(sum(len(m.partitions) for m in messages))
+    _validate_count(sum(len(m.partitions) for m in messages), MAX_SNAPSHOT_PARTITIONS)
     found = [(m.topic, partition) for m in messages for partition in m.partitions]
-    return partitions(found) if found else ()
+    return partitions(found, MAX_SNAPSHOT_PARTITIONS) if found else ()
 
 
 def refusals_to_messages(refused: Mapping[TopicPartition, str]) -> list[types_pb2.PartitionRefusal]:

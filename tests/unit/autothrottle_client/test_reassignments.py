@@ -256,6 +256,23 @@ def test_the_client_submits_lists_and_cancels_reassignments(services: InProcessS
             admin.cancel_reassignment(wanted)
 
 
+def test_many_partitions_are_submitted_and_cancelled_in_parts(
+    services: InProcessServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client sent 100,000 partitions in one request. A KRaft controller refuses to alter more than 10,000."""
+    monkeypatch.setattr("autothrottle_client.admin.PARTITIONS_PER_REQUEST", 1)
+    with AdminClient(services.address("admin"), PATIENT) as admin:
+        wanted = {("t1", 0): (1001, 1003), ("t1", 1): (1003, 1001)}
+        assert admin.submit_reassignment(wanted) == Submission(2)
+        assert [list(one) for one in services.cluster.submissions] == [[("t1", 0)], [("t1", 1)]]
+        assert admin.cancel_reassignment([("t2", 0), *wanted]) == (2, {})
+        eventually(lambda: services.is_clean(), SECONDS)
+        with pytest.raises(Missing, match="nothing was cancelled"):
+            admin.cancel_reassignment(wanted)
+        with pytest.raises(Missing, match=r"^1 partitions were submitted, the next ones were not: t2-0 does not exist"):
+            admin.submit_reassignment({("t1", 0): (1001, 1003), ("t2", 0): (1001,)})
+
+
 def test_numbers_that_do_not_fit_the_proto_are_refused_without_a_call() -> None:
     with AdminClient("127.0.0.1:1", PATIENT) as admin:
         with pytest.raises(Invalid, match=r"t-0 to \(2147483648,\) is not a target"):

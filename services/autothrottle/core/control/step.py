@@ -427,7 +427,7 @@ def _sent(
         return submissions.without(start), replace(settled, answer=tried.error)
     submissions, accepted = submissions.without(tried.refused), len(start) - len(tried.refused)
     if start and not accepted:
-        refusal = Conflict(f"Kafka refused all partitions: {some(list(tried.refused.values()))}")
+        refusal = Conflict(f"Kafka refused all partitions: {some(tried.refused.values())}")
         return submissions, replace(settled, answer=refusal)
     warnings = (large_fetches,) if large_fetches else ()
     done = Submitted(accepted, len(found.moving), len(found.there), tried.refused, warnings)

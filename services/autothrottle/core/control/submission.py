@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from autothrottle.core.cluster.configs import WILDCARD, ConfigResource, ReplicaRole, parse_replicas
 from autothrottle.core.cluster.snapshot import (
@@ -27,8 +28,9 @@ from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missi
 Targets = Mapping[TopicPartition, tuple[int, ...]]
 """Partition -> broker ids of its target replicas, the preferred leader first."""
 
-MAX_PARTITIONS = 100_000
-"""Largest number of partitions in one submission."""
+MAX_PARTITIONS = 10_000
+"""Largest number of partitions in one request. A KRaft controller refuses to alter more reassignments at a time
+(`QuorumController.MAX_RECORDS_PER_USER_OP`), and larger requests need too much memory."""
 
 MAX_PARTITION = 2**31 - 1
 """Largest partition number: Kafka stores it as a signed 32-bit integer."""
@@ -72,16 +74,20 @@ def targets(rows: Iterable[tuple[str, int, Sequence[int]]]) -> Targets:
         Invalid: they are invalid in any cluster.
     """
     found: dict[TopicPartition, tuple[int, ...]] = {}
+    # Equal values become one object, which halves the memory of 100,000 partitions.
+    names: dict[str, str] = {}
+    lists: dict[tuple[int, ...], tuple[int, ...]] = {}
     for topic, partition, replicas in rows:
-        _add_partition(found, (topic, partition))
-        _validate_replicas((topic, partition), replicas)
-        found[topic, partition] = tuple(replicas)
+        row = names.setdefault(topic, topic), partition
+        _add_partition(found, row, MAX_PARTITIONS)
+        _validate_replicas(row, replicas)
+        found[row] = lists.setdefault(target := tuple(replicas), target)
     if not found:
         raise Invalid(f"the reassignment names no partition; name 1 to {MAX_PARTITIONS}")
     return found
 
 
-def partitions(rows: Iterable[TopicPartition]) -> tuple[TopicPartition, ...]:
+def partitions(rows: Iterable[TopicPartition], at_most: int = MAX_PARTITIONS) -> tuple[TopicPartition, ...]:
     """Return the partitions in the rows.
 
     Raises:
@@ -89,17 +95,17 @@ def partitions(rows: Iterable[TopicPartition]) -> tuple[TopicPartition, ...]:
     """
     found: dict[TopicPartition, tuple[int, ...]] = {}
     for row in rows:
-        _add_partition(found, row)
+        _add_partition(found, row, at_most)
     if not found:
-        raise Invalid(f"no partition is named; name 1 to {MAX_PARTITIONS}")
+        raise Invalid(f"no partition is named; name 1 to {at_most}")
     return tuple(found)
 
 
-def _add_partition(found: dict[TopicPartition, tuple[int, ...]], row: TopicPartition) -> None:
+def _add_partition(found: dict[TopicPartition, tuple[int, ...]], row: TopicPartition, at_most: int) -> None:
     if row in found:
         raise Invalid(f"partition {named(row)} is named twice; name it once")
-    if len(found) >= MAX_PARTITIONS:
-        raise Invalid(f"more than {MAX_PARTITIONS} partitions are named; name 1 to {MAX_PARTITIONS} at a time")
+    if len(found) >= at_most:
+        raise Invalid(f"more than {at_most} partitions are named; name 1 to {at_most} at a time")
     if not row[0]:
         raise Invalid(f"partition {row[1]} has no topic; name it")
     if not 0 <= row[1] <= MAX_PARTITION:
@@ -156,16 +162,17 @@ def _absent_brokers(snapshot: Snapshot, wanted: Targets) -> Iterator[str]:
         yield f"the registered brokers are {_list(sorted(snapshot.brokers))}"
 
 
-def some(problems: Sequence[str]) -> str:
-    """Return the first problems, and the number of the others."""
-    more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-    return "; ".join(problems[:_SHOWN]) + more
+def some(problems: Iterable[str]) -> str:
+    """Return the first problems, and the number of the others; "": there are none."""
+    found = iter(problems)
+    first = list(islice(found, _SHOWN))
+    others = sum(1 for _ in found)
+    return "; ".join(first) + (f" and {others} more" if others else "")
 
 
 def _refuse(kind: type[AutothrottleError], problems: Iterable[str], fix: str) -> None:
-    found = list(problems)
-    if found:
-        raise kind(f"{some(found)}; {fix}")
+    if found := some(problems):
+        raise kind(f"{found}; {fix}")
 
 
 def with_proposed(snapshot: Snapshot, proposed: Targets) -> Snapshot:

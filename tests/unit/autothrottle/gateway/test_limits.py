@@ -57,7 +57,7 @@ def test_only_one_heavy_request_of_a_host_is_in_progress(front: Front, stack: Ex
     heavy = [slow_request(front, stack, "/v1/reassignments/estimate", HEAVY_REQUEST + 1) for _ in range(2)]
     refused, *others = select.select(heavy, [], [], SLACK)[0]
     reply = refused.makefile().read()
-    assert not others and reply.startswith("HTTP/1.1 429 ") and "requests of more than 1048576 bytes" in reply
+    assert not others and reply.startswith("HTTP/1.1 429 ") and f"requests of more than {HEAVY_REQUEST} bytes" in reply
     assert front.ask("POST", "/v1/reassignments/estimate", b"{}").status != 429
 
 

@@ -75,7 +75,7 @@ def test_targets_keep_their_values() -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "names no partition; name 1 to 100000"),
+        ([], "names no partition; name 1 to 10000"),
         ([("t", 0, ())], "t-0 has an empty list of replicas; name at least one broker id"),
         ([("t", 0, (1, 2, 1))], "t-0 names broker 1 twice in [1, 2, 1]; name every broker once"),
         ([("t", 0, (-1,))], "broker id -1 of t-0 is outside of 0..2147483647; give a broker's id"),
@@ -94,9 +94,9 @@ def test_targets_invalid_in_any_cluster_are_refused(rows: list[tuple[str, int, t
 def test_more_than_the_maximum_of_partitions_is_refused() -> None:
     rows = [("t", number, (1,)) for number in range(MAX_PARTITIONS + 1)]
     assert len(targets(rows[:-1])) == MAX_PARTITIONS
-    with pytest.raises(Invalid, match="more than 100000 partitions are named"):
+    with pytest.raises(Invalid, match="more than 10000 partitions are named"):
         targets(rows)
-    with pytest.raises(Invalid, match="more than 100000 partitions are named"):
+    with pytest.raises(Invalid, match="more than 10000 partitions are named"):
         partitions((topic, number) for topic, number, _ in rows)
     with pytest.raises(Invalid, match="no partition is named"):
         partitions([])

@@ -119,8 +119,15 @@ def limits(
     )
 
 
-def change(path: str, *edits: tuple[str, str | None, str | None], ledger: LedgerEntry | None = None) -> Change:
+RECORDED = LedgerEntry({}, 1)
+"""Stands for an entry that records all values of a change."""
+
+
+def change(path: str, *edits: tuple[str, str | None, str | None], ledger: LedgerEntry | None = RECORDED) -> Change:
     """Return a change from edits as (key, expected, value)."""
+    if ledger is RECORDED:
+        keys = {key: LedgerKey(None, value) for key, _, value in edits if value is not None}
+        ledger = LedgerEntry(keys, 1) if keys else None
     return Change(ConfigResource(path), tuple(Edit(*edit) for edit in edits), ledger)
 
 

@@ -118,6 +118,38 @@ class ConfigWriterContract:
         assert subject.ledger(BROKER) == OURS
         assert list(subject.notifications()) == []
 
+    def test_only_the_value_in_the_ledger_is_restored(self, subject: ConfigWriterSubject) -> None:
+        """A caller with the role service could set any value: as a restore, it needed no record in the ledger."""
+        subject.set_config_as_user(BROKER, LEADER_RATE, "7")
+        subject.set_config_as_user(TOPIC, LEADER_REPLICAS, "0:1001")
+        both, before = "0:1001,1:1001", {LEADER_RATE: "7", LEADER_REPLICAS: "0:1001"}
+        lists = builders.ledger_entry(before="0:1001", owned=["1:1001"], leader_replication_throttled_replicas=both)
+        self.applied(
+            subject,
+            rate("5", "7", builders.ledger_entry(before="7", leader_replication_throttled_rate="5")),
+            builders.change("topics/t1", (LEADER_REPLICAS, "0:1001", both), ledger=lists),
+        )
+        changes = [
+            rate("9", "5", None),
+            builders.change("topics/t1", (LEADER_REPLICAS, both, "0:1001,2:1001"), ledger=None),
+        ]
+        outcomes = self.applied(subject, *changes)
+        assert [o.status for o in outcomes] == [OutcomeStatus.REFUSED] * 2
+        assert "is restored to '9', but the value before ours in the ledger is '7'" in outcomes[0].reason
+        assert (subject.current(BROKER), subject.current(TOPIC)) == ({LEADER_RATE: "5"}, {LEADER_REPLICAS: both})
+        restored = [
+            rate("7", "5", None),
+            builders.change("topics/t1", (LEADER_REPLICAS, both, "0:1001"), ledger=None),
+        ]
+        assert [o.status for o in self.applied(subject, *restored)] == [OutcomeStatus.APPLIED] * 2
+        assert {**subject.current(BROKER), **subject.current(TOPIC)} == before
+
+    def test_a_rate_that_was_never_ours_is_not_replaced_by_a_restore(self, subject: ConfigWriterSubject) -> None:
+        subject.set_config_as_user(BROKER, LEADER_RATE, "7")
+        (outcome,) = self.applied(subject, rate("9", "7", None))
+        assert outcome.status is OutcomeStatus.REFUSED
+        assert subject.current(BROKER) == {LEADER_RATE: "7"}
+
     def test_an_earlier_term_writes_nothing(self, subject: ConfigWriterSubject) -> None:
         earlier = subject.begin_term()
         later = subject.begin_term()

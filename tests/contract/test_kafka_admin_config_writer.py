@@ -34,8 +34,8 @@ from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests import builders
-from tests.builders import change, eventually, ledger_entry
-from tests.contract.config_writer_contract import OURS, ConfigWriterContract, rate
+from tests.builders import RECORDED, change, eventually, ledger_entry
+from tests.contract.config_writer_contract import ConfigWriterContract, rate
 from tests.system.zookeeper_tree import Tree, session
 
 TIMEOUT = timedelta(seconds=120)
@@ -198,7 +198,7 @@ def stopped(subject: Subject) -> Iterator[Subject]:
     eventually(lambda: 1002 in subject.kafka.brokers(), 60)
 
 
-def lists(topic: str, value: str | None, expected: str | None = None, ledger: LedgerEntry | None = OURS) -> Change:
+def lists(topic: str, value: str | None, expected: str | None = None, ledger: LedgerEntry | None = RECORDED) -> Change:
     return change(f"topics/{topic}", (LEADER_REPLICAS, expected, value), ledger=ledger)
 
 
@@ -452,7 +452,7 @@ def test_change_of_a_deleted_topic_only_updates_the_ledger(subject: Subject) -> 
     entry = LedgerEntry({LEADER_REPLICAS: LedgerKey("", "0:1001", frozenset({"0:1001"}))}, 1)
     subject.write_ledger(deleted, entry)
     (outcome,) = subject.applied(
-        change("topics/gone", (LEADER_REPLICAS, "0:1001", ""), (FOLLOWER_REPLICAS, "0:2", None))
+        change("topics/gone", (LEADER_REPLICAS, "0:1001", ""), (FOLLOWER_REPLICAS, "0:2", None), ledger=None)
     )
     assert outcome.status is OutcomeStatus.APPLIED
     assert subject.ledger(deleted) is None

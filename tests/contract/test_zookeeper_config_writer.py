@@ -89,7 +89,7 @@ def rate(value: str | None, expected: str | None = None, ledger: LedgerEntry | N
 
 
 def lists(topic: str, value: str) -> Change:
-    return change(f"topics/{topic}", (LEADER_REPLICAS, None, value), ledger=ledger_entry(x="1"))
+    return change(f"topics/{topic}", (LEADER_REPLICAS, None, value))
 
 
 def statuses(outcomes: Sequence[Outcome]) -> list[OutcomeStatus]:
@@ -218,9 +218,9 @@ def test_one_failing_resource_does_not_fail_the_others_of_its_batch(subject: Sub
         cluster.set_config(ConfigResource.topic("t9"), {})
 
     writer = interrupted(subject, change_two_resources)
-    changes = [change(f"topics/t{n}", (LEADER_REPLICAS, None, f"{n}:1001"), ledger=OURS) for n in range(1, 6)]
+    changes = [change(f"topics/t{n}", (LEADER_REPLICAS, None, f"{n}:1001")) for n in range(1, 6)]
     changes.insert(2, change("brokers/1001", (LEADER_RATE, "1", "5"), ledger=OURS))
-    changes.insert(4, change("topics/t9", (LEADER_REPLICAS, None, "9:1"), ledger=OURS))
+    changes.insert(4, change("topics/t9", (LEADER_REPLICAS, None, "9:1")))
     outcomes = writer.apply(Term(subject.begin_term()), changes, TIMEOUT)
     assert [o.resource for o in outcomes] == [c.resource for c in changes]
     refused = {o.resource.path: o.reason for o in outcomes if o.status is OutcomeStatus.REFUSED}
@@ -235,7 +235,7 @@ def test_one_failing_resource_does_not_fail_the_others_of_its_batch(subject: Sub
 
 def test_one_failing_resource_does_not_fail_concurrent_batches(subject: Subject) -> None:
     value = ",".join(f"{p}:1001" for p in range(3_300))[:32_000].rpartition(",")[0]
-    changes = [change(f"topics/wide{n}", (LEADER_REPLICAS, None, value), ledger=OURS) for n in range(60)]
+    changes = [change(f"topics/wide{n}", (LEADER_REPLICAS, None, value)) for n in range(60)]
     writer = interrupted(subject, lambda: subject.cluster.set_config(ConfigResource.topic("wide1"), {}))
     outcomes = writer.apply(Term(subject.begin_term()), changes, TIMEOUT)
     refused = {o.resource.name for o in outcomes if o.status is OutcomeStatus.REFUSED}

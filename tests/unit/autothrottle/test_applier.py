@@ -26,7 +26,7 @@ def test_nothing_is_written_if_one_change_is_invalid() -> None:
     """The applier wrote whatever a caller sent. A throttle without a ledger entry stayed forever."""
     cluster = MemoryCluster(MemoryElectorate(), (1001, 1002))
     valid = builders.change("brokers/1001", (LEADER_RATE, None, None))
-    without_record = builders.change("brokers/1002", (LEADER_RATE, None, "5"))
+    without_record = builders.change("brokers/1002", (LEADER_RATE, None, "5"), ledger=None)
     request = applier_pb2.ApplyRequest(fence=1, changes=map(change_to_message, (valid, without_record)))
     context: Any = Context()
     with pytest.raises(Invalid, match="without a record in the ledger"):

@@ -35,7 +35,7 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.ledger import Ledger
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus, intended
+from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus, intended, validate_restored
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.ports.kafka import Term
 
@@ -290,7 +290,7 @@ def _prepared(change: Change, ledger: LedgerEntry | None, current: _Throttles, i
 
     Raises:
         Conflict: the current value is not the expected one.
-        Invalid: Kafka would not accept a value.
+        Invalid: Kafka would not accept a value, or the ledger does not record a restored one.
         Unavailable: the current values cannot be read, and a controller could not help.
     """
     topic = change.resource.type is ResourceType.TOPIC
@@ -311,6 +311,7 @@ def _prepared(change: Change, ledger: LedgerEntry | None, current: _Throttles, i
 def _with_requests(
     change: Change, ledger: LedgerEntry | None, current: Mapping[str, str], unreachable: Unavailable | None = None
 ) -> _PreparedEdit:
+    validate_restored(change, current, ledger)
     known, edits, steps = dict(change.ledger.keys if change.ledger else {}), [], []
     unknown = {name for name, key in (ledger.keys if ledger else {}).items() if key.intent is not None}
     for edit in change.edits:

@@ -29,10 +29,11 @@ from autothrottle.adapters.zookeeper.codec import (
     format_config,
     format_ledger_entry,
     parse_config,
+    parse_ledger_entry,
 )
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, require_term, translated_errors
-from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus
+from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus, validate_restored
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.ports.kafka import Term
 
@@ -123,13 +124,16 @@ class ZooKeeperConfigWriter:
     def _operations(
         self, change: Change, config: Node | None, ledger: Node | None
     ) -> list[tuple[str, tuple[Any, ...]]]:
-        written, recorded = list(self._config_operations(change, config)), list(self._ledger_operations(change, ledger))
+        written = list(self._config_operations(change, config, ledger))
+        recorded = list(self._ledger_operations(change, ledger))
         if recorded and not written and change.edits and config:
             # We take ownership of the value as it is, so the transaction checks that it did not change.
             written = [("check", (self._kafka.config(change.resource), config[2]))]
         return written + recorded
 
-    def _config_operations(self, change: Change, node: Node | None) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    def _config_operations(
+        self, change: Change, node: Node | None, ledger: Node | None
+    ) -> Iterator[tuple[str, tuple[Any, ...]]]:
         path = self._kafka.config(change.resource)
         try:
             current = parse_config(node[0] or b"") if node else {}
@@ -138,6 +142,9 @@ class ZooKeeperConfigWriter:
         wanted = _edited(path, current, change.edits)
         if wanted == current:
             return
+        if change.restored:
+            # The transaction that restores also edits the ledger, at the version that is read here.
+            validate_restored(change, current, parse_ledger_entry(ledger[0] or b"") if ledger else None)
         if node:
             yield "set_data", (path, format_config(wanted), node[2])
         else:

@@ -27,8 +27,8 @@ from autothrottle.core.cluster.snapshot import (
     replicas_on,
 )
 from autothrottle.core.control.catch_up import Lagging, lagging, reassignments_with_lagging
-from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus
-from autothrottle.core.errors import Conflict, Incomplete, Unavailable
+from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus, validate_restored
+from autothrottle.core.errors import Conflict, Incomplete, Invalid, Unavailable
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
 from autothrottle.ports.kafka import SnapshotEvent, Term, Watch
@@ -391,6 +391,10 @@ class MemoryCluster(Outages):
         reason = self.refused.get(resource) or _conflict(config, change.edits)
         if reason:
             return Outcome(resource, OutcomeStatus.REFUSED, reason)
+        try:
+            validate_restored(change, config, self.ledger.get(resource))
+        except Invalid as error:
+            return Outcome(resource, OutcomeStatus.REFUSED, str(error))
         edits = [e for e in change.edits if config.get(e.key) != e.value]
         if not edits and self.ledger.get(resource) == change.ledger:
             return Outcome(resource, OutcomeStatus.UNCHANGED)

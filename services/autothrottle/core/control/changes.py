@@ -61,6 +61,12 @@ class Change:
     ledger: LedgerEntry | None
     """The entry after the change; None: we no longer own anything on the resource."""
 
+    @property
+    def restored(self) -> tuple[Edit, ...]:
+        """The edits that set a value without a record in the entry: they restore an earlier one."""
+        ours = self.ledger.keys if self.ledger else {}
+        return tuple(edit for edit in self.edits if edit.value is not None and edit.key not in ours)
+
 
 class OutcomeStatus(Enum):
     """The result of one change."""
@@ -228,7 +234,7 @@ def validate_change(change: Change) -> None:
     """Check the values of a change before any of it is written; every change that `changes` decides is valid.
 
     A value without a record in the change's ledger entry restores an earlier one, so it must replace a value. It may
-    be any text for a rate, since another party set it.
+    be any text for a rate, since another party set it; `validate_restored` compares it with the stored ledger.
 
     Raises:
         Invalid: a key does not belong to the resource, is edited twice or gets a malformed value, or a value is set
@@ -258,6 +264,36 @@ def _validate_value(where: str, edit: Edit, value: str, record: LedgerKey | None
         raise Invalid(f"{where} is set to {value[:60]!r} without a record in the ledger; give the change its record")
     if record is not None and not record.is_ours(value):
         raise Invalid(f"{where} is set to another value than its record in the ledger has; give the same value")
+
+
+def validate_restored(change: Change, current: Mapping[str, str], ledger: LedgerEntry | None) -> None:
+    """Check the values that a change restores against the stored ledger, which only its writer has read.
+
+    A rate is the one before ours. A replica list contains only entries of the current list and of the one before ours.
+
+    Args:
+        change: a valid change.
+        current: the current throttles of the resource.
+        ledger: the stored entry of the resource; None: no entry.
+
+    Raises:
+        Invalid: a restored value is another one.
+    """
+    stored = ledger.keys if ledger else {}
+    for edit in change.restored:
+        found, record = current.get(edit.key), stored.get(edit.key)
+        before = record.before if record else None
+        if edit.value not in (found, before) and not _is_part(edit, found, before):
+            raise Invalid(
+                f"{edit.key} is restored to {str(edit.value)[:60]!r}, but the value before ours in the ledger is "
+                f"{before if before is None else before[:60]!r}; restore that value, or record the new one"
+            )
+
+
+def _is_part(edit: Edit, *known: str | None) -> bool:
+    """Whether a replica list has only entries of these lists."""
+    entries = {entry.strip() for text in known if text for entry in text.split(",")}
+    return edit.key in REPLICAS_KEYS and parse_replicas(edit.value or "") <= entries
 
 
 def intended(change: Change, ledger: LedgerEntry | None, term: int) -> LedgerEntry | None:

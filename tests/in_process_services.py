@@ -144,8 +144,8 @@ class InProcessServices:
         }
         add, service = services[name.partition("-")[0]]
         served = [(add, servicer, f"autothrottle.v1.{service}")]
-        interceptors = (AccessInterceptor(self._access), *self._tracing.server_interceptors)
-        server = ServiceServer(name, served, interceptors=interceptors)
+        access, interceptors = AccessInterceptor(self._access), self._tracing.server_interceptors
+        server = ServiceServer(name, served, access=access, interceptors=interceptors)
         self.servers[name] = self._stack.enter_context(server)
 
     def _closing(self, opened: _Closable) -> _Closable:

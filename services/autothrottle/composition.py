@@ -237,9 +237,15 @@ class Composition:
     def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
         """Serve until the stack closes; return the address."""
         credentials = self._tls.server_credentials() if self._tls else None
-        interceptors = (AccessInterceptor(self._access), *self._tracing.server_interceptors)
+        access, interceptors = AccessInterceptor(self._access), self._tracing.server_interceptors
         server = ServiceServer(
-            name, servicers, listen, interceptors=interceptors, credentials=credentials, checks=self.health
+            name,
+            servicers,
+            listen,
+            access=access,
+            interceptors=interceptors,
+            credentials=credentials,
+            checks=self.health,
         )
         server.start()
         self._stack.callback(lambda: server.stop(self._stack.grace()))

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import wraps
 from typing import Any
 
 import grpc
@@ -122,6 +123,8 @@ class Access:
 class AccessInterceptor(grpc.ServerInterceptor):
     """Refuses gRPC calls whose callers do not have the role. It must be the first interceptor.
 
+    The request of a refused call is not received: it stays with its sender, except for a flow-control window.
+
     A unix socket is protected by the permissions of its file, so its callers have the role service. A streaming call is
     checked when it begins.
     """
@@ -147,6 +150,7 @@ class AccessInterceptor(grpc.ServerInterceptor):
         return None
 
     def _guarded(self, behavior: Callable[[Any, grpc.ServicerContext], Any], method: str) -> Callable[..., Any]:
+        @wraps(behavior)  # keeps the attribute with the threads of the method
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             try:
                 found = self._caller(context)

@@ -96,6 +96,7 @@ class ServiceServer:
         listen: str = "127.0.0.1:0",
         pool_size: int = 64,
         max_streams: int = 264,
+        access: grpc.ServerInterceptor | None = None,
         interceptors: Sequence[grpc.ServerInterceptor] = (),
         credentials: grpc.ServerCredentials | None = None,
         checks: Health | None = None,
@@ -109,6 +110,7 @@ class ServiceServer:
             pool_size: number of concurrent unary calls, half of them for one host, independent of open streams.
             max_streams: number of open streams, half of them for one host. The default is for 100 watchers of cycles on
                 one host and the services' own streams (snapshots, health).
+            access: refuses callers before the limits count a call and before its request is received; None: any caller.
             interceptors: additional interceptors; they run after the limits and before the mapping of errors.
             credentials: TLS credentials for callers over a network; None: plain connections from any caller. A unix
                 socket is always plain.
@@ -124,7 +126,12 @@ class ServiceServer:
         self._admission = Admission(name, pool_size, max_streams)
         self._server = grpc.server(
             self._admission.pool,
-            interceptors=[self._admission, *interceptors, _ErrorsAndStreams(name, self._streams)],
+            interceptors=[
+                *((access,) if access else ()),
+                self._admission,
+                *interceptors,
+                _ErrorsAndStreams(name, self._streams),
+            ],
             # Somewhat more, so that the refusal is ours.
             options=[
                 *_OPTIONS,

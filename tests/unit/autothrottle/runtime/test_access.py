@@ -8,6 +8,7 @@ import logging
 import pkgutil
 import re
 import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -171,8 +172,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     access = Access(ROLES) if has_tls else Access(tokens=Tokens(str(tokens)))
     with ExitStack() as stack:
         credentials = tls.server_credentials() if tls else None
-        interceptors = [AccessInterceptor(access)]
-        services = ServiceServer("all", all_servicers(), interceptors=interceptors, credentials=credentials)
+        services = ServiceServer("all", all_servicers(), access=AccessInterceptor(access), credentials=credentials)
         stack.enter_context(services)
         gateway = GatewayServer(Refusing(), "127.0.0.1:0", access=access, tls=tls.http_context() if tls else None)
         stack.enter_context(gateway)
@@ -276,8 +276,8 @@ def test_invalid_certificate_roles_are_refused(text: str) -> None:
 
 
 def test_a_unix_socket_is_a_service_whatever_else_is_configured(tmp_path: Path) -> None:
-    interceptors = [AccessInterceptor(Access(ROLES))]
-    with ServiceServer("all", all_servicers(), f"unix:{tmp_path}/s", interceptors=interceptors) as server:
+    access = AccessInterceptor(Access(ROLES))
+    with ServiceServer("all", all_servicers(), f"unix:{tmp_path}/s", access=access) as server:
         local = Deployment(server.address, "", has_tls=False)
         codes = {local.code(path, "") for path in paths()}
     assert not codes & {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
@@ -286,11 +286,33 @@ def test_a_unix_socket_is_a_service_whatever_else_is_configured(tmp_path: Path) 
 @pytest.mark.parametrize("opened", [(), ("health",), ("reflection",), ("health", "reflection")])
 def test_health_and_reflection_need_credentials_unless_they_are_open(opened: tuple[str, ...]) -> None:
     access = Access(ROLES, open_endpoints=opened)
-    with ServiceServer("all", all_servicers(), interceptors=[AccessInterceptor(access)]) as server:
+    with ServiceServer("all", all_servicers(), access=AccessInterceptor(access)) as server:
         plain = Deployment(server.address, "", has_tls=False)
         for path in paths():
             is_open = any(path.startswith(f"/{OPEN_ENDPOINTS[name]}/") for name in opened)
             assert (plain.code(path, "") is grpc.StatusCode.UNAUTHENTICATED) != is_open, path
+
+
+@pytest.mark.parametrize("method", ["RunCycle", "SubmitReassignment", "WatchCycles"])
+def test_the_request_of_a_refused_caller_is_not_received(method: str) -> None:
+    """The request was received and decoded before its caller was checked: 4 MB, or 64 MB for the applier."""
+    ended = threading.Event()
+
+    def late() -> Iterator[bytes]:
+        ended.wait()
+        yield b""
+
+    with (
+        ServiceServer("all", all_servicers(), access=AccessInterceptor(Access(ROLES))) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        call: Any = channel.stream_stream(f"/autothrottle.v1.PlannerService/{method}")
+        try:
+            with pytest.raises(grpc.RpcError) as refused:
+                next(call(late(), timeout=SECONDS))
+        finally:
+            ended.set()
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_refusals_are_logged_once_a_second_with_their_number(caplog: pytest.LogCaptureFixture) -> None:
@@ -333,7 +355,7 @@ def test_only_a_service_may_name_the_client_on_whose_behalf_it_calls(caller: str
     servicer: Servicer = (add_AdminServiceServicer_to_server, Authors(), SERVICE.full_name)  # type: ignore[abstract]
     metadata = (("authorization", bearer(caller)), ("forwarded-for", "10.0.0.9:5000"))
     with (
-        ServiceServer("admin", [servicer], interceptors=[AccessInterceptor(access)]) as server,
+        ServiceServer("admin", [servicer], access=AccessInterceptor(access)) as server,
         grpc.insecure_channel(server.address) as channel,
     ):
         stub, request = AdminServiceStub(channel), admin_pb2.ListOverridesRequest()
@@ -345,7 +367,7 @@ def test_the_client_package_sends_its_token_with_every_call(tmp_path: Path) -> N
     (tmp_path / "tokens").write_text(f"anna {'a' * 16} viewer\n")
     access = Access(tokens=Tokens(str(tmp_path / "tokens")))
     servicer: Servicer = (add_AdminServiceServicer_to_server, Authors(), SERVICE.full_name)  # type: ignore[abstract]
-    with ServiceServer("admin", [servicer], interceptors=[AccessInterceptor(access)]) as server:
+    with ServiceServer("admin", [servicer], access=AccessInterceptor(access)) as server:
         with AdminClient(server.address, token="a" * 16) as admin:
             _, (found,) = admin.list_overrides()
             assert found.startswith("anna at ipv4:127.0.0.1:")
@@ -362,8 +384,8 @@ def test_throttlectl_sends_the_token_of_its_file_or_variable(
     tokens.write_text(f"anna {'a' * 16} viewer\nbert {'b' * 16} viewer\n")
     mine.write_text(f"{'a' * 16}\n")
     servicer: Servicer = (add_AdminServiceServicer_to_server, Authors(), SERVICE.full_name)  # type: ignore[abstract]
-    interceptors = [AccessInterceptor(Access(tokens=Tokens(str(tokens))))]
-    with ServiceServer("admin", [servicer], interceptors=interceptors) as server:
+    access = AccessInterceptor(Access(tokens=Tokens(str(tokens))))
+    with ServiceServer("admin", [servicer], access=access) as server:
         get = ["get", "--addr", server.address]
         monkeypatch.setenv("AUTOTHROTTLE_TOKEN", "b" * 16)
         assert throttlectl([*get, "--token-file", str(mine)]) == 0

@@ -1,4 +1,4 @@
-"""Throttles of brokers that are down, on clusters whose broker ids start at 0: set before the start, in force from it.
+"""Throttles on clusters whose broker ids start at 0: of brokers that are down, in force from their start; overrides.
 
 Source: KIP-73 (question 2, "bootstrapping broker").
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from autothrottle.v1 import admin_pb2, admin_pb2_grpc
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters, fill
 from autothrottle_lab.servers.kafka import KafkaCluster
@@ -195,3 +195,32 @@ def test_broker_with_empty_disks_is_throttled_from_its_first_fetch(
     eventually(lambda: cluster.stored_configs() == before, 60)
     # The cycle that restores the last configs removes the request afterwards.
     eventually(lambda: not admin.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=10).catch_ups, 60)
+
+
+@pytest.mark.timeout(600)
+def test_override_during_a_reassignment(cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub) -> None:
+    """The cluster's first broker has id 0. With ids from 1001 the same overrides are tested for all brokers."""
+    topic, rate, seconds = "reassigned", 1 * MB, 4
+    cluster.create_topic(topic, {p: [1, 2] for p in ASSIGNMENT})
+    fill(cluster, topic, 2 * PIECE)
+    before = cluster.stored_configs()
+    targets = [types_pb2.PartitionTarget(topic=topic, partition=p, replicas=[1, BACK]) for p in ASSIGNMENT]
+    admin.SubmitReassignment(admin_pb2.SubmitReassignmentRequest(partitions=targets), timeout=60)
+    override = admin_pb2.Override(broker_id=BACK, rate_bytes_per_second=rate)
+    admin.SetOverride(admin_pb2.SetOverrideRequest(override=override), timeout=10)
+    both = {LEADER_RATE: str(rate), FOLLOWER_RATE: str(rate)}
+    eventually(lambda: cluster.stored_configs()[f"brokers/{BACK}"] == both, 60)
+    assert int(cluster.stored_configs()["brokers/1"][LEADER_RATE]) > rate
+    eventually(lambda: cluster.described_configs(BACK)[FOLLOWER_RATE] == str(rate), 60)
+    with Growth(cluster, topic) as growth:
+        time.sleep(seconds)
+    copied = growth.samples[-1][1] - growth.samples[0][1]
+    print(f"\ncopied {copied / MB:.1f} MB in {seconds} s at {rate / MB:.0f} MB/s")
+    assert copied <= BURST * rate * seconds
+    assert admin.ListReassignments(admin_pb2.ListReassignmentsRequest(), timeout=10).topics
+
+    admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=BACK), timeout=10)
+    override = admin_pb2.Override(rate_bytes_per_second=100 * MB, autoremove=True)  # copy the rest quickly
+    admin.SetOverride(admin_pb2.SetOverrideRequest(override=override), timeout=10)
+    eventually(lambda: cluster.stored_configs() == before, 120)
+    eventually(lambda: not admin.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=10).overrides, 60)

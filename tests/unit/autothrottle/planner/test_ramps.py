@@ -387,8 +387,11 @@ def raised_rates(low: float, high: float, seed: int, failover: bool) -> list[tup
     return rates
 
 
-def peak_second(low: float, rates: Sequence[tuple[float, int]]) -> float:
-    """Return the most MB that a broker lets through in a second, when its throttle is raised from `low` MB/s."""
+def peak_second(low: float, rates: Sequence[tuple[float, int]], stall: float = 0) -> float:
+    """Return the most MB that a broker lets through in a second, when its throttle is raised from `low` MB/s.
+
+    `stall`: seconds without any traffic, 12 s after the raise begins.
+    """
     fetched, link = mb(0.5), mb(200) * 0.02
     meter, passed = ThrottleMeter(), [0.0]
     rate, left = mb(low), list(reversed(rates))
@@ -396,7 +399,7 @@ def peak_second(low: float, rates: Sequence[tuple[float, int]]) -> float:
         while left and left[-1][0] <= millis / 1000 - 20:  # until then, the window fills at the low rate
             rate = left.pop()[1]
         allowed = meter.available_rate(millis, rate)
-        amount = 0.0 if allowed < 0 else min(allowed + fetched, link)
+        amount = 0.0 if allowed < 0 or 0 <= millis / 1000 - 32 < stall else min(allowed + fetched, link)
         if amount:
             meter.record(millis, amount)
         passed.append(passed[-1] + amount)
@@ -409,6 +412,15 @@ def test_peak_second_of_a_raise_carries_at_most_twice_the_new_rate(low: float, f
     """A leader that was killed halfway through a raise left a burst that met the one of the next leader's steps."""
     peaks = [peak_second(low, raised_rates(low, 9, seed, failover)) for seed in range(4)]
     assert max(peaks) <= 2 * 9
+
+
+@pytest.mark.parametrize("stall", [1, 2, 4])
+def test_a_stall_during_a_raise_has_the_burst_of_a_stall_at_the_new_rate(stall: float) -> None:
+    """Kafka lets the bytes of a stall through at once, also at a constant rate. No ramp prevents that."""
+    raised = max(peak_second(3, raised_rates(3, 9, seed, failover=False), stall) for seed in range(4))
+    constant = peak_second(9, [], stall)
+    assert constant >= 0.95 * 9 * (stall + 1)
+    assert raised <= 1.1 * constant
 
 
 @pytest.mark.parametrize("left", [0, ramp_state._RESERVE])

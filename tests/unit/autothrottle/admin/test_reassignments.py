@@ -164,7 +164,7 @@ def test_the_applier_refuses_requests_without_a_fence_or_a_partition(services: I
         assert [text in message for message in messages] == [True, True], messages
 
     matches(refusals_of(0, TARGETS, PARTITIONS), "fence 0 is not > 0")
-    matches(refusals_of(1, [], []), "name 1 to 100000")
+    matches(refusals_of(1, [], []), "name 1 to 10000")
     matches(refusals_of(1, [TARGETS[0], TARGETS[0]], [PARTITIONS[0], PARTITIONS[0]]), "is named twice; name it once")
 
 

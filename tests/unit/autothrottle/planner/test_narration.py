@@ -144,7 +144,7 @@ def test_a_rate_or_list_that_is_no_longer_ours_counts_as_removed() -> None:
     ours = builders.ledger_entry(leader_replication_throttled_rate="5")
     changes: list[Change] = [
         builders.change("brokers/1", (LEADER_RATE, "3", "5"), (FOLLOWER_RATE, "7", None), ledger=ours),
-        builders.change("brokers/2", (LEADER_RATE, "5", "9")),
+        builders.change("brokers/2", (LEADER_RATE, "5", "9"), ledger=None),
         builders.change("topics/t1", (LEADER_REPLICAS, "0:1", None)),
     ]
     done = Applied.of(changes, [outcome("brokers/1"), outcome("brokers/2"), outcome("topics/t1")])
@@ -253,7 +253,7 @@ def test_the_default_applies_again_only_where_our_rate_was_really_removed() -> N
     removals = [
         builders.change(f"brokers/{b}", (LEADER_RATE, "7", None), (FOLLOWER_RATE, "7", None)) for b in (1001, 1002)
     ]
-    restored = builders.change("brokers/1003", (LEADER_RATE, "7", "8"))
+    restored = builders.change("brokers/1003", (LEADER_RATE, "7", "8"), ledger=None)
     outcomes = [outcome("brokers/1001"), outcome("brokers/1002", OutcomeStatus.REFUSED), outcome("brokers/1003")]
     assert narration.default_in_force_lines(defaults, [*removals, restored], outcomes) == [
         "broker 1001 [leader]: its own throttle was removed, so Kafka's <default> of 5.00MB/s applies again"

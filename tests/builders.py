@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
-from autothrottle.core.cluster.flows import Progress
+from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.control.changes import Change, Edit, Outcome
@@ -180,3 +180,18 @@ def eventually(holds: Callable[[], object], seconds: float = 60.0) -> None:
     while not holds():
         assert time.monotonic() < deadline, f"the condition did not hold within {seconds:g} s"
         time.sleep(0.01)
+
+
+def progress_samples(produced: Mapping[Flow, Sequence[int]], since: int = 0) -> list[Progress]:
+    """Progress every 10 s, from the bytes produced to each flow; counted since so many seconds before noon."""
+    count = len(next(iter(produced.values())))
+    return [
+        Progress(
+            {
+                flow: FlowProgress(0, some[n], 5, NOON + timedelta(seconds=10 * n), NOON - timedelta(seconds=since))
+                for flow, some in produced.items()
+            },
+            at=NOON + timedelta(seconds=10 * n),
+        )
+        for n in range(count)
+    ]

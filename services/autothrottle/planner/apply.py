@@ -9,7 +9,7 @@ from datetime import datetime
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.control.changes import OutcomeStatus
-from autothrottle.core.control.cycle_decision import (
+from autothrottle.core.control.cycle import (
     Action,
     ActionResult,
     CycleDecision,

@@ -15,8 +15,7 @@ from itertools import pairwise
 
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, participants
 from autothrottle.core.control.changes import OutcomeStatus
-from autothrottle.core.control.cycle import CycleRecord, PlannerState
-from autothrottle.core.control.cycle_decision import CycleDecision, CycleResults, Settled, WakeUp
+from autothrottle.core.control.cycle import CycleDecision, CycleRecord, CycleResults, PlannerState, Settled, WakeUp
 from autothrottle.core.control.guards import below_min_isr
 from autothrottle.core.control.ramp_state import RampState
 from autothrottle.core.control.settings import PlannerSettings
@@ -28,10 +27,8 @@ from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings
 from autothrottle.planner import traces
 from autothrottle.planner.apply import Applier
 from autothrottle.planner.dependencies import PlannerDependencies
-from autothrottle.planner.journal import Journal
-from autothrottle.planner.observe import Observer
-from autothrottle.planner.report import Reporter, cycle_record
-from autothrottle.planner.settings_reader import SettingsReader
+from autothrottle.planner.observe import Observer, SettingsReader
+from autothrottle.planner.report import Journal, Reporter, cycle_record
 from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.triggers import Trigger, Triggers
 from autothrottle.ports.kafka import SnapshotEvent, Term

@@ -1,20 +1,23 @@
-"""The last part of a cycle: logs its results and findings, posts its events, and makes its record.
+"""The last part of a cycle: logs its results and findings, posts its events, and writes the decision log.
 
-`narration` has the texts. The type to know is `Reporter`.
+`narration` has the texts. The types to know are `Reporter` and `Journal`.
 """
 
 from __future__ import annotations
 
+import contextvars
 import logging
+import queue
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from autothrottle.core.control import step
-from autothrottle.core.control.cycle import CycleRecord
-from autothrottle.core.control.cycle_decision import (
+from autothrottle.core.control.cycle import (
     ActionResult,
     CycleDecision,
+    CycleRecord,
     CycleResults,
     PurgeCatchUp,
     PurgeOverride,
@@ -28,11 +31,12 @@ from autothrottle.core.control.pause import Pause
 from autothrottle.core.control.schedule import ScheduleWindow
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.submission import Submitted
+from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.eta import SHORTEST_SPAN
+from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
 from autothrottle.planner import narration
-from autothrottle.planner.events import EventPoster
 from autothrottle.planner.observe import LONGEST_METRICS_WAIT
-from autothrottle.ports.telemetry import Event, EventSink
+from autothrottle.ports.telemetry import DecisionSink, Event, EventSink
 from autothrottle.runtime.logs import batched_lines
 
 log = logging.getLogger(__name__)
@@ -247,3 +251,79 @@ def cycle_record(
         eta_high=left.eta_high if left else None,
         eta_is_static=left.eta_is_static if left else False,
     )
+
+
+class EventPoster:
+    """Posts events from its own thread: a slow sink never delays a cycle."""
+
+    _LIMIT = 100
+
+    def __init__(self, sink: EventSink, timeout: timedelta) -> None:
+        self._sink, self._timeout = sink, timeout
+        self._waiting: queue.Queue[tuple[Event, contextvars.Context] | None] = queue.Queue(self._LIMIT)
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self._thread.start()
+
+    def post(self, event: Event) -> None:
+        """Queue an event. With `_LIMIT` events in the queue it is dropped and logged."""
+        try:
+            self._waiting.put_nowait((event, contextvars.copy_context()))  # Keeps the event in the cycle's trace.
+        except queue.Full:
+            log.warning("event dropped, %d events are already waiting: %s", self._LIMIT, event.title)
+
+    def stop(self) -> None:
+        """Post the queued events for at most the timeout of one post, then end the thread."""
+        try:
+            self._waiting.put(None, timeout=self._timeout.total_seconds())
+        except queue.Full:
+            return
+        self._thread.join(self._timeout.total_seconds())
+
+    def _run(self) -> None:
+        while (waiting := self._waiting.get()) is not None:
+            event, context = waiting
+            try:
+                context.run(self._sink.post_event, event, self._timeout)
+            except AutothrottleError as error:
+                log.warning("event was not posted (%s): %s", error, event.title)
+            except Exception:  # a bug must not end the thread: all later events would be lost
+                log.exception("posting event %s failed unexpectedly", event.title)
+
+
+class Journal:
+    """Writes one planner's decisions. It never fails or delays a cycle."""
+
+    def __init__(self, sink: DecisionSink | None, settings: LogSettings) -> None:
+        """Begin without state.
+
+        Args:
+            sink: receives the records; None: nothing is logged.
+            settings: fields that all records share.
+        """
+        self._sink, self._settings = sink, settings
+        self._term = 0
+        self._moving = ReassignmentSeen()
+        self._cancelled = False
+
+    def note_cancelled(self) -> None:
+        """Record that the current reassignment was cancelled, at least in part."""
+        self._cancelled = True
+
+    def write(self, seen: CycleSeen) -> None:
+        """Log a cycle whose snapshot was read."""
+        if self._sink is None:
+            return
+        try:
+            self._write(self._sink, seen)
+        except Exception:  # a bug in the log must not end the planner's loop
+            log.exception("Writing a cycle to the decision log failed")
+
+    def _write(self, sink: DecisionSink, seen: CycleSeen) -> None:
+        if seen.record.term != self._term:
+            self._term, self._moving, self._cancelled = seen.record.term, ReassignmentSeen(), False
+        previous = self._moving
+        self._moving, ended = previous.observe(seen, self._settings.cluster, self._cancelled)
+        if not self._moving.opening:
+            self._cancelled = False
+        decisions = decision_records(seen, self._settings, self._moving.reassignment_id)
+        sink.append(decisions, ended)

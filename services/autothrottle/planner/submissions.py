@@ -11,8 +11,7 @@ from collections.abc import Collection
 from datetime import timedelta
 
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.control.submission import Submitted, Targets
-from autothrottle.core.control.submission_state import CHECK_FIRST, Wanted
+from autothrottle.core.control.submission import CHECK_FIRST, Submitted, Targets, Wanted
 from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Unavailable
 
 

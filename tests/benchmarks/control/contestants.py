@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.policy.headroom_formula import headroom
+from autothrottle.core.policy.headroom import headroom
 from autothrottle.core.policy.interface import PolicyInput, PolicyObservation, RateProposal
 from autothrottle.core.units import MEGABYTE
 from tests.benchmarks.control.fleet import BEGIN, Foresight

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
 from autothrottle.adapters.zookeeper.codec import StateNode, TopicNode, parse_reassignments, parse_topic
-from autothrottle.adapters.zookeeper.parsed_nodes import ParsedNodes
+from autothrottle.adapters.zookeeper.mirror import ParsedNodes
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.cluster.snapshot import NO_LEADER, Assignment, TopicPartition, TopicReassignment, replicas_on
 

@@ -26,8 +26,7 @@ from autothrottle.adapters.kafka_zookeeper.reassignments import OFFLINE, Reassig
 from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
 from autothrottle.adapters.zookeeper.bulk import read_nodes
 from autothrottle.adapters.zookeeper.codec import StateNode, broker_id_of, parse_state
-from autothrottle.adapters.zookeeper.mirror import Key, Part, ZnodeMirror
-from autothrottle.adapters.zookeeper.parsed_nodes import ParsedNodes
+from autothrottle.adapters.zookeeper.mirror import Key, ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, TopicReassignment

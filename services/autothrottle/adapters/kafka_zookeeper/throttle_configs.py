@@ -9,8 +9,7 @@ import logging
 from collections.abc import Iterator
 
 from autothrottle.adapters.zookeeper.codec import parse_config, parse_ledger_entry, resource_of
-from autothrottle.adapters.zookeeper.mirror import ZnodeMirror
-from autothrottle.adapters.zookeeper.parsed_nodes import ParsedNodes
+from autothrottle.adapters.zookeeper.mirror import ParsedNodes, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource, ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry

@@ -6,12 +6,14 @@ its watch fired. Watches are lost with the connection, so after every reconnecti
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError, UnimplementedError
@@ -20,7 +22,15 @@ from kazoo.protocol.states import Callback, KazooState
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, Node, get_many_async, watch_many_async
-from autothrottle.core.errors import Unavailable
+from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.core.cluster.snapshot import Problem
+from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.ports.kafka import Watch
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _MANY = 200
 """From this many nodes on, data is read in bulk if the server supports it."""
@@ -264,3 +274,71 @@ def _copied(part: Part, result: Any) -> Any:
         return tuple(sorted(result))
     data, stat = result
     return data, stat.mzxid, stat.version
+
+
+class ParsedNodes:
+    """Parses the nodes of a mirror, and records which of them cannot be parsed."""
+
+    def __init__(self, mirror: ZnodeMirror) -> None:
+        self._mirror = mirror
+        self.problems: dict[str, Problem] = {}
+        """Path -> why the node cannot be parsed."""
+
+    def value(self, path: str, parse: Callable[[bytes], T]) -> T | None:
+        """Return the node's parsed content; None: it does not exist, or cannot be parsed and has a problem recorded."""
+        data = self._mirror.data(path)
+        try:
+            value = None if data is None else parse(data)
+        except Invalid as error:
+            if path not in self.problems:
+                log.warning("%s: %s", path, error)
+            self.problems[path] = Problem(path, str(error))
+            return None
+        self.problems.pop(path, None)
+        return value
+
+
+class FollowedNode:
+    """Reads one node and notifies watchers of its changes. Thread-safe."""
+
+    def __init__(self, client: KazooClient, path: str, name: str, timeout: timedelta) -> None:
+        """Start to follow the node; `name` describes its content in messages."""
+        self._path, self._name = path, name
+        self._timeout = timeout.total_seconds()
+        self._lock = threading.Lock()
+        self._notifier = ChangeNotifier(name, self._refresh)
+        self._published: tuple[bytes | None, int] = (None, 0)
+        self._mirror = ZnodeMirror(client, self._notifier.fire)
+        self._mirror.track([(Part.DATA, path)])
+
+    def close(self) -> None:
+        """Stop following the node."""
+        self._notifier.close()
+        self._mirror.close()
+
+    def watch(self, notify: Callable[[], None]) -> Watch:
+        """Call `notify` after every change, from another thread."""
+        return self._notifier.watch(notify)
+
+    def read(self) -> tuple[bytes | None, int]:
+        """Return the node's data and the zxid of its last write; 0: the node does not exist.
+
+        A node may exist and hold no data at all: zkCli creates such nodes.
+
+        Raises:
+            Unavailable: ZooKeeper does not answer in time.
+        """
+        with self._lock, translated_errors(f"reading the {self._name}"):
+            self._mirror.sync(self._timeout)
+            return self._read_changed()
+
+    def _refresh(self) -> bool:
+        with self._lock, translated_errors(f"reading the {self._name}"):
+            current = self._read_changed()
+        published, self._published = self._published, current
+        return current != published
+
+    def _read_changed(self) -> tuple[bytes | None, int]:
+        while self._mirror.read_changed(self._timeout):
+            pass
+        return self._mirror.data(self._path), self._mirror.written_by(self._path)

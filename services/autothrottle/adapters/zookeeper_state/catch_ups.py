@@ -10,7 +10,7 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from autothrottle.adapters.zookeeper.codec import compact_json
-from autothrottle.adapters.zookeeper.followed_node import FollowedNode
+from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import require_term, translated_errors
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME, AuditTrail

@@ -12,8 +12,7 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
-from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
-from autothrottle.adapters.zookeeper.parsed_nodes import ParsedNodes
+from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType

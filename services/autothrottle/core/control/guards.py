@@ -1,8 +1,9 @@
-"""Safety rules applied to a plan before it is written.
+"""Safety rules applied to a plan before it is written, and what they remember from cycle to cycle.
 
-They raise throttles below the produce rate, under which a reassignment would never end, and exempt partitions below
-`min.insync.replicas`. Each rule maps a plan to a plan with findings. For fetches too large for a throttle there is only
-a warning. The type to know is `Guarded`.
+Each rule maps a plan to a plan with findings. Throttles below the produce rate are raised, since a reassignment would
+never end under them. Partitions below `min.insync.replicas` are exempt. With a deadline, throttles are limited to twice
+the needed rate, so that small problems do not cost the deadline: after half of the time, a quarter of the bytes is
+left. For fetches too large for a throttle there is only a warning. The type to know is `GuardState`.
 
 Source: KIP-73 (questions 1, 4 and 5).
 """
@@ -10,8 +11,9 @@ Source: KIP-73 (questions 1, 4 and 5).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.fetch_settings import (
@@ -21,12 +23,30 @@ from autothrottle.core.cluster.fetch_settings import (
     is_large_response,
     largest_response,
 )
-from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
-from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, TopicPartition, TopicReassignment, flows
+from autothrottle.core.cluster.flows import LinkSide, Progress, link_sides_of
+from autothrottle.core.cluster.snapshot import (
+    Snapshot,
+    TopicPartition,
+    TopicReassignment,
+    flows,
+    link_sides_without_counts,
+)
 from autothrottle.core.control.plan import Decision, DesiredReplicas, Plan, Reason, is_small_change, previous_rate
+from autothrottle.core.forecast.eta import move_time, needed_rate
+from autothrottle.core.forecast.stalls import StallWatch
 from autothrottle.core.policy.interface import Basis
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.traffic.replication import Ingress, ingress, link_side_growth
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
+
+DEADLINE_SLACK = 1.0
+"""Rate above the rate that a deadline needs, as a fraction of it."""
+
+_SHOWN = 3
+"""Number of late link sides that a finding names, the latest first."""
+
+_PRODUCE_RATE_WINDOW = timedelta(minutes=3)
+"""The produce rate is the mean over this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,57 +56,6 @@ class Guarded:
     plan: Plan
     findings: tuple[str, ...] = ()
     """One sentence each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ingress:
-    """Produce traffic to the partitions that a link side is copying."""
-
-    rate: BytesPerSecond
-    """KIP-73's IN, bytes/s: traffic that counts against the throttle without progress of the reassignment. It includes
-    the fetches of in-sync followers."""
-    replication_factor: float
-    """KIP-73's R: mean over these partitions, >= 1."""
-
-
-def ingress(samples: Sequence[Progress], reassignments: Iterable[TopicReassignment]) -> Mapping[LinkSide, Ingress]:
-    """Return link side -> produce traffic to the partitions in reassignment; absent: one of its flows is unknown.
-
-    Args:
-        samples: progress of the last minutes, the newest last.
-        reassignments: the reassignments being copied.
-    """
-    growth = _growth(samples)
-    found: dict[LinkSide, float] = {}
-    factors: dict[LinkSide, list[float]] = {}
-    unknown: set[LinkSide] = set()
-    for flow, mean in _means(reassignments).items():
-        leader, follower = flow.sides
-        rate = growth.get(flow)
-        if rate is None:
-            unknown |= {leader, follower}
-            continue
-        found[follower] = found.get(follower, 0.0) + rate
-        found[leader] = found.get(leader, 0.0) + rate * (1 + mean.in_sync_per_copy)
-        for side in (leader, follower):
-            factors.setdefault(side, []).append(mean.replication_factor)
-    return {
-        side: Ingress(round(rate), sum(factors[side]) / len(factors[side]))
-        for side, rate in found.items()
-        if side not in unknown
-    }
-
-
-def link_side_growth(samples: Sequence[Progress]) -> Mapping[LinkSide, float]:
-    """Return link side -> produce rate of its flows, bytes/s, without the fetches of in-sync followers."""
-    leaders: dict[int, float] = {}
-    followers: dict[int, float] = {}
-    for flow, rate in _growth(samples).items():
-        if rate:
-            leaders[flow.leader] = leaders.get(flow.leader, 0.0) + rate
-            followers[flow.follower] = followers.get(flow.follower, 0.0) + rate
-    sides = ((ReplicaRole.LEADER, leaders), (ReplicaRole.FOLLOWER, followers))
-    return {(broker_id, role): rate for role, found in sides for broker_id, rate in found.items()}
 
 
 def may_starve(plan: Plan, growth: Mapping[LinkSide, float], reassignments: Iterable[TopicReassignment]) -> bool:
@@ -103,57 +72,6 @@ def may_starve(plan: Plan, growth: Mapping[LinkSide, float], reassignments: Iter
         return False
     most = 1 + max((len(isr) for reassignment in reassignments for isr in reassignment.isr), default=0)
     return any(growth.get((d.broker_id, d.role), 0.0) * most >= max(d.rate, 1) for d in plan.decisions)
-
-
-@dataclass(frozen=True, slots=True)
-class _Means:
-    """Means over the partitions of one flow."""
-
-    in_sync_per_copy: float
-    replication_factor: float
-
-
-def _means(reassignments: Iterable[TopicReassignment]) -> Mapping[Flow, _Means]:
-    rows: dict[Flow, list[tuple[float, int]]] = {}
-    for reassignment in reassignments:
-        columns = zip(
-            reassignment.leaders,
-            reassignment.isr,
-            reassignment.adding_replicas,
-            reassignment.removing_replicas,
-            strict=True,
-        )
-        for leader, isr, adding, removing in columns:
-            pending = [b for b in adding if b not in isr]
-            if leader == NO_LEADER or not pending:
-                continue
-            # The leader's replica list covers all copies: its in-sync followers count once, not once per copy.
-            in_sync = sum(b != leader for b in isr) / len(pending)
-            factor = max(1, len({*isr, *adding}) - len(removing))
-            for follower in pending:
-                rows.setdefault(Flow(leader, follower), []).append((in_sync, factor))
-    return {
-        flow: _Means(sum(in_sync for in_sync, _ in found) / len(found), sum(factor for _, factor in found) / len(found))
-        for flow, found in rows.items()
-    }
-
-
-def _growth(samples: Sequence[Progress]) -> Mapping[Flow, float]:
-    """Return flow -> produce rate of its partitions, bytes/s, since the oldest sample with the same `since`."""
-    found = {}
-    oldest = samples[0].flows if samples else {}
-    for flow, newest in (samples[-1].flows if samples else {}).items():
-        old = oldest.get(flow)
-        if old is None or old.since != newest.since:
-            old = _oldest_comparable(samples, flow, newest)
-        if newest.at > old.at:
-            found[flow] = max(0, newest.bytes_produced - old.bytes_produced) / (newest.at - old.at).total_seconds()
-    return found
-
-
-def _oldest_comparable(samples: Sequence[Progress], flow: Flow, newest: FlowProgress) -> FlowProgress:
-    olds = (sample.flows.get(flow) for sample in samples)
-    return next((old for old in olds if old is not None and old.since == newest.since), newest)
 
 
 def highest_throttle(capacity: BytesPerSecond, produced: Ingress) -> BytesPerSecond:
@@ -357,3 +275,192 @@ def fetch_warning(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> 
 def _rounded(rate: BytesPerSecond) -> str:
     """Return a rate with two significant digits, so that a finding does not change with every small rate change."""
     return f"{float(f'{rate / MEGABYTE:.2g}'):g} MB/s"
+
+
+def limited_by_deadline(
+    plan: Plan,
+    snapshot: Snapshot,
+    limits: Limits,
+    produced: Mapping[LinkSide, Ingress],
+    finish_by: datetime,
+    now: datetime,
+) -> Guarded:
+    """Return the plan with measured throttles limited to twice the rate that the deadline needs, and findings.
+
+    Findings name the link sides that cannot meet the deadline. The limit does not apply after the deadline, while the
+    bytes left are unknown, or to brokers that catch up.
+
+    Args:
+        plan: the plan so far.
+        snapshot: the snapshot of the cycle, with its progress.
+        limits: the operator's limits; no throttle falls below the minimum.
+        produced: link side -> produce traffic to its partitions; absent: counts as 0.
+        finish_by: deadline of all reassignments, UTC.
+        now: UTC.
+    """
+    within = finish_by - now
+    left = _left(snapshot)
+    if within <= timedelta(0) or not left:
+        return Guarded(plan)
+    decisions = []
+    late: list[tuple[timedelta, str]] = []
+    for decision in plan.decisions:
+        side = decision.broker_id, decision.role
+        if side not in left or side in snapshot.catching_up:
+            decisions.append(decision)
+            continue
+        growth = produced[side].rate if side in produced else 0
+        time = move_time(left[side], decision.rate, growth)
+        if time is None or time > within:
+            late.append((timedelta.max if time is None else time, _late(decision, left[side], now, time)))
+        need = needed_rate(left[side], growth, within)
+        decisions.append(_held(decision, snapshot, limits, math.ceil((1 + DEADLINE_SLACK) * need)))
+    deadline = f"{finish_by:%Y-%m-%dT%H:%M:%SZ}"
+    findings = (f"the reassignments cannot finish by {deadline}: {_latest(late)}",) if late else ()
+    return Guarded(replace(plan, decisions=tuple(decisions)), findings)
+
+
+def _latest(late: list[tuple[timedelta, str]]) -> str:
+    ordered = [sentence for _, sentence in sorted(late, key=lambda item: item[0], reverse=True)]
+    more = f"; and {len(late) - _SHOWN} more link sides" if len(late) > _SHOWN else ""
+    return "; ".join(ordered[:_SHOWN]) + more
+
+
+def _left(snapshot: Snapshot) -> Mapping[LinkSide, int]:
+    """Return link side -> bytes left; absent: one of its flows is unknown."""
+    if snapshot.progress is None:
+        return {}
+    known = link_sides_of(flows(snapshot)) - link_sides_without_counts(snapshot, flows(snapshot))
+    return {side: snapshot.progress.link_traffic[side].bytes_left for side in known}
+
+
+def _held(decision: Decision, snapshot: Snapshot, limits: Limits, most: int) -> Decision:
+    most = max(most, limits.min_rate)
+    if not decision.reason.is_measured or decision.rate <= most:
+        return decision
+    previous = previous_rate(snapshot, decision.broker_id, decision.role)
+    if previous is not None and is_small_change(previous, most, limits.change_threshold):
+        most = min(previous, decision.rate)
+    return replace(decision, rate=most, reason=Reason.FINISH_BY)
+
+
+def _late(decision: Decision, left: int, now: datetime, time: timedelta | None) -> str:
+    end = "never finish" if time is None else f"take until {now + time:%Y-%m-%dT%H:%M:%SZ}"
+    return (
+        f"broker {decision.broker_id} [{decision.role.value}] has {left / MEGABYTE:.0f} MB left, which at "
+        f"{decision.rate / MEGABYTE:.2f} MB/s {end}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GuardState:
+    """The guards' state of one term."""
+
+    samples: tuple[Progress, ...] = ()
+    """Progress of the last minutes, the newest last."""
+    growth: Mapping[LinkSide, float] = field(default_factory=dict)
+    """Link side -> produce rate of its flows, bytes/s."""
+    missed_deadline: str = ""
+    """The first finding about a deadline that cannot be met; "": it can."""
+    stalls: StallWatch = StallWatch()  # noqa: RUF009 (frozen)
+    stalled: Mapping[int, str] = field(default_factory=dict)
+    """Follower -> finding about its stall."""
+    large_fetches: str = ""
+    """The first finding about fetches that are too large for the throttles of these participants; "": they fit."""
+    checked_fetches: bool = False
+    """Whether `large_fetches` was computed with the settings of all participants."""
+
+    def observe(self, progress: Progress | None) -> GuardState:
+        """Return the state with a new sample of the progress; a sample that is already known changes nothing."""
+        if progress is None or progress.at is None or (self.samples and self.samples[-1].at == progress.at):
+            return self
+        oldest = progress.at - _PRODUCE_RATE_WINDOW
+        samples = (*(s for s in self.samples if s.at is not None and s.at >= oldest), progress)
+        return replace(self, samples=samples, growth=link_side_growth(samples))
+
+    def apply(
+        self,
+        plan: Plan,
+        snapshot: Snapshot,
+        limits: Limits,
+        exempt: Collection[TopicPartition],
+        finish_by: datetime | None,
+        scheduled: bool,
+        now: datetime,
+    ) -> tuple[GuardState, Guarded]:
+        """Return the plan with all rules applied, in order.
+
+        Args:
+            plan: the decisions.
+            snapshot: the input of the decisions.
+            limits: the operator's limits at this time.
+            exempt: partitions below min.insync.replicas, which must not be throttled.
+            finish_by: deadline, UTC; None: none.
+            scheduled: whether a window of the schedule is active.
+            now: UTC.
+        """
+        freed = with_exempt_partitions(plan, snapshot, limits, exempt)
+        reassignments, produced = snapshot.reassignments, dict[LinkSide, Ingress]()
+        if finish_by is not None or may_starve(freed.plan, self.growth, reassignments):
+            produced.update(ingress(self.samples, reassignments))
+        held = Guarded(freed.plan)
+        if finish_by is not None:
+            held = limited_by_deadline(freed.plan, snapshot, limits, produced, finish_by, now)
+        missed = (self.missed_deadline or held.findings[0]) if held.findings else ""
+        deadline = missed or _ineffective_deadline(snapshot, finish_by, now)
+        fed = without_starvation(held.plan, snapshot, limits, produced, scheduled)
+        findings = (*freed.findings, *([deadline] if deadline else []), *fed.findings)
+        return replace(self, missed_deadline=missed), Guarded(fed.plan, findings)
+
+    def watch(
+        self, plan: Plan, snapshot: Snapshot, scheduled: bool, settings: ClusterSettings | None
+    ) -> tuple[GuardState, tuple[str, ...]]:
+        """Return the state after a cycle, and its new stalls, a sentence each.
+
+        A finding that persists keeps its text, so that it is logged once.
+
+        Args:
+            plan: the cycle's plan.
+            snapshot: the input of the decisions.
+            scheduled: whether the cycle is the regular one of an interval.
+            settings: the brokers' settings; None: those of the participants are still being read.
+        """
+        stalls = self.stalls.observe(snapshot.progress) if scheduled else self.stalls
+        stalled = stalls.stalled(plan, snapshot.progress)
+        new = tuple(sentence for follower, sentence in stalled.items() if follower not in self.stalled)
+        large, checked = self.large_fetches, self.checked_fetches and settings is not None
+        if settings is not None and (scheduled or not checked):
+            found = fetch_warning(plan, snapshot, settings)
+            large, checked = (large if checked and large and found else found), True
+        after = replace(
+            self,
+            stalls=stalls,
+            stalled=_with_first_texts(self.stalled, stalled),
+            large_fetches=large,
+            checked_fetches=checked,
+        )
+        return after, new
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The findings that persist, a sentence each."""
+        return (*self.stalled.values(), *([self.large_fetches] if self.large_fetches else []))
+
+
+def _with_first_texts(before: Mapping[int, str], now: Mapping[int, str]) -> dict[int, str]:
+    """The current findings; one that persists keeps its first text."""
+    return {broker_id: before.get(broker_id, sentence) for broker_id, sentence in now.items()}
+
+
+def _ineffective_deadline(snapshot: Snapshot, finish_by: datetime | None, now: datetime) -> str:
+    """Why the configured deadline has no effect. Empty: it has one, no deadline is set, or no reassignment runs."""
+    if finish_by is None or not snapshot.reassignments:
+        return ""
+    if now >= finish_by:
+        return f"finish-by {finish_by:%Y-%m-%dT%H:%M:%SZ} has passed: rates follow the headroom"
+    if snapshot.progress is None:
+        return (
+            f"finish-by {finish_by:%Y-%m-%dT%H:%M:%SZ} has no effect, since log sizes are unknown: "
+            "rates follow the headroom; in ZooKeeper mode set --bootstrap-servers"
+        )
+    return ""

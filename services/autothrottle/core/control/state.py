@@ -10,11 +10,11 @@ from autothrottle.core.cluster.snapshot import (
     TopicPartition,
 )
 from autothrottle.core.control.catch_up import CatchUp
-from autothrottle.core.control.guard_state import GuardState
+from autothrottle.core.control.guards import GuardState
 from autothrottle.core.control.overrides import Overrides
 from autothrottle.core.control.pause import Pause
 from autothrottle.core.control.ramp_state import RampState, WriteHistory
-from autothrottle.core.control.submission_state import (
+from autothrottle.core.control.submission import (
     SubmissionState,
 )
 from autothrottle.core.policy.interface import Policy

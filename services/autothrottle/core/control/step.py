@@ -28,20 +28,23 @@ from autothrottle.core.control.changes import (
     changes,
     removal_of_foreign,
 )
-from autothrottle.core.control.cycle_decision import (
+from autothrottle.core.control.cycle import (
     Action,
     ActionResult,
+    AdoptedSources,
     CycleDecision,
+    CycleObservation,
     CycleResults,
     PurgeCatchUp,
     PurgeOverride,
+    SettingsReading,
     Settled,
     SnapshotViews,
     Submit,
     WakeUp,
+    adopted,
 )
-from autothrottle.core.control.cycle_observation import AdoptedSources, CycleObservation, SettingsReading, adopted
-from autothrottle.core.control.guard_state import GuardState
+from autothrottle.core.control.guards import GuardState
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.ownership import foreign_throttles
 from autothrottle.core.control.pause import Pause, PauseMode, release_of_ours, stale_lists
@@ -49,13 +52,16 @@ from autothrottle.core.control.plan import current_rates, had_reassignment, plan
 from autothrottle.core.control.ramp_state import WriteHistory, applied
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import ControllerState, TermState
-from autothrottle.core.control.submission import Submitted, resources, some, unthrottled
-from autothrottle.core.control.submission_state import (
+from autothrottle.core.control.submission import (
     CHECK_FIRST,
     SETTLED_AFTER,
     VISIBLE_WITHIN,
     SubmissionState,
+    Submitted,
     Wanted,
+    resources,
+    some,
+    unthrottled,
 )
 from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Unavailable
 from autothrottle.core.forecast.progress import remainder, with_static_eta

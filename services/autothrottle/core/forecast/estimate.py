@@ -18,7 +18,7 @@ from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition, TopicReassignment
 from autothrottle.core.control.plan import Decision
 from autothrottle.core.errors import Invalid
-from autothrottle.core.forecast.move_time import LONGEST, move_ratio, move_time, needed_rate
+from autothrottle.core.forecast.eta import LONGEST, move_ratio, move_time, needed_rate
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
 
 _SHOWN = 10

@@ -1,9 +1,10 @@
-"""The ETA of a reassignment, from the rates of the last minutes, or from its throttles while there are none.
+"""The duration of a reassignment: under given throttles (KIP-73's MoveTime), and from the rates of the last minutes.
 
 The ETA has an interval, which shows how far the rates of the last minutes scatter: bytes left divided by the mean rate
-plus and minus twice its standard error. It does not cover later changes. The type to know is `Forecast`.
+plus and minus twice its standard error. It does not cover later changes. Without rates it is computed from the
+throttles. The type to know is `Forecast`.
 
-Source: KIP-73 (MoveTime), for the throttles.
+Source: KIP-73 (MoveRatio, MoveTime).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from itertools import pairwise
 from statistics import stdev
 
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress, TopicProgress, link_sides_of
-from autothrottle.core.forecast.move_time import LONGEST, move_time
 from autothrottle.core.units import BytesPerSecond
 
 SHORTEST_SPAN = timedelta(seconds=15)
@@ -33,6 +33,10 @@ _DEVIATIONS = 2.0
 
 Rates = Mapping[LinkSide, BytesPerSecond]
 """Link side -> its throttle, bytes/s."""
+
+
+LONGEST = timedelta(days=365)
+"""A longer duration counts as infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +221,43 @@ def static_end(progress: Progress, moving: Collection[Flow], rates: Rates) -> da
     times = [move_time(one.bytes_left, rates[side], round(one.produced)) for side, one in traffic.items()]
     known = [time for time in times if time is not None]
     return progress.at + max(known) if progress.at and known and len(known) == len(times) else None
+
+
+def move_ratio(partitions: int, total_partitions: int) -> float:
+    """Return KIP-73's MoveRatio: the share of the cluster's partitions to reassign.
+
+    >>> move_ratio(25, 100)
+    0.25
+    """
+    return partitions / total_partitions if total_partitions else 0.0
+
+
+def move_time(size: int, rate: BytesPerSecond, growth: BytesPerSecond) -> timedelta | None:
+    """Return KIP-73's MoveTime for one link side; None: it would never end, or not within a year.
+
+    `size / (rate - growth)`. For the whole cluster KIP-73 writes
+    `MoveRatio x TotalLogSizePerBroker x #Brokers / (replication-quota - max(BytesInPerSec))`.
+
+    Args:
+        size: bytes to copy, >= 0.
+        rate: the throttle, bytes/s, >= 0.
+        growth: produce traffic that counts against the throttle, bytes/s, >= 0.
+
+    >>> move_time(3_600_000_000, 15_000_000, 5_000_000)
+    datetime.timedelta(seconds=360)
+    >>> move_time(1, 5_000_000, 5_000_000) is None
+    True
+    """
+    if size <= 0:
+        return timedelta(0)
+    seconds = size / (rate - growth) if rate > growth else math.inf
+    return timedelta(seconds=seconds) if seconds < LONGEST.total_seconds() else None
+
+
+def needed_rate(size: int, growth: BytesPerSecond, within: timedelta) -> BytesPerSecond:
+    """Return the lowest throttle with which a link side finishes in time, bytes/s: `size / within + growth`.
+
+    >>> needed_rate(3_600_000_000, 5_000_000, timedelta(seconds=360))
+    15000000
+    """
+    return math.ceil(size / within.total_seconds()) + growth

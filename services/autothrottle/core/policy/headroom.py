@@ -1,4 +1,7 @@
-"""The original's policy, with each measurement compared in its own interval (formula: `headroom_formula`)."""
+"""The original's policy, with each measurement compared in its own interval.
+
+Source: kafka-kit's autothrottle (the formula).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from dataclasses import dataclass
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot, link_sides_without_counts, running_flows
-from autothrottle.core.policy.headroom_formula import headroom
 from autothrottle.core.policy.interface import LinkSideInput, PolicyInput, PolicyObservation, RateProposal
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import Utilization
@@ -107,3 +109,43 @@ def _replication(snapshot: Snapshot) -> Replication | None:
     if snapshot.progress is None:
         return None
     return Replication(snapshot.progress, link_sides_without_counts(snapshot, running_flows(snapshot)))
+
+
+def client_load(utilization: BytesPerSecond, throttle: BytesPerSecond) -> BytesPerSecond:
+    """Return the client load of a link: `max(utilization - throttle, 0)`.
+
+    Args:
+        utilization: mean traffic of the link over an interval, bytes/s, >= 0.
+        throttle: mean throttle over the same interval, bytes/s; 0: no throttle.
+
+    >>> client_load(80, 20)
+    60
+    """
+    return max(utilization - throttle, 0)
+
+
+def headroom(
+    utilization: BytesPerSecond,
+    throttle: BytesPerSecond,
+    capacity: BytesPerSecond,
+    max_ratio: float,
+    min_rate: BytesPerSecond,
+) -> BytesPerSecond:
+    """Return the rate that replication may use on a link, bytes/s.
+
+    `max((capacity - client - over) * max_ratio, min_rate)` with `client = max(utilization - throttle, 0)` and
+    `over = max(utilization - capacity, 0)`.
+
+    Args:
+        utilization: mean traffic of the link over an interval, bytes/s, >= 0.
+        throttle: mean throttle over the same interval, bytes/s; 0: no throttle.
+        capacity: capacity of the link, bytes/s, > 0.
+        max_ratio: share of the headroom given to replication, in (0, 1].
+        min_rate: the floor, bytes/s, >= 0; 0 leaves a link without headroom to its clients.
+
+    >>> headroom(utilization=80, throttle=20, capacity=200, max_ratio=0.9, min_rate=20)
+    126
+    """
+    over = max(utilization - capacity, 0)
+    free = capacity - client_load(utilization, throttle) - over
+    return max(round(free * max_ratio), min_rate)

@@ -13,11 +13,16 @@ from dataclasses import dataclass, field, replace
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide, Progress, link_sides_of
 from autothrottle.core.cluster.snapshot import Snapshot, running_flows
-from autothrottle.core.policy.flow_counts import FlowCounts
-from autothrottle.core.policy.growth_curves import GrowthCurves, now_and_then
 from autothrottle.core.policy.interface import Basis, PolicyObservation
 from autothrottle.core.policy.margin import ErrorSpread
-from autothrottle.core.policy.series import KEPT_SECONDS, LATE_SECONDS, CumulativeSeries
+from autothrottle.core.policy.series import (
+    KEPT_SECONDS,
+    LATE_SECONDS,
+    CumulativeSeries,
+    FlowCounts,
+    GrowthCurves,
+    now_and_then,
+)
 from autothrottle.core.traffic.loads import Utilization
 from autothrottle.core.traffic.replication import MeanRate, Replication
 

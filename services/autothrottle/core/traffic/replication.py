@@ -1,20 +1,21 @@
-"""The measured replication traffic on a broker's link, from the bytes copied into the followers' logs.
+"""The measured traffic of the partitions being copied: bytes copied into the followers' logs, and produce traffic.
 
 A metric is a mean over an interval. The client load is that mean minus replication. The throttle is only an estimate of
 replication: replication may use less, and before the first throttle it uses the whole link. The bytes copied are
-measured. The type to know is `Replication`.
+measured. The types to know are `Replication` and `Ingress`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import sqrt
 from typing import NamedTuple
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.flows import FlowProgress, LinkSide, LinkTraffic, Progress
+from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, LinkTraffic, Progress
+from autothrottle.core.cluster.snapshot import NO_LEADER, TopicReassignment
 from autothrottle.core.units import BytesPerSecond
 
 LONGEST_STRETCH = timedelta(seconds=60)
@@ -143,3 +144,105 @@ def _between(count: FlowProgress, start: datetime, end: datetime) -> tuple[float
 def _deviation(share: float) -> float:
     """Return the standard deviation, as a share of a burst that arrived before a boundary with this probability."""
     return sqrt(share * (1 - share))
+
+
+@dataclass(frozen=True, slots=True)
+class Ingress:
+    """Produce traffic to the partitions that a link side is copying."""
+
+    rate: BytesPerSecond
+    """KIP-73's IN, bytes/s: traffic that counts against the throttle without progress of the reassignment. It includes
+    the fetches of in-sync followers."""
+    replication_factor: float
+    """KIP-73's R: mean over these partitions, >= 1."""
+
+
+def ingress(samples: Sequence[Progress], reassignments: Iterable[TopicReassignment]) -> Mapping[LinkSide, Ingress]:
+    """Return link side -> produce traffic to the partitions in reassignment; absent: one of its flows is unknown.
+
+    Args:
+        samples: progress of the last minutes, the newest last.
+        reassignments: the reassignments being copied.
+    """
+    growth = _growth(samples)
+    found: dict[LinkSide, float] = {}
+    factors: dict[LinkSide, list[float]] = {}
+    unknown: set[LinkSide] = set()
+    for flow, mean in _means(reassignments).items():
+        leader, follower = flow.sides
+        rate = growth.get(flow)
+        if rate is None:
+            unknown |= {leader, follower}
+            continue
+        found[follower] = found.get(follower, 0.0) + rate
+        found[leader] = found.get(leader, 0.0) + rate * (1 + mean.in_sync_per_copy)
+        for side in (leader, follower):
+            factors.setdefault(side, []).append(mean.replication_factor)
+    return {
+        side: Ingress(round(rate), sum(factors[side]) / len(factors[side]))
+        for side, rate in found.items()
+        if side not in unknown
+    }
+
+
+def link_side_growth(samples: Sequence[Progress]) -> Mapping[LinkSide, float]:
+    """Return link side -> produce rate of its flows, bytes/s, without the fetches of in-sync followers."""
+    leaders: dict[int, float] = {}
+    followers: dict[int, float] = {}
+    for flow, rate in _growth(samples).items():
+        if rate:
+            leaders[flow.leader] = leaders.get(flow.leader, 0.0) + rate
+            followers[flow.follower] = followers.get(flow.follower, 0.0) + rate
+    sides = ((ReplicaRole.LEADER, leaders), (ReplicaRole.FOLLOWER, followers))
+    return {(broker_id, role): rate for role, found in sides for broker_id, rate in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """Means over the partitions of one flow."""
+
+    in_sync_per_copy: float
+    replication_factor: float
+
+
+def _means(reassignments: Iterable[TopicReassignment]) -> Mapping[Flow, _Means]:
+    rows: dict[Flow, list[tuple[float, int]]] = {}
+    for reassignment in reassignments:
+        columns = zip(
+            reassignment.leaders,
+            reassignment.isr,
+            reassignment.adding_replicas,
+            reassignment.removing_replicas,
+            strict=True,
+        )
+        for leader, isr, adding, removing in columns:
+            pending = [b for b in adding if b not in isr]
+            if leader == NO_LEADER or not pending:
+                continue
+            # The leader's replica list covers all copies: its in-sync followers count once, not once per copy.
+            in_sync = sum(b != leader for b in isr) / len(pending)
+            factor = max(1, len({*isr, *adding}) - len(removing))
+            for follower in pending:
+                rows.setdefault(Flow(leader, follower), []).append((in_sync, factor))
+    return {
+        flow: _Means(sum(in_sync for in_sync, _ in found) / len(found), sum(factor for _, factor in found) / len(found))
+        for flow, found in rows.items()
+    }
+
+
+def _growth(samples: Sequence[Progress]) -> Mapping[Flow, float]:
+    """Return flow -> produce rate of its partitions, bytes/s, since the oldest sample with the same `since`."""
+    found = {}
+    oldest = samples[0].flows if samples else {}
+    for flow, newest in (samples[-1].flows if samples else {}).items():
+        old = oldest.get(flow)
+        if old is None or old.since != newest.since:
+            old = _oldest_comparable(samples, flow, newest)
+        if newest.at > old.at:
+            found[flow] = max(0, newest.bytes_produced - old.bytes_produced) / (newest.at - old.at).total_seconds()
+    return found
+
+
+def _oldest_comparable(samples: Sequence[Progress], flow: Flow, newest: FlowProgress) -> FlowProgress:
+    olds = (sample.flows.get(flow) for sample in samples)
+    return next((old for old in olds if old is not None and old.since == newest.since), newest)

@@ -15,8 +15,7 @@ from autothrottle.adapters.memory import MemoryCluster, MemoryElection
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.control.pause import Pause, PauseMode
-from autothrottle.core.control.submission import Submitted, Targets, unthrottled
-from autothrottle.core.control.submission_state import Wanted
+from autothrottle.core.control.submission import Submitted, Targets, Wanted, unthrottled
 from autothrottle.core.errors import Conflict, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.planner.submissions import Submission
 from autothrottle.ports.kafka import Term

@@ -13,8 +13,7 @@ from autothrottle.adapters.kafka_admin.reassignments import ReassignmentReading 
 from autothrottle.adapters.kafka_admin.values import PartitionMetadata
 from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
 from autothrottle.adapters.kafka_zookeeper.reassignments import ReassignmentNodes as ZooKeeperReassignments
-from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
-from autothrottle.adapters.zookeeper.parsed_nodes import ParsedNodes
+from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 
 BROKERS, TOPICS, PARTITIONS = 1_000, 100, 1_000

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.control.deadline import limited_by_deadline
-from autothrottle.core.control.guards import Guarded, Ingress
+from autothrottle.core.control.guards import Guarded, limited_by_deadline
 from autothrottle.core.control.plan import Decision, Plan, Reason
+from autothrottle.core.traffic.replication import Ingress
 from tests import builders
 from tests.builders import NOON, mb, reassignment
 

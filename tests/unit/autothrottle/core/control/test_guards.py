@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Iterator, Mapping
 
 import pytest
 from hypothesis import given
@@ -11,15 +10,12 @@ from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings, fitting_response
-from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
-from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.cluster.flows import Flow
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.control.guards import (
-    Ingress,
     below_min_isr,
     fetch_warning,
     highest_throttle,
-    ingress,
-    link_side_growth,
     may_starve,
     with_exempt_partitions,
     without_starvation,
@@ -27,8 +23,9 @@ from autothrottle.core.control.guards import (
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.plan import Decision, Plan, Reason, plan
 from autothrottle.core.traffic.loads import Loads
+from autothrottle.core.traffic.replication import Ingress, ingress, link_side_growth
 from tests import builders
-from tests.builders import NOON, mb, reassignment
+from tests.builders import mb, progress_samples, reassignment
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
 LIMITS = builders.limits(min_rate=mb(2))
@@ -113,63 +110,6 @@ def test_guard_never_lowers_a_rate_exceeds_the_link_or_changes_an_override(
     if found != one:
         assert into < found.rate <= CAPACITY and findings
         assert reason not in (Reason.BROKER_OVERRIDE, Reason.CLUSTER_OVERRIDE) and not scheduled
-
-
-# Produce traffic.
-
-REASSIGNMENT = reassignment("t", {0: (1001, (1001, 1002), (1003,), (1002,)), 1: (1001, (1001, 1002), (1004,), (1002,))})
-
-
-def samples(produced: Mapping[Flow, Sequence[int]], since: int = 0) -> list[Progress]:
-    """One every 10 s."""
-    count = len(next(iter(produced.values())))
-    return [
-        Progress(
-            {
-                flow: FlowProgress(0, some[n], 5, NOON + timedelta(seconds=10 * n), NOON - timedelta(seconds=since))
-                for flow, some in produced.items()
-            },
-            at=NOON + timedelta(seconds=10 * n),
-        )
-        for n in range(count)
-    ]
-
-
-def test_produce_traffic_counts_at_both_ends_and_for_in_sync_followers_at_the_leader() -> None:
-    produced = {Flow(1001, 1003): [0, mb(20), mb(40)], Flow(1001, 1004): [0, mb(10), mb(20)]}
-    found = ingress(samples(produced), [REASSIGNMENT])
-    assert {side: one.rate for side, one in found.items()} == {
-        (1001, LEADER): mb(6),
-        (1003, FOLLOWER): mb(2),
-        (1004, FOLLOWER): mb(1),
-    }
-    assert {one.replication_factor for one in found.values()} == {2.0}
-
-
-def test_two_copies_of_one_partition_count_the_in_sync_follower_once() -> None:
-    twice = reassignment("t", {0: (1001, (1001, 1002), (1003, 1004), ())})
-    produced = {Flow(1001, 1003): [0, mb(20)], Flow(1001, 1004): [0, mb(20)]}
-    assert ingress(samples(produced), [twice])[1001, LEADER].rate == mb(6)
-
-
-def test_link_sides_with_unknown_flows_are_absent() -> None:
-    produced = {Flow(1001, 1003): [0, mb(20)]}
-    assert ingress(samples(produced), [REASSIGNMENT]).keys() == {(1003, FOLLOWER)}
-    assert ingress(samples({Flow(1001, 1003): [0]}), [REASSIGNMENT]) == {}, "one sample gives no rate"
-    assert ingress([], [REASSIGNMENT]) == {}
-
-
-def test_offline_partition_does_not_hide_the_produce_rate_of_others() -> None:
-    moved = reassignment("t", {0: (1001, (1001,), (1003,), ()), 1: (NO_LEADER, (), (1003,), ())})
-    found = ingress(samples({Flow(1001, 1003): [0, mb(20)]}), [moved])
-    assert {side: one.rate for side, one in found.items()} == {(1001, LEADER): mb(2), (1003, FOLLOWER): mb(2)}
-
-
-def test_counts_of_another_discovery_process_are_not_subtracted() -> None:
-    before = samples({Flow(1001, 1003): [mb(900)]}, since=100)
-    now = samples({Flow(1001, 1003): [0, mb(20)]})
-    assert ingress([*before, *now[1:]], [REASSIGNMENT]) == {}
-    assert ingress([*before, *now], [REASSIGNMENT])[1003, FOLLOWER].rate == mb(2)
 
 
 # Below min ISR.
@@ -360,15 +300,15 @@ def test_may_starve_is_true_whenever_a_throttle_starves(rate: int, produced: dic
             *(decision(rate, broker_id=b) for b in sorted(receiving)),
         )
     )
-    seen = samples({flow: [0, 10 * one] for flow, one in produced.items()})
+    seen = progress_samples({flow: [0, 10 * one] for flow, one in produced.items()})
     found = without_starvation(wanted, Snapshot.empty(), LIMITS, ingress(seen, [moved]))
     assert not found.findings or may_starve(wanted, link_side_growth(seen), [moved])
-    assert not may_starve(wanted, link_side_growth(samples({flow: [0, 0] for flow in produced})), [moved])
+    assert not may_starve(wanted, link_side_growth(progress_samples({flow: [0, 0] for flow in produced})), [moved])
 
 
 def test_two_copies_of_one_partition_may_starve_its_leader() -> None:
     twice = reassignment("t", {0: (1001, (1001, 1002), (1005, 1006), ())})
-    seen = samples({Flow(1001, b): [0, mb(20)] for b in (1005, 1006)})
+    seen = progress_samples({Flow(1001, b): [0, mb(20)] for b in (1005, 1006)})
     wanted = Plan((decision(mb(6), role=LEADER, broker_id=1001),))
     assert without_starvation(wanted, Snapshot.empty(), LIMITS, ingress(seen, [twice])).findings
     assert may_starve(wanted, link_side_growth(seen), [twice])
@@ -376,7 +316,7 @@ def test_two_copies_of_one_partition_may_starve_its_leader() -> None:
 
 def test_many_leaders_may_starve_one_follower_together() -> None:
     moved = reassignment("t", {n: (1001 + n, (1001 + n,), (1005,), ()) for n in range(3)})
-    seen = samples({Flow(1001 + n, 1005): [0, mb(20)] for n in range(3)})
+    seen = progress_samples({Flow(1001 + n, 1005): [0, mb(20)] for n in range(3)})
     wanted = Plan((decision(mb(5), broker_id=1005),))
     assert without_starvation(wanted, Snapshot.empty(), LIMITS, ingress(seen, [moved])).findings
     assert may_starve(wanted, link_side_growth(seen), [moved])

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType, format_replicas, parse_replicas
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.control.changes import Outcome, OutcomeStatus, with_changes
-from autothrottle.core.control.cycle_decision import CycleDecision, CycleResults
-from autothrottle.core.control.cycle_observation import CycleObservation, SourceReadings
+from autothrottle.core.control.cycle import CycleDecision, CycleObservation, CycleResults, SourceReadings
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import ControllerState, KnownLoads

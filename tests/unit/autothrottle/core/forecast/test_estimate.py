@@ -15,7 +15,7 @@ from autothrottle.core.cluster.snapshot import NO_LEADER
 from autothrottle.core.control.plan import Decision, Reason
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.estimate import Goal, Transfer, Transfers, estimate, restricted_to, transfers
-from autothrottle.core.forecast.move_time import move_time, needed_rate
+from autothrottle.core.forecast.eta import move_time, needed_rate
 from tests.builders import NOON, mb, reassignment
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER

@@ -1,4 +1,4 @@
-"""Measured replication over an interval: exact where it was counted, otherwise unknown, never guessed."""
+"""Measured replication and produce traffic: exact where they were counted, otherwise unknown, never guessed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, link_sides_of
-from autothrottle.core.traffic.replication import LONGEST_STRETCH, CopiedBytes, Replication
-from tests.builders import NOON
+from autothrottle.core.cluster.snapshot import NO_LEADER
+from autothrottle.core.traffic.replication import LONGEST_STRETCH, CopiedBytes, Replication, ingress
+from tests.builders import NOON, mb, progress_samples, reassignment
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
 A, B = Flow(1001, 1004), Flow(1002, 1004)
@@ -183,3 +184,45 @@ def test_leaders_send_what_the_follower_receives(a: FlowProgress, b: FlowProgres
         return
     sent = [rate(found, start, end, leader, LEADER) for leader in (1001, 1002)]
     assert received == pytest.approx(sum(s for s in sent if s is not None), abs=2)
+
+
+# Produce traffic.
+
+REASSIGNMENT = reassignment("t", {0: (1001, (1001, 1002), (1003,), (1002,)), 1: (1001, (1001, 1002), (1004,), (1002,))})
+
+
+def test_produce_traffic_counts_at_both_ends_and_for_in_sync_followers_at_the_leader() -> None:
+    produced = {Flow(1001, 1003): [0, mb(20), mb(40)], Flow(1001, 1004): [0, mb(10), mb(20)]}
+    found = ingress(progress_samples(produced), [REASSIGNMENT])
+    assert {side: one.rate for side, one in found.items()} == {
+        (1001, LEADER): mb(6),
+        (1003, FOLLOWER): mb(2),
+        (1004, FOLLOWER): mb(1),
+    }
+    assert {one.replication_factor for one in found.values()} == {2.0}
+
+
+def test_two_copies_of_one_partition_count_the_in_sync_follower_once() -> None:
+    twice = reassignment("t", {0: (1001, (1001, 1002), (1003, 1004), ())})
+    produced = {Flow(1001, 1003): [0, mb(20)], Flow(1001, 1004): [0, mb(20)]}
+    assert ingress(progress_samples(produced), [twice])[1001, LEADER].rate == mb(6)
+
+
+def test_link_sides_with_unknown_flows_are_absent() -> None:
+    produced = {Flow(1001, 1003): [0, mb(20)]}
+    assert ingress(progress_samples(produced), [REASSIGNMENT]).keys() == {(1003, FOLLOWER)}
+    assert ingress(progress_samples({Flow(1001, 1003): [0]}), [REASSIGNMENT]) == {}, "one sample gives no rate"
+    assert ingress([], [REASSIGNMENT]) == {}
+
+
+def test_offline_partition_does_not_hide_the_produce_rate_of_others() -> None:
+    moved = reassignment("t", {0: (1001, (1001,), (1003,), ()), 1: (NO_LEADER, (), (1003,), ())})
+    found = ingress(progress_samples({Flow(1001, 1003): [0, mb(20)]}), [moved])
+    assert {side: one.rate for side, one in found.items()} == {(1001, LEADER): mb(2), (1003, FOLLOWER): mb(2)}
+
+
+def test_counts_of_another_discovery_process_are_not_subtracted() -> None:
+    before = progress_samples({Flow(1001, 1003): [mb(900)]}, since=100)
+    now = progress_samples({Flow(1001, 1003): [0, mb(20)]})
+    assert ingress([*before, *now[1:]], [REASSIGNMENT]) == {}
+    assert ingress([*before, *now], [REASSIGNMENT])[1003, FOLLOWER].rate == mb(2)

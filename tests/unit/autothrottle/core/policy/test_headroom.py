@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.policy.headroom_formula import client_load, headroom
+from autothrottle.core.policy.headroom import client_load, headroom
 from autothrottle.core.units import MEGABYTE
 
 rates = st.integers(0, 10**11)

@@ -30,6 +30,7 @@ from autothrottle.core.cluster.snapshot import (
     TopicReassignment,
     flows,
     link_sides_without_counts,
+    participants,
 )
 from autothrottle.core.control.plan import Decision, DesiredReplicas, Plan, Reason, is_small_change, previous_rate
 from autothrottle.core.forecast.eta import move_time, needed_rate
@@ -236,14 +237,17 @@ def fetch_warning(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> 
         settings: the brokers' settings. For a broker that did not report them, Kafka's defaults count, but only for
             the quota window, and the warning says so.
     """
-    decided = {(d.broker_id, d.role): d for d in plan.decisions}
-    leaders: dict[int, set[int]] = {}
-    for flow in flows(snapshot):
-        leaders.setdefault(flow.follower, set()).add(flow.leader)
+    if _surely_fit(plan, snapshot, settings):
+        return ""
+    quotas = {d.broker_id: d.rate for d in plan.decisions if d.role is ReplicaRole.LEADER}
+    followers = {d.broker_id: d for d in plan.decisions if d.role is ReplicaRole.FOLLOWER}
+    leaders: dict[int, list[int]] = {}
+    for leader, follower in flows(snapshot):
+        leaders.setdefault(follower, []).append(leader)
     found = []
     for follower, broker_ids in leaders.items():
-        rates = [d.rate for b in broker_ids if (d := decided.get((b, ReplicaRole.LEADER)))]
-        own, count, size = decided.get((follower, ReplicaRole.FOLLOWER)), len(broker_ids), settings.of(follower)
+        rates = [quotas[b] for b in broker_ids if b in quotas]
+        own, count, size = followers.get(follower), len(broker_ids), settings.of(follower)
         quota = min(rates, default=0)
         if quota <= 0:
             continue
@@ -270,6 +274,25 @@ def fetch_warning(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> 
         f"replica.fetch.max.bytes={fitting // 2} in server.properties of this broker{more}, and restart: "
         "Kafka does not change them dynamically"
     )
+
+
+def _surely_fit(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> bool:
+    """Return whether the responses fit even if every leader sends to every follower; it does not read the flows."""
+    leaders = sum(ReplicaRole.LEADER in roles for roles in participants(snapshot).values())
+    quota = min((d.rate for d in plan.decisions if d.role is ReplicaRole.LEADER), default=0)
+    if not leaders or quota <= 0:
+        return False
+
+    def fits(broker_id: int, rate: BytesPerSecond, network: BytesPerSecond) -> bool:
+        size = settings.of(broker_id)
+        if fill_seconds(size.response_max_bytes, leaders, quota, network) >= size.window_seconds:
+            return False
+        is_large = is_large_response(size.response_max_bytes, leaders, min(quota, rate))
+        return broker_id not in settings.brokers or not is_large
+
+    sides = ((d.broker_id, d.rate, d.capacity) for d in plan.decisions if d.role is ReplicaRole.FOLLOWER)
+    fitting = {broker_id for broker_id, rate, network in sides if network and fits(broker_id, rate, network)}
+    return all(b in fitting for b, roles in participants(snapshot).items() if ReplicaRole.FOLLOWER in roles)
 
 
 def _rounded(rate: BytesPerSecond) -> str:

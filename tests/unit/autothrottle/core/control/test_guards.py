@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ReplicaRole
@@ -268,6 +268,30 @@ def test_default_fetch_sizes_are_reported_with_sizes_that_fit() -> None:
 @given(rate=st.integers(mb(1), mb(500)), leaders=st.integers(1, 50))
 def test_recommended_fetch_sizes_stay_accepted_while_the_rate_falls_to_half(rate: int, leaders: int) -> None:
     assert receiving(rate // 2, fitting_response(leaders, rate), leaders) == ""
+
+
+@given(
+    st.dictionaries(st.integers(1001, 1004), st.sampled_from([mb(1), mb(20), mb(400)]), min_size=1),
+    st.dictionaries(
+        st.sampled_from([1005, 1006]), st.tuples(st.sampled_from([mb(1), mb(400)]), st.sampled_from([mb(2), mb(1_250)]))
+    ),
+    st.dictionaries(st.sampled_from([1005, 1006]), st.builds(FetchSettings, st.sampled_from([65_536, 10_485_760]))),
+)
+@example(dict.fromkeys(range(1001, 1005), mb(20)), {1005: (mb(400), mb(2)), 1006: (mb(400), mb(1_250))}, {})
+def test_plans_that_surely_fit_have_no_warning(
+    leaders: dict[int, int], followers: dict[int, tuple[int, int]], known: dict[int, FetchSettings]
+) -> None:
+    """A flow without throttles changes no warning, but it prevents the shortcut for plans that surely fit."""
+    decisions = [decision(rate, role=LEADER, broker_id=b) for b, rate in leaders.items()]
+    decisions += [decision(rate, broker_id=b, capacity=link) for b, (rate, link) in followers.items()]
+    rows = {n: (leader, (leader,), (1005, 1006)[: 1 + n % 2], ()) for n, leader in enumerate(leaders)}
+    short, long = (
+        builders.snapshot(reassignment("t", found)) for found in (rows, {**rows, 99: (1009, (1009,), (1010,), ())})
+    )
+    settings = ClusterSettings(known)
+    assert fetch_warning(Plan(tuple(decisions)), short, settings) == fetch_warning(
+        Plan(tuple(decisions)), long, settings
+    )
 
 
 def test_the_sentence_names_the_follower_with_the_smallest_sizes_and_counts_the_others() -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError
@@ -34,6 +34,27 @@ NO_TIME = datetime.fromtimestamp(0, UTC)
 """Placeholder time of a record before it is written. A record read back has the node's creation time."""
 
 _T = TypeVar("_T")
+
+
+def committed(change: TransactionRequest, timeout: float, fence: int | None, consequence: str) -> list[Any] | None:
+    """Commit a change; return the results of its operations, or None if another client was faster.
+
+    Args:
+        change: the operations.
+        timeout: in seconds.
+        fence: the term that the first operation checks; None: the change has no such check.
+        consequence: the part of the error that says what happened because the term is over.
+
+    Raises:
+        NotLeader: the term is over.
+    """
+    results: list[Any] = change.commit_async().get(timeout=timeout)
+    if fence is not None:
+        require_term(fence, results[0], consequence)
+    failed = [r for r in results if isinstance(r, Exception) and not isinstance(r, RolledBackError)]
+    if failed and not isinstance(failed[0], BadVersionError | NoNodeError | NodeExistsError):
+        raise failed[0]
+    return None if failed else results
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +119,12 @@ class AuditTrail:
         for name in end.names[:surplus]:
             change.delete(f"{self._own.audit}/{name}")
         self._known = None
-        results = change.commit_async().get(timeout=self._timeout)
-        if fence is not None:
-            require_term(fence, results[0], OVERRIDE_STAYS)
-        failed = [r for r in results if isinstance(r, Exception) and not isinstance(r, RolledBackError)]
-        if not failed:
-            parent, made = results[counter : counter + 2]
-            self._known = TrailEnd((*end.names[surplus:], made.rpartition("/")[2]), int(parent.version))
-            return int(parent.mzxid)
-        if isinstance(failed[0], BadVersionError | NoNodeError | NodeExistsError):
+        results = committed(change, self._timeout, fence, OVERRIDE_STAYS)
+        if results is None:
             return None
-        raise failed[0]
+        parent, made = results[counter : counter + 2]
+        self._known = TrailEnd((*end.names[surplus:], made.rpartition("/")[2]), int(parent.version))
+        return int(parent.mzxid)
 
     def retry(self, attempt: Callable[[], _T | None]) -> _T:
         """Run `attempt` until it succeeds, and return its result. None means that another client was faster.

@@ -7,19 +7,17 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from kazoo.client import KazooClient, TransactionRequest
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.session import require_term, translated_errors
-from autothrottle.adapters.zookeeper_state.audit import NO_TIME, AuditTrail
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.adapters.zookeeper_state.audit import NO_TIME, AuditTrail, committed
 from autothrottle.core.control.audit import AuditAction, AuditRecord
 from autothrottle.core.control.catch_up import CatchUp
-from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import Watch
-
-_ATTEMPTS = 20
 
 _Change = Callable[[Mapping[int, CatchUp]], Mapping[int, CatchUp]]
 """Current catch-ups by broker id -> wanted ones."""
@@ -46,49 +44,42 @@ class ZooKeeperCatchUps:
     def start_catch_up(self, wanted: CatchUp) -> None:
         """Add a catch-up, or replace the broker's current one."""
         record = AuditRecord(0, NO_TIME, wanted.author, AuditAction.START_CATCH_UP, wanted.broker_id)
-        self._edit_audited(lambda current: {**current, wanted.broker_id: wanted}, record)
+        self._edit(lambda current: {**current, wanted.broker_id: wanted}, record)
 
     def remove_catch_up(self, broker_id: int, who: str = "") -> bool:
         """Remove a broker's catch-up; return whether there was one."""
         record = AuditRecord(0, NO_TIME, who, AuditAction.STOP_CATCH_UP, broker_id)
-        return self._edit_audited(lambda current: {b: one for b, one in current.items() if b != broker_id}, record)
+        return self._edit(lambda current: {b: one for b, one in current.items() if b != broker_id}, record)
 
     def purge_catch_up(self, fence: int, ended: CatchUp) -> bool:
         """Remove this catch-up, fenced by the term. A later catch-up of the same broker stays."""
-        return self._edit(lambda current: {b: one for b, one in current.items() if one != ended}, fence)
+        return self._edit(lambda current: {b: one for b, one in current.items() if one != ended}, fence=fence)
 
     def watch_catch_ups(self, notify: Callable[[], None]) -> Watch:
         return self._node.watch(notify)
 
-    def _edit_audited(self, change: _Change, record: AuditRecord) -> bool:
-        """Apply a change to the current value together with its audit record; return whether anything changed."""
+    def _edit(self, change: _Change, record: AuditRecord | None = None, fence: int | None = None) -> bool:
+        """Apply a change to the current value; return whether anything changed.
+
+        Args:
+            change: maps the current value to the wanted one.
+            record: written in the same transaction; None: no audit record.
+            fence: the term that must continue; None: the change belongs to no term.
+        """
 
         def attempt() -> bool | None:
-            end = self._trail.end()
+            end = self._trail.end() if record else None
             current, version = self._current()
             wanted = change(current)
             if wanted == current:
                 return False
-            transaction = self._client.transaction()
-            self._add_write(transaction, wanted, version)
-            return None if self._trail.commit(transaction, end, record) is None else True
+            write = self._write(wanted, version, fence)
+            if record and end:
+                return None if self._trail.commit(write, end, record, fence) is None else True
+            return None if committed(write, self._timeout, fence, "nothing was written") is None else True
 
         with translated_errors("changing the catch-ups"):
             return self._trail.retry(attempt)
-
-    def _edit(self, change: _Change, fence: int) -> bool:
-        """Apply a change of a term, and retry after a concurrent change; return whether anything changed."""
-        with translated_errors("changing the catch-ups"):
-            for _ in range(_ATTEMPTS):
-                current, version = self._current()
-                wanted = change(current)
-                if wanted == current:
-                    return False
-                if self._write(wanted, version, fence):
-                    return True
-        raise Unavailable(
-            f"other clients changed the catch-ups during {_ATTEMPTS} attempts; nothing was written, try again"
-        )
 
     def _current(self) -> tuple[Mapping[int, CatchUp], int | None]:
         try:
@@ -97,25 +88,16 @@ class ZooKeeperCatchUps:
             return {}, None
         return parse_catch_ups(data, self._path), stat.version
 
-    def _add_write(self, transaction: TransactionRequest, wanted: Mapping[int, CatchUp], version: int | None) -> None:
-        if version is None:
-            transaction.create(self._path, format_catch_ups(wanted))
-        else:
-            transaction.set_data(self._path, format_catch_ups(wanted), version)
-
-    def _write(self, wanted: Mapping[int, CatchUp], version: int | None, fence: int) -> bool:
-        """Write if the node still has this version and the term continues; return whether it was written."""
+    def _write(self, wanted: Mapping[int, CatchUp], version: int | None, fence: int | None) -> TransactionRequest:
+        """Return the write that succeeds if the node still has this version and the term continues."""
         change = self._client.transaction()
-        change.check(self._own.term, fence)
-        self._add_write(change, wanted, version)
-        results = change.commit_async().get(timeout=self._timeout)
-        require_term(fence, results[0], "nothing was written")
-        if isinstance(results[-1], BadVersionError | NoNodeError | NodeExistsError):
-            return False
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-        return True
+        if fence is not None:
+            change.check(self._own.term, fence)
+        if version is None:
+            change.create(self._path, format_catch_ups(wanted))
+        else:
+            change.set_data(self._path, format_catch_ups(wanted), version)
+        return change
 
 
 def parse_catch_ups(data: bytes, path: str) -> dict[int, CatchUp]:

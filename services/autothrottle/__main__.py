@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from autothrottle import __version__
@@ -118,7 +120,7 @@ _WITH_EXTRAS = {
     "simulate": ("autothrottle_lab.simulate.command", "lab"),
     "score": ("autothrottle.scorer.command", "score"),
 }
-"""Command -> (module with its `main`, the extra that installs its dependencies)."""
+"""Command -> (module with its `main` and `make_parser`, the extra that installs its dependencies)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -156,11 +158,20 @@ def _completion(arguments: Sequence[str]) -> int:
     if {"-h", "-help", "--help"} & {*arguments}:
         return _show(help_text("completion"))
     if len(arguments) == 1 and arguments[0] in SHELLS:
-        return _show(completion_script(arguments[0]))
+        return _show(completion_script(arguments[0], _parsers()))
     near = nearest(" ".join(arguments), SHELLS)
     fix = f"did you mean `autothrottle completion {near}`?" if near else "give one of them"
     print(f"completion needs one shell of {', '.join(SHELLS)}. Fix: {fix}", file=sys.stderr)
     return EXIT_USAGE
+
+
+def _parsers() -> dict[str, ArgumentParser]:
+    """Return command -> the parser of its arguments; absent: its extra is not installed."""
+    found = {}
+    for command, (module, _) in _WITH_EXTRAS.items():
+        with suppress(ModuleNotFoundError):
+            found[command] = import_module(module).make_parser()
+    return found
 
 
 def _show(text: str) -> int:

@@ -128,7 +128,7 @@ def options_text(names: Collection[str], required: Collection[str] = ()) -> str:
     """Return the description of options in groups, with units, ranges, defaults and variables."""
     layout = partial(RawTextHelpFormatter, max_help_position=8)
     parser = ArgumentParser(usage="", formatter_class=layout, add_help=False)
-    _add_options(parser, names, required)
+    add_options(parser, names, required)
     return (
         "Give an option as a flag (--name=value or -name value), as an environment variable (AUTOTHROTTLE_NAME),\n"
         "or as a key of the TOML file named by --config. Precedence: flag, environment, file, default.\n\n"
@@ -136,22 +136,36 @@ def options_text(names: Collection[str], required: Collection[str] = ()) -> str:
     )
 
 
-def completion_script(shell: str) -> str:
-    """Return a completion script for one of SHELLS."""
+def completion_script(shell: str, parsers: Mapping[str, ArgumentParser]) -> str:
+    """Return a completion script for one of SHELLS.
+
+    Args:
+        shell: one of SHELLS.
+        parsers: command -> the parser of its arguments; absent: it has only options.
+    """
     import shtab  # only this command needs it
 
     parser = ArgumentParser("autothrottle", add_help=False)
     commands = parser.add_subparsers()
     for name, command in COMMANDS.items():
-        _add_options(commands.add_parser(name, help=command.purpose), command.options, (), shtab.FILE)
+        parents = [parsers[name]] if name in parsers else []
+        own = commands.add_parser(name, help=command.purpose, parents=parents, add_help=not parents)
+        add_options(own, command.options)
+        for action in own._actions:
+            if kind := {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}.get(str(action.metavar)):
+                vars(action)["complete"] = kind
     commands.choices["completion"].add_argument("shell", choices=SHELLS)
     return shtab.complete(parser, shell)
 
 
-def _add_options(
-    parser: ArgumentParser, names: Collection[str], required: Collection[str], completion: object = None
-) -> None:
-    """Describe options for a help text, or for a completion script that completes file names with `completion`."""
+def add_options(parser: ArgumentParser, names: Collection[str], required: Collection[str] | None = None) -> None:
+    """Describe options.
+
+    Args:
+        parser: receives them, in groups.
+        names: names of the options.
+        required: for a help text, names of the required options; None: for a completion script.
+    """
     used = (option for option in OPTIONS.values() if option.name in names)
     for title, options in groupby(used, lambda option: option.group):
         group = parser.add_argument_group(title)
@@ -159,10 +173,8 @@ def _add_options(
             metavar = None if option.choices else "FILE" if option.file else "VALUE"
             kind: dict[str, Any] = {"choices": option.choices or None, "metavar": metavar}
             kind = {"action": "store_true"} if option.boolean else kind
-            text = option.meaning if completion else _help(option, option.name in required)
-            argument = group.add_argument(f"--{option.name}", help=text.replace("%", "%%"), **kind)
-            if completion and option.file:
-                vars(argument)["complete"] = completion
+            text = option.meaning if required is None else _help(option, option.name in required)
+            group.add_argument(f"--{option.name}", help=text.replace("%", "%%"), **kind)
 
 
 def _help(option: Option[Any], required: bool) -> str:

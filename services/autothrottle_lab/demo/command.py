@@ -271,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: success. 1: something did not start, the reassignment is not done in time, or throttles are left. 2: invalid
     arguments. 130 and 143: ended by SIGINT and SIGTERM. 141: standard output is closed.
     """
-    arguments = _arguments(argv)
+    arguments = make_parser().parse_args(argv)
     interruption = Interruption()
     _prepare_environment()
     try:
@@ -329,7 +329,8 @@ def _prepare_environment() -> None:
             del os.environ[name]
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="autothrottle demo",
         description="Replace a failed broker under throttle. Takes about one minute, with --kafka two. "
@@ -346,7 +347,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--decisions", type=Path, metavar="DIR", help="write the decision log to DIR, for make score")
     parser.add_argument("--json", type=_writable, metavar="FILE", help="write the summary to FILE as one JSON object")
-    return parser.parse_args(argv)
+    return parser
 
 
 def _writable(text: str) -> Path:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from autothrottle.adapters.credentials.tls import Tls
@@ -19,7 +20,7 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import MEGABYTE
-from autothrottle.runtime.command_line import options_text
+from autothrottle.runtime.command_line import add_options, options_text
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
@@ -55,6 +56,36 @@ service or of `autothrottle run`.
 Options override the file's table `planner`:
 
 """
+
+
+_parser = partial(argparse.ArgumentParser, prog="autothrottle simulate", allow_abbrev=False, add_help=False)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return a description of all three forms, for completion."""
+    parser = _parser(parents=[_plot_parser(), _logged_parser(), _live_parser()], add_help=True)
+    parser.add_argument("scenario", metavar="FILE")
+    add_options(parser, {"config", *PLANNER_OPTIONS, *_TLS_OPTIONS})
+    return parser
+
+
+def _plot_parser() -> argparse.ArgumentParser:
+    parser = _parser()
+    parser.add_argument("--plot", "-plot", type=Path, metavar="FILE")
+    return parser
+
+
+def _logged_parser() -> argparse.ArgumentParser:
+    parser = _parser()
+    parser.add_argument("--from-decisions", required=True, metavar="URI")
+    parser.add_argument("--reassignment", default="", metavar="ID")
+    return parser
+
+
+def _live_parser() -> argparse.ArgumentParser:
+    parser = _parser()
+    parser.add_argument("--from-cluster", "-from-cluster", required=True, metavar="ADDRESS")
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:
@@ -106,10 +137,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _print_logged_scenario(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="autothrottle simulate", allow_abbrev=False)
-    parser.add_argument("--from-decisions", required=True, metavar="URI")
-    parser.add_argument("--reassignment", default="", metavar="ID")
-    given = parser.parse_args(argv)
+    given = _logged_parser().parse_args(argv)
     try:
         from autothrottle.adapters.decision_log.reader import LoggedDecisions  # Arrow is an extra
 
@@ -126,9 +154,7 @@ def _print_logged_scenario(argv: Sequence[str]) -> int:
 
 
 def _print_live_scenario(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="autothrottle simulate", allow_abbrev=False, add_help=False)
-    parser.add_argument("--from-cluster", "-from-cluster", required=True, metavar="ADDRESS")
-    given, flags = parser.parse_known_args(argv)
+    given, flags = _live_parser().parse_known_args(argv)
     try:
         addresses, tls = _admin_service(given.from_cluster, flags)
     except InvalidConfiguration as error:
@@ -153,9 +179,7 @@ def _admin_service(address: str, flags: Sequence[str]) -> tuple[Sequence[str], T
 
 
 def _own_flags(words: Sequence[str]) -> tuple[Path | None, list[str]]:
-    parser = argparse.ArgumentParser(prog="autothrottle simulate", allow_abbrev=False, add_help=False)
-    parser.add_argument("--plot", "-plot", type=Path)
-    own, others = parser.parse_known_args(words)
+    own, others = _plot_parser().parse_known_args(words)
     if own.plot is not None and own.plot.suffix != ".svg":
         raise Invalid(f"--plot is {str(own.plot)!r}; it must be the name of an SVG file. Fix: --plot=plot.svg")
     return own.plot, others

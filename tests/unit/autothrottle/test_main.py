@@ -88,7 +88,8 @@ def test_every_command_prints_its_help(capsys: pytest.CaptureFixture[str], comma
 
 def test_completion_prints_the_script_of_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(("completion", "bash")) == 0
-    assert "complete -o" in capsys.readouterr().out
+    script = capsys.readouterr().out
+    assert "complete -o" in script and all(option in script for option in ("--from-cluster", "--kafka", "--anew"))
 
 
 @pytest.mark.parametrize(

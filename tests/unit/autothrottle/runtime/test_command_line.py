@@ -12,7 +12,11 @@ import pytest
 from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_script, help_text, usage
 from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.configuration_reader import parse
+from autothrottle.scorer import command as score
+from autothrottle_lab.demo import command as demo
+from autothrottle_lab.simulate import command as simulate
 
+PARSERS = {"demo": demo.make_parser(), "score": score.make_parser(), "simulate": simulate.make_parser()}
 CONFIGURED = [name for name, command in COMMANDS.items() if command.options]
 
 
@@ -76,8 +80,8 @@ def test_usage_lists_the_commands_and_an_example() -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_completion_knows_the_commands_and_their_options(shell: str) -> None:
-    script = completion_script(shell)
-    for word in (*COMMANDS, "session-timeout", "zookeeper", "adaptive"):
+    script = completion_script(shell, PARSERS)
+    for word in (*COMMANDS, "session-timeout", "zookeeper", "adaptive", "kafka", "anew", "from-cluster"):
         assert word in script
 
 
@@ -92,13 +96,20 @@ def test_completion_knows_the_commands_and_their_options(shell: str) -> None:
         ("planner --shadow --log-f", {"--log-format"}),
         ("run --config auto", {"autothrottle.toml"}),
         ("completion ", {*SHELLS}),
+        ("demo --", {"--help", "--kafka", "--decisions", "--json"}),
+        ("demo --json auto", {"autothrottle.toml"}),
+        ("score --", {"--help", "--decisions", "--out", "--master", "--ratio", "--anew"}),
+        ("simulate auto", {"autothrottle.toml"}),
+        ("simulate --plot auto", {"autothrottle.toml"}),
+        ("simulate --from", {"--from-decisions", "--from-cluster"}),
+        ("simulate --policy ", {"adaptive", "headroom", "static"}),
     ],
 )
 def test_bash_completes(typed: str, offered: set[str], tmp_path: Path) -> None:
     (tmp_path / "autothrottle.toml").touch()
     words = ["autothrottle", *typed.split(" ")]
     program = f"""
-        {completion_script("bash")}
+        {completion_script("bash", PARSERS)}
         COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}
         _shtab_autothrottle autothrottle {shlex.quote(words[-1])} {shlex.quote(words[-2])}
         printf '%s\\n' "${{COMPREPLY[@]}}"

@@ -115,11 +115,14 @@ format: $(STAMP) ## let ruff format and fix what it can
 proto: $(STAMP) ## regenerate services/autothrottle/v1 from proto/
 	$(BIN)/python proto/generate.py
 
-lock: ## resolve requirements.txt anew from pyproject.toml
+lock: ## resolve requirements.txt anew from pyproject.toml, and deploy/requirements.txt, the image's part of it
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras \
 	  --no-emit-index-url --custom-compile-command "make lock" --output-file requirements.txt $(ARGS) pyproject.toml
+	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra service --extra decisions \
+	  --group build --constraint requirements.txt --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
+	  --output-file deploy/requirements.txt pyproject.toml
 
 clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -28,6 +28,7 @@ from autothrottle.adapters.credentials.tokens import Tokens
 from autothrottle.adapters.grpc import AdminClient, ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
 from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
+from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.kafka_zookeeper.reassigner import ZooKeeperReassigner
@@ -55,7 +56,7 @@ from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import BrokerRegistry, ConfigWriter, FetchSettingsSource, Reassigner, SnapshotSource, Term
-from autothrottle.ports.telemetry import DecisionSink, LoadSource
+from autothrottle.ports.telemetry import DecisionSink, LoadSource, NoLoads
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, Configuration, KafkaBackend
 from autothrottle.runtime.health import Health, Scope
@@ -319,6 +320,10 @@ class Composition:
         match self.configuration.metrics_source:
             case "datadog":
                 return self._datadog
+            case "kafka":
+                return self._log_loads()
+            case "none":
+                return NoLoads()
             case name:
                 return self._installed_source(name)
 
@@ -341,6 +346,13 @@ class Composition:
             event_tags=configuration.dd_event_tags,
         )
         return self._cancellable(DatadogMetrics(settings, configuration.capacities))
+
+    def _log_loads(self) -> LoadSource:
+        if self._log_sizes is None:
+            raise Invalid("metrics-source kafka needs bootstrap-servers; give the address of a broker")
+        configuration = self.configuration
+        limits, fanout, window = configuration.capacities, configuration.consumer_fanout, configuration.metrics_window
+        return self._stack.enter_context(closing(LogLoads(self._log_sizes, limits, fanout, window)))
 
     def _installed_source(self, name: str) -> LoadSource:
         """Build the source of an entry point; the stack closes it if it can be closed."""

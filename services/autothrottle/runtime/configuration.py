@@ -59,7 +59,7 @@ class PolicyName(StrEnum):
     """One rate for all brokers."""
 
 
-METRICS_SOURCES: Mapping[str, tuple[str, ...]] = {"datadog": ("api-key", "app-key")}
+METRICS_SOURCES: Mapping[str, tuple[str, ...]] = {"datadog": ("api-key", "app-key"), "kafka": (), "none": ()}
 """Metrics source -> the options that it requires; `X-file` replaces `X`."""
 
 METRICS_SOURCE_GROUP = "autothrottle.metrics_sources"
@@ -93,8 +93,8 @@ def _cluster_name(text: str) -> str:
     return text
 
 
-def _default_capacity(text: str) -> Capacity | None:
-    return parse_capacity(text, "default-capacity") if text.strip() else None
+def _capacity(text: str, name: str) -> Capacity | None:
+    return parse_capacity(text, name) if text.strip() else None
 
 
 _KEY_FILE = "a readable file with the key and nothing else"
@@ -125,6 +125,9 @@ class Configuration:
     metrics_window: timedelta = kinds.seconds("120", "Length of the interval that a load covers", whole=True)
     metrics_delay: timedelta = kinds.seconds(
         "0", "Age of the newest complete points; queries end this long ago", at_least=0, whole=True
+    )
+    consumer_fanout: float = kinds.number(
+        "1", "How often consumers read each produced byte (metrics-source kafka)", "", float, at_most=100
     )
 
     DATADOG: ClassVar[str] = "Datadog"
@@ -228,11 +231,14 @@ class Configuration:
     )
     capacity_tag: str = kinds.tag("", "Datadog host tag with the link capacity in MB/s; none if empty", "capacity")
     default_capacity: Capacity | None = option(
-        _default_capacity,
+        lambda text: _capacity(text, "default-capacity"),
         "",
         "Fallback link capacity. Without it, brokers of unknown capacity count as failed",
         _CAPACITY,
         example="120",
+    )
+    capacity: Capacity | None = option(
+        lambda text: _capacity(text, "capacity"), "", "Same as default-capacity", _CAPACITY, example="1000MB/s"
     )
 
     REMOVAL: ClassVar[str] = "Removal of throttles"

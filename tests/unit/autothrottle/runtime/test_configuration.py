@@ -15,9 +15,11 @@ from autothrottle.adapters.credentials.tls import TlsFiles
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Capacity
+from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration import OPTIONS, Configuration, KafkaBackend
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.sources import Given, Rank
+from tests.builders import mb
 from tests.examples import examples
 
 URL = "https://dd.example"
@@ -29,7 +31,8 @@ GOOD: Mapping[str, Sequence[str]] = {
     "net-rx-query": ["avg:a{x:y} by {host}", "avg:b{*} by {host}", "q3"],
     "broker-id-tag": ["id", "kafka_id", "broker.id"],
     "instance-type-tag": ["type", "flavour", "size"],
-    "metrics-source": ["datadog"],
+    "metrics-source": ["datadog", "kafka"],
+    "consumer-fanout": ["0", "0.5", "3"],
     "metrics-window": ["1", "60", "600"],
     "metrics-delay": ["0", "30", "120"],
     "dd-event-tags": ["a:b", "a:b,c:d", "team"],
@@ -64,6 +67,7 @@ GOOD: Mapping[str, Sequence[str]] = {
     "broker-cap-map": ['{"1":120}', '{"1":{"tx":1,"rx":2}}', '{"2":1}'],
     "capacity-tag": ["cap", "mbps", "x"],
     "default-capacity": ["120", '{"tx":1,"rx":2}', "0.5"],
+    "capacity": ["120", "1000MB/s"],
     "api-listen": ["localhost:0", "[::]:80", "0.0.0.0:8080"],
     "grpc-listen": ["localhost:0", "127.0.0.1:65535", "unix:/tmp/s"],
     "listen": ["localhost:0", "127.0.0.1:65535", "unix:/tmp/s"],
@@ -112,6 +116,7 @@ BAD: Mapping[str, Sequence[str]] = {
     "net-tx-query": [" "],
     "broker-id-tag": ["a b", "a:b"],
     "metrics-source": ["Datadog", "graphite", ""],
+    "consumer-fanout": ["-1", "101", "many"],
     "metrics-window": ["0", "1.5", "-1", "x", "1" * 5000],
     "metrics-delay": ["-1", "1.5", "x"],
     "dd-event-tags": ["a,,b"],
@@ -145,6 +150,7 @@ BAD: Mapping[str, Sequence[str]] = {
     "cap-map": ["{", "[]", "120", '{"d2":0}', '{"d2":"120"}', '{"d2":{"tx":1}}'],
     "broker-cap-map": ['{"x":1}', '{"-1":1}'],
     "capacity-tag": ["a:b"],
+    "capacity": ["0", "fast"],
     "default-capacity": ["0", "fast", '{"tx":1}'],
     "api-listen": ["8080", "localhost", "localhost:65536"],
     "listen": ["unix:"],
@@ -486,6 +492,46 @@ def test_max_rate_sets_both_directions_unless_a_specific_option_is_given() -> No
 def test_max_rate_beats_a_specific_option_only_from_a_lower_source() -> None:
     limits = configure({"max-tx-rate": "70"}, {"max-rate": "50"}, {"max-rx-rate": "30"}).limits
     assert (limits.max_tx_ratio, limits.max_rx_ratio) == (0.7, 0.5)
+
+
+def test_capacity_means_default_capacity() -> None:
+    assert parse(["--capacity=1000MB/s"], {}).capacities.default == Capacity(mb(1000), mb(1000))
+    (problem,) = problems("--capacity=1000", AUTOTHROTTLE_DEFAULT_CAPACITY="500")
+    assert "capacity (flag --capacity) and default-capacity (environment variable" in problem
+
+
+KAFKA_SOURCE = ("--metrics-source=kafka", "--kafka-backend=admin", "--capacity=1000MB/s")
+
+
+def test_the_kafka_source_needs_no_keys() -> None:
+    parsed = parse(KAFKA_SOURCE, {}, used=COMMANDS["run"].options)
+    assert (parsed.bootstrap_servers, parsed.consumer_fanout) == (("localhost:9092",), 1.0)
+    over_zookeeper = ("--metrics-source=kafka", "--bootstrap-servers=kafka1:9092", '--broker-cap-map={"1":100}')
+    assert parse(over_zookeeper, {}, used=COMMANDS["metrics"].options).api_key == ""
+
+
+@pytest.mark.parametrize("command", ["run", "metrics"])
+def test_the_kafka_source_without_brokers_or_capacity_is_refused_with_the_fixes(command: str) -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(["--metrics-source=kafka"], {}, used=COMMANDS[command].options)
+    assert [problem.partition("Fix: ")[2] for problem in caught.value.problems] == [
+        "--bootstrap-servers=kafka1:9092, for example",
+        "--capacity=1000MB/s, or broker-cap-map",
+    ]
+
+
+@pytest.mark.parametrize("command", ["run", "planner", "admin"])
+@pytest.mark.parametrize("policy", ["adaptive", "headroom"])
+def test_no_metrics_source_needs_the_static_policy(command: str, policy: str) -> None:
+    used = COMMANDS[command].options
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(["--metrics-source=none", f"--policy={policy}"], {}, used=used)
+    (problem,) = caught.value.problems
+    assert problem == (
+        f"policy: '{policy}' (flag --policy) needs loads, but metrics-source is none (flag --metrics-source); with it "
+        "the policy must be static. Fix: --policy=static --static-rate=50, or another metrics-source"
+    )
+    assert parse(["--metrics-source=none", "--policy=static"], {}, used=used).new_policy().fixed_rate == mb(50)
 
 
 def test_native_mode_means_the_admin_backend() -> None:

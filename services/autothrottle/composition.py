@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import tempfile
@@ -77,12 +78,16 @@ if TYPE_CHECKING:
     from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
     from autothrottle.adapters.kafka_admin.values import KafkaSettings
 
+log = logging.getLogger(__name__)
+
 C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient, AdminClient)
 D = TypeVar("D", bound="_Closeable")
 
 _CONNECT_TIMEOUT = timedelta(seconds=15)
 
 _CHECK_TIMEOUT = timedelta(seconds=1)
+
+_CHECK_KEY_TIMEOUT = timedelta(seconds=5)
 
 _ROUTE_POLL_SECONDS = 0.25
 
@@ -319,6 +324,7 @@ class Composition:
     def load_source(self) -> LoadSource:
         match self.configuration.metrics_source:
             case "datadog":
+                _check_api_key(self._datadog)
                 return self._datadog
             case "kafka":
                 return self._log_loads()
@@ -499,6 +505,18 @@ class Composition:
         """Let the shutdown close a client, at the latest when it cancels calls in progress."""
         self._stack.cancel_after(CALLS, client.close)
         return self._stack.enter_context(closing(client))
+
+
+def _check_api_key(datadog: DatadogMetrics) -> None:
+    """Check Datadog's API key, if Datadog answers: autothrottle also starts while Datadog is down.
+
+    Raises:
+        Invalid: Datadog rejects the key.
+    """
+    try:
+        datadog.check_api_key(_CHECK_KEY_TIMEOUT)
+    except Unavailable as error:
+        log.warning("api-key cannot be checked, starting without: %s", error)
 
 
 def validate_kafka_settings(configuration: Configuration) -> None:

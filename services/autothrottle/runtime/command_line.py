@@ -56,7 +56,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "metrics": Command(
         "reports load and capacity of each broker; posts events",
-        _SERVER | _named(_C.METRICS, _C.DATADOG, _C.CAPACITY) | _named(_C.KAFKA) - {"discovery-poll"},
+        _SERVER
+        | _named(_C.METRICS, _C.DATADOG, _C.CAPACITY)
+        | {"bootstrap-servers", "kafka-client-config", "kafka-api-request-timeout"},
         "--listen 127.0.0.1:4002 --api-key-file api-key --app-key-file app-key",
     ),
     "planner": Command(

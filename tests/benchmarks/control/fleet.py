@@ -467,7 +467,7 @@ class Fleet:
             ring = len(self._carried)
             used = (self._carried[end % ring, sides] - self._carried[start % ring, sides]) / timing.window
             if entry.measurements.fanout is not None:
-                used = _seen_in_logs(entry.scenario, entry.measurements.fanout, used, start, end)
+                used = seen_in_logs(entry.scenario, entry.measurements.fanout, used, start, end)
         if scheduled and second >= 0:
             flows = slice(self._first_flow[k], self._first_flow[k + 1])
             planner.read_logs(second, self._copied[flows], self._produced[flows], self._left[flows])
@@ -520,12 +520,12 @@ class Fleet:
         )
 
 
-def _seen_in_logs(scenario: Scenario, fanout: float, used: Array, start: int, end: int) -> Array:
+def seen_in_logs(scenario: Scenario, fanout: float, used: Array, start: int, end: int) -> Array:
     """Replace the bytes that consumers read by `fanout` times the produced bytes: logs do not show reads."""
     seconds, brokers = slice(BEFORE + start, BEFORE + end), scenario.brokers
     assumed = (2 * scenario.shape.copies + fanout) * scenario.produced[seconds].mean(axis=0, dtype=float)
     sent = scenario.alone[seconds, :brokers].mean(axis=0, dtype=float)
-    return np.r_[np.maximum(used[:brokers] + assumed - sent, 0.0), used[brokers:]]
+    return np.concatenate([np.maximum(used[:brokers] + assumed - sent, 0.0), used[brokers:]])
 
 
 def _log_growth(scenario: Scenario) -> Array:

@@ -6,6 +6,7 @@ import contextvars
 import logging
 import queue
 import threading
+from dataclasses import replace
 from datetime import timedelta
 
 from autothrottle.core.errors import AutothrottleError
@@ -19,16 +20,24 @@ class EventPoster:
 
     _LIMIT = 100
 
-    def __init__(self, sink: EventSink, timeout: timedelta) -> None:
-        self._sink, self._timeout = sink, timeout
+    def __init__(self, sink: EventSink, timeout: timedelta, cluster: str) -> None:
+        """Start the thread.
+
+        Args:
+            sink: destination of the events.
+            timeout: of one post.
+            cluster: name of the Kafka cluster; each event has it as a tag.
+        """
+        self._sink, self._timeout, self._tag = sink, timeout, f"cluster:{cluster}"
         self._waiting: queue.Queue[tuple[Event, contextvars.Context] | None] = queue.Queue(self._LIMIT)
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._thread.start()
 
     def post(self, event: Event) -> None:
-        """Queue an event. With `_LIMIT` events in the queue it is dropped and logged."""
+        """Queue an event with the cluster's tag. With `_LIMIT` events in the queue it is dropped and logged."""
         try:
-            self._waiting.put_nowait((event, contextvars.copy_context()))  # Keeps the event in the cycle's trace.
+            tagged = replace(event, tags=(*event.tags, self._tag))
+            self._waiting.put_nowait((tagged, contextvars.copy_context()))  # Keeps the event in the cycle's trace.
         except queue.Full:
             log.warning("event dropped, %d events are already waiting: %s", self._LIMIT, event.title)
 

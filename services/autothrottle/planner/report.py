@@ -71,7 +71,7 @@ class Reporter:
             request: requests a cycle.
         """
         self._settings, self._request = settings, request
-        self._poster = EventPoster(events, min(settings.interval / 2, LONGEST_METRICS_WAIT))
+        self._poster = EventPoster(events, min(settings.interval / 2, LONGEST_METRICS_WAIT), settings.cluster)
         self._reported = Reported()
         self._window: ScheduleWindow | None = None
 

@@ -278,7 +278,7 @@ class Configuration:
     cluster_name: str = option(
         _cluster_name,
         "kafka",
-        "Name of the cluster in the decision log",
+        "Name of the cluster in the decision log, events, traces and the state",
         "1 to 100 letters, digits, '.', '_' and '-', starting with a letter or digit",
     )
 

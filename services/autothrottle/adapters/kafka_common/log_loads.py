@@ -107,20 +107,21 @@ class LogLoads:
     def _loads(self, traffic: LogTraffic, sizes: LogSizes, notes: tuple[str, ...]) -> Loads:
         brokers: dict[int, BrokerLoad] = {}
         problems: dict[int, str] = {}
-        oldest = self._now() - timedelta(seconds=self._usable_seconds)
         for broker_id in {*sizes.brokers, *sizes.problems}:
-            found = traffic.utilization(broker_id)
-            if found is None or found[0].end < oldest:
-                reason = sizes.problems.get(broker_id, "they were read only once; the next cycle has its load")
-                problems[broker_id] = f"the sizes of its logs are unknown: {reason}"
-                continue
             try:
-                capacity = capacity_of(broker_id, None, None, self._limits)
+                brokers[broker_id] = self._load(broker_id, traffic, sizes)
             except Missing as error:
                 problems[broker_id] = str(error)
-                continue
-            brokers[broker_id] = BrokerLoad(broker_id, capacity, *found)
         return Loads(brokers, problems, (*notes, *_undescribed(self._leaders.unknown)))
+
+    def _load(self, broker_id: int, traffic: LogTraffic, sizes: LogSizes) -> BrokerLoad:
+        """Return the load of a broker; raises Missing if there is no current one, or no capacity."""
+        found = traffic.utilization(broker_id)
+        if found is None or found[0].end < self._now() - timedelta(seconds=self._usable_seconds):
+            read = "were read only once so far" if found is None else f"are those of {found[0].end:%H:%M:%S} UTC"
+            reason = sizes.problems.get(broker_id, f"they {read}; the next cycle has its load")
+            raise Missing(f"the sizes of its logs are unknown: {reason}")
+        return BrokerLoad(broker_id, capacity_of(broker_id, None, None, self._limits), *found)
 
     def _run(self) -> None:
         due = 0.0

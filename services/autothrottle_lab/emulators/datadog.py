@@ -25,7 +25,7 @@ from autothrottle_lab.emulators.datadog_series import CumulativeCounters, Host, 
 API_KEY = "lab-api-key"
 APP_KEY = "lab-app-key"
 
-RETRY_AFTER_SECONDS = 60
+RETRY_AFTER_SECONDS = 1
 """Value of the Retry-After header of status 429."""
 
 

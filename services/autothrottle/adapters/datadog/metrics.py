@@ -89,7 +89,10 @@ class DatadogMetrics:
         self._raise_failure([call], [answer])
 
     def post_event(self, event: Event, timeout: timedelta) -> None:
-        tags = list(dict.fromkeys([*EVENT_TAGS, *self._settings.event_tags, *event.tags]))
+        configured = self._settings.event_tags
+        names = {tag.partition(":")[0] for tag in configured}
+        own = (tag for tag in event.tags if tag.partition(":")[0] not in names)  # a configured `cluster` wins
+        tags = list(dict.fromkeys([*EVENT_TAGS, *configured, *own]))
         text = event.text if len(event.text) <= MAX_EVENT_TEXT else event.text[: MAX_EVENT_TEXT - 4] + " ..."
         body = EventCreateRequest(title=EVENT_TITLE_PREFIX + event.title, text=text, tags=tags)
         call = Call("event", lambda: EventsApi(self._client).create_event(body=body), self._events_limit)

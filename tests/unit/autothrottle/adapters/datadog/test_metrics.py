@@ -808,6 +808,13 @@ def test_event_has_the_program_name_and_all_tags(lab: Lab) -> None:
     assert event.tags == ("name:kafka-autothrottle", "name:autothrottle", "env:prod", "cluster:a")
 
 
+def test_a_configured_tag_replaces_the_tag_of_an_event_with_its_name(lab: Lab) -> None:
+    metrics = lab.metrics(event_tags=("cluster:mine",))
+    metrics.post_event(Event("title", "text", ("cluster:kafka", "other:1")), LONG_TIMEOUT)
+    (event,) = lab.emulator.events
+    assert event.tags == ("name:kafka-autothrottle", "name:autothrottle", "cluster:mine", "other:1")
+
+
 def test_long_event_text_is_cut_to_the_limit_of_datadog(lab: Lab) -> None:
     lab.metrics().post_event(Event("Broker replication throttle set", "x" * 100_000), LONG_TIMEOUT)
     (event,) = lab.emulator.events

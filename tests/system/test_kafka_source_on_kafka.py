@@ -32,7 +32,7 @@ def test_a_recovery_is_throttled_at_what_a_real_producer_leaves(
     assignment = {p: [1001 + p % 3, 1001 + (p + 1) % 3] for p in range(6)}
     kraft_cluster.create_topic(topic, assignment)
     kraft_cluster.create_topic(clients, {n: [broker_id] for n, broker_id in enumerate(brokers)})
-    fill(kraft_cluster, topic, 7 * MB, record_bytes=20_000)
+    fill(kraft_cluster, topic, 5 * MB, record_bytes=20_000)
     rates = {(clients, n): PRODUCED_MB * MB for n in range(len(brokers))}
     run = Process("run", command(zookeeper, kraft_cluster), tmp_path / "run.log")
     with ClientLoad(kraft_cluster, rates, acks=1), run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import inspect
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from autothrottle import __version__
 from autothrottle_client import commands
 from autothrottle_client.addresses import parse_addresses
 from autothrottle_client.admin import AdminClient
+from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
 from autothrottle_client.errors import Invalid
 from autothrottle_client.estimates import parse_ratio
 from autothrottle_client.expiry import parse_expiry, parse_span
@@ -27,6 +29,7 @@ from autothrottle_client.tls import Tls
 
 ADDRESS_VARIABLE = "AUTOTHROTTLE_ADMIN_ADDR"
 TOKEN_VARIABLE = "AUTOTHROTTLE_TOKEN"
+CONTEXT_VARIABLE = "AUTOTHROTTLE_CONTEXT"
 DEFAULT_ADDRESS = "127.0.0.1:8090"
 DEFAULT_TIMEOUT = timedelta(seconds=5)
 SHELLS = ("bash", "zsh", "fish")
@@ -36,6 +39,7 @@ _EPILOG = """examples:
   throttlectl state
   throttlectl set 50MB/s --broker 1001
   throttlectl reassign plan.json
+  throttlectl state --context prod
 
 exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unavailable, 130 interrupted
 
@@ -49,6 +53,10 @@ _TLS = {
     "--tls-server-name": "name in the servers' certificates, if different from the host of the address",
 }
 _TOKEN = f"file with your token and nothing else (the token itself: ${TOKEN_VARIABLE}); sent over TLS and locally only"
+_CONTEXT = (
+    f"context of {CONTEXTS_VARIABLE} or ~/.config/autothrottle/contexts.toml (${CONTEXT_VARIABLE}); it replaces the "
+    "variables of the other options"
+)
 _TIMEOUT = "timeout of a call with all its attempts, above 0 and at most 3600 (default 5)"
 _FILE = "JSON file in the format of kafka-reassign-partitions.sh; - for standard input"
 _BROKER = "broker id (default: the cluster override, for every broker in a reassignment)"
@@ -85,6 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_overrides(command)
     _add_reassignments(command)
     _add_operation(command)
+    command("context", context).add_argument("action", choices=("list",), help="list the contexts")
     command("completion", completion, ()).add_argument("shell", choices=SHELLS, help="target shell")
     return parser
 
@@ -99,6 +108,19 @@ def completion(shell: str) -> str:
     return shtab.complete(make_parser(), shell, preamble=_SOURCED_BY_ZSH if shell == "zsh" else "")
 
 
+def context(as_json: bool) -> str:
+    """List the contexts: the clusters that `--context` chooses from.
+
+    throttlectl context list
+    throttlectl context list -o json
+    """
+    found = read_contexts()
+    rows = [{"context": name, "addr": values["addr"]} for name, values in sorted(found.values.items())]
+    if as_json:
+        return json.dumps({"contexts": rows})
+    return "\n".join(f"{row['context']}  {row['addr']}" for row in rows) or f"{found.path} has no contexts"
+
+
 def _common_options() -> _Parser:
     """Options that are valid before and after the command. Absent ones must not overwrite those before it."""
     common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
@@ -110,6 +132,7 @@ def _common_options() -> _Parser:
         parse_addresses,
         f"addresses of admin, host:port or unix:path (${ADDRESS_VARIABLE}; default {DEFAULT_ADDRESS})",
     )
+    _value(group, "--context", "NAME", str, _CONTEXT)
     group.add_argument("-o", "--output", choices=("table", "json"), help="output format (default table)")
     _value(group, "--timeout", "SECONDS", _seconds, _TIMEOUT)
     for name, meaning in _TLS.items():
@@ -265,19 +288,27 @@ def _seconds(text: str) -> timedelta:
 
 
 def call_of(read: argparse.Namespace) -> commands.Call:
-    """Return a parsed command line, completed with defaults and environment variables. Close its admin client.
+    """Return a parsed command line, completed with its context, or else with variables. Close its admin client.
+
+    A context replaces all variables, so that no token reaches the servers of another cluster.
 
     Raises:
-        Invalid: a variable has no valid value, TLS is incomplete, or the token file cannot be read.
+        Invalid: a variable or a value of the context is not valid, TLS is incomplete, or a file cannot be read.
+        Missing: the context does not exist.
     """
-    given = vars(read)
-    timeout, tls, token = given.get("timeout", DEFAULT_TIMEOUT), _tls(given), _token(given)
-    admin = AdminClient(given.get("addr") or _default_addresses(), timeout, tls, token)
+    given, variables = {**vars(read)}, dict(os.environ)
+    if name := given.get("context") or variables.get(CONTEXT_VARIABLE):
+        chosen = read_contexts().of(name)
+        variables = {_variable(option): value for option, value in chosen.items()}
+        variables[ADDRESS_VARIABLE] = chosen["addr"]
+        given.setdefault("token_file", chosen.get("token-file"))
+    timeout, tls, token = given.get("timeout", DEFAULT_TIMEOUT), _tls(given, variables), _token(given, variables)
+    admin = AdminClient(given.get("addr") or _default_addresses(variables), timeout, tls, token)
     return commands.Call(read, admin, timeout, given.get("output") == "json", tls, token)
 
 
-def _tls(given: Mapping[str, Any]) -> Tls | None:
-    values = {name: given.get(_destination(name)) or os.environ.get(_variable(name)) or "" for name in _TLS}
+def _tls(given: Mapping[str, Any], variables: Mapping[str, str]) -> Tls | None:
+    values = {name: given.get(_destination(name)) or variables.get(_variable(name)) or "" for name in _TLS}
     absent = [name for name in ("--tls-cert", "--tls-key", "--tls-ca") if not values[name]]
     if not any(values.values()):
         return None
@@ -286,10 +317,10 @@ def _tls(given: Mapping[str, Any]) -> Tls | None:
     return Tls(*values.values())
 
 
-def _token(given: Mapping[str, Any]) -> str:
+def _token(given: Mapping[str, Any], variables: Mapping[str, str]) -> str:
     path = given.get("token_file")
     if path is None:
-        return os.environ.get(TOKEN_VARIABLE, "").strip()
+        return variables.get(TOKEN_VARIABLE, "").strip()
     try:
         return Path(path).read_text("utf-8").strip()
     except (OSError, ValueError) as error:
@@ -306,8 +337,8 @@ def _variable(option: str) -> str:
     return f"AUTOTHROTTLE_{_destination(option).upper()}"
 
 
-def _default_addresses() -> tuple[str, ...]:
+def _default_addresses(variables: Mapping[str, str]) -> tuple[str, ...]:
     try:
-        return parse_addresses(os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS)
+        return parse_addresses(variables.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS)
     except Invalid as error:
         raise Invalid(f"{ADDRESS_VARIABLE}: {error}") from None

@@ -315,6 +315,8 @@ class ClusterState:
     """Throttled catch-ups, sorted by broker id."""
     leader_host: str = ""
     """Name of the leader's host; empty if unknown."""
+    cluster_name: str = ""
+    """Name of the Kafka cluster; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +337,8 @@ class PlannerState:
     """Start of the leader's term, UTC; None: unknown."""
     leader_host: str = ""
     """Name of the leader's host; empty if unknown."""
+    cluster_name: str = ""
+    """Name of the Kafka cluster; empty if unknown."""
 
 
 from_message = Conversion().from_message

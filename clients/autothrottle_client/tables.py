@@ -185,8 +185,9 @@ def _leader(state: ClusterState) -> list[tuple[str, str]]:
     since = [] if state.leader_since is None else [("since", _time(state.leader_since))]
     paused = [] if state.pause is None else [("paused", pause_text(state.pause))]
     catch_ups = [("catches up", catch_up_words(one)) for one in state.catch_ups]
+    cluster = [("cluster", state.cluster_name)] if state.cluster_name else []
     host = [("host", state.leader_host)] if state.leader_host else []
-    return [("leader", state.leader_address), *host, ("term", str(state.term)), *since, *paused, *catch_ups]
+    return [*cluster, ("leader", state.leader_address), *host, ("term", str(state.term)), *since, *paused, *catch_ups]
 
 
 def catch_up_words(catch_up: CatchUp) -> str:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from autothrottle_client.command_line import call_of, completion, make_parser
+from autothrottle_client.command_line import call_of, completion, context, make_parser
 from autothrottle_client.commands import EXIT_FAILED
 from autothrottle_client.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
 
@@ -50,6 +50,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return ended.code if isinstance(ended.code, int) else EXIT_USAGE
     if read.command == "completion":
         print(completion(read.shell))
+        return 0
+    if read.command == "context":
+        print(context(as_json=getattr(read, "output", "table") == "json"))
         return 0
     call = call_of(read)
     with call.admin:

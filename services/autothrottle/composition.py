@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import tempfile
@@ -16,6 +17,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -27,6 +29,7 @@ from autothrottle.adapters.credentials.tokens import Tokens
 from autothrottle.adapters.grpc import AdminClient, ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
 from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
+from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.kafka_zookeeper.reassigner import ZooKeeperReassigner
@@ -54,9 +57,9 @@ from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import BrokerRegistry, ConfigWriter, FetchSettingsSource, Reassigner, SnapshotSource, Term
-from autothrottle.ports.telemetry import DecisionSink
+from autothrottle.ports.telemetry import DecisionSink, LoadSource, NoLoads
 from autothrottle.runtime.access import Access, AccessInterceptor
-from autothrottle.runtime.configuration import Configuration, KafkaBackend
+from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, Configuration, KafkaBackend
 from autothrottle.runtime.health import Health, Scope
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import CALLS, SESSIONS, Shutdown
@@ -70,9 +73,12 @@ from autothrottle.v1 import (
 )
 
 if TYPE_CHECKING:
+    from autothrottle.adapters.datadog import DatadogMetrics
     from autothrottle.adapters.kafka_admin.client import KafkaAdmin
     from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
     from autothrottle.adapters.kafka_admin.values import KafkaSettings
+
+log = logging.getLogger(__name__)
 
 C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient, AdminClient)
 D = TypeVar("D", bound="_Closeable")
@@ -80,6 +86,8 @@ D = TypeVar("D", bound="_Closeable")
 _CONNECT_TIMEOUT = timedelta(seconds=15)
 
 _CHECK_TIMEOUT = timedelta(seconds=1)
+
+_CHECK_KEY_TIMEOUT = timedelta(seconds=5)
 
 _ROUTE_POLL_SECONDS = 0.25
 
@@ -125,25 +133,9 @@ class Composition:
         return add, servicer, "autothrottle.v1.DiscoveryService"
 
     def metrics(self) -> Servicer:
-        from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
-
-        configuration = self.configuration
-        settings = DatadogSettings(
-            url=configuration.datadog_url,
-            api_key=configuration.api_key,
-            app_key=configuration.app_key,
-            net_tx_query=configuration.net_tx_query,
-            net_rx_query=configuration.net_rx_query,
-            broker_id_tag=configuration.broker_id_tag,
-            instance_type_tag=configuration.instance_type_tag,
-            capacity_tag=configuration.capacity_tag or None,
-            metrics_window=configuration.metrics_window,
-            metrics_delay=configuration.metrics_delay,
-            event_tags=configuration.dd_event_tags,
-        )
-        source = self._cancellable(DatadogMetrics(settings, configuration.capacities))
         add = metrics_pb2_grpc.add_MetricsServiceServicer_to_server
-        return add, MetricsServicer(source, source), "autothrottle.v1.MetricsService"
+        events = self._datadog if self.configuration.api_key else None
+        return add, MetricsServicer(self.load_source(), events), "autothrottle.v1.MetricsService"
 
     def applier(self) -> Servicer:
         client = self._session()
@@ -333,6 +325,60 @@ class Composition:
         remove_own_tree(client, self._own, self.configuration.zk_session_timeout * 2)
         return len(outcomes)
 
+    # Metrics sources.
+
+    def load_source(self) -> LoadSource:
+        match self.configuration.metrics_source:
+            case "datadog":
+                _check_api_key(self._datadog)
+                return self._datadog
+            case "kafka":
+                return self._log_loads()
+            case "none":
+                return NoLoads()
+            case name:
+                return self._installed_source(name)
+
+    @cached_property
+    def _datadog(self) -> DatadogMetrics:
+        from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
+
+        configuration = self.configuration
+        settings = DatadogSettings(
+            url=configuration.datadog_url,
+            api_key=configuration.api_key,
+            app_key=configuration.app_key,
+            net_tx_query=configuration.net_tx_query,
+            net_rx_query=configuration.net_rx_query,
+            broker_id_tag=configuration.broker_id_tag,
+            instance_type_tag=configuration.instance_type_tag,
+            capacity_tag=configuration.capacity_tag or None,
+            metrics_window=configuration.metrics_window,
+            metrics_delay=configuration.metrics_delay,
+            event_tags=configuration.dd_event_tags,
+        )
+        return self._cancellable(DatadogMetrics(settings, configuration.capacities))
+
+    def _log_loads(self) -> LoadSource:
+        if self._log_sizes is None:
+            raise Invalid("metrics-source kafka needs bootstrap-servers; give the address of a broker")
+        configuration = self.configuration
+        limits, fanout, window = configuration.capacities, configuration.consumer_fanout, configuration.metrics_window
+        return self._stack.enter_context(closing(LogLoads(self._log_sizes, limits, fanout, window)))
+
+    def _installed_source(self, name: str) -> LoadSource:
+        """Build the source of an entry point; the stack closes it if it can be closed."""
+        entry_point = entry_points(group=METRICS_SOURCE_GROUP)[name]
+        try:
+            source: LoadSource = entry_point.load()(self.configuration)
+        except (ImportError, AttributeError) as error:
+            raise Invalid(
+                f"metrics-source {name} cannot be loaded from {entry_point.value} ({error}); install it again"
+            ) from None
+        if close := getattr(source, "close", None):
+            self._stack.callback(close)
+        return source
+
     # Adapters: Kafka through ZooKeeper or the admin API. Our own state is in ZooKeeper in both cases.
 
     @property
@@ -465,6 +511,18 @@ class Composition:
         """Let the shutdown close a client, at the latest when it cancels calls in progress."""
         self._stack.cancel_after(CALLS, client.close)
         return self._stack.enter_context(closing(client))
+
+
+def _check_api_key(datadog: DatadogMetrics) -> None:
+    """Check Datadog's API key, if Datadog answers: autothrottle also starts while Datadog is down.
+
+    Raises:
+        Invalid: Datadog rejects the key.
+    """
+    try:
+        datadog.check_api_key(_CHECK_KEY_TIMEOUT)
+    except Unavailable as error:
+        log.warning("api-key cannot be checked, starting without: %s", error)
 
 
 def validate_kafka_settings(configuration: Configuration) -> None:

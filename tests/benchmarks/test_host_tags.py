@@ -18,19 +18,19 @@ RUNS = 3
 REQUEST_SECONDS = 0.045
 
 
-@pytest.mark.parametrize("is_listed", [True, False], ids=["one list of all hosts", "one request per host"])
-def test_first_and_next_read_of_loads_of_1000_hosts(figures: Figures, tmp_path: Path, is_listed: bool) -> None:
+@pytest.mark.parametrize("tagged", [True, False], ids=["tags in the series", "one request per host"])
+def test_first_and_next_read_of_loads_of_1000_hosts(figures: Figures, tmp_path: Path, tagged: bool) -> None:
     with DatadogEmulator() as datadog:
         now = time.time()
         for broker_id in LARGE.broker_ids:
-            datadog.add_host(f"host-{broker_id}", broker_id, "bench", is_listed=is_listed)
+            datadog.add_host(f"host-{broker_id}", broker_id, "bench", has_tagged_series=tagged)
             datadog.record(broker_id, now - 600, 0, 0)
             datadog.record(broker_id, now + 600, 1e11, 1e11)
         datadog.tag_delay_seconds = REQUEST_SECONDS
         options = {"default-capacity": "1000", "metrics-window": "10", "listen": "127.0.0.1:0"}
         deployment = Deployment("127.0.0.1:1", datadog.url, tmp_path, options)
         samples = [measure(deployment, number) for number in range(RUNS)]
-    method = "one list request" if is_listed else "one request per host"
+    method = "tags in the series" if tagged else "one request per host"
     size = f"{LARGE.brokers} hosts, 45 ms per request"
     figures.add(f"first read of loads, {method}", size, "s", [first for first, _ in samples], original="45 s")
     figures.add(f"next read of loads, {method}", size, "s", [following for _, following in samples])

@@ -18,12 +18,12 @@ from autothrottle.runtime.shutdown import Shutdown
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 
 READ_BEFORE = {"config", "version", "log-format", "log-level", "max-rate", "kafka-native-mode"}
-READ_BEFORE |= {"api-key-file", "app-key-file", "insecure-listen"}
+READ_BEFORE |= {"api-key-file", "app-key-file", "insecure-listen", "capacity"}
 """Options that the process reads before it builds its service."""
 WITH_TLS = {"tls-server-name"}
 """Options that are read only with certificates."""
 IN_PASSING = {
-    "metrics": {"zk-prefix"},
+    "metrics": {"zk-prefix", "kafka-bootstrap-controllers"},
     "planner": {"zk-prefix"},
     "admin": {"change-threshold", "failure-threshold", "skip-auto-delete-throttles"},
     "gateway": {"zk-prefix", "open-endpoints"},
@@ -59,8 +59,8 @@ def test_a_service_reads_the_options_that_its_help_lists(
     ]
     flags += [f"--decisions={tmp_path}", f"--kafka-client-config={client_config}", "--bootstrap-servers=127.0.0.1:1"]
     read: set[str] = set()
-    for backend in ("zookeeper", "admin"):
-        given = parse([*flags, f"--kafka-backend={backend}"], {})
+    for backend, source in (("zookeeper", "datadog"), ("admin", "kafka")):
+        given = parse([*flags, f"--kafka-backend={backend}", f"--metrics-source={source}"], {})
         recording = RecordingConfiguration(**{field.name: getattr(given, field.name) for field in fields(given)})
         RecordingConfiguration.read.clear()
         with Shutdown() as shutdown:

@@ -27,7 +27,8 @@ from autothrottle.runtime.configuration_reader import parse
 from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.v1 import admin_pb2, planner_pb2
 from autothrottle_client import AdminClient, Cycle
-from autothrottle_client.command_line import ADDRESS_VARIABLE, TOKEN_VARIABLE, make_parser
+from autothrottle_client.command_line import ADDRESS_VARIABLE, CONTEXT_VARIABLE, TOKEN_VARIABLE, make_parser
+from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE
 from autothrottle_lab.simulate.command import configure
 from autothrottle_lab.simulate.scenario_file import read_scenario
@@ -176,7 +177,8 @@ def test_every_flag_in_the_pages_exists() -> None:
 
 def test_every_variable_in_the_pages_exists() -> None:
     variables = set(re.findall(r"AUTOTHROTTLE_[A-Z_]+(?<!_)", ALL_TEXT)) - {"AUTOTHROTTLE_NAME"}
-    known = {o.variable for o in OPTIONS.values()} | {ADDRESS_VARIABLE, TOKEN_VARIABLE, REPOSITORY_VARIABLE}
+    known = {o.variable for o in OPTIONS.values()} | {REPOSITORY_VARIABLE}
+    known |= {ADDRESS_VARIABLE, TOKEN_VARIABLE, CONTEXT_VARIABLE, CONTEXTS_VARIABLE}
     assert variables <= known
     assert variables >= KEYS.keys()
 
@@ -449,7 +451,9 @@ def test_python_example_uses_existing_names() -> None:
 
 
 def test_example_files_are_accepted_without_a_warning(tmp_path: Path) -> None:
-    examples = [*code("toml"), (ROOT / "deploy" / "autothrottle.toml").read_text()]
+    contexts = code("toml", "docs/throttlectl.md")
+    examples = [text for text in code("toml") if text not in contexts]
+    examples.append((ROOT / "deploy" / "autothrottle.toml").read_text())
     assert len(examples) == 3
     for number, text in enumerate(examples):
         path = tmp_path / f"{number}.toml"
@@ -460,6 +464,13 @@ def test_example_files_are_accepted_without_a_warning(tmp_path: Path) -> None:
             assert configuration.certificate_roles
             continue
         assert configuration.capacities.by_instance_type["d2.4xlarge"].inbound == 200_000_000
+
+
+def test_the_example_of_contexts_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = code("toml", "docs/throttlectl.md")
+    (tmp_path / "contexts.toml").write_text(example)
+    monkeypatch.setenv(CONTEXTS_VARIABLE, str(tmp_path / "contexts.toml"))
+    assert read_contexts().values.keys() == {"prod", "test"}
 
 
 def test_commented_settings_of_the_example_file_are_the_defaults(tmp_path: Path) -> None:

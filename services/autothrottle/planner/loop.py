@@ -219,6 +219,7 @@ class Planner:
             failures=dict(self._state.term.failures),
             leader_since=leader.since if leader else None,
             leader_host=leader.host if leader else "",
+            cluster_name=self._settings.cluster,
         )
 
     def _leader_of(self, term: Term | None) -> Leader | None:
@@ -325,7 +326,7 @@ class Planner:
         """Run one cycle: decide on one consistent input, and write only what differs from the plan."""
         with self._dependencies.tracer.span("cycle", trigger.origins) as span:
             record = self._run_traced(term, trigger, span.trace_id)
-            traces.describe_cycle(span, record, trigger.scheduled)
+            traces.describe_cycle(span, record, trigger.scheduled, self._settings.cluster)
         return record
 
     def _run_traced(self, term: Term, trigger: Trigger, trace_id: str) -> CycleRecord:

@@ -75,7 +75,7 @@ class Reporter:
             request: requests a cycle.
         """
         self._settings, self._request = settings, request
-        self._poster = EventPoster(events, min(settings.interval / 2, LONGEST_METRICS_WAIT))
+        self._poster = EventPoster(events, min(settings.interval / 2, LONGEST_METRICS_WAIT), settings.cluster)
         self._reported = Reported()
         self._window: ScheduleWindow | None = None
 
@@ -258,16 +258,24 @@ class EventPoster:
 
     _LIMIT = 100
 
-    def __init__(self, sink: EventSink, timeout: timedelta) -> None:
-        self._sink, self._timeout = sink, timeout
+    def __init__(self, sink: EventSink, timeout: timedelta, cluster: str) -> None:
+        """Start the thread.
+
+        Args:
+            sink: destination of the events.
+            timeout: of one post.
+            cluster: name of the Kafka cluster; each event has it as a tag.
+        """
+        self._sink, self._timeout, self._tag = sink, timeout, f"cluster:{cluster}"
         self._waiting: queue.Queue[tuple[Event, contextvars.Context] | None] = queue.Queue(self._LIMIT)
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._thread.start()
 
     def post(self, event: Event) -> None:
-        """Queue an event. With `_LIMIT` events in the queue it is dropped and logged."""
+        """Queue an event with the cluster's tag. With `_LIMIT` events in the queue it is dropped and logged."""
         try:
-            self._waiting.put_nowait((event, contextvars.copy_context()))  # Keeps the event in the cycle's trace.
+            tagged = replace(event, tags=(*event.tags, self._tag))
+            self._waiting.put_nowait((tagged, contextvars.copy_context()))  # Keeps the event in the cycle's trace.
         except queue.Full:
             log.warning("event dropped, %d events are already waiting: %s", self._LIMIT, event.title)
 

@@ -14,10 +14,11 @@ MAX_CHANGE_SPANS = 50
 """With more changes each one is an event instead of a span: a trace of a thousand spans is unreadable."""
 
 
-def describe_cycle(span: Span, record: CycleRecord, scheduled: bool) -> None:
+def describe_cycle(span: Span, record: CycleRecord, scheduled: bool, cluster: str) -> None:
     """Add the cycle's attributes to its root span."""
     span.describe(
         {
+            "cluster": cluster,
             "term": record.term,
             "number": record.number,
             "reason": record.reason,

@@ -190,6 +190,14 @@ class LogSizeSource(Protocol):
 class AllLogsSource(Protocol):
     """Reads the sizes of all logs of some brokers, in reassignment or not."""
 
+    def fetch_broker_ids(self, timeout: timedelta) -> Collection[int]:
+        """Return the ids of the registered brokers.
+
+        Raises:
+            Unavailable, Invalid: no broker can be queried.
+        """
+        ...
+
     def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
         """Return the sizes of all logs, with the time of each broker's answer.
 

@@ -26,6 +26,14 @@ class LoadSource(Protocol):
         ...
 
 
+class NoLoads:
+    """A `LoadSource` that knows no broker, for policies that need no loads."""
+
+    def fetch_loads(self, timeout: timedelta) -> Loads:
+        """Return no load."""
+        return Loads()
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """An event on the operators' dashboards."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
 from autothrottle.adapters.credentials.tls import TlsFiles
@@ -58,6 +59,19 @@ class PolicyName(StrEnum):
     """One rate for all brokers."""
 
 
+METRICS_SOURCES: Mapping[str, tuple[str, ...]] = {"datadog": ("api-key", "app-key"), "kafka": (), "none": ()}
+"""Metrics source -> the options that it requires; `X-file` replaces `X`."""
+
+METRICS_SOURCE_GROUP = "autothrottle.metrics_sources"
+"""Group of the entry points with further metrics sources: factories `(Configuration) -> LoadSource`."""
+
+
+def _metrics_source(text: str) -> str:
+    if text not in METRICS_SOURCES and text not in entry_points(group=METRICS_SOURCE_GROUP).names:
+        raise Refused("is not installed")
+    return text
+
+
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:[0-9]{2})", re.ASCII)
 
 
@@ -79,8 +93,8 @@ def _cluster_name(text: str) -> str:
     return text
 
 
-def _default_capacity(text: str) -> Capacity | None:
-    return parse_capacity(text, "default-capacity") if text.strip() else None
+def _capacity(text: str, name: str) -> Capacity | None:
+    return parse_capacity(text, name) if text.strip() else None
 
 
 _KEY_FILE = "a readable file with the key and nothing else"
@@ -101,6 +115,21 @@ class Configuration:
     log_format: str = kinds.choice("text", "Format of log lines", FORMATS)
     log_level: str = kinds.choice("info", "Lowest level of log lines", LEVELS)
 
+    METRICS: ClassVar[str] = "Metrics"
+    metrics_source: str = option(
+        _metrics_source,
+        "datadog",
+        "Source of load and capacity",
+        f"one of {', '.join(METRICS_SOURCES)}, or an entry point of the group {METRICS_SOURCE_GROUP}",
+    )
+    metrics_window: timedelta = kinds.seconds("120", "Length of the interval that a load covers", whole=True)
+    metrics_delay: timedelta = kinds.seconds(
+        "0", "Age of the newest complete points; queries end this long ago", at_least=0, whole=True
+    )
+    consumer_fanout: float = kinds.number(
+        "1", "How often consumers read each produced byte (metrics-source kafka)", "", float, at_most=100
+    )
+
     DATADOG: ClassVar[str] = "Datadog"
     api_key: str = kinds.text("", "Datadog API key", example="the key", secret=True)
     app_key: str = kinds.text("", "Datadog application key", example="the key", secret=True)
@@ -115,10 +144,6 @@ class Configuration:
     )
     broker_id_tag: str = kinds.tag("broker_id", "Datadog host tag with the broker id")
     instance_type_tag: str = kinds.tag("instance-type", "Datadog host tag with the instance type")
-    metrics_window: timedelta = kinds.seconds("120", "Length and rollup of Datadog queries", whole=True)
-    metrics_delay: timedelta = kinds.seconds(
-        "0", "Age of Datadog's newest complete points; queries end this long ago", at_least=0, whole=True
-    )
     dd_event_tags: tuple[str, ...] = kinds.tags("Additional tags of Datadog events")
 
     KAFKA: ClassVar[str] = "Kafka"
@@ -206,11 +231,14 @@ class Configuration:
     )
     capacity_tag: str = kinds.tag("", "Datadog host tag with the link capacity in MB/s; none if empty", "capacity")
     default_capacity: Capacity | None = option(
-        _default_capacity,
+        lambda text: _capacity(text, "default-capacity"),
         "",
         "Fallback link capacity. Without it, brokers of unknown capacity count as failed",
         _CAPACITY,
         example="120",
+    )
+    capacity: Capacity | None = option(
+        lambda text: _capacity(text, "capacity"), "", "Same as default-capacity", _CAPACITY, example="1000MB/s"
     )
 
     REMOVAL: ClassVar[str] = "Removal of throttles"
@@ -250,7 +278,7 @@ class Configuration:
     cluster_name: str = option(
         _cluster_name,
         "kafka",
-        "Name of the cluster in the decision log",
+        "Name of the cluster in the decision log, events, traces and the state",
         "1 to 100 letters, digits, '.', '_' and '-', starting with a letter or digit",
     )
 

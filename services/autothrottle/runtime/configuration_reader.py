@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from autothrottle.core.errors import Invalid
-from autothrottle.runtime.configuration import OPTIONS, Configuration, KafkaBackend
+from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS, Configuration, KafkaBackend, PolicyName
 from autothrottle.runtime.option_kinds import Option, Refused
 from autothrottle.runtime.sources import Flags, Given, Rank, from_environment, from_file
 from autothrottle_client.addresses import is_loopback, is_loopback_host
@@ -42,7 +42,6 @@ class InvalidConfiguration(Invalid):
 def parse(
     argv: Sequence[str],
     environ: Mapping[str, str],
-    required: Collection[str] = (),
     preset: Mapping[str, Given] | None = None,
     used: Collection[str] = (),
 ) -> Configuration:
@@ -51,10 +50,9 @@ def parse(
     Args:
         argv: flags, without the program name and the service.
         environ: the environment; only `AUTOTHROTTLE_*` is read.
-        required: names of options that this service requires. A key may be given as its file instead.
         preset: option name -> text that replaces the default; None: all defaults stay.
         used: names of options that this command uses. A file may hold options of other services, so the access to its
-            listeners is checked only for these.
+            listeners is checked only for these, and the metrics source's own options only if it uses the source.
 
     Raises:
         InvalidConfiguration: contains every problem.
@@ -78,15 +76,17 @@ def parse(
     configuration = Configuration(**values)
     if file is not None:  # otherwise the unread keys may solve or cause such a problem
         configuration = _Combinations(configuration, valid, problems, warnings, used).checked()
-        problems += [_missing(OPTIONS[n]) for n in sorted(required) if not {n, f"{n}-file"} & given.keys()]
+        source = configuration.metrics_source if "metrics-source" in used else ""
+        required = METRICS_SOURCES.get(source, ())
+        problems += [_missing(OPTIONS[n], source) for n in required if not {n, f"{n}-file"} & given.keys()]
     if problems:
         raise InvalidConfiguration(problems)
     return replace(configuration, warnings=tuple(warnings))
 
 
-def _missing(option: Option[Any]) -> str:
+def _missing(option: Option[Any], source: str) -> str:
     return (
-        f"{option.name} is not given; it must be {option.range}. "
+        f"{option.name} is not given, but metrics-source {source} needs it; it must be {option.range}. "
         f"Fix: --{option.name}={option.good_value} or {option.variable}"
     )
 
@@ -125,8 +125,9 @@ class _Combinations:
     def checked(self) -> Configuration:
         """Return the configuration with the options that count; add to the problems and warnings."""
         keys: dict[str, Any] = {"api_key": self._key("api-key"), "app_key": self._key("app-key")}
-        configuration = replace(self.values, **keys, **self._ratios(), **self._kafka())
+        configuration = replace(self.values, **keys, **self._ratios(), **self._kafka(), **self._capacity())
         self._check_datadog(configuration)
+        self._check_metrics_source(configuration)
         self._check_kafka(configuration)
         self._check_zookeeper()
         self._check_decisions()
@@ -177,6 +178,34 @@ class _Combinations:
         if backend is KafkaBackend.ADMIN and not servers:
             servers = (OPTIONS["bootstrap-servers"].example,)
         return {"kafka_backend": backend, "bootstrap_servers": servers}
+
+    def _capacity(self) -> Mapping[str, Any]:
+        names = ("capacity", "default-capacity")
+        if all(name in self.given for name in names) and self.values.capacity != self.values.default_capacity:
+            given = " and ".join(f"{name} ({self._source(name)})" for name in names)
+            self.problems.append(f"{given} have the same meaning and different values. Fix: give one")
+        return {"default_capacity": self.values.capacity or self.values.default_capacity}
+
+    def _check_metrics_source(self, settled: Configuration) -> None:
+        source, policy = settled.metrics_source, settled.policy
+        if source == "none" and "policy" in self.used and policy is not PolicyName.STATIC:
+            self.problems.append(
+                f"policy: {policy.value!r} ({self._source('policy')}) needs loads, but metrics-source is none "
+                f"({self._source('metrics-source')}); with it the policy must be static. "
+                f"Fix: --policy=static --static-rate={OPTIONS['static-rate'].default}, or another metrics-source"
+            )
+        if source != "kafka" or "metrics-source" not in self.used:
+            return
+        if not settled.bootstrap_servers:
+            self.problems.append(
+                f"metrics-source kafka ({self._source('metrics-source')}) reads log sizes through Kafka's Admin API, "
+                "but bootstrap-servers is not given. Fix: --bootstrap-servers=kafka1:9092, for example"
+            )
+        if settled.default_capacity is None and not settled.broker_cap_map:
+            self.problems.append(
+                f"metrics-source kafka ({self._source('metrics-source')}) does not know the capacity of links, but "
+                f"capacity is not given. Fix: --capacity={OPTIONS['capacity'].example}, or broker-cap-map"
+            )
 
     def _check_datadog(self, settled: Configuration) -> None:
         if bool(settled.api_key) != bool(settled.app_key):

@@ -523,12 +523,15 @@ class GetClusterStateResponse(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     CATCH_UPS_FIELD_NUMBER: _builtins.int
     LEADER_HOST_FIELD_NUMBER: _builtins.int
+    CLUSTER_NAME_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The newest term."""
     leader_address: _builtins.str
     """Address of the leading planner, `host:port` or `unix:path`."""
     leader_host: _builtins.str
     """Name of the leading planner's host; empty: unknown."""
+    cluster_name: _builtins.str
+    """Name of the Kafka cluster (`--cluster-name` of the planners); empty: unknown."""
     @_builtins.property
     def last_cycle(self) -> _types_pb2.Cycle:
         """The leader's last cycle. Absent: no cycle has run yet, or the request set `without_cycle`."""
@@ -570,10 +573,11 @@ class GetClusterStateResponse(_message.Message):
         failures: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         catch_ups: _abc.Iterable[Global___CatchUp] | None = ...,
         leader_host: _builtins.str = ...,
+        cluster_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_cycle", b"last_cycle", "leader_since", b"leader_since", "pause", b"pause"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catch_ups", b"catch_ups", "failures", b"failures", "last_cycle", b"last_cycle", "leader_address", b"leader_address", "leader_host", b"leader_host", "leader_since", b"leader_since", "members", b"members", "overrides", b"overrides", "pause", b"pause", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catch_ups", b"catch_ups", "cluster_name", b"cluster_name", "failures", b"failures", "last_cycle", b"last_cycle", "leader_address", b"leader_address", "leader_host", b"leader_host", "leader_since", b"leader_since", "members", b"members", "overrides", b"overrides", "pause", b"pause", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -279,6 +279,7 @@ class GetStateResponse(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     LEADER_SINCE_FIELD_NUMBER: _builtins.int
     LEADER_HOST_FIELD_NUMBER: _builtins.int
+    CLUSTER_NAME_FIELD_NUMBER: _builtins.int
     leading: _builtins.bool
     """Whether this planner leads."""
     term: _builtins.int
@@ -287,6 +288,8 @@ class GetStateResponse(_message.Message):
     """Address of the leader, `host:port` or `unix:path`; empty: unknown."""
     leader_host: _builtins.str
     """Name of the leader's host; empty: unknown."""
+    cluster_name: _builtins.str
+    """Name of the Kafka cluster (`--cluster-name`)."""
     @_builtins.property
     def last_cycle(self) -> _types_pb2.Cycle:
         """The last cycle that this planner ran. Absent: none, or the request set `without_cycle`."""
@@ -309,10 +312,11 @@ class GetStateResponse(_message.Message):
         failures: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         leader_since: _timestamp_pb2.Timestamp | None = ...,
         leader_host: _builtins.str = ...,
+        cluster_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_cycle", b"last_cycle", "leader_since", b"leader_since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "last_cycle", b"last_cycle", "leader_address", b"leader_address", "leader_host", b"leader_host", "leader_since", b"leader_since", "leading", b"leading", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "failures", b"failures", "last_cycle", b"last_cycle", "leader_address", b"leader_address", "leader_host", b"leader_host", "leader_since", b"leader_since", "leading", b"leading", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

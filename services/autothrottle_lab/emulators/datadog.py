@@ -20,12 +20,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from autothrottle_lab.emulators.datadog_series import CumulativeCounters, Host, series_of
+from autothrottle_lab.emulators.datadog_series import CumulativeCounters, Host, groups, series_of
 
 API_KEY = "lab-api-key"
 APP_KEY = "lab-app-key"
 
-RETRY_AFTER_SECONDS = 60
+RETRY_AFTER_SECONDS = 1
 """Value of the Retry-After header of status 429."""
 
 
@@ -80,6 +80,13 @@ class _ActiveFault:
     path: str
 
 
+@dataclass(slots=True)
+class _RateLimit:
+    remaining: int
+    reset_seconds: int
+    path: str
+
+
 class DatadogEmulator:
     """A server on a free port of 127.0.0.1 that responds like Datadog; a context manager. It is thread-safe."""
 
@@ -95,6 +102,7 @@ class DatadogEmulator:
         self._hosts: dict[str, Host] = {}
         self._counters: dict[int, CumulativeCounters] = {}
         self._faults: list[_ActiveFault] = []
+        self._rate_limit: _RateLimit | None = None
         self._healed = threading.Event()
         self._server = _Server(self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="datadog-emulator")
@@ -126,7 +134,7 @@ class DatadogEmulator:
         instance_type: str | None = None,
         extra_tags: Sequence[str] = (),
         *,
-        is_listed: bool = True,
+        has_tagged_series: bool = True,
         is_tagged: bool = True,
     ) -> None:
         """Add a host, or replace its tags.
@@ -136,14 +144,14 @@ class DatadogEmulator:
             broker_id: the broker whose counters it reports.
             instance_type: value of its instance type tag; None: it has no such tag.
             extra_tags: more tags, `name:value`.
-            is_listed: False: the list of all tags omits the host; a request for the host itself returns its tags.
+            has_tagged_series: False: only a request for the host's tags returns them; its series do not carry them.
             is_tagged: False: it has no broker id tag.
         """
         tags = [f"broker_id:{broker_id}"] if is_tagged else []
         tags += [f"instance-type:{instance_type}"] if instance_type is not None else []
         with self._lock:
             counters = self._counters_of(broker_id)
-            self._hosts[host] = Host(host, broker_id, (*tags, *extra_tags), is_listed, counters)
+            self._hosts[host] = Host(host, broker_id, (*tags, *extra_tags), has_tagged_series, counters)
 
     def record(self, broker_id: int, at: float, tx_total_bytes: float, rx_total_bytes: float) -> None:
         """Add a sample of a broker's counters, taken `at` seconds since the epoch."""
@@ -156,10 +164,22 @@ class DatadogEmulator:
             self._healed.clear()
             self._faults.append(_ActiveFault(fault, times, path))
 
+    def limit_rate(self, requests: int, reset_seconds: int, path: str) -> None:
+        """Refuse requests whose path starts with `path` after this many of them, until `heal`.
+
+        Args:
+            requests: number of requests until then.
+            reset_seconds: value of the header X-RateLimit-Reset.
+            path: start of the path.
+        """
+        with self._lock:
+            self._rate_limit = _RateLimit(requests, reset_seconds, path)
+
     def heal(self) -> None:
-        """End every fault, including those in progress."""
+        """End every fault, including those in progress, and the rate limit."""
         with self._lock:
             self._faults.clear()
+            self._rate_limit = None
             self._healed.set()
 
     def drop_host(self, broker_id: int, direction: Literal["tx", "rx"] | None = None) -> None:
@@ -201,6 +221,17 @@ class DatadogEmulator:
                     return active.fault
         return None
 
+    def take_request(self, path: str) -> tuple[bool, Mapping[str, str]]:
+        """Count a request; return whether the rate limit allows it, and the headers of its response."""
+        with self._lock:
+            limit = self._rate_limit
+            if limit is None or not path.startswith(limit.path):
+                return True, {}
+            is_allowed = limit.remaining > 0
+            limit.remaining -= is_allowed
+            fields = {"Remaining": limit.remaining, "Reset": limit.reset_seconds, "Name": "lab"}
+            return is_allowed, {f"X-RateLimit-{name}": str(value) for name, value in fields.items()}
+
     def wait_for_heal(self, seconds: float | None = None) -> bool:
         """Wait for `heal`, at most `seconds`; return whether it happened."""
         return self._healed.wait(seconds)
@@ -211,25 +242,16 @@ class DatadogEmulator:
             found = self._hosts.get(host)
             return None if found is None else found.tags
 
-    def hosts_by_tag(self) -> dict[str, list[str]]:
-        """Return tag -> names of the listed hosts with this tag."""
-        by_tag: dict[str, list[str]] = {}
-        with self._lock:
-            for host in self._hosts.values():
-                for tag in host.tags if host.is_listed else ():
-                    by_tag.setdefault(tag, []).append(host.name)
-        return by_tag
-
     def series(self, query: str, rollup_seconds: int, start: float, end: float) -> list[dict[str, Any]]:
         """Return the series of a query in Datadog's format: one per host that has a point."""
         direction = "tx" if "bytes_sent" in query else "rx"
         with self._lock:
-            found = [
-                series_of(host, direction, query, rollup_seconds, start, end)
+            return [
+                series
                 for host in self._hosts.values()
                 if direction not in host.dropped
+                for series in series_of(host, direction, query, rollup_seconds, start, end)
             ]
-        return [series for series in found if series["pointlist"]]
 
     def take_event(self, body: Mapping[str, Any]) -> PostedEvent:
         """Store a posted event.
@@ -282,6 +304,7 @@ class _Routes(BaseHTTPRequestHandler):
     # Headers and body are sent as two packets; without this the second waits for the client's acknowledgement.
     disable_nagle_algorithm = True
     server: _Server
+    _limit_headers: Mapping[str, str] = {}
 
     def do_GET(self) -> None:
         self._serve(b"")
@@ -301,8 +324,11 @@ class _Routes(BaseHTTPRequestHandler):
         if isinstance(fault, Late):
             emulator.wait_for_heal(fault.seconds)
             fault = None
+        is_allowed, self._limit_headers = emulator.take_request(parts.path)
         if fault is not None:
             self._send_fault(fault)
+        elif not is_allowed:
+            self._answer(429, {"errors": ["Rate limit of requests reached"]})
         elif (refusal := self._refusal(parts.path, query)) is not None:
             self._answer(refusal[0], {"errors": [refusal[1]]})
         else:
@@ -327,8 +353,8 @@ class _Routes(BaseHTTPRequestHandler):
             return 200, {"valid": True}
         if route == ("GET", "/api/v1/query"):
             return self._query(query)
-        if self.command == "GET" and path.startswith("/api/v1/tags/hosts"):
-            return self._tags(unquote(path.removeprefix("/api/v1/tags/hosts").removeprefix("/")))
+        if self.command == "GET" and path.startswith("/api/v1/tags/hosts/"):
+            return self._tags(unquote(path.removeprefix("/api/v1/tags/hosts/")))
         if route == ("POST", "/api/v1/events"):
             return self._event(body)
         return 404, {"errors": ["Not found"]}
@@ -353,14 +379,12 @@ class _Routes(BaseHTTPRequestHandler):
             "values": [],
             "times": [],
             "message": "",
-            "group_by": ["host"],
+            "group_by": groups(rollup["query"]),
         }
 
     def _tags(self, host: str) -> tuple[int, dict[str, Any]]:
         emulator = self.server.emulator
         time.sleep(emulator.tag_delay_seconds)
-        if not host:
-            return 200, {"tags": emulator.hosts_by_tag()}
         tags = emulator.tags_by_host(host)
         if tags is None:
             return 404, {"errors": [f"Could not find {host}"]}
@@ -381,6 +405,8 @@ class _Routes(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body) if length is None else length))
+        for name, value in self._limit_headers.items():
+            self.send_header(name, value)
         if status == 429:
             self.send_header("Retry-After", str(RETRY_AFTER_SECONDS))
         if 300 <= status < 400:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 MIN_COVERED_SECONDS = 0.3
@@ -68,14 +69,18 @@ class Host:
     name: str
     broker_id: int
     tags: tuple[str, ...]
-    is_listed: bool
+    has_tagged_series: bool
     counters: CumulativeCounters
     dropped: set[str] = field(default_factory=set)
     has_null_points: bool = False
 
 
-def series_of(host: Host, direction: str, query: str, rollup_seconds: int, start: float, end: float) -> dict[str, Any]:
+def series_of(
+    host: Host, direction: str, query: str, rollup_seconds: int, start: float, end: float
+) -> list[dict[str, Any]]:
     """Return the series of a host in Datadog's format, with a point for each bucket that has data.
+
+    There is one for each combination of the values that the host has of the tags that the query groups by.
 
     Args:
         host: the host.
@@ -93,23 +98,39 @@ def series_of(host: Host, direction: str, query: str, rollup_seconds: int, start
         if mean is not None:
             points.append([bucket * 1000.0, None if host.has_null_points else mean])
         bucket += rollup_seconds
-    scope = ",".join([f"host:{host.name}", *_filters(query)])
     metric = "system.net.bytes_sent" if direction == "tx" else "system.net.bytes_rcvd"
-    return {
-        "aggr": "avg",
-        "display_name": metric,
-        "end": int(end * 1000) - 1,
-        "expression": f"{query}.rollup(avg, {rollup_seconds})",
-        "interval": rollup_seconds,
-        "length": len(points),
-        "metric": metric,
-        "pointlist": points,
-        "query_index": 0,
-        "scope": scope,
-        "start": int(start * 1000),
-        "tag_set": [f"host:{host.name}"],
-        "unit": [{"family": "bytes", "name": "byte", "scale_factor": 1.0}, None],
-    }
+    return [
+        {
+            "aggr": "avg",
+            "display_name": metric,
+            "end": int(end * 1000) - 1,
+            "expression": f"{query}.rollup(avg, {rollup_seconds})",
+            "interval": rollup_seconds,
+            "length": len(points),
+            "metric": metric,
+            "pointlist": points,
+            "query_index": 0,
+            "scope": ",".join([*group, *_filters(query)]),
+            "start": int(start * 1000),
+            "tag_set": [*group],
+            "unit": [{"family": "bytes", "id": 2, "name": "byte", "plural": "bytes", "scale_factor": 1.0}, None],
+        }
+        for group in product(*(_tags_named(name, host) for name in groups(query)))
+        if points
+    ]
+
+
+def groups(query: str) -> list[str]:
+    """Return the names of the tags that a query groups by."""
+    found = re.search(r"\bby\s*\{([^}]*)\}", query)
+    return [name.strip() for name in found.group(1).split(",")] if found else []
+
+
+def _tags_named(name: str, host: Host) -> list[str]:
+    if name == "host":
+        return [f"host:{host.name}"]
+    found = [tag for tag in host.tags if tag.startswith(f"{name}:")] if host.has_tagged_series else []
+    return found or [f"{name}:N/A"]
 
 
 def _filters(query: str) -> list[str]:

@@ -65,7 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return a description of all three forms, for completion."""
     parser = _parser(parents=[_plot_parser(), _logged_parser(), _live_parser()], add_help=True)
     parser.add_argument("scenario", metavar="FILE")
-    add_options(parser, {"config", *PLANNER_OPTIONS, *_TLS_OPTIONS})
+    add_options(parser, {"config", *PLANNER_OPTIONS, *_TLS_OPTIONS}, completion=True)
     return parser
 
 

@@ -18,7 +18,7 @@ from tests.benchmarks.control.links import Array
 class OriginalPolicy:
     """The formula of the original program. It subtracts the newest throttle from an old utilization (defect D24)."""
 
-    name = "original"
+    name, fixed_rate = "original", None
 
     def observe(self, seen: PolicyObservation) -> OriginalPolicy:
         return self
@@ -51,7 +51,7 @@ class OraclePolicy:
     open_leaders: Mapping[int, float] = field(default_factory=dict)
     """Leader -> MB/s that in-sync followers read of partitions in reassignment."""
 
-    name = "oracle"
+    name, fixed_rate = "oracle", None
 
     def observe(self, seen: PolicyObservation) -> OraclePolicy:
         leaders: dict[int, float] = {}

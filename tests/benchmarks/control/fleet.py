@@ -56,6 +56,8 @@ class Timing:
 
 
 STD, MIX30, FAST = Timing("std", 180, 120, 120), Timing("mix30", 30, 120, 120), Timing("fast", 10, 10, 10)
+KAFKA = Timing("kafka", 30, 120, 0)
+"""The metrics source `kafka`, whose loads are current."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class Measurements:
     """Seconds between failovers to a planner without history; 0: never."""
     stale: int = 0
     """Additional delay of metrics, seconds."""
+    fanout: float | None = None
+    """Loads of the metrics source `kafka` with this `--consumer-fanout`; None: the traffic on the links."""
 
 
 Foresight = Callable[[int, int], Array]
@@ -462,6 +466,8 @@ class Fleet:
         if start >= max(-METRICS_BEFORE, second - len(self._carried) + 1) and second >= entry.measurements.metrics_from:
             ring = len(self._carried)
             used = (self._carried[end % ring, sides] - self._carried[start % ring, sides]) / timing.window
+            if entry.measurements.fanout is not None:
+                used = seen_in_logs(entry.scenario, entry.measurements.fanout, used, start, end)
         if scheduled and second >= 0:
             flows = slice(self._first_flow[k], self._first_flow[k + 1])
             planner.read_logs(second, self._copied[flows], self._produced[flows], self._left[flows])
@@ -512,6 +518,14 @@ class Fleet:
             / entry.scenario.brokers,
             eta_error=self._planners[k].eta_error(end) if np.isfinite(self._ends[k]) else None,
         )
+
+
+def seen_in_logs(scenario: Scenario, fanout: float, used: Array, start: int, end: int) -> Array:
+    """Replace the bytes that consumers read by `fanout` times the produced bytes: logs do not show reads."""
+    seconds, brokers = slice(BEFORE + start, BEFORE + end), scenario.brokers
+    assumed = (2 * scenario.shape.copies + fanout) * scenario.produced[seconds].mean(axis=0, dtype=float)
+    sent = scenario.alone[seconds, :brokers].mean(axis=0, dtype=float)
+    return np.concatenate([np.maximum(used[:brokers] + assumed - sent, 0.0), used[brokers:]])
 
 
 def _log_growth(scenario: Scenario) -> Array:

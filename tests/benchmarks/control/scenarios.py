@@ -223,6 +223,8 @@ SHAPES: dict[str, Callable[[Random], Shape]] = {
     "calm": calm,
     "replace_spike": lambda random: replace_broker(random, 3),
 }
+CONSUMER_FANOUT = 2.0
+"""How often consumers read each produced byte, on average."""
 SURPRISES = frozenset({"spikes", "catchup", "replace_spike"})
 """Scenarios with load that cannot be predicted."""
 
@@ -264,7 +266,7 @@ def _noise(random: Random, count: int, sigma: float, seconds: float) -> Array:
 def _clients(shape: Shape, random: Random) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return the client demand [seconds, link sides] and the produce rate [seconds, brokers], both MB/s."""
     brokers, capacity = len(shape.links), shape.links
-    followers, fan_out = 2 * shape.copies, 2.0
+    followers, fan_out = 2 * shape.copies, CONSUMER_FANOUT
     base = shape.utilization * capacity / 4.0 * np.clip(random.lognormal(0, shape.spread, brokers), 0.6, 1.5)
     base[list(shape.empty)] = 0
     is_rising = shape.swing > 0 and not shape.is_tiny

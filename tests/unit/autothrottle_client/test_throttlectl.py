@@ -34,7 +34,7 @@ from tests.in_process_services import InProcessServices
 
 SECONDS = 30
 TLS = {"--tls-cert", "--tls-key", "--tls-ca", "--tls-server-name"}
-COMMON = {"-h", "--help", "--addr", "-o", "--output", "--timeout", "--token-file", *TLS}
+COMMON = {"-h", "--help", "--addr", "--context", "-o", "--output", "--timeout", "--token-file", *TLS}
 
 COMMANDS = (
     "get",
@@ -50,6 +50,7 @@ COMMANDS = (
     "resume",
     "state",
     "watch",
+    "context",
     "completion",
 )
 
@@ -222,6 +223,7 @@ def test_every_command_prints_one_json_object(at: InProcessServices, capsys: pyt
         "term",
         "leader_address",
         "leader_host",
+        "cluster_name",
         "leader_since",
         "last_cycle",
         "overrides",
@@ -382,10 +384,11 @@ def test_the_state_is_shown_as_text(at: InProcessServices, capsys: pytest.Captur
     output(capsys, "set", "50", "--broker", "1001")
     out, _ = output(capsys, "state")
     lines = out.splitlines()
-    assert lines[0].split() == ["leader", at.address("planner-1")]
-    assert lines[1].split() == ["term", "1"]
-    assert lines[2].startswith("since") and lines[2].endswith("Z")
-    assert lines[3].startswith("last cycle") and "took" in lines[3]
+    assert lines[0].split() == ["cluster", "kafka"]
+    assert lines[1].split() == ["leader", at.address("planner-1")]
+    assert lines[2].split() == ["term", "1"]
+    assert lines[3].startswith("since") and lines[3].endswith("Z")
+    assert lines[4].startswith("last cycle") and "took" in lines[4]
     assert "1001    50MB/s  false" in out
 
 
@@ -439,8 +442,9 @@ def test_the_state_shows_leader_members_and_failures() -> None:
         Member("planner", ("planner",), "1.2.3", "10.0.0.2:4003", "h2", 5, NOON),
     )
     state = ClusterState(2, "h:1", None, (), leader_since=NOON, members=members, failures={1002: 3, 1001: 1, 1003: 0})
-    state = replace(state, leader_host="h")
+    state = replace(state, leader_host="h", cluster_name="prod")
     assert tables.state_text(state) == (
+        "cluster     prod\n"
         "leader      h:1\n"
         "host        h\n"
         "term        2\n"

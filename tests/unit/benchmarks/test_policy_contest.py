@@ -11,9 +11,9 @@ from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle_lab.simulation.link import fair_shares as plain_fair_shares
 from tests.benchmarks.control.contest import Table, claims, lines
 from tests.benchmarks.control.contestants import OraclePolicy, OriginalPolicy
-from tests.benchmarks.control.fleet import MIX30, Entry, Fleet
+from tests.benchmarks.control.fleet import MIX30, Entry, Fleet, seen_in_logs
 from tests.benchmarks.control.links import Flows, fair_shares
-from tests.benchmarks.control.scenarios import scenario
+from tests.benchmarks.control.scenarios import BEFORE, CONSUMER_FANOUT, scenario
 
 
 @settings(max_examples=60, deadline=None)
@@ -58,3 +58,16 @@ def test_adaptive_is_as_fast_as_the_oracle_and_defers_less_than_the_original_on_
     assert all(
         claim["reached"] <= claim["wanted"] for claim in claims(table, ["mix30"]) if "median of all" in claim["claim"]
     )
+
+
+def test_loads_from_logs_contain_replication_and_the_assumed_reads_of_consumers() -> None:
+    calm = scenario("calm", seed=1)
+    window = slice(BEFORE, BEFORE + 120)
+    produced = calm.produced[window].mean(axis=0)
+    moved = np.r_[np.full(calm.brokers, 7.0), np.full(calm.brokers, 9.0)]
+    links = calm.alone[window].mean(axis=0) + moved
+    found = seen_in_logs(calm, CONSUMER_FANOUT, links, 0, 120)
+    assert found == pytest.approx(links, rel=0.1)
+    assert found[calm.brokers :].tolist() == links[calm.brokers :].tolist()
+    half = seen_in_logs(calm, CONSUMER_FANOUT / 2, links, 0, 120)
+    assert (found - half)[: calm.brokers] == pytest.approx(CONSUMER_FANOUT / 2 * produced, rel=1e-3)

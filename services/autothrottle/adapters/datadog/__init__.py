@@ -5,8 +5,9 @@ How loads are read:
 - Two concurrent queries per read: `<query>.rollup(avg, <window seconds>)` from now - window to now. Values are bytes
   per second. A series belongs to the host in its scope.
 - `newest_point` selects one point of a series and the interval that it covers.
-- A host's tags give its broker id, instance type and capacity. One call lists all hosts, then one call reads each host
-  that the list lacks. Hosts with a broker id are cached for `tag_ttl`; hosts without one are read again each time.
+- A host's tags give its broker id, instance type and capacity. A query that groups by host groups by these tags, too,
+  so its series contain them. One call reads the tags of each host whose series have no broker id. Hosts with a broker
+  id are then cached for `tag_ttl`; hosts without one are read again each time.
 - Unusable data of one broker is a problem of that broker; the loads of the others are returned.
 
 No call outlives its deadline, even if a server sends single bytes: each exchange runs in a thread of a pool, and its

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import cast
@@ -19,6 +20,39 @@ from urllib3.exceptions import HTTPError
 
 from autothrottle.core.errors import Unavailable
 
+TOO_MANY_REQUESTS = 429
+
+
+class RateLimit:
+    """Datadog's rate limit of one endpoint, as its last response reported it. Thread-safe."""
+
+    _PERIOD_SECONDS = 60.0
+    """Pause after a refusal without a time."""
+
+    def __init__(self) -> None:
+        self._until = -math.inf
+        self._name = ""
+
+    def check(self) -> None:
+        """Raise Failure while the limit is used up."""
+        seconds = self._until - time.monotonic()
+        if seconds > 0:
+            raise Failure(f"allows no request for {math.ceil(seconds)} s (rate limit {self._name})", TOO_MANY_REQUESTS)
+
+    def note(self, status: int, headers: Mapping[str, str]) -> None:
+        """Remember how long the limit is used up after a response."""
+        fields = {name.lower(): value for name, value in headers.items()}
+        if status != TOO_MANY_REQUESTS and _seconds(fields, "x-ratelimit-remaining") != 0:
+            return
+        times = (_seconds(fields, name) for name in ("x-ratelimit-reset", "retry-after", "x-ratelimit-period"))
+        self._name = fields.get("x-ratelimit-name", "of the endpoint")[:50]
+        self._until = time.monotonic() + next((t for t in times if t is not None), self._PERIOD_SECONDS)
+
+
+def _seconds(fields: Mapping[str, str], name: str) -> float | None:
+    text = fields.get(name, "")
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -28,6 +62,8 @@ class Call:
     """Name of the request in messages."""
     send: Callable[[], object]
     """Calls the client, which returns an unread response (`preload_content` is off)."""
+    limit: RateLimit
+    """The rate limit of the endpoint."""
 
 
 class Failure(Exception):
@@ -70,10 +106,16 @@ class Exchange:
     def run(self) -> object:
         if self._is_cut or time.monotonic() >= self._deadline:
             raise TimedOut
+        self._call.limit.check()
         self._of_thread.exchange = self
         try:
             response = cast(BaseHTTPResponse, self._call.send())
+            self._call.limit.note(response.status, response.headers)
             return json.loads(response.data)
+        except ApiException as error:
+            if error.status:
+                self._call.limit.note(error.status, error.headers or {})
+            raise _failure_of(error) from None
         except (OpenApiException, HTTPError, OSError, ValueError, RecursionError) as error:
             raise _failure_of(error) from None
         finally:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
+from datadog_api_client.v1.api.authentication_api import AuthenticationApi
 from datadog_api_client.v1.api.events_api import EventsApi
 from datadog_api_client.v1.api.metrics_api import MetricsApi
 from datadog_api_client.v1.api.tags_api import TagsApi
 from datadog_api_client.v1.model.event_create_request import EventCreateRequest
 
-from autothrottle.adapters.datadog.bounded_calls import Call, Exchanges, Failure, TimedOut
+from autothrottle.adapters.datadog.bounded_calls import TOO_MANY_REQUESTS, Call, Exchanges, Failure, RateLimit, TimedOut
 from autothrottle.adapters.datadog.client import CONCURRENT_POSTS, CONCURRENT_READS, DatadogApiClient
 from autothrottle.adapters.datadog.load_reading import LoadReading
 from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
 from autothrottle.adapters.datadog.settings import DatadogSettings
-from autothrottle.adapters.datadog.tags import TagCache, tags_by_host
-from autothrottle.core.errors import Unavailable
+from autothrottle.adapters.datadog.tags import HostTags, TagCache, host_tags, with_tags
+from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.ports.telemetry import Event
@@ -49,6 +50,7 @@ class DatadogMetrics:
         self._reads = Exchanges(CONCURRENT_READS, "datadog-read")
         self._posts = Exchanges(CONCURRENT_POSTS, "datadog-post")
         self._tags = TagCache(settings)
+        self._query_limit, self._tags_limit, self._events_limit = RateLimit(), RateLimit(), RateLimit()
 
     def close(self) -> None:
         """End all running calls and threads."""
@@ -62,18 +64,38 @@ class DatadogMetrics:
         window = MetricWindow(end - self._settings.window_seconds, end)
         try:
             outbound, inbound = self._fetch_series(window, deadline)
-            hosts = {*outbound.by_host, *inbound.by_host}
-            unreadable = self._fetch_missing_tags(hosts, deadline)
+            tags = self._tags_in(outbound, inbound)
+            unreadable = self._fetch_missing_tags([host for host in tags if not tags[host].broker_ids], deadline)
         finally:
             self._client.drop_idle_connections()
-        tags = {host: self._tags.of(host) for host in hosts}
+        tags = {host: found if found.broker_ids else self._tags.of(host) for host, found in tags.items()}
         return LoadReading(self._settings, self._limits, window, outbound, inbound, tags, unreadable).loads()
 
+    def check_api_key(self, timeout: timedelta) -> None:
+        """Check the API key; the first query checks the application key.
+
+        Raises:
+            Invalid: Datadog rejects the key.
+            Unavailable: Datadog does not answer within `timeout`, or answers with an error.
+        """
+        call = Call("validate", lambda: AuthenticationApi(self._client).validate(), RateLimit())
+        (answer,) = self._reads.run([call], _deadline(timeout), stop_at_failure=True)
+        if isinstance(answer, Failure) and answer.status in (401, 403):
+            server = self._settings.url or "its default server"
+            raise Invalid(
+                f"Datadog rejects api-key (status {answer.status} from {server}); give a key of this organization, or "
+                "set datadog-url to the site of the key, for example https://api.datadoghq.eu"
+            )
+        self._raise_failure([call], [answer])
+
     def post_event(self, event: Event, timeout: timedelta) -> None:
-        tags = list(dict.fromkeys([*EVENT_TAGS, *self._settings.event_tags, *event.tags]))
+        configured = self._settings.event_tags
+        names = {tag.partition(":")[0] for tag in configured}
+        own = (tag for tag in event.tags if tag.partition(":")[0] not in names)  # a configured `cluster` wins
+        tags = list(dict.fromkeys([*EVENT_TAGS, *configured, *own]))
         text = event.text if len(event.text) <= MAX_EVENT_TEXT else event.text[: MAX_EVENT_TEXT - 4] + " ..."
         body = EventCreateRequest(title=EVENT_TITLE_PREFIX + event.title, text=text, tags=tags)
-        call = Call("event", lambda: EventsApi(self._client).create_event(body=body))
+        call = Call("event", lambda: EventsApi(self._client).create_event(body=body), self._events_limit)
         try:
             answers = self._posts.run([call], _deadline(timeout), stop_at_failure=True)
         finally:
@@ -81,19 +103,13 @@ class DatadogMetrics:
         self._raise_failure([call], answers)
 
     def _fetch_series(self, window: MetricWindow, deadline: float) -> tuple[MetricSeries, MetricSeries]:
-        """Fetch both queries and, if due, the tags of all hosts, concurrently."""
+        """Fetch both queries concurrently."""
         queries = {"net-tx-query": self._settings.net_tx_query, "net-rx-query": self._settings.net_rx_query}
         calls = [self._query(name, query, window) for name, query in queries.items()]
-        if self._tags.is_due():
-            calls.append(Call("host tags", lambda: TagsApi(self._client).list_host_tags()))
         answers = self._reads.run(calls, deadline, stop_at_failure=True)
         self._raise_failure(calls, answers)
         try:
-            if len(answers) > len(queries):
-                self._tags.replace(tags_by_host(answers[2]))
-            outbound, inbound = (
-                MetricSeries.of(name, answer) for name, answer in zip(queries, answers[:2], strict=True)
-            )
+            outbound, inbound = (MetricSeries.of(name, answer) for name, answer in zip(queries, answers, strict=True))
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             # Only the type: the text could quote the response.
             kind = type(error).__name__
@@ -101,12 +117,19 @@ class DatadogMetrics:
         return outbound, inbound
 
     def _query(self, name: str, query: str, window: MetricWindow) -> Call:
-        rolled_up = f"{query}.rollup(avg, {self._settings.window_seconds})"
+        rolled_up = f"{with_tags(query, self._settings)}.rollup(avg, {self._settings.window_seconds})"
         metrics = MetricsApi(self._client)
-        return Call(name, lambda: metrics.query_metrics(_from=window.start, to=window.end, query=rolled_up))
+        send = lambda: metrics.query_metrics(_from=window.start, to=window.end, query=rolled_up)  # noqa: E731
+        return Call(name, send, self._query_limit)
 
-    def _fetch_missing_tags(self, hosts: set[str], deadline: float) -> dict[str, str]:
-        """Look up the hosts of unknown broker id; return host -> why its tags could not be read."""
+    def _tags_in(self, *found: MetricSeries) -> dict[str, HostTags]:
+        """Return host -> the tags in its series."""
+        hosts = {host for series in found for host in series.by_host}
+        tags = {host: [tag for series in found for tag in series.tags.get(host, ())] for host in hosts}
+        return {host: host_tags(its_tags, self._settings) for host, its_tags in tags.items()}
+
+    def _fetch_missing_tags(self, hosts: Iterable[str], deadline: float) -> dict[str, str]:
+        """Look up hosts whose series have no broker id; return host -> why its tags could not be read."""
         missing = sorted(host for host in hosts if not self._tags.of(host).broker_ids)
         calls = [self._host_tags(host) for host in missing]
         unreadable: dict[str, str] = {}
@@ -123,7 +146,7 @@ class DatadogMetrics:
         return unreadable
 
     def _host_tags(self, host: str) -> Call:
-        return Call(host, lambda: TagsApi(self._client).get_host_tags(host_name=host))
+        return Call(host, lambda: TagsApi(self._client).get_host_tags(host_name=host), self._tags_limit)
 
     def _raise_failure(self, calls: Sequence[Call], answers: Sequence[object]) -> None:
         failures = [(call, a) for call, a in zip(calls, answers, strict=True) if isinstance(a, Failure)]
@@ -135,6 +158,8 @@ class DatadogMetrics:
         reason = self._without_keys(failure.reason)
         if failure.status in (401, 403):
             reason += "; check api-key and app-key, and that they may read metrics and host tags"
+        if failure.status == TOO_MANY_REQUESTS:
+            reason += "; give a longer interval, or ask Datadog for a higher limit"
         return Unavailable(f"Datadog ({call.name}) {reason}")
 
     def _without_keys(self, text: str) -> str:

@@ -35,6 +35,8 @@ class MetricSeries:
     by_host: Mapping[str, Sequence[_HostSeries]]
     without_host: tuple[str, ...]
     """Scopes of series without a host."""
+    tags: Mapping[str, Sequence[str]]
+    """Host -> the tags in the scopes of its series."""
 
     @classmethod
     def of(cls, query_name: str, answer: Any) -> MetricSeries:
@@ -42,16 +44,21 @@ class MetricSeries:
         if answer.get("status", "ok") != "ok":
             raise Unavailable(f"Datadog ({query_name}) answers status {str(answer['status'])[:20]!r}")
         by_host: dict[str, list[_HostSeries]] = {}
+        tags: dict[str, list[str]] = {}
         without_host = []
         for series in answer["series"] or ():
             scope = str(series.get("scope", ""))
             host = _host_of(scope)
             if host is None:
                 without_host.append(scope)
-            else:
-                points = tuple((stamp / 1000, _number(value)) for stamp, value in series["pointlist"] or ())
-                by_host.setdefault(host, []).append(_HostSeries(points, _number(series.get("interval"))))
-        return cls(query_name, by_host, tuple(without_host))
+                continue
+            points = tuple((stamp / 1000, _number(value)) for stamp, value in series["pointlist"] or ())
+            found = _HostSeries(points, _number(series.get("interval")))
+            # A host with two values of a tag has the same series in both groups.
+            if found not in by_host.setdefault(host, []):
+                by_host[host].append(found)
+            tags.setdefault(host, []).extend(tag.strip() for tag in scope.split(","))
+        return cls(query_name, by_host, tuple(without_host), tags)
 
     def utilization(self, broker_id: int, host: str, window: MetricWindow) -> Utilization:
         """Return the utilization from the host's only series; raises Missing or Invalid if it is unusable."""

@@ -1,24 +1,20 @@
-"""Tags of hosts, and their cache."""
+"""Tags of hosts: from the groups of a query, or read host by host and cached."""
 
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from autothrottle.adapters.datadog.settings import DatadogSettings
 
+NO_VALUE = "N/A"
+"""Datadog's value of a tag that a series does not have."""
 
-def tags_by_host(answer: Any) -> dict[str, list[str]]:
-    """Convert Datadog's list of all hosts (tag -> hosts) to host -> its tags."""
-    by_host: dict[str, list[str]] = {}
-    for tag, hosts in (answer["tags"] or {}).items():
-        for host in hosts:
-            by_host.setdefault(host, []).append(tag)
-    return by_host
+_GROUPS = re.compile(r"\bby\s*\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,43 +27,56 @@ class HostTags:
 
 
 class TagCache:
-    """Tags of hosts with a broker id, none of them older than the time to live. Thread-safe.
+    """Tags of hosts with a broker id that were read host by host, none older than the time to live. Thread-safe.
 
-    Each list of all hosts replaces the whole cache, including single lookups since the last list. Hosts without a
-    broker id are not cached, since the tag may appear in the next read.
+    Hosts without a broker id are not cached, since the tag may appear in the next read.
     """
 
     def __init__(self, settings: DatadogSettings) -> None:
-        self._names = (settings.broker_id_tag, settings.instance_type_tag, settings.capacity_tag)
-        self._ttl_seconds = settings.tag_ttl.total_seconds()
+        self._settings = settings
         self._lock = threading.Lock()
-        self._expiry = -math.inf
-        self._hosts: dict[str, HostTags] = {}
-
-    def is_due(self) -> bool:
-        with self._lock:
-            return time.monotonic() >= self._expiry
-
-    def replace(self, tags_by_host: Mapping[str, Sequence[str]]) -> None:
-        expiry = time.monotonic() + self._ttl_seconds
-        parsed = {host.lower(): self._parse(tags) for host, tags in tags_by_host.items()}
-        with self._lock:
-            self._expiry = expiry
-            self._hosts = {host: tags for host, tags in parsed.items() if tags.broker_ids}
+        self._hosts: dict[str, tuple[float, HostTags]] = {}
 
     def put(self, host: str, tags: Sequence[str]) -> None:
-        parsed = self._parse(tags)
+        parsed = host_tags(tags, self._settings)
         if parsed.broker_ids:
             with self._lock:
-                self._hosts[host] = parsed
+                self._hosts[host] = (time.monotonic() + self._settings.tag_ttl.total_seconds(), parsed)
 
     def of(self, host: str) -> HostTags:
         with self._lock:
-            return self._hosts.get(host, HostTags())
+            expiry, tags = self._hosts.get(host, (math.inf, HostTags()))
+            if time.monotonic() >= expiry:
+                del self._hosts[host]
+                return HostTags()
+            return tags
 
-    def _parse(self, tags: Sequence[str]) -> HostTags:
-        values: dict[str, set[str]] = {}
-        for tag in tags:
-            name, _, value = tag.partition(":")
-            values.setdefault(name.lower(), set()).add(value)
-        return HostTags(*(tuple(sorted(values.get(name.lower(), ()))) if name else () for name in self._names))
+
+def host_tags(tags: Iterable[str], settings: DatadogSettings) -> HostTags:
+    """Return the values of the tags that we use; Datadog groups series without a tag under the value `N/A`."""
+    values: dict[str, set[str]] = {}
+    for tag in tags:
+        name, _, value = tag.partition(":")
+        if value != NO_VALUE:
+            values.setdefault(name.strip().lower(), set()).add(value)
+    return HostTags(*(tuple(sorted(values.get(name.lower(), ()))) if name else () for name in _names(settings)))
+
+
+def with_tags(query: str, settings: DatadogSettings) -> str:
+    """Return a query that groups by our tags where it groups by host, so that its series carry them.
+
+    >>> with_tags("avg:system.net.bytes_sent{service:kafka} by {host}", DatadogSettings("", ""))
+    'avg:system.net.bytes_sent{service:kafka} by {host,broker_id,instance-type}'
+    """
+    return _GROUPS.sub(lambda found: f"by {{{','.join(_with_names(found[1], settings))}}}", query)
+
+
+def _with_names(groups: str, settings: DatadogSettings) -> list[str]:
+    given = [name.strip() for name in groups.split(",")]
+    if "host" not in given:
+        return given
+    return list(dict.fromkeys([*given, *filter(None, _names(settings))]))
+
+
+def _names(settings: DatadogSettings) -> tuple[str, str, str | None]:
+    return settings.broker_id_tag, settings.instance_type_tag, settings.capacity_tag

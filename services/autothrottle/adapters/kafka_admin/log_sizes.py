@@ -24,6 +24,9 @@ class KafkaLogSizes:
     def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
         return self._ask_all(wanted, timeout)
 
+    def fetch_broker_ids(self, timeout: timedelta) -> Collection[int]:
+        return self._kafka.brokers(timeout=timeout)
+
     def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
         return self._ask_all(dict.fromkeys(broker_ids), timeout)
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
+from autothrottle.adapters.kafka_common.leaders import Leaders
 from autothrottle.core.cluster.log_growth import LogGrowth, rate_after_rise
 from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.cluster.snapshot import TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import TopicReassignment
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
 from autothrottle.ports.kafka import AllLogsSource, Watch
@@ -20,12 +21,6 @@ log = logging.getLogger(__name__)
 
 INTERVAL = timedelta(seconds=1)
 """Interval between reads, if a read takes less than 5 % of it."""
-
-LEADERS_INTERVAL = timedelta(seconds=30)
-"""Interval between reads of the partitions' leaders."""
-
-_UNKNOWN_LEADER_INTERVAL = timedelta(seconds=5)
-"""The same while the leaders of some topic are unknown."""
 
 BROKER_TIMEOUT = timedelta(seconds=5)
 """Timeout for one broker's answer."""
@@ -61,9 +56,7 @@ class GrowthReader:
         self._registered: Collection[int] = ()
         self._closed = False
         self._history = GrowthHistory()
-        self._leaders: Mapping[TopicPartition, int] = {}
-        self._topics: frozenset[str] = frozenset()
-        self._leaders_due = 0.0
+        self._leaders = Leaders(source)
         self._failure = ""
         self._reported: dict[int, tuple[float, float]] = {}
         self._watchers = Subscriptions[str]()
@@ -125,26 +118,12 @@ class GrowthReader:
             return 0.0
         began, started = time.monotonic(), self._now()
         sizes = self._source.fetch_all_log_sizes(queried, BROKER_TIMEOUT)
-        answered = time.monotonic()
-        last = max((logs.at for logs in sizes.brokers.values()), default=started)
+        answered, worked = time.monotonic(), seconds_of_work(sizes, started, began)
         self._log_failure(next(iter(sizes.problems.values()), ""))
-        self._refresh_leaders(sizes)
-        self._history = self._history.observe(sizes, copying.copied, self._leaders)
+        leaders = self._leaders.of(sizes, BROKER_TIMEOUT)
+        self._history = self._history.observe(sizes, copying.copied, leaders)
         self._report_rises(sizes.brokers)
-        # Waiting for an answer that never came is not work.
-        return min(max(0.0, (last - started).total_seconds()), answered - began) + time.monotonic() - answered
-
-    def _refresh_leaders(self, sizes: LogSizes) -> None:
-        """Read the leaders of all partitions, periodically and when a new topic appears."""
-        topics = frozenset({topic for logs in sizes.brokers.values() for topic, _ in logs.sizes})
-        began = time.monotonic()
-        if began < self._leaders_due and topics <= self._topics:
-            return
-        self._leaders = self._source.fetch_leaders(topics, BROKER_TIMEOUT)
-        self._topics = topics
-        # The queried broker may not know a new topic yet.
-        is_complete = topics <= {topic for topic, _ in self._leaders}
-        self._leaders_due = began + (LEADERS_INTERVAL if is_complete else _UNKNOWN_LEADER_INTERVAL).total_seconds()
+        return worked + time.monotonic() - answered
 
     def _report_rises(self, broker_ids: Collection[int]) -> None:
         now = time.monotonic()
@@ -163,6 +142,18 @@ class GrowthReader:
         if failure and not self._failure and not self._closed:
             log.warning("log growth cannot be read, falling back to delayed metrics for the client load: %s", failure)
         self._failure = failure
+
+
+def seconds_of_work(sizes: LogSizes, started: datetime, began: float) -> float:
+    """Return how long a read took until its last answer; waiting for an answer that never came is not work.
+
+    Args:
+        sizes: the answers.
+        started: wall-clock time before the read, UTC.
+        began: monotonic time before the read.
+    """
+    last = max((logs.at for logs in sizes.brokers.values()), default=started)
+    return min(max(0.0, (last - started).total_seconds()), time.monotonic() - began)
 
 
 def _named(broker_ids: Collection[int]) -> str:

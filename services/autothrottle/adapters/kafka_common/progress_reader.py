@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
+from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader, seconds_of_work
 from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Assignment, TopicPartition, TopicReassignment
@@ -177,10 +177,7 @@ class ProgressReader:
         wanted = {b: topics for b, topics in self._history.wanted(copying).items() if b in brokers}
         began, started = time.monotonic(), self._now()
         sizes = self._fetch(wanted)
-        answered = time.monotonic()
-        last = max((logs.at for logs in sizes.brokers.values()), default=started)
-        # Waiting for an answer that never came is not work.
-        worked = min(max(0.0, (last - started).total_seconds()), answered - began)
+        answered, worked = time.monotonic(), seconds_of_work(sizes, started, began)
         self._history = self._history.observe(
             copying, sizes, self._now(), unchanged_until, lagging_partitions, self._down
         )

@@ -132,6 +132,11 @@ class MemoryCluster(Outages):
     def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
         return self._log_sizes(wanted)
 
+    def fetch_broker_ids(self, timeout: timedelta) -> Collection[int]:
+        with self._lock:
+            self._raise_if_down()
+            return frozenset(self.brokers)
+
     def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
         return self._log_sizes(dict.fromkeys(broker_ids))
 

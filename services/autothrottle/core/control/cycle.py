@@ -105,6 +105,8 @@ class PlannerState:
     """When the leader's term began, UTC; None: unknown."""
     leader_host: str = ""
     """Name of the leader's host; "": unknown."""
+    cluster_name: str = ""
+    """Name of the Kafka cluster; "": unknown."""
 
 
 @dataclass(frozen=True, slots=True)

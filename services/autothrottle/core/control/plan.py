@@ -156,7 +156,11 @@ def plan(
         if overrides.of(broker_id) is not None:
             fixed[broker_id, role] = _overridden(snapshot, overrides, broker_id, role)
         elif broker_id not in loads.brokers:
-            fixed[broker_id, role] = _without_load(snapshot, limits, failures.get(broker_id, 0), broker_id, role)
+            fixed[broker_id, role] = (
+                _without_load(snapshot, limits, failures.get(broker_id, 0), broker_id, role)
+                if policy.fixed_rate is None
+                else _static(snapshot, limits, policy.fixed_rate, broker_id, role)
+            )
     link_side_inputs = {
         side: _link_side_input(snapshot, loads.brokers[side[0]], *side) for side in sides if side not in fixed
     }
@@ -193,6 +197,14 @@ def _without_load(snapshot: Snapshot, limits: Limits, failures: int, broker_id: 
     if previous is not None and failures <= limits.failure_threshold:
         return Decision(broker_id, role, previous, Reason.KEPT, current)
     return Decision(broker_id, role, limits.min_rate, Reason.MINIMUM, current)
+
+
+def _static(snapshot: Snapshot, limits: Limits, rate: BytesPerSecond, broker_id: int, role: ReplicaRole) -> Decision:
+    """Set the policy's fixed rate, which needs no load."""
+    current, previous = current_rate(snapshot, broker_id, role), previous_rate(snapshot, broker_id, role)
+    if previous is not None and is_small_change(previous, rate, limits.change_threshold):
+        return Decision(broker_id, role, previous, Reason.UNCHANGED, current, basis=Basis.STATIC)
+    return Decision(broker_id, role, rate, Reason.HEADROOM, current, basis=Basis.STATIC)
 
 
 def _link_side_input(snapshot: Snapshot, load: BrokerLoad, broker_id: int, role: ReplicaRole) -> LinkSideInput:

@@ -32,4 +32,4 @@ class PlannerSettings:
     shadow: bool = False
     """Whether to decide and record, but not write, post or submit anything."""
     cluster: str = "kafka"
-    """The cluster's name in the decision log."""
+    """The cluster's name in the decision log, events, traces and the state."""

@@ -105,7 +105,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
     if cycle.pause is not None:
         cycle = _paused(settings, cycle, term)
     else:
-        term, cycle = _with_loads(term, cycle, observation)
+        term, cycle = _with_loads(settings, term, cycle, observation)
         term, cycle = _with_plan(settings, state, term, cycle, observation)
     term, cycle = _with_stalls(term, cycle, observation.settings)
     term, cycle = _with_cleanup(settings, term, cycle)
@@ -191,14 +191,15 @@ def obstacle_to_submissions(shadow: bool, pause: Pause | None) -> Conflict | Non
 
 
 def _with_loads(
-    term: TermState, cycle: CycleDecision, observation: CycleObservation
+    settings: PlannerSettings, term: TermState, cycle: CycleDecision, observation: CycleObservation
 ) -> tuple[TermState, CycleDecision]:
-    """Add the loads, and count the brokers without them."""
+    """Add the loads, and count the brokers without them, unless the policy needs no loads."""
     snapshot, known = cycle.view.to_throttle, term.loads
     if observation.loads is not None:
         sides = link_sides_of_reassignments(cycle.view.read)
         term = replace(term, history=term.history.measured(known.loads, sides))
-    missing = participants(snapshot).keys() - known.loads.brokers.keys()
+    needing = participants(snapshot).keys() if settings.policy.fixed_rate is None else frozenset()
+    missing = needing - known.loads.brokers.keys()
     if observation.scheduled:
         term = replace(term, failures={b: term.failures.get(b, 0) + 1 for b in missing})
     if known.error:

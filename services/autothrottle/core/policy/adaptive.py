@@ -84,6 +84,10 @@ class AdaptivePolicy:
     def name(self) -> str:
         return "adaptive"
 
+    @property
+    def fixed_rate(self) -> None:
+        return None
+
     def observe(self, observation: PolicyObservation) -> AdaptivePolicy:
         return replace(self, experience=self.experience.observe(observation))
 

@@ -27,6 +27,10 @@ class HeadroomPolicy:
     def name(self) -> str:
         return "headroom"
 
+    @property
+    def fixed_rate(self) -> None:
+        return None
+
     def observe(self, observation: PolicyObservation) -> HeadroomPolicy:
         """Return the policy unchanged: it does not learn."""
         return self

@@ -95,6 +95,11 @@ class Policy(Protocol):
         """The value of `--policy`."""
         ...
 
+    @property
+    def fixed_rate(self) -> BytesPerSecond | None:
+        """The rate of every link side, whatever its load, bytes/s; None: the rates follow from the loads."""
+        ...
+
     def observe(self, observation: PolicyObservation) -> Policy:
         """Return the policy after learning from a cycle; called once a cycle, before `propose`."""
         ...

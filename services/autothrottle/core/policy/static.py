@@ -21,6 +21,10 @@ class StaticPolicy:
     def name(self) -> str:
         return "static"
 
+    @property
+    def fixed_rate(self) -> BytesPerSecond:
+        return self.rate
+
     def observe(self, observation: PolicyObservation) -> StaticPolicy:
         """Return the policy unchanged: it does not learn."""
         return self

@@ -60,8 +60,8 @@ def capacity_of(broker_id: int, instance_type: str | None, tagged: Capacity | No
 def _no_capacity(broker_id: int, instance_type: str | None) -> str:
     if instance_type is None:
         return (
-            f"broker {broker_id} has no known capacity: its instance type is unknown; tag its host with its "
-            f"instance type, add {json.dumps(str(broker_id))} to --broker-cap-map or set --default-capacity"
+            f"broker {broker_id} has no known capacity: its instance type is unknown; set --default-capacity, add "
+            f"{json.dumps(str(broker_id))} to --broker-cap-map or, with Datadog, tag its host with its instance type"
         )
     name = json.dumps(instance_type)
     return (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth
-from autothrottle.core.cluster.log_sizes import REMEMBERED, SET_BACK, BrokerLogSizes, LogSizes
+from autothrottle.core.cluster.log_sizes import REMEMBERED, SET_BACK, LogSizes
 from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition, TopicReassignment
 
 FORGOTTEN = timedelta(minutes=5)
@@ -70,7 +70,7 @@ class GrowthHistory:
                     continue
                 apart = {*copied.get(broker_id, _NONE), *self.copied.get(broker_id, _NONE)}
                 seconds = (logs.at - brokers[broker_id].at).total_seconds()
-                rates[broker_id] = _rates(self.sizes[broker_id], logs, seconds, rates[broker_id])
+                rates[broker_id] = growth_rates(self.sizes[broker_id], logs.sizes, seconds, rates[broker_id])
                 gained = {row: round(rate * seconds) for row, rate in rates[broker_id].items() if row not in apart}
                 received = sum(gained.values())
                 led = sum(size for row, size in gained.items() if leaders.get(row) == broker_id)
@@ -107,13 +107,25 @@ class CopyingReplicas:
         return CopyingReplicas(copied, frozenset(leaders - {NO_LEADER}))
 
 
-def _rates(
-    old: Mapping[TopicPartition, int], new: BrokerLogSizes, seconds: float, before: Mapping[TopicPartition, float]
+def growth_rates(
+    old: Mapping[TopicPartition, int],
+    new: Mapping[TopicPartition, int],
+    seconds: float,
+    before: Mapping[TopicPartition, float],
+    counts_new: bool = False,
 ) -> dict[TopicPartition, float]:
-    """Return partition -> growth rate between two samples, bytes/s; a log that shrank keeps its rate in `before`."""
+    """Return partition -> growth rate between two samples, bytes/s; logs that did not grow are absent.
+
+    Args:
+        old: sizes of the logs in the first sample, bytes.
+        new: sizes of the logs in the second sample.
+        seconds: time between the samples, > 0.
+        before: the previous rates; a log that shrank keeps its rate.
+        counts_new: whether a log that is only in the second sample has grown from 0; otherwise it has not grown.
+    """
     found: dict[TopicPartition, float] = {}
-    for row, size in new.sizes.items():
-        gained = size - old.get(row, size)
+    for row, size in new.items():
+        gained = size - old.get(row, 0 if counts_new else size)
         rate = gained / seconds if gained >= 0 else before.get(row, 0.0)
         if rate > 0:
             found[row] = rate

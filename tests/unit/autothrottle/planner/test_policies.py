@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
 import pytest
 
@@ -10,6 +11,7 @@ from autothrottle.core.control.plan import Reason
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Basis
 from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.ports.telemetry import NoLoads
 from autothrottle.runtime.configuration_reader import parse
 from tests.builders import mb
 from tests.unit.autothrottle.planner.bench import Bench
@@ -38,6 +40,22 @@ def test_a_static_rate_below_the_minimum_is_logged_as_static(caplog: pytest.LogC
         assert set(bench.rates().values()) == {5.0}
         assert {decision.reason for decision in record.decisions} == {Reason.HEADROOM}
         assert "Replication throttle rate for broker 1001 [leader] (static): 5.00MB/s" in caplog.messages
+
+
+def test_a_static_rate_needs_no_loads(caplog: pytest.LogCaptureFixture) -> None:
+    """Without loads, brokers got the minimum rate under the static policy, and every cycle reported them as failed."""
+    caplog.set_level(logging.INFO)
+    with Bench(policy=StaticPolicy(mb(33))) as bench:
+        bench.metrics.loads = NoLoads().fetch_loads(timedelta(seconds=1))
+        bench.begin_reassignment()
+        first, second = bench.cycle(), bench.cycle()
+        assert bench.rates() == {(1001, "leader"): 33.0, (1003, "follower"): 33.0}
+        assert (first.findings, second.findings) == ((), ())
+        assert [{decision.reason for decision in cycle.decisions} for cycle in (first, second)] == [
+            {Reason.HEADROOM},
+            {Reason.UNCHANGED},
+        ]
+        assert "Replication throttle rate for broker 1001 [leader] (static): 33.00MB/s" in caplog.messages
 
 
 def test_adaptive_without_log_sizes_uses_the_formula_and_logs_its_basis(caplog: pytest.LogCaptureFixture) -> None:

@@ -35,6 +35,7 @@ def test_a_cycle_is_one_trace_with_spans_for_reading_planning_and_applying() -> 
         assert names[2:] == ["plan", "apply"]
         assert all(child.ended and not child.failure for child in root.children)
         assert root.attributes == {
+            "cluster": "kafka",
             "term": record.term,
             "number": 1,
             "reason": "interval",

@@ -15,9 +15,11 @@ from autothrottle.adapters.credentials.tls import TlsFiles
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Capacity
+from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration import OPTIONS, Configuration, KafkaBackend
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.sources import Given, Rank
+from tests.builders import mb
 from tests.examples import examples
 
 URL = "https://dd.example"
@@ -29,6 +31,8 @@ GOOD: Mapping[str, Sequence[str]] = {
     "net-rx-query": ["avg:a{x:y} by {host}", "avg:b{*} by {host}", "q3"],
     "broker-id-tag": ["id", "kafka_id", "broker.id"],
     "instance-type-tag": ["type", "flavour", "size"],
+    "metrics-source": ["datadog", "kafka"],
+    "consumer-fanout": ["0", "0.5", "3"],
     "metrics-window": ["1", "60", "600"],
     "metrics-delay": ["0", "30", "120"],
     "dd-event-tags": ["a:b", "a:b,c:d", "team"],
@@ -63,6 +67,7 @@ GOOD: Mapping[str, Sequence[str]] = {
     "broker-cap-map": ['{"1":120}', '{"1":{"tx":1,"rx":2}}', '{"2":1}'],
     "capacity-tag": ["cap", "mbps", "x"],
     "default-capacity": ["120", '{"tx":1,"rx":2}', "0.5"],
+    "capacity": ["120", "1000MB/s"],
     "api-listen": ["localhost:0", "[::]:80", "0.0.0.0:8080"],
     "grpc-listen": ["localhost:0", "127.0.0.1:65535", "unix:/tmp/s"],
     "listen": ["localhost:0", "127.0.0.1:65535", "unix:/tmp/s"],
@@ -110,6 +115,8 @@ BAD: Mapping[str, Sequence[str]] = {
     "datadog-url": ["dd.example", "ftp://x", "https://u:p@x", "https://x?api_key=1", "http://[", "http://x:99999"],
     "net-tx-query": [" "],
     "broker-id-tag": ["a b", "a:b"],
+    "metrics-source": ["Datadog", "graphite", ""],
+    "consumer-fanout": ["-1", "101", "many"],
     "metrics-window": ["0", "1.5", "-1", "x", "1" * 5000],
     "metrics-delay": ["-1", "1.5", "x"],
     "dd-event-tags": ["a,,b"],
@@ -143,6 +150,7 @@ BAD: Mapping[str, Sequence[str]] = {
     "cap-map": ["{", "[]", "120", '{"d2":0}', '{"d2":"120"}', '{"d2":{"tx":1}}'],
     "broker-cap-map": ['{"x":1}', '{"-1":1}'],
     "capacity-tag": ["a:b"],
+    "capacity": ["0", "fast"],
     "default-capacity": ["0", "fast", '{"tx":1}'],
     "api-listen": ["8080", "localhost", "localhost:65536"],
     "listen": ["unix:"],
@@ -315,7 +323,7 @@ def test_a_listener_open_to_other_hosts_without_credentials_is_refused_unless_in
     given: Mapping[str, str], refused: list[str]
 ) -> None:
     """It was only a warning, so any host could throttle the cluster. Listeners of other services are not checked."""
-    argv, used = [f"--{name}={text}" for name, text in given.items()], {*OPTIONS}
+    argv, used = [f"--{name}={text}" for name, text in given.items()], {*OPTIONS} - {"metrics-source"}
     try:
         found: Sequence[str] = parse(argv, {}, used=used).warnings
     except InvalidConfiguration as error:
@@ -324,7 +332,7 @@ def test_a_listener_open_to_other_hosts_without_credentials_is_refused_unless_in
         assert all("Fix: give tls-cert, tls-key, tls-ca and certificate-roles" in one for one in found)
         insecure = parse([*argv, "--insecure-listen"], {}, used=used)
         assert {*refused} <= {warning.partition(":")[0] for warning in insecure.warnings}
-        assert parse(argv, {}, used={*OPTIONS} - {*OPEN}).warnings == ()
+        assert parse(argv, {}, used=used - {*OPEN}).warnings == ()
     assert [one.partition(":")[0] for one in found] == refused
 
 
@@ -454,7 +462,7 @@ def test_an_unreadable_file_hides_problems_that_its_keys_may_solve(tmp_path: Pat
     """`run --config none.toml` also reported both Datadog keys as missing, although the file may contain them."""
     argv = ["--config", str(tmp_path / "none.toml"), "--tls-cert=c.pem", "--decisions=s3://b/d", "--interval=0"]
     with pytest.raises(InvalidConfiguration) as caught:
-        parse(argv, {}, required=("api-key", "app-key"))
+        parse(argv, {}, used=("metrics-source",))
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["config", "interval"]
 
 
@@ -484,6 +492,46 @@ def test_max_rate_sets_both_directions_unless_a_specific_option_is_given() -> No
 def test_max_rate_beats_a_specific_option_only_from_a_lower_source() -> None:
     limits = configure({"max-tx-rate": "70"}, {"max-rate": "50"}, {"max-rx-rate": "30"}).limits
     assert (limits.max_tx_ratio, limits.max_rx_ratio) == (0.7, 0.5)
+
+
+def test_capacity_means_default_capacity() -> None:
+    assert parse(["--capacity=1000MB/s"], {}).capacities.default == Capacity(mb(1000), mb(1000))
+    (problem,) = problems("--capacity=1000", AUTOTHROTTLE_DEFAULT_CAPACITY="500")
+    assert "capacity (flag --capacity) and default-capacity (environment variable" in problem
+
+
+KAFKA_SOURCE = ("--metrics-source=kafka", "--kafka-backend=admin", "--capacity=1000MB/s")
+
+
+def test_the_kafka_source_needs_no_keys() -> None:
+    parsed = parse(KAFKA_SOURCE, {}, used=COMMANDS["run"].options)
+    assert (parsed.bootstrap_servers, parsed.consumer_fanout) == (("localhost:9092",), 1.0)
+    over_zookeeper = ("--metrics-source=kafka", "--bootstrap-servers=kafka1:9092", '--broker-cap-map={"1":100}')
+    assert parse(over_zookeeper, {}, used=COMMANDS["metrics"].options).api_key == ""
+
+
+@pytest.mark.parametrize("command", ["run", "metrics"])
+def test_the_kafka_source_without_brokers_or_capacity_is_refused_with_the_fixes(command: str) -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(["--metrics-source=kafka"], {}, used=COMMANDS[command].options)
+    assert [problem.partition("Fix: ")[2] for problem in caught.value.problems] == [
+        "--bootstrap-servers=kafka1:9092, for example",
+        "--capacity=1000MB/s, or broker-cap-map",
+    ]
+
+
+@pytest.mark.parametrize("command", ["run", "planner", "admin"])
+@pytest.mark.parametrize("policy", ["adaptive", "headroom"])
+def test_no_metrics_source_needs_the_static_policy(command: str, policy: str) -> None:
+    used = COMMANDS[command].options
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(["--metrics-source=none", f"--policy={policy}"], {}, used=used)
+    (problem,) = caught.value.problems
+    assert problem == (
+        f"policy: '{policy}' (flag --policy) needs loads, but metrics-source is none (flag --metrics-source); with it "
+        "the policy must be static. Fix: --policy=static --static-rate=50, or another metrics-source"
+    )
+    assert parse(["--metrics-source=none", "--policy=static"], {}, used=used).new_policy().fixed_rate == mb(50)
 
 
 def test_native_mode_means_the_admin_backend() -> None:
@@ -626,10 +674,12 @@ def test_rates_are_exact_bytes_per_second() -> None:
     assert parse(["--min-rate=1.1"], {}).limits.min_rate == 1_100_000
 
 
-def test_required_options_of_a_service_must_be_given() -> None:
+def test_required_options_of_the_metrics_source_must_be_given() -> None:
     with pytest.raises(InvalidConfiguration) as caught:
-        parse(["--interval=0"], {"AUTOTHROTTLE_METRICS_ADDR": "a:1"}, required=("discovery-addr", "metrics-addr"))
-    assert [p.split()[0] for p in caught.value.problems] == ["interval:", "discovery-addr"]
+        parse(["--interval=0"], {"AUTOTHROTTLE_API_KEY": "k"}, used=("metrics-source",))
+    assert [p.split()[0] for p in caught.value.problems] == ["interval:", "app-key"]
+    assert "metrics-source datadog needs it" in caught.value.problems[1]
+    assert parse([], {}).app_key == ""
 
 
 @pytest.mark.parametrize("flag", ["-version", "--version", "--version=true"])
@@ -648,4 +698,4 @@ def test_a_required_key_may_be_given_as_its_file(tmp_path: Path) -> None:
     (tmp_path / "api").write_text("secret-api\n")
     (tmp_path / "app").write_text("secret-app\n")
     flags = [f"--api-key-file={tmp_path / 'api'}", f"--app-key-file={tmp_path / 'app'}"]
-    assert parse(flags, {}, required=("api-key", "app-key")).api_key == "secret-api"
+    assert parse(flags, {}, used=("metrics-source",)).api_key == "secret-api"

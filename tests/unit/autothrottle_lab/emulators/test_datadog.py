@@ -155,13 +155,8 @@ def test_query_without_rollup_or_time_range_is_refused(emulator: DatadogEmulator
     assert get(emulator, f"/api/v1/query{query}")[0] == 400
 
 
-def test_tags_are_available_as_one_list_and_by_host(emulator: DatadogEmulator) -> None:
-    emulator.add_host("h1", 1, "d2.xlarge", ["env:a"])
-    emulator.add_host("h2", 2, "d2.xlarge", is_listed=False)
-    assert get(emulator, "/api/v1/tags/hosts") == (
-        200,
-        {"tags": {"broker_id:1": ["h1"], "instance-type:d2.xlarge": ["h1"], "env:a": ["h1"]}},
-    )
+def test_tags_are_available_by_host(emulator: DatadogEmulator) -> None:
+    emulator.add_host("h2", 2, "d2.xlarge")
     assert get(emulator, "/api/v1/tags/hosts/h2") == (
         200,
         {"host": "h2", "tags": ["broker_id:2", "instance-type:d2.xlarge"]},
@@ -169,8 +164,34 @@ def test_tags_are_available_as_one_list_and_by_host(emulator: DatadogEmulator) -
     assert get(emulator, "/api/v1/tags/hosts/h3")[0] == 404
 
 
+@pytest.mark.parametrize(
+    ("host", "scopes"),
+    [
+        ({"broker_id": 1}, ["host:h,broker_id:1,env:N/A"]),
+        ({"broker_id": 1, "extra_tags": ["env:a", "env:b"]}, ["host:h,broker_id:1,env:a", "host:h,broker_id:1,env:b"]),
+        ({"broker_id": 1, "has_tagged_series": False}, ["host:h,broker_id:N/A,env:N/A"]),
+    ],
+)
+def test_series_carry_the_tags_that_the_query_groups_by(
+    emulator: DatadogEmulator, host: dict[str, Any], scopes: list[str]
+) -> None:
+    emulator.add_host("h", **host)
+    for at in (0, 100):
+        emulator.record(1, at, at, at)
+    series = emulator.series("avg:system.net.bytes_sent{*} by {host,broker_id,env}", 100, 0, 100)
+    assert [one["scope"] for one in series] == scopes
+
+
+def test_requests_beyond_the_rate_limit_are_refused_with_headers(emulator: DatadogEmulator) -> None:
+    emulator.limit_rate(1, reset_seconds=30, path="/api/v1/validate")
+    path = "/api/v1/validate"
+    assert [get(emulator, path)[0], get(emulator, path)[0], get(emulator, "/api/v1/query")[0]] == [200, 429, 400]
+    emulator.heal()
+    assert get(emulator, path)[0] == 200
+
+
 def test_keys_are_required_in_headers(emulator: DatadogEmulator) -> None:
-    path = "/api/v1/tags/hosts"
+    path = "/api/v1/tags/hosts/h1"
     assert get(emulator, path, {})[0] == 401
     assert get(emulator, path, {"DD-API-KEY": API_KEY})[0] == 401
     assert get(emulator, path, {**KEYS, "DD-API-KEY": "wrong"})[0] == 403
@@ -199,9 +220,9 @@ def test_fault_ends_after_its_count_or_when_healed(emulator: DatadogEmulator) ->
     emulator.fail(503, times=2)
     assert [get(emulator, "/api/v1/validate")[0] for _ in range(3)] == [503, 503, 200]
     emulator.fail(500, path="/api/v1/tags")
-    assert [get(emulator, path)[0] for path in ("/api/v1/validate", "/api/v1/tags/hosts")] == [200, 500]
+    assert [get(emulator, path)[0] for path in ("/api/v1/validate", "/api/v1/tags/hosts/h")] == [200, 500]
     emulator.heal()
-    assert get(emulator, "/api/v1/tags/hosts")[0] == 200
+    assert get(emulator, "/api/v1/tags/hosts/h")[0] == 404
 
 
 def test_hanging_server_can_be_closed() -> None:

@@ -15,10 +15,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from datadog_api_client import ApiClient, Configuration
+from datadog_api_client.v1.api.authentication_api import AuthenticationApi
+from datadog_api_client.v1.api.metrics_api import MetricsApi
+from datadog_api_client.v1.api.tags_api import TagsApi
+from datadog_api_client.v1.model.metrics_query_metadata import MetricsQueryMetadata
+from datadog_api_client.v1.model.metrics_query_response import MetricsQueryResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings, newest_point
+from autothrottle.adapters.datadog.bounded_calls import Failure, RateLimit
+from autothrottle.adapters.datadog.tags import with_tags
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Capacity, Loads
@@ -124,8 +132,8 @@ def test_query_has_a_rollup_and_spans_the_window_until_now(lab: Lab) -> None:
     queries = {r.query["query"]: (r.query["from"], r.query["to"]) for r in lab.emulator.requests if r.query}
     span = (str(int(NOW) - 60), str(int(NOW)))
     assert queries == {
-        "avg:system.net.bytes_sent{a:b} by {host}.rollup(avg, 60)": span,
-        "avg:system.net.bytes_rcvd{service:kafka} by {host}.rollup(avg, 60)": span,
+        "avg:system.net.bytes_sent{a:b} by {host,broker_id,instance-type}.rollup(avg, 60)": span,
+        "avg:system.net.bytes_rcvd{service:kafka} by {host,broker_id,instance-type}.rollup(avg, 60)": span,
     }
 
 
@@ -346,29 +354,52 @@ def test_d19_point_lies_within_the_window_and_is_never_null(
         assert all(value is None or not 200 < stamp < 200 + window for stamp, value in points)
 
 
-# --- D19, tags: the cache never expired, and tags were read host by host, sequentially
+# --- Tags come with the queries. D19: the cache never expired, and tags were read host by host, sequentially
 
 
-def test_d19_one_call_reads_and_caches_the_tags_of_all_hosts(lab: Lab) -> None:
+def test_queries_return_the_tags_of_all_hosts(lab: Lab) -> None:
     metrics = lab.metrics()
     for _ in range(3):
         metrics.fetch_loads(LONG_TIMEOUT)
-    assert [path for path in lab.paths() if path != QUERY] == [TAGS]
+    assert set(lab.paths()) == {QUERY}
 
 
-def test_d19_cached_tags_expire(lab: Lab) -> None:
-    metrics = lab.metrics(tag_ttl=timedelta(seconds=0.2))
+@pytest.mark.parametrize(
+    ("query", "grouped"),
+    [
+        ("avg:a{x:y} by {host}", "avg:a{x:y} by {host,broker_id,instance-type,mbps}"),
+        ("sum:a{*}by{ host }", "sum:a{*}by {host,broker_id,instance-type,mbps}"),
+        ("avg:a{x} by {broker_id,host}", "avg:a{x} by {broker_id,host,instance-type,mbps}"),
+        ("8 * avg:a{x} by {host} / avg:b{x} by {host}", None),
+        ("avg:a{by:host} by {device}", "avg:a{by:host} by {device}"),
+        ("q3", "q3"),
+    ],
+)
+def test_a_query_that_groups_by_host_groups_by_the_tags_too(query: str, grouped: str | None) -> None:
+    found = with_tags(query, settings("http://h", capacity_tag="mbps"))
+    assert found == (grouped or query.replace("{host}", "{host,broker_id,instance-type,mbps}"))
+
+
+def test_tags_that_the_series_lack_are_read_host_by_host_and_cached(lab: Lab) -> None:
+    lab.add("h3", 1003, has_tagged_series=False)
+    metrics = lab.metrics()
+    for _ in range(3):
+        assert set(metrics.fetch_loads(LONG_TIMEOUT).brokers) == {1001, 1002, 1003}
+    assert [path for path in lab.paths() if path != QUERY] == [f"{TAGS}/h3"]
+
+
+def test_changed_tags_of_series_apply_at_once(lab: Lab) -> None:
+    metrics = lab.metrics()
     assert set(metrics.fetch_loads(LONG_TIMEOUT).brokers) == {1001, 1002}
     lab.add("h2", 1009)
-    time.sleep(0.25)
     assert set(metrics.fetch_loads(LONG_TIMEOUT).brokers) == {1001, 1009}
 
 
-def test_d19_tags_of_single_lookups_expire_too(lab: Lab) -> None:
-    lab.add("h3", 1003, is_listed=False)
+def test_d19_cached_tags_expire(lab: Lab) -> None:
+    lab.add("h3", 1003, has_tagged_series=False)
     metrics = lab.metrics(tag_ttl=timedelta(seconds=0.2))
     assert set(metrics.fetch_loads(LONG_TIMEOUT).brokers) == {1001, 1002, 1003}
-    lab.add("h3", 1009, is_listed=False)
+    lab.add("h3", 1009, has_tagged_series=False)
     time.sleep(0.25)
     assert set(metrics.fetch_loads(LONG_TIMEOUT).brokers) == {1001, 1002, 1009}
 
@@ -377,7 +408,7 @@ def test_d19_host_without_broker_id_is_looked_up_again_by_the_next_read(lab: Lab
     lab.add("h3", 1003, is_tagged=False)
     metrics = lab.metrics()
     assert metrics.fetch_loads(LONG_TIMEOUT).warnings
-    lab.add("h3", 1003, is_listed=False)
+    lab.add("h3", 1003, has_tagged_series=False)
     loads = metrics.fetch_loads(LONG_TIMEOUT)
     assert 1003 in loads.brokers and not loads.warnings
     metrics.fetch_loads(LONG_TIMEOUT)
@@ -385,9 +416,9 @@ def test_d19_host_without_broker_id_is_looked_up_again_by_the_next_read(lab: Lab
 
 
 # The original took 45 s for 1,000 brokers at 45 ms each.
-def test_hosts_missing_from_the_list_are_looked_up_concurrently(lab: Lab) -> None:
+def test_hosts_without_tagged_series_are_looked_up_concurrently(lab: Lab) -> None:
     for i in range(64):
-        lab.add(f"new{i}", 2000 + i, is_listed=False)
+        lab.add(f"new{i}", 2000 + i, has_tagged_series=False)
     lab.emulator.tag_delay_seconds = 0.5
     began = time.monotonic()
     loads = lab.loads()
@@ -396,7 +427,7 @@ def test_hosts_missing_from_the_list_are_looked_up_concurrently(lab: Lab) -> Non
 
 
 def test_unreadable_tags_of_a_host_are_a_warning(lab: Lab) -> None:
-    lab.add("h3", 1003, is_listed=False)
+    lab.add("h3", 1003, has_tagged_series=False)
     lab.emulator.fail(500, path=f"{TAGS}/h3")
     loads = lab.loads()
     assert set(loads.brokers) == {1001, 1002}
@@ -405,7 +436,7 @@ def test_unreadable_tags_of_a_host_are_a_warning(lab: Lab) -> None:
 
 
 def test_slow_lookup_affects_only_its_host(lab: Lab) -> None:
-    lab.add("h3", 1003, is_listed=False)
+    lab.add("h3", 1003, has_tagged_series=False)
     lab.emulator.fail("hang", path=f"{TAGS}/h3")
     began = time.monotonic()
     loads = lab.metrics().fetch_loads(timedelta(seconds=4))
@@ -438,9 +469,8 @@ def test_d19_one_failed_query_ends_the_read_while_the_other_hangs(lab: Lab) -> N
 
 
 @pytest.mark.parametrize("fault", ["hang", "dribble"])
-@pytest.mark.parametrize("path", [QUERY, TAGS])
-def test_d19_slow_server_does_not_delay_a_read_beyond_its_timeout(lab: Lab, fault: Fault, path: str) -> None:
-    lab.emulator.fail(fault, path=path)
+def test_d19_slow_server_does_not_delay_a_read_beyond_its_timeout(lab: Lab, fault: Fault) -> None:
+    lab.emulator.fail(fault, path=QUERY)
     metrics = lab.metrics()
     began = time.monotonic()
     with pytest.raises(Unavailable, match=r"in time|does not answer"):
@@ -457,7 +487,7 @@ def test_failed_read_leaves_no_connection_open(lab: Lab) -> None:
 
     In a soak test in which one read in ten timed out, the metrics service had 15 to 44 open files.
     """
-    lab.emulator.fail("hang", path=TAGS)
+    lab.emulator.fail("hang", path=QUERY)
     metrics = lab.metrics()
     gc.disable()
     try:
@@ -606,7 +636,7 @@ def test_d19_keys_are_never_in_a_url(lab: Lab) -> None:
     metrics = lab.metrics()
     metrics.fetch_loads(LONG_TIMEOUT)
     metrics.post_event(Event("Topics done reassigning", "text"), LONG_TIMEOUT)
-    assert len(lab.emulator.requests) == 4
+    assert len(lab.emulator.requests) == 3
     assert not [r for r in lab.emulator.requests if API_KEY in r.target or APP_KEY in r.target]
 
 
@@ -668,6 +698,104 @@ def test_keys_in_environment_variables_are_not_used(lab: Lab, monkeypatch: pytes
         lab.loads(api_key="", app_key="")
 
 
+# --- The API key is checked at start
+
+
+def test_a_valid_api_key_is_accepted(lab: Lab) -> None:
+    lab.metrics().check_api_key(LONG_TIMEOUT)
+    assert lab.paths() == ["/api/v1/validate"]
+
+
+def test_a_rejected_api_key_is_invalid_with_the_fix_and_without_the_key(lab: Lab) -> None:
+    with pytest.raises(Invalid, match=r"rejects api-key \(status 403 from http://.*set datadog-url") as raised:
+        lab.metrics(api_key="wrong-key").check_api_key(LONG_TIMEOUT)
+    assert "wrong-key" not in str(raised.value)
+
+
+@pytest.mark.parametrize("fault", ["hang", 500, "garbage"])
+def test_a_server_that_cannot_check_the_key_is_unavailable(lab: Lab, fault: Fault) -> None:
+    lab.emulator.fail(fault)
+    with pytest.raises(Unavailable):
+        lab.metrics().check_api_key(timedelta(seconds=0.5))
+
+
+# --- Rate limits
+
+
+def test_no_request_is_sent_while_the_rate_limit_is_used_up(lab: Lab) -> None:
+    """Requests went on at every cycle, so a limit that other programs of the organization share stayed used up."""
+    lab.emulator.limit_rate(2, reset_seconds=40, path=QUERY)
+    metrics = lab.metrics()
+    assert metrics.fetch_loads(LONG_TIMEOUT).brokers
+    with pytest.raises(Unavailable, match=r"allows no request for 40 s \(rate limit lab\); give a longer interval"):
+        metrics.fetch_loads(LONG_TIMEOUT)
+    assert lab.paths() == [QUERY] * 2
+    metrics.post_event(Event("title", "text"), LONG_TIMEOUT)
+    assert lab.emulator.events, "other endpoints have their own limits"
+
+
+def test_requests_go_on_after_the_reset(lab: Lab) -> None:
+    lab.emulator.limit_rate(0, reset_seconds=1, path=QUERY)
+    metrics = lab.metrics()
+    with pytest.raises(Unavailable, match="429"):
+        metrics.fetch_loads(LONG_TIMEOUT)
+    lab.emulator.heal()
+    with pytest.raises(Unavailable, match="allows no request for 1 s"):
+        metrics.fetch_loads(LONG_TIMEOUT)
+    time.sleep(1.05)
+    assert metrics.fetch_loads(LONG_TIMEOUT).brokers
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "seconds"),
+    [
+        (200, {}, None),
+        (200, {"X-RateLimit-Remaining": "1", "X-RateLimit-Reset": "9"}, None),
+        (200, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "9"}, 9),
+        (429, {"X-RateLimit-Reset": "7", "Retry-After": "50"}, 7),
+        (429, {"Retry-After": "50"}, 50),
+        (429, {"X-RateLimit-Period": "10"}, 10),
+        (429, {"X-RateLimit-Reset": "soon"}, 60),
+        (429, {"X-RateLimit-Reset": "9" * 400}, 60),
+    ],
+)
+def test_a_rate_limit_pauses_for_the_time_that_the_headers_name(
+    status: int, headers: dict[str, str], seconds: int | None
+) -> None:
+    limit = RateLimit()
+    limit.note(status, headers)
+    if seconds is None:
+        limit.check()
+    else:
+        with pytest.raises(Failure, match=f"no request for {seconds} s"):
+            limit.check()
+
+
+# --- The published schema
+
+
+def test_responses_of_the_emulator_have_the_published_schema(lab: Lab) -> None:
+    """The adapter parses responses by itself, so that one odd series affects one broker only.
+
+    The models of the official client are the published schema. They check what the adapter is tested with.
+    """
+    configuration = Configuration(host=lab.emulator.url)
+    configuration.api_key = {"apiKeyAuth": API_KEY, "appKeyAuth": APP_KEY}
+    with ApiClient(configuration) as client:
+        query = "avg:system.net.bytes_sent{service:kafka} by {host,broker_id}.rollup(avg, 120)"
+        answer = MetricsApi(client).query_metrics(_from=int(NOW) - 120, to=int(NOW), query=query)
+        assert [one.scope for one in answer.series] == [
+            "host:h1,broker_id:1001,service:kafka",
+            "host:h2,broker_id:1002,service:kafka",
+        ]
+        for one in answer.series:
+            assert one.to_dict().keys() <= MetricsQueryMetadata.attribute_map.keys()
+            assert one.pointlist[0].value == pytest.approx([(NOW - 120) * 1000, one.pointlist[0].value[1]])
+        assert answer.to_dict().keys() <= {*MetricsQueryResponse.attribute_map, "resp_version", "values", "times"}
+        assert TagsApi(client).get_host_tags("h1").tags == ["broker_id:1001", "instance-type:d2.xlarge"]
+        assert AuthenticationApi(client).validate().valid is True
+
+
 # --- Events
 
 
@@ -678,6 +806,13 @@ def test_event_has_the_program_name_and_all_tags(lab: Lab) -> None:
     assert event.title == "[kafka-autothrottle] Topics done reassigning"
     assert event.text == "[t1 t2]"
     assert event.tags == ("name:kafka-autothrottle", "name:autothrottle", "env:prod", "cluster:a")
+
+
+def test_a_configured_tag_replaces_the_tag_of_an_event_with_its_name(lab: Lab) -> None:
+    metrics = lab.metrics(event_tags=("cluster:mine",))
+    metrics.post_event(Event("title", "text", ("cluster:kafka", "other:1")), LONG_TIMEOUT)
+    (event,) = lab.emulator.events
+    assert event.tags == ("name:kafka-autothrottle", "name:autothrottle", "cluster:mine", "other:1")
 
 
 def test_long_event_text_is_cut_to_the_limit_of_datadog(lab: Lab) -> None:

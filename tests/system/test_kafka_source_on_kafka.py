@@ -1,0 +1,79 @@
+"""`autothrottle run` with the metrics source `kafka` on real Kafka 4: no metrics system, and no keys."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autothrottle.v1 import admin_pb2_grpc
+from autothrottle_lab.observation.traffic import ClientLoad, fill
+from autothrottle_lab.servers.kafka_kraft import KraftCluster
+from autothrottle_lab.servers.processes import Process
+from autothrottle_lab.servers.services import LISTENS
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from tests.system.recovery_watch import FOLLOWER_RATE, LEADER_RATE, Decisions, RecoveryWatch, admin_channel, submit
+
+MB = 1_000_000
+CAPACITY_MB, PRODUCED_MB = 12, 3
+DESTINATION = 1005
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(600)
+def test_a_recovery_is_throttled_at_what_a_real_producer_leaves(
+    zookeeper: ZooKeeperServer, kraft_cluster: KraftCluster, tmp_path: Path
+) -> None:
+    """Each broker receives 3 MB/s from a producer and sends 3 MB/s to consumers, as far as the source knows."""
+    topic, clients = "moving-kafka-source", "clients-kafka-source"
+    brokers = tuple(sorted(kraft_cluster.brokers))
+    assignment = {p: [1001 + p % 3, 1001 + (p + 1) % 3] for p in range(6)}
+    kraft_cluster.create_topic(topic, assignment)
+    kraft_cluster.create_topic(clients, {n: [broker_id] for n, broker_id in enumerate(brokers)})
+    fill(kraft_cluster, topic, 5 * MB, record_bytes=20_000)
+    rates = {(clients, n): PRODUCED_MB * MB for n in range(len(brokers))}
+    run = Process("run", command(zookeeper, kraft_cluster), tmp_path / "run.log")
+    with ClientLoad(kraft_cluster, rates, acks=1), run:
+        run.wait_until(lambda: "Leading in term" in run.log.read_text() and "Admin API:" in run.log.read_text(), 60)
+        time.sleep(4)  # loads that cover most of a window
+        before = kraft_cluster.stored_configs()
+        address = LISTENS.findall(run.log.read_text())[-2]
+        with RecoveryWatch(kraft_cluster, topic) as watch, Decisions(address, DESTINATION, "follower") as decided:
+            # Submitted through autothrottle: without a burst before the throttle, a window of 6 s is enough.
+            with admin_channel(address) as channel:
+                target = {(topic, p): [b[0], DESTINATION] for p, b in assignment.items()}
+                submit(admin_pb2_grpc.AdminServiceStub(channel), target)
+            watch.wait_until(lambda s: (DESTINATION, FOLLOWER_RATE) in s.rates, 20, "throttled")
+            end = watch.wait_until(lambda s: not s.moving, 120, "the reassignment ends")
+            watch.wait_until(lambda s: s.rates == watch.samples[0].rates and not any(s.lists), 30, "clean")
+        leaders = [rate for b in (1001, 1002, 1003) for _, rate in watch.rates_of(b, LEADER_RATE) if rate is not None]
+        run.terminate()
+        assert run.wait(30) == 0
+    assert kraft_cluster.stored_configs() == before
+    for name in (topic, clients):
+        kraft_cluster.delete_topic(name)
+    headroom = 0.9 * (CAPACITY_MB - PRODUCED_MB) * MB
+    found = [rate / headroom for at, rate in decided.rates if at < end.at]
+    print("\nfollower rates / headroom:", *(f"{rate:.2f}" for rate in found))
+    # The limit of the other recoveries on real Kafka.
+    assert found and all(abs(rate - 1) <= 0.15 for rate in found), found
+    # Consumers are assumed to read 3 MB/s, as much as is produced.
+    assert leaders and max(leaders) <= 1.15 * headroom
+    log = run.log.read_text()
+    assert log.count("metrics-source kafka sees only the growth of logs") == 1
+
+
+def command(zookeeper: ZooKeeperServer, cluster: KraftCluster) -> list[str]:
+    """The shortest useful start, with a short interval and window."""
+    start = [
+        f"--zk-addr={zookeeper.connect}",
+        "--kafka-backend=admin",
+        f"--bootstrap-servers={cluster.bootstrap_servers}",
+        "--metrics-source=kafka",
+        f"--capacity={CAPACITY_MB}MB/s",
+    ]
+    quick = ["--interval=3", "--metrics-window=6", "--min-rate=1", "--zk-config-prefix=autothrottle-kafka-source"]
+    listen = ["--api-listen=127.0.0.1:0", "--grpc-listen=127.0.0.1:0"]
+    return [sys.executable, "-m", "autothrottle", "run", *start, *quick, *listen]

@@ -1,0 +1,150 @@
+"""Loads from the growth of logs, read in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from autothrottle.adapters.kafka_common import log_loads
+from autothrottle.adapters.kafka_common.log_loads import LogLoads
+from autothrottle.adapters.memory import MemoryCluster
+from autothrottle.core.cluster.log_sizes import LogSizes
+from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.errors import Unavailable
+from autothrottle.core.traffic.capacity import CapacityLimits
+from autothrottle.core.traffic.loads import Capacity
+from tests.builders import eventually, mb
+
+LINK = Capacity(mb(100), mb(100))
+TIMEOUT = timedelta(seconds=20)
+
+
+class Source(MemoryCluster):
+    """A cluster whose clock advances 2 s per read, while producers send 10 MB/s to a partition with a follower."""
+
+    def __init__(self) -> None:
+        super().__init__(brokers=(1, 2))
+        self.add_topic("t", {0: (1, 2)})
+        self.time = datetime.now(UTC)
+        self._now = lambda: self.time
+        self.reads = 0
+        self.hidden: frozenset[str] = frozenset()
+        """Topics that we may not describe."""
+
+    def fetch_all_log_sizes(self, broker_ids: object, timeout: timedelta) -> LogSizes:
+        assert broker_ids == self.brokers
+        self.time += timedelta(seconds=2)
+        for broker_id in (1, 2):
+            self.grow(broker_id, "t", 0, 2 * mb(10))
+        self.reads += 1
+        return super().fetch_all_log_sizes(self.brokers, timeout)
+
+    def fetch_leaders(self, topics: object, timeout: timedelta) -> Mapping[TopicPartition, int]:
+        return {("t", 0): 1} if "t" not in self.hidden else {}
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_loads, "_FIRST_INTERVAL", 0.01)
+    monkeypatch.setattr(log_loads, "_SHORTEST_INTERVAL", 0.01)
+    monkeypatch.setattr(log_loads, "_LONGEST_INTERVAL", 0.01)
+
+
+@contextmanager
+def loads_of(source: Source, limits: CapacityLimits = CapacityLimits(default=LINK)) -> Iterator[LogLoads]:  # noqa: B008
+    found = LogLoads(source, limits, 1.5, timedelta(seconds=60), now=lambda: source.time)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def test_the_first_request_waits_for_two_samples_and_reports_once_what_it_cannot_see() -> None:
+    with loads_of(source := Source()) as loads:
+        first = loads.fetch_loads(TIMEOUT)
+        assert {b: (one.outbound.rate, one.inbound.rate, one.capacity) for b, one in first.brokers.items()} == {
+            1: (mb(25), mb(10), LINK),
+            2: (0, mb(10), LINK),
+        }
+        (note,) = first.warnings
+        assert "consumers read each byte 1.5 times (consumer-fanout)" in note
+        assert loads.fetch_loads(TIMEOUT).warnings == ()
+    assert source.reads >= 2
+
+
+def test_a_broker_that_never_answered_is_a_problem_of_its_own() -> None:
+    source = Source()
+    source.brokers.add(3)
+    with loads_of(source) as loads:
+        found = loads.fetch_loads(TIMEOUT)
+    assert found.brokers.keys() == {1, 2}
+    assert found.problems == {3: "the sizes of its logs are unknown: broker 3 does not answer"}
+
+
+def test_a_broker_that_falls_silent_loses_its_load_when_it_is_too_old() -> None:
+    with loads_of(source := Source()) as loads:
+        loads.fetch_loads(TIMEOUT)
+        original, source._log_sizes = source._log_sizes, lambda wanted: _without(original(wanted), 2)  # type: ignore[method-assign]
+        eventually(lambda: loads.fetch_loads(TIMEOUT).problems)
+        found = loads.fetch_loads(TIMEOUT)
+    assert found.brokers.keys() == {1}
+    assert found.problems == {2: "the sizes of its logs are unknown: broker 2 does not answer"}
+
+
+def _without(sizes: LogSizes, broker_id: int) -> LogSizes:
+    left = {b: logs for b, logs in sizes.brokers.items() if b != broker_id}
+    return LogSizes(left, {broker_id: f"broker {broker_id} does not answer"})
+
+
+def test_a_broker_without_a_capacity_is_a_problem_with_its_fix() -> None:
+    with loads_of(Source(), CapacityLimits({1: LINK})) as loads:
+        found = loads.fetch_loads(TIMEOUT)
+    assert found.brokers.keys() == {1}
+    assert "broker 2 has no known capacity" in found.problems[2]
+    assert "--default-capacity" in found.problems[2]
+
+
+def test_topics_that_cannot_be_described_are_named() -> None:
+    source = Source()
+    source.hidden = frozenset({"t"})
+    with loads_of(source) as loads:
+        *_, warning = loads.fetch_loads(TIMEOUT).warnings
+    assert warning.startswith("the leaders of 1 topics (t) are unknown")
+    assert warning.endswith("allow Describe on all topics")
+
+
+def test_a_cluster_that_does_not_answer_is_unavailable_at_once_with_the_reason() -> None:
+    source = Source()
+    source.unavailable(True)
+    with loads_of(source) as loads:
+        with pytest.raises(Unavailable, match="log sizes of the brokers cannot be read: the cluster does not answer"):
+            loads.fetch_loads(TIMEOUT)
+        source.unavailable(False)
+        eventually(lambda: _answers(loads))
+
+
+def _answers(loads: LogLoads) -> bool:
+    try:
+        return bool(loads.fetch_loads(TIMEOUT).brokers)
+    except Unavailable:
+        return False
+
+
+def test_reading_ends_when_no_planner_requests_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_loads, "_USED_SECONDS", 0.0)
+    with loads_of(source := Source()) as loads:
+        assert source.reads == 0
+        with pytest.raises(Unavailable, match="there are not two samples yet"):
+            loads.fetch_loads(timedelta(milliseconds=1))
+
+
+def test_close_ends_a_waiting_request() -> None:
+    source = Source()
+    source.brokers.clear()
+    loads = LogLoads(source, CapacityLimits(), 1, timedelta(seconds=60))
+    loads.close()
+    with pytest.raises(Unavailable):
+        loads.fetch_loads(TIMEOUT)

@@ -189,7 +189,7 @@ def _with_extra(command: str, arguments: Sequence[str]) -> int:
 def _configured(command: str, arguments: Sequence[str]) -> int:
     try:
         options = COMMANDS[command].options
-        configuration = parse(arguments, os.environ, COMMANDS[command].required, used=options)
+        configuration = parse(arguments, os.environ, used=options)
     except InvalidConfiguration as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE

@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -54,9 +55,9 @@ from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import BrokerRegistry, ConfigWriter, FetchSettingsSource, Reassigner, SnapshotSource, Term
-from autothrottle.ports.telemetry import DecisionSink
+from autothrottle.ports.telemetry import DecisionSink, LoadSource
 from autothrottle.runtime.access import Access, AccessInterceptor
-from autothrottle.runtime.configuration import Configuration, KafkaBackend
+from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, Configuration, KafkaBackend
 from autothrottle.runtime.health import Health, Scope
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import CALLS, SESSIONS, Shutdown
@@ -70,6 +71,7 @@ from autothrottle.v1 import (
 )
 
 if TYPE_CHECKING:
+    from autothrottle.adapters.datadog import DatadogMetrics
     from autothrottle.adapters.kafka_admin.client import KafkaAdmin
     from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
     from autothrottle.adapters.kafka_admin.values import KafkaSettings
@@ -125,25 +127,9 @@ class Composition:
         return add, servicer, "autothrottle.v1.DiscoveryService"
 
     def metrics(self) -> Servicer:
-        from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
-
-        configuration = self.configuration
-        settings = DatadogSettings(
-            url=configuration.datadog_url,
-            api_key=configuration.api_key,
-            app_key=configuration.app_key,
-            net_tx_query=configuration.net_tx_query,
-            net_rx_query=configuration.net_rx_query,
-            broker_id_tag=configuration.broker_id_tag,
-            instance_type_tag=configuration.instance_type_tag,
-            capacity_tag=configuration.capacity_tag or None,
-            metrics_window=configuration.metrics_window,
-            metrics_delay=configuration.metrics_delay,
-            event_tags=configuration.dd_event_tags,
-        )
-        source = self._cancellable(DatadogMetrics(settings, configuration.capacities))
         add = metrics_pb2_grpc.add_MetricsServiceServicer_to_server
-        return add, MetricsServicer(source, source), "autothrottle.v1.MetricsService"
+        events = self._datadog if self.configuration.api_key else None
+        return add, MetricsServicer(self.load_source(), events), "autothrottle.v1.MetricsService"
 
     def applier(self) -> Servicer:
         client = self._session()
@@ -326,6 +312,48 @@ class Composition:
             election.leave()
         remove_own_tree(client, self._own, self.configuration.zk_session_timeout * 2)
         return len(outcomes)
+
+    # Metrics sources.
+
+    def load_source(self) -> LoadSource:
+        match self.configuration.metrics_source:
+            case "datadog":
+                return self._datadog
+            case name:
+                return self._installed_source(name)
+
+    @cached_property
+    def _datadog(self) -> DatadogMetrics:
+        from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
+
+        configuration = self.configuration
+        settings = DatadogSettings(
+            url=configuration.datadog_url,
+            api_key=configuration.api_key,
+            app_key=configuration.app_key,
+            net_tx_query=configuration.net_tx_query,
+            net_rx_query=configuration.net_rx_query,
+            broker_id_tag=configuration.broker_id_tag,
+            instance_type_tag=configuration.instance_type_tag,
+            capacity_tag=configuration.capacity_tag or None,
+            metrics_window=configuration.metrics_window,
+            metrics_delay=configuration.metrics_delay,
+            event_tags=configuration.dd_event_tags,
+        )
+        return self._cancellable(DatadogMetrics(settings, configuration.capacities))
+
+    def _installed_source(self, name: str) -> LoadSource:
+        """Build the source of an entry point; the stack closes it if it can be closed."""
+        entry_point = entry_points(group=METRICS_SOURCE_GROUP)[name]
+        try:
+            source: LoadSource = entry_point.load()(self.configuration)
+        except (ImportError, AttributeError) as error:
+            raise Invalid(
+                f"metrics-source {name} cannot be loaded from {entry_point.value} ({error}); install it again"
+            ) from None
+        if close := getattr(source, "close", None):
+            self._stack.callback(close)
+        return source
 
     # Adapters: Kafka through ZooKeeper or the admin API. Our own state is in ZooKeeper in both cases.
 

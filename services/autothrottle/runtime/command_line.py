@@ -15,7 +15,7 @@ from textwrap import fill
 from typing import Any
 
 from autothrottle import __version__
-from autothrottle.runtime.configuration import OPTIONS, Configuration
+from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS, Configuration
 from autothrottle.runtime.option_kinds import Option
 
 SHELLS = ("bash", "zsh", "fish")
@@ -30,8 +30,6 @@ class Command:
     """Names of the options that it uses. It accepts all of them, so that all services can share one file."""
     example: str = ""
     """Arguments of an example."""
-    required: tuple[str, ...] = ()
-    """Names of the options without which it does not start; `X-file` replaces `X`."""
 
 
 def _named(*names: str) -> frozenset[str]:
@@ -44,14 +42,12 @@ _PROCESS = _named(_C.GENERAL, _C.ZOOKEEPER) - {"zk-prefix"}
 _SERVER = _PROCESS | _named("listen", "advertise", _C.SECURITY) - {"tls-server-name", "api-hosts"}
 _CLIENT = _SERVER | {"tls-server-name"}
 _KAFKA = _named(_C.KAFKA) | {"zk-prefix"}
-_KEYS = ("api-key", "app-key")
 
 COMMANDS: Mapping[str, Command] = {
     "run": Command(
         "all services in one process",
         frozenset(OPTIONS) - _named(_C.ADDRESSES) | {"api-listen", "grpc-listen", "advertise"},
         "--zk-addr zk1:2181,zk2:2181 --api-key-file api-key --app-key-file app-key",
-        _KEYS,
     ),
     "discovery": Command(
         "reports reassignments and the current throttles",
@@ -60,9 +56,8 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "metrics": Command(
         "reports load and capacity of each broker; posts events",
-        _SERVER | _named(_C.DATADOG, _C.CAPACITY),
+        _SERVER | _named(_C.METRICS, _C.DATADOG, _C.CAPACITY),
         "--listen 127.0.0.1:4002 --api-key-file api-key --app-key-file app-key",
-        _KEYS,
     ),
     "planner": Command(
         "runs the control loop; one planner leads, the others wait",
@@ -116,7 +111,7 @@ def usage() -> str:
 def help_text(name: str) -> str:
     """Return the help text of a command: purpose, options, example."""
     command = COMMANDS[name]
-    options = f"{options_text(command.options, command.required)}\n" if command.options else ""
+    options = f"{options_text(command.options)}\n" if command.options else ""
     return (
         f"Usage: autothrottle {name} {'[options]' if options else 'SHELL'}\n\n"
         f"{command.purpose[0].upper()}{command.purpose[1:]}.\n\n"
@@ -124,11 +119,11 @@ def help_text(name: str) -> str:
     )
 
 
-def options_text(names: Collection[str], required: Collection[str] = ()) -> str:
+def options_text(names: Collection[str]) -> str:
     """Return the description of options in groups, with units, ranges, defaults and variables."""
     layout = partial(RawTextHelpFormatter, max_help_position=8)
     parser = ArgumentParser(usage="", formatter_class=layout, add_help=False)
-    _add_options(parser, names, required)
+    _add_options(parser, names)
     return (
         "Give an option as a flag (--name=value or -name value), as an environment variable (AUTOTHROTTLE_NAME),\n"
         "or as a key of the TOML file named by --config. Precedence: flag, environment, file, default.\n\n"
@@ -143,14 +138,12 @@ def completion_script(shell: str) -> str:
     parser = ArgumentParser("autothrottle", add_help=False)
     commands = parser.add_subparsers()
     for name, command in COMMANDS.items():
-        _add_options(commands.add_parser(name, help=command.purpose), command.options, (), shtab.FILE)
+        _add_options(commands.add_parser(name, help=command.purpose), command.options, shtab.FILE)
     commands.choices["completion"].add_argument("shell", choices=SHELLS)
     return shtab.complete(parser, shell)
 
 
-def _add_options(
-    parser: ArgumentParser, names: Collection[str], required: Collection[str], completion: object = None
-) -> None:
+def _add_options(parser: ArgumentParser, names: Collection[str], completion: object = None) -> None:
     """Describe options for a help text, or for a completion script that completes file names with `completion`."""
     used = (option for option in OPTIONS.values() if option.name in names)
     for title, options in groupby(used, lambda option: option.group):
@@ -159,14 +152,16 @@ def _add_options(
             metavar = None if option.choices else "FILE" if option.file else "VALUE"
             kind: dict[str, Any] = {"choices": option.choices or None, "metavar": metavar}
             kind = {"action": "store_true"} if option.boolean else kind
-            text = option.meaning if completion else _help(option, option.name in required)
+            text = option.meaning if completion else _help(option)
             argument = group.add_argument(f"--{option.name}", help=text.replace("%", "%%"), **kind)
             if completion and option.file:
                 vars(argument)["complete"] = completion
 
 
-def _help(option: Option[Any], required: bool) -> str:
-    needed = f"Required, unless {option.name}-file is given. " if required else ""
+def _help(option: Option[Any]) -> str:
+    sources = ", ".join(source for source, required in METRICS_SOURCES.items() if option.name in required)
+    file = f", unless {option.name}-file is given" if f"{option.name}-file" in OPTIONS else ""
+    needed = f"Required with metrics-source {sources}{file}. " if sources else ""
     value = f"Default: {option.default}" if option.default else f"Example: {option.example}"
     text = f"{needed}{option.meaning}. Value: {option.range}. {value}. [{option.variable}]"
     return fill(text, 92, break_on_hyphens=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
 from autothrottle.adapters.credentials.tls import TlsFiles
@@ -58,6 +59,19 @@ class PolicyName(StrEnum):
     """One rate for all brokers."""
 
 
+METRICS_SOURCES: Mapping[str, tuple[str, ...]] = {"datadog": ("api-key", "app-key")}
+"""Metrics source -> the options that it requires; `X-file` replaces `X`."""
+
+METRICS_SOURCE_GROUP = "autothrottle.metrics_sources"
+"""Group of the entry points with further metrics sources: factories `(Configuration) -> LoadSource`."""
+
+
+def _metrics_source(text: str) -> str:
+    if text not in METRICS_SOURCES and text not in entry_points(group=METRICS_SOURCE_GROUP).names:
+        raise Refused("is not installed")
+    return text
+
+
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:[0-9]{2})", re.ASCII)
 
 
@@ -101,6 +115,18 @@ class Configuration:
     log_format: str = kinds.choice("text", "Format of log lines", FORMATS)
     log_level: str = kinds.choice("info", "Lowest level of log lines", LEVELS)
 
+    METRICS: ClassVar[str] = "Metrics"
+    metrics_source: str = option(
+        _metrics_source,
+        "datadog",
+        "Source of load and capacity",
+        f"one of {', '.join(METRICS_SOURCES)}, or an entry point of the group {METRICS_SOURCE_GROUP}",
+    )
+    metrics_window: timedelta = kinds.seconds("120", "Length of the interval that a load covers", whole=True)
+    metrics_delay: timedelta = kinds.seconds(
+        "0", "Age of the newest complete points; queries end this long ago", at_least=0, whole=True
+    )
+
     DATADOG: ClassVar[str] = "Datadog"
     api_key: str = kinds.text("", "Datadog API key", example="the key", secret=True)
     app_key: str = kinds.text("", "Datadog application key", example="the key", secret=True)
@@ -115,10 +141,6 @@ class Configuration:
     )
     broker_id_tag: str = kinds.tag("broker_id", "Datadog host tag with the broker id")
     instance_type_tag: str = kinds.tag("instance-type", "Datadog host tag with the instance type")
-    metrics_window: timedelta = kinds.seconds("120", "Length and rollup of Datadog queries", whole=True)
-    metrics_delay: timedelta = kinds.seconds(
-        "0", "Age of Datadog's newest complete points; queries end this long ago", at_least=0, whole=True
-    )
     dd_event_tags: tuple[str, ...] = kinds.tags("Additional tags of Datadog events")
 
     KAFKA: ClassVar[str] = "Kafka"

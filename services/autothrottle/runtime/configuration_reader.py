@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from autothrottle.core.errors import Invalid
-from autothrottle.runtime.configuration import OPTIONS, Configuration, KafkaBackend
+from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS, Configuration, KafkaBackend
 from autothrottle.runtime.option_kinds import Option, Refused
 from autothrottle.runtime.sources import Flags, Given, Rank, from_environment, from_file
 from autothrottle_client.addresses import is_loopback, is_loopback_host
@@ -42,7 +42,6 @@ class InvalidConfiguration(Invalid):
 def parse(
     argv: Sequence[str],
     environ: Mapping[str, str],
-    required: Collection[str] = (),
     preset: Mapping[str, Given] | None = None,
     used: Collection[str] = (),
 ) -> Configuration:
@@ -51,10 +50,9 @@ def parse(
     Args:
         argv: flags, without the program name and the service.
         environ: the environment; only `AUTOTHROTTLE_*` is read.
-        required: names of options that this service requires. A key may be given as its file instead.
         preset: option name -> text that replaces the default; None: all defaults stay.
         used: names of options that this command uses. A file may hold options of other services, so the access to its
-            listeners is checked only for these.
+            listeners is checked only for these, and the metrics source's own options only if it uses the source.
 
     Raises:
         InvalidConfiguration: contains every problem.
@@ -78,15 +76,17 @@ def parse(
     configuration = Configuration(**values)
     if file is not None:  # otherwise the unread keys may solve or cause such a problem
         configuration = _Combinations(configuration, valid, problems, warnings, used).checked()
-        problems += [_missing(OPTIONS[n]) for n in sorted(required) if not {n, f"{n}-file"} & given.keys()]
+        source = configuration.metrics_source if "metrics-source" in used else ""
+        required = METRICS_SOURCES.get(source, ())
+        problems += [_missing(OPTIONS[n], source) for n in required if not {n, f"{n}-file"} & given.keys()]
     if problems:
         raise InvalidConfiguration(problems)
     return replace(configuration, warnings=tuple(warnings))
 
 
-def _missing(option: Option[Any]) -> str:
+def _missing(option: Option[Any], source: str) -> str:
     return (
-        f"{option.name} is not given; it must be {option.range}. "
+        f"{option.name} is not given, but metrics-source {source} needs it; it must be {option.range}. "
         f"Fix: --{option.name}={option.good_value} or {option.variable}"
     )
 

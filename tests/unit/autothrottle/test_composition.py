@@ -11,11 +11,30 @@ import pytest
 from autothrottle.applier import ApplierServicer
 from autothrottle.composition import Composition
 from autothrottle.core.errors import Invalid
+from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.shutdown import Shutdown
 from autothrottle.v1.applier_pb2_grpc import add_ApplierServiceServicer_to_server
 
 APPLIER: Any = add_ApplierServiceServicer_to_server, ApplierServicer(None, None), "autothrottle.v1.ApplierService"  # type: ignore[arg-type]
+
+
+def test_an_entry_point_adds_a_metrics_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "plug-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1\n")
+    (installed / "entry_points.txt").write_text("[autothrottle.metrics_sources]\nplug = plug:Source\n")
+    (tmp_path / "plug.py").write_text(
+        "class Source:\n"
+        "    def __init__(self, configuration): self.closed, self.rate = [], configuration.min_rate\n"
+        "    def close(self): self.closed.append(True)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    configuration = parse(["--metrics-source=plug", "--min-rate=7"], {}, used=COMMANDS["metrics"].options)
+    with Shutdown() as stack:
+        source = Composition(configuration, stack).load_source()
+        assert vars(source) == {"closed": [], "rate": 7_000_000}
+    assert vars(source)["closed"] == [True]
 
 
 def test_only_this_user_can_reach_the_sockets_between_the_services_of_run() -> None:

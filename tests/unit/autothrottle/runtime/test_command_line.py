@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_script, help_text, usage
-from autothrottle.runtime.configuration import OPTIONS
+from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS
 from autothrottle.runtime.configuration_reader import parse
 
 CONFIGURED = [name for name, command in COMMANDS.items() if command.options]
@@ -43,7 +43,8 @@ def test_help_describes_an_option_with_range_default_and_variable(name: str) -> 
 @pytest.mark.parametrize("name", CONFIGURED)
 def test_help_marks_required_options(name: str) -> None:
     blocks = re.split(r"^  --", help_text(name), flags=re.MULTILINE)[1:]
-    assert [block.split()[0] for block in blocks if "Required" in block] == list(COMMANDS[name].required)
+    required = {option for options in METRICS_SOURCES.values() for option in options} & COMMANDS[name].options
+    assert {block.split()[0] for block in blocks if "Required with metrics-source" in block} == required
 
 
 def test_a_service_shows_no_options_of_others() -> None:
@@ -65,7 +66,7 @@ def test_the_example_of_a_command_is_valid(name: str, tmp_path: Path, monkeypatc
         Path(key).write_text("secret")
     command = COMMANDS[name]
     words = shlex.split(command.example)
-    assert parse(words, {}, command.required).warnings == ()
+    assert parse(words, {}, used=command.options).warnings == ()
     assert {word.strip("-") for word in words if word.startswith("--")} <= command.options
 
 

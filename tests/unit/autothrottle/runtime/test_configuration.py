@@ -29,6 +29,7 @@ GOOD: Mapping[str, Sequence[str]] = {
     "net-rx-query": ["avg:a{x:y} by {host}", "avg:b{*} by {host}", "q3"],
     "broker-id-tag": ["id", "kafka_id", "broker.id"],
     "instance-type-tag": ["type", "flavour", "size"],
+    "metrics-source": ["datadog"],
     "metrics-window": ["1", "60", "600"],
     "metrics-delay": ["0", "30", "120"],
     "dd-event-tags": ["a:b", "a:b,c:d", "team"],
@@ -110,6 +111,7 @@ BAD: Mapping[str, Sequence[str]] = {
     "datadog-url": ["dd.example", "ftp://x", "https://u:p@x", "https://x?api_key=1", "http://[", "http://x:99999"],
     "net-tx-query": [" "],
     "broker-id-tag": ["a b", "a:b"],
+    "metrics-source": ["Datadog", "graphite", ""],
     "metrics-window": ["0", "1.5", "-1", "x", "1" * 5000],
     "metrics-delay": ["-1", "1.5", "x"],
     "dd-event-tags": ["a,,b"],
@@ -315,7 +317,7 @@ def test_a_listener_open_to_other_hosts_without_credentials_is_refused_unless_in
     given: Mapping[str, str], refused: list[str]
 ) -> None:
     """It was only a warning, so any host could throttle the cluster. Listeners of other services are not checked."""
-    argv, used = [f"--{name}={text}" for name, text in given.items()], {*OPTIONS}
+    argv, used = [f"--{name}={text}" for name, text in given.items()], {*OPTIONS} - {"metrics-source"}
     try:
         found: Sequence[str] = parse(argv, {}, used=used).warnings
     except InvalidConfiguration as error:
@@ -324,7 +326,7 @@ def test_a_listener_open_to_other_hosts_without_credentials_is_refused_unless_in
         assert all("Fix: give tls-cert, tls-key, tls-ca and certificate-roles" in one for one in found)
         insecure = parse([*argv, "--insecure-listen"], {}, used=used)
         assert {*refused} <= {warning.partition(":")[0] for warning in insecure.warnings}
-        assert parse(argv, {}, used={*OPTIONS} - {*OPEN}).warnings == ()
+        assert parse(argv, {}, used=used - {*OPEN}).warnings == ()
     assert [one.partition(":")[0] for one in found] == refused
 
 
@@ -454,7 +456,7 @@ def test_an_unreadable_file_hides_problems_that_its_keys_may_solve(tmp_path: Pat
     """`run --config none.toml` also reported both Datadog keys as missing, although the file may contain them."""
     argv = ["--config", str(tmp_path / "none.toml"), "--tls-cert=c.pem", "--decisions=s3://b/d", "--interval=0"]
     with pytest.raises(InvalidConfiguration) as caught:
-        parse(argv, {}, required=("api-key", "app-key"))
+        parse(argv, {}, used=("metrics-source",))
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["config", "interval"]
 
 
@@ -626,10 +628,12 @@ def test_rates_are_exact_bytes_per_second() -> None:
     assert parse(["--min-rate=1.1"], {}).limits.min_rate == 1_100_000
 
 
-def test_required_options_of_a_service_must_be_given() -> None:
+def test_required_options_of_the_metrics_source_must_be_given() -> None:
     with pytest.raises(InvalidConfiguration) as caught:
-        parse(["--interval=0"], {"AUTOTHROTTLE_METRICS_ADDR": "a:1"}, required=("discovery-addr", "metrics-addr"))
-    assert [p.split()[0] for p in caught.value.problems] == ["interval:", "discovery-addr"]
+        parse(["--interval=0"], {"AUTOTHROTTLE_API_KEY": "k"}, used=("metrics-source",))
+    assert [p.split()[0] for p in caught.value.problems] == ["interval:", "app-key"]
+    assert "metrics-source datadog needs it" in caught.value.problems[1]
+    assert parse([], {}).app_key == ""
 
 
 @pytest.mark.parametrize("flag", ["-version", "--version", "--version=true"])
@@ -648,4 +652,4 @@ def test_a_required_key_may_be_given_as_its_file(tmp_path: Path) -> None:
     (tmp_path / "api").write_text("secret-api\n")
     (tmp_path / "app").write_text("secret-app\n")
     flags = [f"--api-key-file={tmp_path / 'api'}", f"--app-key-file={tmp_path / 'app'}"]
-    assert parse(flags, {}, required=("api-key", "app-key")).api_key == "secret-api"
+    assert parse(flags, {}, used=("metrics-source",)).api_key == "secret-api"

@@ -11,12 +11,12 @@ from datadog_api_client.v1.api.metrics_api import MetricsApi
 from datadog_api_client.v1.api.tags_api import TagsApi
 from datadog_api_client.v1.model.event_create_request import EventCreateRequest
 
-from autothrottle.adapters.datadog.bounded_calls import Call, Exchanges, Failure, TimedOut
-from autothrottle.adapters.datadog.client import CONCURRENT_POSTS, CONCURRENT_READS, DatadogApiClient
+from autothrottle.adapters.datadog.client import CONCURRENT_POSTS, CONCURRENT_READS, DatadogApiClient, datadog_call
 from autothrottle.adapters.datadog.load_reading import LoadReading
 from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
 from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.adapters.datadog.tags import TagCache, tags_by_host
+from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure, TimedOut
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Loads
@@ -73,7 +73,7 @@ class DatadogMetrics:
         tags = list(dict.fromkeys([*EVENT_TAGS, *self._settings.event_tags, *event.tags]))
         text = event.text if len(event.text) <= MAX_EVENT_TEXT else event.text[: MAX_EVENT_TEXT - 4] + " ..."
         body = EventCreateRequest(title=EVENT_TITLE_PREFIX + event.title, text=text, tags=tags)
-        call = Call("event", lambda: EventsApi(self._client).create_event(body=body))
+        call = datadog_call("event", lambda: EventsApi(self._client).create_event(body=body))
         try:
             answers = self._posts.run([call], _deadline(timeout), stop_at_failure=True)
         finally:
@@ -85,7 +85,7 @@ class DatadogMetrics:
         queries = {"net-tx-query": self._settings.net_tx_query, "net-rx-query": self._settings.net_rx_query}
         calls = [self._query(name, query, window) for name, query in queries.items()]
         if self._tags.is_due():
-            calls.append(Call("host tags", lambda: TagsApi(self._client).list_host_tags()))
+            calls.append(datadog_call("host tags", lambda: TagsApi(self._client).list_host_tags()))
         answers = self._reads.run(calls, deadline, stop_at_failure=True)
         self._raise_failure(calls, answers)
         try:
@@ -103,7 +103,7 @@ class DatadogMetrics:
     def _query(self, name: str, query: str, window: MetricWindow) -> Call:
         rolled_up = f"{query}.rollup(avg, {self._settings.window_seconds})"
         metrics = MetricsApi(self._client)
-        return Call(name, lambda: metrics.query_metrics(_from=window.start, to=window.end, query=rolled_up))
+        return datadog_call(name, lambda: metrics.query_metrics(_from=window.start, to=window.end, query=rolled_up))
 
     def _fetch_missing_tags(self, hosts: set[str], deadline: float) -> dict[str, str]:
         """Look up the hosts of unknown broker id; return host -> why its tags could not be read."""
@@ -123,7 +123,7 @@ class DatadogMetrics:
         return unreadable
 
     def _host_tags(self, host: str) -> Call:
-        return Call(host, lambda: TagsApi(self._client).get_host_tags(host_name=host))
+        return datadog_call(host, lambda: TagsApi(self._client).get_host_tags(host_name=host))
 
     def _raise_failure(self, calls: Sequence[Call], answers: Sequence[object]) -> None:
         failures = [(call, a) for call, a in zip(calls, answers, strict=True) if isinstance(a, Failure)]

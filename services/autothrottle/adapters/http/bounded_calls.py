@@ -13,21 +13,28 @@ from dataclasses import dataclass
 from typing import cast
 
 import urllib3
-from datadog_api_client.exceptions import ApiException, OpenApiException
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import HTTPError
 
 from autothrottle.core.errors import Unavailable
 
 
+def read_json(response: BaseHTTPResponse) -> object:
+    """Read a response to its end and parse it."""
+    return json.loads(response.data)
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to Datadog."""
+    """One request to a server."""
 
     name: str
     """Name of the request in messages."""
     send: Callable[[], object]
-    """Calls the client, which returns an unread response (`preload_content` is off)."""
+    """Calls the client, which returns an unread response (`preload_content` is off); raises `Failure` for an error of
+    its own."""
+    read: Callable[[BaseHTTPResponse], object] = read_json
+    """Reads and parses the response; raises `Failure` or ValueError if it is malformed."""
 
 
 class Failure(Exception):
@@ -36,7 +43,7 @@ class Failure(Exception):
     def __init__(self, reason: str, status: int | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
-        """Continues the sentence "Datadog ..."."""
+        """Predicate of the server: "does not answer (ReadTimeoutError)"."""
         self.status = status
         """HTTP status; None: no response."""
 
@@ -72,9 +79,8 @@ class Exchange:
             raise TimedOut
         self._of_thread.exchange = self
         try:
-            response = cast(BaseHTTPResponse, self._call.send())
-            return json.loads(response.data)
-        except (OpenApiException, HTTPError, OSError, ValueError, RecursionError) as error:
+            return self._call.read(cast(BaseHTTPResponse, self._call.send()))
+        except (HTTPError, OSError, ValueError, RecursionError) as error:
             raise _failure_of(error) from None
         finally:
             self.hold(None)
@@ -104,22 +110,11 @@ class Exchange:
 
 
 def _failure_of(error: Exception) -> Failure:
-    if isinstance(error, ApiException) and error.status:
-        return Failure(f"answers {error.status}{_server_message(error.body)}", error.status)
-    if isinstance(error, ApiException):
-        return Failure(f"cannot be trusted: {str(error.reason).splitlines()[-1]}")
-    if isinstance(error, OpenApiException):
-        return Failure(f"cannot be called: {error}; set api-key and app-key")
     if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):
         return TimedOut()  # the socket's timeout came just before ours
     if isinstance(error, HTTPError | OSError):
         return Failure(f"does not answer ({type(error).__name__})")
     return Failure("answers with invalid JSON")
-
-
-def _server_message(body: object) -> str:
-    errors = body.get("errors") if isinstance(body, dict) else None
-    return f": {errors[0]}" if isinstance(errors, list) and errors else ""
 
 
 class Exchanges:
@@ -156,7 +151,7 @@ class Exchanges:
     def _start(self, exchanges: Sequence[Exchange]) -> list[Future[object]]:
         with self._lock:
             if self._is_closed:
-                raise Unavailable("this client of Datadog is closed; create a new one")
+                raise Unavailable("this client is closed; create a new one")
             self._running.update(exchanges)
             return [self._threads.submit(exchange.run) for exchange in exchanges]
 

@@ -112,6 +112,8 @@ class Exchange:
 def _failure_of(error: Exception) -> Failure:
     if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):
         return TimedOut()  # the socket's timeout came just before ours
+    if isinstance(error, urllib3.exceptions.SSLError):
+        return Failure(f"cannot be trusted: {error}")
     if isinstance(error, HTTPError | OSError):
         return Failure(f"does not answer ({type(error).__name__})")
     return Failure("answers with invalid JSON")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager
@@ -20,9 +21,17 @@ def cut_by_exchanges(pools: PoolManager) -> PoolManager:
     return pools
 
 
+def get(pools: PoolManager, url: str, headers: Mapping[str, str]) -> object:
+    """Send a GET request; return the unread response."""
+    seconds = Exchange.current().seconds_left()
+    return pools.request(
+        "GET", url, headers=headers, timeout=seconds, retries=False, redirect=False, preload_content=False
+    )
+
+
 def drop_idle_connections(pools: PoolManager) -> None:
     """Close idle connections; a firewall would drop them before the next call."""
-    found = [pool.pool for pool in map(pools.pools.get, pools.pools.keys()) if pool]
+    found = [pool.pool for pool in map(pools.pools.get, pools.pools.keys()) if pool and pool.pool]
     pools.clear()
     # A failed call keeps its pool, with all idle connections, alive until the next garbage collection.
     for connections in found:

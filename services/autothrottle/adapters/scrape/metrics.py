@@ -27,6 +27,7 @@ from autothrottle.core.traffic.loads import BrokerLoad, Loads, Utilization
 from autothrottle.core.traffic.series_loads import broker_load, broker_utilization
 
 CONCURRENT_REQUESTS = 64
+MAX_TARGETS = 10_000
 MAX_TEXT_BYTES = 32 * 1024 * 1024
 _FIRST_SCRAPES = 2
 """A rate needs two samples; the first read waits for them."""
@@ -63,7 +64,7 @@ class ScrapedMetrics:
         self._interval = settings.interval.total_seconds()
         self._keep = math.ceil(settings.window / settings.interval) + 1
         self._requests = Exchanges(CONCURRENT_REQUESTS, "scrape")
-        self._pools = cut_by_exchanges(urllib3.PoolManager(num_pools=CONCURRENT_REQUESTS))
+        self._pools = cut_by_exchanges(urllib3.PoolManager(MAX_TARGETS, maxsize=CONCURRENT_REQUESTS))
         self._changed = threading.Condition()
         self._targets: dict[int, Target] = {}
         self._rounds = 0

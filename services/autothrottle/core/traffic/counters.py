@@ -18,7 +18,7 @@ from autothrottle.core.traffic.loads import Utilization
 
 STALE_SAMPLES = 3
 """A series is stale when its newest sample is older than this many intervals between its samples."""
-MIN_STALE_SECONDS = 30.0
+MIN_STALE_SECONDS = 10.0
 """A series with a younger sample is not stale."""
 MAX_FUTURE_SECONDS = 5.0
 """A sample stamped later than this after the current time comes from a clock that is wrong."""

@@ -352,7 +352,7 @@ class Composition:
     def _prometheus(self) -> LoadSource:
         from autothrottle.adapters.prometheus import PrometheusMetrics, PrometheusSettings
 
-        configuration, exporter = self.configuration, EXPORTERS[self.configuration.exporter]
+        configuration, exporter = self.configuration, EXPORTERS[self.configuration.broker_exporter]
         settings = PrometheusSettings(
             url=configuration.prometheus_url,
             exporter=exporter,
@@ -372,7 +372,7 @@ class Composition:
     def _scraped(self) -> LoadSource:
         from autothrottle.adapters.scrape import ScrapedMetrics, ScrapeSettings
 
-        configuration, exporter = self.configuration, EXPORTERS[self.configuration.exporter]
+        configuration, exporter = self.configuration, EXPORTERS[self.configuration.broker_exporter]
         settings = ScrapeSettings(
             url=configuration.scrape_url or exporter.url,
             exporter=exporter,

@@ -106,6 +106,14 @@ def _default_capacity(text: str) -> Capacity | None:
 _PROMQL = "PromQL: a range vector of counters, or an instant vector of rates in bytes/s"
 
 
+def _scrape_url(text: str) -> str:
+    if text and not re.fullmatch(r"https?://[!-~]+", text):
+        raise Refused("is not an http or https URL")
+    if text and not re.search(r"\{(host|broker)\}", text):
+        raise Refused("has neither {host} nor {broker}, so all brokers would have one target")
+    return text
+
+
 def _promql(direction: str) -> str:
     return f"sum by (instance) (rate(node_network_{direction}_bytes_total[2m]))"
 
@@ -142,7 +150,7 @@ class Configuration:
         "0", "Age of the newest complete points; queries end this long ago", at_least=0, whole=True
     )
 
-    exporter: str = kinds.choice(
+    broker_exporter: str = kinds.choice(
         "node_exporter", "Exporter whose metrics prometheus and scrape read, see docs/metrics-sources.md", EXPORTERS
     )
     broker_label: BrokerLabel | None = option(
@@ -184,7 +192,8 @@ class Configuration:
     )
 
     SCRAPE: ClassVar[str] = "Scraping"
-    scrape_url: str = kinds.text(
+    scrape_url: str = option(
+        _scrape_url,
         "",
         "Address of each broker's exporter; from the exporter if empty",
         "a URL with {host} (host in the broker's registration) or {broker} (broker id)",

@@ -198,18 +198,16 @@ class _Combinations:
 
     def _check_exporters(self) -> None:
         values, source = self.values, self.values.metrics_source
-        if source == "scrape" and not values.scrape_url and not EXPORTERS[values.exporter].port:
+        if source == "scrape" and not values.scrape_url and not EXPORTERS[values.broker_exporter].port:
             self.problems.append(
-                f"exporter: {values.exporter!r} ({self._source('exporter')}) reports all pods of a host, so "
-                "metrics-source scrape cannot read it. Fix: --metrics-source=prometheus"
+                f"broker-exporter: {values.broker_exporter!r} ({self._source('broker-exporter')}) reports all pods of "
+                "a host, so metrics-source scrape cannot read it. Fix: --metrics-source=prometheus"
             )
-        if values.prometheus_token_file and values.prometheus_user_file:
+        secrets = values.prometheus_token_file, values.prometheus_user_file
+        if all(secrets):
             self.problems.append("prometheus-token-file and prometheus-user-file are both given. Fix: give one")
-        host, has_secret = (
-            urlsplit(values.prometheus_url).hostname,
-            values.prometheus_token_file or values.prometheus_user_file,
-        )
-        if has_secret and values.prometheus_url.startswith("http:") and not is_loopback_host(host or ""):
+        host = urlsplit(values.prometheus_url).hostname or ""
+        if any(secrets) and values.prometheus_url.startswith("http:") and not is_loopback_host(host):
             self.warnings.append(
                 "prometheus-url is plain http to another host: the credentials are readable on the network"
             )

@@ -23,6 +23,8 @@ class ExporterEmulator:
     def __init__(self) -> None:
         self.answers: dict[int, Answer] = {}
         """Settable: broker id -> answer; absent: status 404."""
+        self.headers: Mapping[str, str] = {}
+        """Headers of the last request, their names in lower case."""
         self.closing = threading.Event()
         self._server = _Server(self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="exporters")
@@ -95,6 +97,7 @@ class _Routes(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         emulator, broker = self.server.emulator, self.path.split("/")[1]
+        emulator.headers = {name.lower(): value for name, value in self.headers.items()}
         answer = emulator.answers.get(int(broker), 404) if broker.isdigit() else 404
         if answer == "hang":
             emulator.closing.wait()

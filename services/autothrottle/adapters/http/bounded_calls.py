@@ -110,7 +110,8 @@ class Exchange:
 
 
 def _failure_of(error: Exception) -> Failure:
-    if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):
+    is_refused = isinstance(error, urllib3.exceptions.NewConnectionError)  # a subclass of ConnectTimeoutError
+    if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError) and not is_refused:
         return TimedOut()  # the socket's timeout came just before ours
     if isinstance(error, urllib3.exceptions.SSLError):
         return Failure(f"cannot be trusted: {error}")

@@ -70,7 +70,5 @@ def _secret(option: str, path: str) -> str:
     except (OSError, ValueError) as error:
         raise Unavailable(f"{option}: {path!r} cannot be read ({type(error).__name__}); give a readable file") from None
     if not text or not all(" " <= character <= "~" for character in text):
-        raise Unavailable(
-            f"{option}: {path!r} is empty or contains more than one line of printable ASCII; give only that"
-        )
+        raise Unavailable(f"{option}: {path!r} does not contain one line of printable ASCII; put only the secret there")
     return text

@@ -104,7 +104,9 @@ class ScrapedMetrics:
         series = target.series(kind, exporter.mean_seconds)
         if not series:
             names = " or ".join(exporter.tx if kind == "tx" else exporter.rx)
-            raise Missing(f"broker {broker_id} ({target.url}) has no sample of {names}; check --scrape-url, --exporter")
+            raise Missing(
+                f"broker {broker_id} ({target.url}) has no sample of {names}; check --scrape-url and --broker-exporter"
+            )
         return broker_utilization(broker_id, f"{target.url}, {kind}", series, self._clock())
 
     # The background thread.

@@ -21,9 +21,10 @@ from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.core.traffic.loads import BrokerLoad, Utilization
 from autothrottle_lab.emulators.exporter import ExporterEmulator, steady
 from autothrottle_lab.servers.processes import free_ports, scratch_directory
-from autothrottle_lab.servers.prometheus import PrometheusServer, job_of_brokers, missing_programs, node_exporter
+from autothrottle_lab.servers.prometheus import PrometheusServer, job_of_brokers, node_exporter
 from tests.builders import eventually
 from tests.contract.load_source_contract import LINK, RATES, TIMEOUT, LoadSourceContract, LoadSubject
+from tests.server_fixtures import skip_without_prometheus
 
 LIMITS = CapacityLimits(default=LINK)
 LABEL = parse_broker_label("pod=kafka-([0-9]+)", "broker-label")
@@ -70,9 +71,7 @@ class TestScrapedMetrics(LoadSourceContract):
 @pytest.fixture
 def prometheus(exporters: ExporterEmulator) -> Iterator[PrometheusServer]:
     """A real Prometheus that scrapes the exporters, and a real node_exporter, every second."""
-    if missing := missing_programs():
-        names = " ".join(missing)
-        pytest.skip(f"these programs are not installed: {names}. Fix on Debian and Ubuntu: apt-get install {names}")
+    skip_without_prometheus()
     node = f"127.0.0.1:{free_ports(1)[0]}"
     jobs = [
         job_of_brokers(exporters.address, [*RATES]),

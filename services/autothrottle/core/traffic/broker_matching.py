@@ -126,7 +126,10 @@ def parse_broker_map(text: str, option_name: str) -> dict[str, int]:
         value = None
     if not isinstance(value, dict):
         raise Invalid(f"{option_name} is {text[:100]!r}; give {form}")
-    return {name: parse_broker_id(json.dumps(broker_id)) for name, broker_id in value.items()}
+    try:
+        return {name: parse_broker_id(json.dumps(broker_id)) for name, broker_id in value.items()}
+    except Invalid as error:
+        raise Invalid(f"{option_name}: {error}") from None
 
 
 def parse_broker_label(text: str, option_name: str) -> BrokerLabel | None:

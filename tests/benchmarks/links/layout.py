@@ -93,10 +93,12 @@ class RunPlan:
     """Whether half of the partitions have twice the size, so that the others finish much earlier."""
     second: str = "none"
     """State of the second follower: one of `SECOND_KINDS`."""
+    source: str = "datadog"
+    """Metrics source of the product."""
 
     @property
     def topic(self) -> str:
-        return f"moved-{self.policy}-{self.ratio:g}-{self.second}-{self.number}"
+        return f"moved-{self.policy}-{self.source}-{self.ratio:g}-{self.second}-{self.number}"
 
     def replicas_before(self) -> dict[int, list[int]]:
         """Partition -> replicas of the reassigned topic before the reassignment. A second follower has no replica."""

@@ -3,7 +3,8 @@
 Every broker's link has 20 MB/s in each direction, the follower's has 10. Clients produce at half of that rate all the
 time with acks=all in an open loop: a late record counts from the time when it was due. Broker 1005 gets a replica of
 every partition of one topic. The services run on the same machine and reach the brokers over their links, as clients
-do. A Datadog emulator reports the counters of the brokers' network cards to them.
+do. The metrics source reports the counters of the brokers' network cards to them: a Datadog emulator,
+or a node_exporter in the namespace of each broker.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from tests.benchmarks.links.tally import (
     at_finishes,
     carried_rates,
     copy_rates,
+    deferred_share,
     full_share,
     slowest_by_second,
     waits,
@@ -231,6 +233,8 @@ def evaluate(
         ratio=plan.ratio,
         number=plan.number,
         second=plan.second,
+        source=plan.source,
+        deferred=deferred_share(x.seconds for x in moving[ALL]),
         makespan=ended - started,
         bound=bound(plan, sizes, loads),
         simulated=simulated(plan, sizes, loads),

@@ -53,8 +53,8 @@ class TestMemoryMetrics(LoadSourceContract):
         end = datetime.now(UTC)
         interval = end - timedelta(seconds=60), end
         loads = [
-            BrokerLoad(broker_id, LINK, *(Utilization(rate, *interval) for rate in rates))
-            for broker_id, rates in RATES.items()
+            BrokerLoad(broker_id, LINK, Utilization(tx, *interval), Utilization(rx, *interval))
+            for broker_id, (tx, rx) in RATES.items()
         ]
         source = MemoryMetrics(*loads)
         return LoadSubject(source, lambda broker_id: source.lose(broker_id, f"broker {broker_id} has none"), 0.0)

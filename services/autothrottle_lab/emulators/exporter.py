@@ -104,7 +104,7 @@ class _Routes(BaseHTTPRequestHandler):
         elif isinstance(answer, int):
             self.send_error(answer)
         else:
-            self._send(answer if isinstance(answer, bytes) else answer().encode())  # type: ignore[operator]
+            self._send(answer if isinstance(answer, bytes) else answer().encode())
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""

@@ -139,7 +139,7 @@ def test_credentials_are_read_at_each_request(server: ExporterEmulator, cluster:
         ("user_file", "a:b", f"Basic {base64.b64encode(b'a:b').decode()}"),
     ):
         path.write_text(f"{text}\n")
-        with metrics(server, cluster, **{option: str(path)}) as source:
+        with metrics(server, cluster, time.time, **{option: str(path)}) as source:
             source.fetch_loads(TIMEOUT)
             assert server.headers["authorization"] == header
             path.write_text("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -19,7 +19,7 @@ from autothrottle.core.traffic.broker_matching import parse_broker_label
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.core.traffic.loads import BrokerLoad, Utilization
-from autothrottle_lab.emulators.exporter import ExporterEmulator, steady
+from autothrottle_lab.emulators.exporter import Answer, ExporterEmulator, steady
 from autothrottle_lab.servers.processes import free_ports, scratch_directory
 from autothrottle_lab.servers.prometheus import PrometheusServer, job_of_brokers, node_exporter
 from tests.builders import eventually
@@ -40,11 +40,22 @@ def hosts() -> BrokerHosts:
     return BrokerHosts(cluster)
 
 
-@pytest.fixture
-def exporters() -> Iterator[ExporterEmulator]:
+@pytest.fixture(scope="module")
+def all_exporters() -> Iterator[ExporterEmulator]:
     with ExporterEmulator() as emulator:
-        emulator.answers = {broker_id: steady(*rates) for broker_id, rates in RATES.items()}
         yield emulator
+
+
+@pytest.fixture(scope="module")
+def answers() -> Mapping[int, Answer]:
+    return {broker_id: steady(*rates) for broker_id, rates in RATES.items()}
+
+
+@pytest.fixture
+def exporters(all_exporters: ExporterEmulator, answers: Mapping[int, Answer]) -> ExporterEmulator:
+    """The exporters without faults."""
+    all_exporters.answers = {**answers}
+    return all_exporters
 
 
 class TestMemoryMetrics(LoadSourceContract):
@@ -68,13 +79,13 @@ class TestScrapedMetrics(LoadSourceContract):
             yield LoadSubject(source, lambda broker_id: exporters.answers.update({broker_id: 500}), 0.1)
 
 
-@pytest.fixture
-def prometheus(exporters: ExporterEmulator) -> Iterator[PrometheusServer]:
+@pytest.fixture(scope="module")
+def prometheus(all_exporters: ExporterEmulator) -> Iterator[PrometheusServer]:
     """A real Prometheus that scrapes the exporters, and a real node_exporter, every second."""
     skip_without_prometheus()
     node = f"127.0.0.1:{free_ports(1)[0]}"
     jobs = [
-        job_of_brokers(exporters.address, [*RATES]),
+        job_of_brokers(all_exporters.address, [*RATES]),
         {"job_name": "node", "static_configs": [{"targets": [node], "labels": {"pod": "kafka-1"}}]},
     ]
     with scratch_directory() as directory, node_exporter(directory, node), PrometheusServer(directory, jobs) as server:

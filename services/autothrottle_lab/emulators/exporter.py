@@ -26,7 +26,7 @@ class ExporterEmulator:
         self.headers: Mapping[str, str] = {}
         """Headers of the last request, their names in lower case."""
         self.closing = threading.Event()
-        self._server = _Server(self)
+        self._server = _ExporterServer(self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="exporters")
 
     def __enter__(self) -> ExporterEmulator:
@@ -80,20 +80,20 @@ def jmx_text(counters: TrafficCounters) -> str:
     )
 
 
-class _Server(ThreadingHTTPServer):
+class _ExporterServer(ThreadingHTTPServer):
     daemon_threads = False  # server_close() joins them
     request_queue_size = 128
 
     def __init__(self, emulator: ExporterEmulator) -> None:
         self.emulator = emulator
-        super().__init__(("127.0.0.1", 0), _Routes)
+        super().__init__(("127.0.0.1", 0), _ExporterRoutes)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Report nothing: a client may disconnect during a response."""
 
 
-class _Routes(BaseHTTPRequestHandler):
-    server: _Server
+class _ExporterRoutes(BaseHTTPRequestHandler):
+    server: _ExporterServer
 
     def do_GET(self) -> None:
         emulator, broker = self.server.emulator, self.path.split("/")[1]

@@ -67,6 +67,14 @@ def test_problems_of_one_series_do_not_concern_the_others(server: ExporterEmulat
     assert loads.problems[2].startswith('broker 2 ({pod="kafka-2"} in --prometheus-tx-query) has a sample of nan bytes')
 
 
+def test_kafka_broker_info_finds_the_broker_of_a_host(server: ExporterEmulator, cluster: MemoryCluster) -> None:
+    labels = {"instance": "b2.example:9404", "id": "2", "address": "b2.example:9092"}
+    series = {"metric": labels, "values": growing(70, time.time())}
+    server.answers[1] = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": [series]}}).encode()
+    with metrics(server, cluster) as source:
+        assert [*source.fetch_loads(TIMEOUT).brokers] == [2]
+
+
 @pytest.mark.parametrize("off", [-60.0, 60.0])
 def test_clock_of_the_server_off_by_a_minute_is_corrected_and_named(
     off: float, server: ExporterEmulator, cluster: MemoryCluster

@@ -31,6 +31,10 @@ MAX_TARGETS = 10_000
 MAX_TEXT_BYTES = 32 * 1024 * 1024
 _FIRST_SCRAPES = 2
 """A rate needs two samples; the first read waits for them."""
+_FIRST_PAUSE_SECONDS = 1.0
+"""Time between the first two rounds: a cycle waits a few seconds for its loads."""
+_HOSTS_TIMEOUT = timedelta(seconds=2)
+"""Also the time that a stopping service may wait for the brokers' hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +119,12 @@ class ScrapedMetrics:
         begin = time.monotonic()
         while not self._stopped.is_set():
             self._scrape_all(begin + self._interval)
-            begin = max(begin + self._interval, time.monotonic())
+            pause = self._interval if self._rounds >= _FIRST_SCRAPES else min(self._interval, _FIRST_PAUSE_SECONDS)
+            begin = max(begin + pause, time.monotonic())
             self._stopped.wait(begin - time.monotonic())
 
     def _scrape_all(self, deadline: float) -> None:
-        registered, warnings = self._hosts.read(self._settings.interval / 4)
+        registered, warnings = self._hosts.read(min(self._settings.interval / 4, _HOSTS_TIMEOUT))
         targets = self._targets_of(registered)
         with self._changed:
             self._targets, self._warnings = targets, warnings

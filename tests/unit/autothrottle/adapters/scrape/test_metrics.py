@@ -60,7 +60,8 @@ def first_of_one(source: ScrapedMetrics) -> Loads:
 
 
 def test_first_read_waits_for_two_samples(exporters: ExporterEmulator) -> None:
-    with scraping(exporters, interval=timedelta(seconds=2)) as source:
+    """A cycle waits for its loads for a few seconds, less than two intervals of 30 s."""
+    with scraping(exporters, interval=timedelta(seconds=30)) as source:
         assert [*source.fetch_loads(TIMEOUT).brokers] == [1, 2]
 
 

@@ -43,6 +43,8 @@ PARTITIONS = 16
 
 MIN_RATE = 1 * MEGABYTE
 
+SURGE_SECONDS = 10.0
+
 
 def round_robin(brokers: Sequence[int], partitions: int = PARTITIONS) -> dict[int, list[int]]:
     """Partition -> [leader, follower], round robin; the follower is the next broker."""
@@ -95,6 +97,8 @@ class RunPlan:
     """State of the second follower: one of `SECOND_KINDS`."""
     source: str = "datadog"
     """Metrics source of the product."""
+    surge: float = 1.0
+    """Factor by which the clients' produce rates rise `SURGE_SECONDS` after the submission; 1: they stay."""
 
     @property
     def topic(self) -> str:

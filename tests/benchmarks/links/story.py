@@ -32,6 +32,7 @@ from tests.benchmarks.links.layout import (
     REASSIGNED_RATE,
     RING,
     RING_RATE,
+    SURGE_SECONDS,
     RunPlan,
     beside,
     bound,
@@ -149,6 +150,11 @@ class Clients:
         near = found[BESIDE]
         return {ALL: found[RING] + near, ON_FOLLOWER: near, REASSIGNED: found[self._topic]}
 
+    def surge(self, factor: float) -> None:
+        """Multiply the produce rates of the steady clients."""
+        for name, total in ((RING, len(ring()) * RING_RATE), (BESIDE, len(beside()) * BESIDE_RATE)):
+            self._loads[name].set_total(factor * total)
+
     @property
     def lost(self) -> int:
         """Number of failed records."""
@@ -185,6 +191,9 @@ def run_plan(testbed: Testbed, plan: RunPlan) -> Run:
             sizes = leader_sizes(testbed, plan)
             started = time.monotonic()
             submit(testbed, plan, admin)
+            if plan.surge != 1:
+                time.sleep(max(started + SURGE_SECONDS - time.monotonic(), 0.0))
+                clients.surge(plan.surge)
             expected = len(plan.partitions_added_to(FOLLOWER))
             wait_until(lambda: len(monitor.finishes) == expected, _REASSIGNMENT_SECONDS, f"{topic} is on {FOLLOWER}")
             ended = max(monitor.finishes.values())

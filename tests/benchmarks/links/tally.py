@@ -262,16 +262,15 @@ def lines(runs: Iterable[Run]) -> list[str]:
 def source_lines(runs: Iterable[Run]) -> list[str]:
     """Return a table of the metrics sources in Markdown; `first`: the first throttle after the submission."""
     rows = [
-        "| source | first throttle | throttles, MB/s | deferred records | makespan / bound |",
-        "|---|---|---|---|---|",
+        "| source | first throttle | throttles, MB/s at s | deferred records | longest wait, s | makespan, s |",
+        "|---|---|---|---|---|---|",
     ]
     for run in runs:
         rates = [(at, rate) for at, rate in run.throttles if rate is not None]
         first = f"{rates[0][1] / MEGABYTE:.1f} MB/s at {rates[0][0]:.1f} s" if rates else "none"
-        shown = ", ".join(f"{rate / MEGABYTE:.1f}" for _, rate in rates)
-        rows.append(
-            f"| {run.source} | {first} | {shown} | {100 * run.deferred:.2f} % | {run.makespan / run.bound:.2f} |"
-        )
+        shown = ", ".join(f"{rate / MEGABYTE:.1f} at {at:.0f}" for at, rate in rates)
+        waited = f"{100 * run.deferred:.2f} % | {run.moving[ALL].most:.2f}"
+        rows.append(f"| {run.source} | {first} | {shown} | {waited} | {run.makespan:.1f} |")
     return rows
 
 

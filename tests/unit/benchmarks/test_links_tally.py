@@ -114,7 +114,9 @@ def test_source_lines_show_the_throttles_of_each_source() -> None:
     throttled = replace(
         run(), source="scrape", deferred=0.015, throttles=[(-1.0, None), (0.4, 4 * MB), (10.2, 4_500_000)]
     )
-    assert source_lines([throttled])[2] == "| scrape | 4.0 MB/s at 0.4 s | 4.0, 4.5 | 1.50 % | 1.11 |"
+    assert (
+        source_lines([throttled])[2] == "| scrape | 4.0 MB/s at 0.4 s | 4.0 at 0, 4.5 at 10 | 1.50 % | 0.90 | 100.0 |"
+    )
     assert "| none |" in source_lines([replace(run(), throttles=[(0.0, None)])])[2]
 
 

@@ -6,14 +6,15 @@ Strimzi's JMX exporter.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from autothrottle.adapters.grpc import MetricsClient
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from autothrottle_lab.emulators.exporter import ExporterEmulator, jmx_text
 from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, fill
@@ -22,6 +23,7 @@ from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.prometheus import PrometheusServer, job_of_brokers
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from tests.builders import eventually
 from tests.server_fixtures import BROKERS, skip_without_prometheus
 from tests.system.recovery_watch import FOLLOWER_RATE, RecoveryWatch, admin_backend_options, admin_channel, submit
 
@@ -33,9 +35,26 @@ WINDOW_SECONDS = 6
 
 @pytest.fixture
 def exporters(kraft_cluster: KraftCluster) -> Iterator[ExporterEmulator]:
+    """The counters are read in the background: reading them for each request is slow, so that a scrape times out."""
     with BrokerCounters(kraft_cluster) as counters, ExporterEmulator() as emulator:
-        emulator.answers = {b: partial(lambda b: jmx_text(counters.sample()[b]), b) for b in BROKERS}
+        newest = counters.sample()
+        counters.call_every(0.25, newest.update)
+        emulator.answers = {b: partial(lambda b: jmx_text(newest[b]), b) for b in BROKERS}
         yield emulator
+
+
+def wait_for_loads(metrics: str) -> None:
+    """Wait until the loads of all brokers cover most of a window."""
+    with closing(MetricsClient([metrics])) as client:
+
+        def are_complete() -> bool:
+            loads = client.fetch_loads(timedelta(seconds=10)).brokers
+            shortest = timedelta(seconds=WINDOW_SECONDS - 2)
+            return {*loads} == {*BROKERS} and all(
+                load.inbound.end - load.inbound.start >= shortest for load in loads.values()
+            )
+
+        eventually(are_complete)
 
 
 @contextmanager
@@ -78,7 +97,7 @@ def test_recovery_is_throttled_at_what_clients_leave_free(
             },
         )
         with ServiceProcesses(deployment, planners=1) as running, RecoveryWatch(cluster, topic, None) as watch:
-            time.sleep(WINDOW_SECONDS)  # the metrics cover a window of the clients
+            wait_for_loads(running.addresses["metrics"])
             with admin_channel(running.addresses["admin"]) as channel:
                 stub = admin_pb2_grpc.AdminServiceStub(channel)
                 submit(stub, {(topic, p): [1001 + p, DESTINATION] for p in range(3)})

@@ -25,9 +25,10 @@ SYSTEM = HERE / "system"
 SCORER = SYSTEM / "scorer"
 CHAOS = HERE / "chaos" / "test_chaos.py"
 
-SERVER_FIXTURES = {"zookeeper", "fresh_zookeeper", "own_zookeeper", "kafka_cluster", "kraft_cluster", "spark"}
 SHARED_CLUSTERS = ("kafka_cluster", "kraft_cluster", "spark")
 """A group of tests for each, the one that takes longest first: one process runs all tests of a group."""
+
+SERVER_FIXTURES = {"zookeeper", "fresh_zookeeper", "own_zookeeper", "prometheus", *SHARED_CLUSTERS}
 
 SHOWN_SECONDS = 5.0
 """A file whose tests take less is not listed at the end."""

@@ -17,6 +17,7 @@ from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import scratch_directory
+from autothrottle_lab.servers.prometheus import missing_programs
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.system.zookeeper_tree import session
 
@@ -54,6 +55,12 @@ def own_zookeeper() -> Iterator[ZooKeeperServer]:
     """A new ZooKeeper for one module, which may use the root, and freeze or kill the server."""
     with scratch_directory() as directory, ZooKeeperServer(directory) as server:
         yield server
+
+
+def skip_without_prometheus() -> None:
+    """Skip a test visibly if Debian's packages with Prometheus and node_exporter are not installed."""
+    if names := " ".join(missing_programs()):
+        pytest.skip(f"these programs are not installed: {names}. Fix on Debian and Ubuntu: apt-get install {names}")
 
 
 SCALED_FETCHES = {"replica.fetch.max.bytes": 128 * 1024, "replica.fetch.response.max.bytes": 512 * 1024}

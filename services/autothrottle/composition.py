@@ -28,6 +28,7 @@ from autothrottle.adapters.credentials.tls import Tls
 from autothrottle.adapters.credentials.tokens import Tokens
 from autothrottle.adapters.grpc import AdminClient, ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
+from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
 from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
@@ -50,6 +51,8 @@ from autothrottle.applier import ApplierServicer
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
 from autothrottle.core.members import Member, hosts_without_route, published_address
+from autothrottle.core.traffic.broker_matching import parse_broker_label
+from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
 from autothrottle.planner.dependencies import PlannerDependencies
@@ -336,6 +339,10 @@ class Composition:
                 return self._log_loads()
             case "none":
                 return NoLoads()
+            case "prometheus":
+                return self._prometheus()
+            case "scrape":
+                return self._scraped()
             case name:
                 return self._installed_source(name)
 
@@ -365,6 +372,48 @@ class Composition:
         configuration = self.configuration
         limits, fanout, window = configuration.capacities, configuration.consumer_fanout, configuration.metrics_window
         return self._stack.enter_context(closing(LogLoads(self._log_sizes, limits, fanout, window)))
+
+    def _prometheus(self) -> LoadSource:
+        from autothrottle.adapters.prometheus import PrometheusMetrics, PrometheusSettings
+
+        configuration, exporter = self.configuration, EXPORTERS[self.configuration.broker_exporter]
+        settings = PrometheusSettings(
+            url=configuration.prometheus_url,
+            exporter=exporter,
+            tx_query=configuration.prometheus_tx_query,
+            rx_query=configuration.prometheus_rx_query,
+            selector=configuration.prometheus_selector,
+            ca_file=configuration.prometheus_ca,
+            token_file=configuration.prometheus_token_file,
+            user_file=configuration.prometheus_user_file,
+            window=configuration.metrics_window,
+            delay=configuration.metrics_delay,
+            broker_label=configuration.broker_label or parse_broker_label(exporter.broker_label, "broker-label"),
+            broker_map=configuration.broker_map,
+        )
+        return self._cancellable(PrometheusMetrics(settings, configuration.capacities, self._broker_hosts()))
+
+    def _scraped(self) -> LoadSource:
+        from autothrottle.adapters.scrape import ScrapedMetrics, ScrapeSettings
+
+        configuration, exporter = self.configuration, EXPORTERS[self.configuration.broker_exporter]
+        settings = ScrapeSettings(
+            url=configuration.scrape_url or exporter.url,
+            exporter=exporter,
+            interval=configuration.scrape_interval,
+            window=configuration.metrics_window,
+            broker_map=configuration.broker_map,
+        )
+        return self._cancellable(ScrapedMetrics(settings, configuration.capacities, self._broker_hosts()))
+
+    def _broker_hosts(self) -> BrokerHosts:
+        """Read hosts without waiting for ZooKeeper at the start: loads of brokers that a label names need no host."""
+        if self._by_admin_api and self._kafka_admin:
+            return BrokerHosts(self._kafka_admin)
+        servers, session_timeout = ",".join(self.configuration.zk_addr), self.configuration.zk_session_timeout
+        return BrokerHosts(
+            ZooKeeperRegistrations(self._ended(connect_in_background(servers, session_timeout)), self._kafka)
+        )
 
     def _installed_source(self, name: str) -> LoadSource:
         """Build the source of an entry point; the stack closes it if it can be closed."""

@@ -93,6 +93,7 @@ def produce(cluster: KafkaCluster, topic: str, partitions: Sequence[int], bytes_
 
 def test_running_brokers_are_listed(each_cluster: KafkaCluster, admin: KafkaAdmin) -> None:
     assert admin.brokers() == each_cluster.brokers.keys()
+    assert admin.fetch_hosts(LONG) == dict.fromkeys(each_cluster.brokers, ("127.0.0.1",))
 
 
 def test_partitions_match_the_controller_metadata(

@@ -23,7 +23,7 @@ READ_BEFORE |= {"api-key-file", "app-key-file", "insecure-listen", "capacity"}
 WITH_TLS = {"tls-server-name"}
 """Options that are read only with certificates."""
 IN_PASSING = {
-    "metrics": {"zk-prefix", "kafka-bootstrap-controllers"},
+    "metrics": {"kafka-bootstrap-controllers"},
     "planner": {"zk-prefix"},
     "admin": {"change-threshold", "failure-threshold", "skip-auto-delete-throttles"},
     "gateway": {"zk-prefix", "open-endpoints"},
@@ -55,11 +55,13 @@ def test_a_service_reads_the_options_that_its_help_lists(
         "--api-key=a",
         "--app-key=b",
         "--policy=static",
+        "--prometheus-url=http://127.0.0.1:1",
         "--api-listen=localhost:0",
     ]
     flags += [f"--decisions={tmp_path}", f"--kafka-client-config={client_config}", "--bootstrap-servers=127.0.0.1:1"]
     read: set[str] = set()
-    for backend, source in (("zookeeper", "datadog"), ("admin", "kafka")):
+    # Datadog is built, too, since its keys are given.
+    for backend, source in (("zookeeper", "prometheus"), ("admin", "scrape"), ("admin", "kafka")):
         given = parse([*flags, f"--kafka-backend={backend}", f"--metrics-source={source}"], {})
         recording = RecordingConfiguration(**{field.name: getattr(given, field.name) for field in fields(given)})
         RecordingConfiguration.read.clear()

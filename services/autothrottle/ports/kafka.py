@@ -82,6 +82,14 @@ class BrokerRegistry(Protocol):
         """
         ...
 
+    def fetch_hosts(self, timeout: timedelta) -> Mapping[int, Sequence[str]]:
+        """Return broker id -> the hosts in its registration, for all registered brokers.
+
+        Raises:
+            Unavailable: the cluster does not answer in time.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Term:

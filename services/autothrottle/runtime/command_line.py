@@ -57,8 +57,8 @@ COMMANDS: Mapping[str, Command] = {
     "metrics": Command(
         "reports load and capacity of each broker; posts events",
         _SERVER
-        | _named(_C.METRICS, _C.DATADOG, _C.CAPACITY)
-        | {"bootstrap-servers", "kafka-client-config", "kafka-api-request-timeout"},
+        | _named(_C.METRICS, _C.PROMETHEUS, _C.SCRAPE, _C.DATADOG, _C.CAPACITY)
+        | (_KAFKA - {"kafka-bootstrap-controllers", "discovery-poll"}),
         "--listen 127.0.0.1:4002 --api-key-file api-key --app-key-file app-key",
     ),
     "planner": Command(

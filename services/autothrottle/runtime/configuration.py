@@ -24,6 +24,7 @@ from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.core.traffic.broker_matching import BrokerLabel, parse_broker_label, parse_broker_map
 from autothrottle.core.traffic.capacity import (
     MAX_CAPACITY_MEGABYTES,
     CapacityLimits,
@@ -31,6 +32,7 @@ from autothrottle.core.traffic.capacity import (
     parse_cap_map,
     parse_capacity,
 )
+from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
 from autothrottle.runtime import option_kinds as kinds
@@ -59,7 +61,13 @@ class PolicyName(StrEnum):
     """One rate for all brokers."""
 
 
-METRICS_SOURCES: Mapping[str, tuple[str, ...]] = {"datadog": ("api-key", "app-key"), "kafka": (), "none": ()}
+METRICS_SOURCES: Mapping[str, tuple[str, ...]] = {
+    "datadog": ("api-key", "app-key"),
+    "prometheus": ("prometheus-url",),
+    "scrape": (),
+    "kafka": (),
+    "none": (),
+}
 """Metrics source -> the options that it requires; `X-file` replaces `X`."""
 
 METRICS_SOURCE_GROUP = "autothrottle.metrics_sources"
@@ -97,6 +105,21 @@ def _capacity(text: str, name: str) -> Capacity | None:
     return parse_capacity(text, name) if text.strip() else None
 
 
+_PROMQL = "PromQL: a range vector of counters, or an instant vector of rates in bytes/s"
+
+
+def _scrape_url(text: str) -> str:
+    if text and not re.fullmatch(r"https?://[!-~]+", text):
+        raise Refused("is not an http or https URL")
+    if text and not re.search(r"\{(host|broker)\}", text):
+        raise Refused("has neither {host} nor {broker}, so all brokers would have one target")
+    return text
+
+
+def _promql(direction: str) -> str:
+    return f"sum by (instance) (rate(node_network_{direction}_bytes_total[2m]))"
+
+
 _KEY_FILE = "a readable file with the key and nothing else"
 _PEM_FILE = "a readable PEM file"
 _CAPACITY = f'MB/s or {{"tx":MB/s,"rx":MB/s}}, each > 0 and <= {MAX_CAPACITY_MEGABYTES}'
@@ -122,13 +145,67 @@ class Configuration:
         "Source of load and capacity",
         f"one of {', '.join(METRICS_SOURCES)}, or an entry point of the group {METRICS_SOURCE_GROUP}",
     )
-    metrics_window: timedelta = kinds.seconds("120", "Length of the interval that a load covers", whole=True)
+    metrics_window: timedelta = kinds.seconds(
+        "120", "Length of the interval that a load covers; 12 is the default with metrics-source scrape", whole=True
+    )
     metrics_delay: timedelta = kinds.seconds(
         "0", "Age of the newest complete points; queries end this long ago", at_least=0, whole=True
     )
+
     consumer_fanout: float = kinds.number(
         "1", "How often consumers read each produced byte (metrics-source kafka)", "", float, at_most=100
     )
+
+    broker_exporter: str = kinds.choice(
+        "node_exporter", "Exporter whose metrics prometheus and scrape read, see docs/metrics-sources.md", EXPORTERS
+    )
+    broker_label: BrokerLabel | None = option(
+        lambda text: parse_broker_label(text, "broker-label"),
+        "",
+        "Label with the broker id, as the last group of the expression; from the exporter if empty",
+        "LABEL=REGEX for the whole value of the label",
+        example="pod=.*-([0-9]+)",
+    )
+    broker_map: Mapping[str, int] = option(
+        lambda text: parse_broker_map(text, "broker-map"),
+        "",
+        "Broker id by host, or by the value of another label; beats broker-label",
+        "a JSON object of broker ids",
+        example='{"b1.example.com:9100":1001}',
+    )
+
+    PROMETHEUS: ClassVar[str] = "Prometheus"
+    prometheus_url: str = kinds.url("", "Prometheus server", "http://prometheus:9090")
+    prometheus_selector: str = kinds.text(
+        "", "Further label matchers of the exporter's queries", "PromQL label matchers", example='job="kafka"'
+    )
+    prometheus_tx_query: str = kinds.text(
+        "", "Query for outbound traffic; from the exporter if empty", _PROMQL, example=_promql("transmit")
+    )
+    prometheus_rx_query: str = kinds.text(
+        "", "Query for inbound traffic; from the exporter if empty", _PROMQL, example=_promql("receive")
+    )
+    prometheus_ca: str = kinds.file(
+        "Certificates of the authorities of the server; those of the system if empty", "/etc/ssl/ca.crt", _PEM_FILE
+    )
+    prometheus_token_file: str = kinds.file(
+        "Bearer token, read at each request", "/run/secrets/prometheus-token", "a readable file with the token alone"
+    )
+    prometheus_user_file: str = kinds.file(
+        "User and password for basic authentication",
+        "/run/secrets/prometheus-user",
+        "a readable file with USER:PASSWORD alone",
+    )
+
+    SCRAPE: ClassVar[str] = "Scraping"
+    scrape_url: str = option(
+        _scrape_url,
+        "",
+        "Address of each broker's exporter; from the exporter if empty",
+        "a URL with {host} (host in the broker's registration) or {broker} (broker id)",
+        example="http://{host}:9100/metrics?collect[]=netdev",
+    )
+    scrape_interval: timedelta = kinds.seconds("5", "Time between two readings of an exporter")
 
     DATADOG: ClassVar[str] = "Datadog"
     api_key: str = kinds.text("", "Datadog API key", example="the key", secret=True)

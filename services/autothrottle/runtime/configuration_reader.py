@@ -11,15 +11,20 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from autothrottle.core.errors import Invalid
+from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS, Configuration, KafkaBackend, PolicyName
 from autothrottle.runtime.option_kinds import Option, Refused
 from autothrottle.runtime.sources import Flags, Given, Rank, from_environment, from_file
 from autothrottle_client.addresses import is_loopback, is_loopback_host
+
+_SCRAPE_WINDOW = timedelta(seconds=12)
+"""Default of metrics-window with scraping: the shortest that is steady, see docs/how-it-works.md."""
 
 _KAFKA_NODE = re.compile(
     "admin|brokers|cluster|config|consumers|controller|controller_epoch|delegation_token|feature|"
@@ -125,9 +130,12 @@ class _Combinations:
     def checked(self) -> Configuration:
         """Return the configuration with the options that count; add to the problems and warnings."""
         keys: dict[str, Any] = {"api_key": self._key("api-key"), "app_key": self._key("app-key")}
-        configuration = replace(self.values, **keys, **self._ratios(), **self._kafka(), **self._capacity())
+        configuration = replace(
+            self.values, **keys, **self._ratios(), **self._kafka(), **self._capacity(), **self._window()
+        )
         self._check_datadog(configuration)
         self._check_metrics_source(configuration)
+        self._check_exporters()
         self._check_kafka(configuration)
         self._check_zookeeper()
         self._check_decisions()
@@ -163,6 +171,10 @@ class _Combinations:
         both = self._rank("max-rate")
         directions = {"max_tx_rate": self._rank("max-tx-rate"), "max_rx_rate": self._rank("max-rx-rate")}
         return {name: self.values.max_rate for name, rank in directions.items() if both < rank}
+
+    def _window(self) -> Mapping[str, Any]:
+        is_default = self.values.metrics_source == "scrape" and self._rank("metrics-window") is Rank.DEFAULT
+        return {"metrics_window": _SCRAPE_WINDOW} if is_default else {}
 
     def _kafka(self) -> Mapping[str, Any]:
         backend, native = self.values.kafka_backend, self.values.kafka_native_mode
@@ -214,6 +226,22 @@ class _Combinations:
         host = urlsplit(settled.datadog_url).hostname or ""
         if settled.datadog_url.startswith("http:") and not is_loopback_host(host):
             self.warnings.append("datadog-url is plain http to another host: the keys are readable on the network")
+
+    def _check_exporters(self) -> None:
+        values, source = self.values, self.values.metrics_source
+        if source == "scrape" and not values.scrape_url and not EXPORTERS[values.broker_exporter].port:
+            self.problems.append(
+                f"broker-exporter: {values.broker_exporter!r} ({self._source('broker-exporter')}) reports all pods of "
+                "a host, so metrics-source scrape cannot read it. Fix: --metrics-source=prometheus"
+            )
+        secrets = values.prometheus_token_file, values.prometheus_user_file
+        if all(secrets):
+            self.problems.append("prometheus-token-file and prometheus-user-file are both given. Fix: give one")
+        host = urlsplit(values.prometheus_url).hostname or ""
+        if any(secrets) and values.prometheus_url.startswith("http:") and not is_loopback_host(host):
+            self.warnings.append(
+                "prometheus-url is plain http to another host: the credentials are readable on the network"
+            )
 
     def _check_kafka(self, settled: Configuration) -> None:
         if settled.kafka_bootstrap_controllers and settled.kafka_backend is not KafkaBackend.ADMIN:

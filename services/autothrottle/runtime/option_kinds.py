@@ -338,10 +338,12 @@ def znode(default: str, meaning: str, example: str = "") -> str:
     return option(parse, default, meaning, range, example=example)
 
 
-def url(default: str, meaning: str) -> str:
-    """Declare a server URL; the value has no trailing slash."""
+def url(default: str, meaning: str, example: str = "") -> str:
+    """Declare a server URL; an empty default makes it optional. The value has no trailing slash."""
 
     def parse(text: str) -> str:
+        if not text and not default:
+            return ""
         try:
             url = urlsplit(text)
             good = url.scheme in ("http", "https") and url.hostname and (url.port is None or url.port > 0)
@@ -353,4 +355,5 @@ def url(default: str, meaning: str) -> str:
             raise Refused("contains a user, a query or a fragment", "give the server only; keys have separate options")
         return text.rstrip("/")
 
-    return option(parse, default, meaning, "a URL with http or https, without user and query")
+    range = "a URL with http or https, without user and query"
+    return option(parse, default, meaning, range, example=example)

@@ -1,6 +1,7 @@
 """Servers that imitate external systems, so that the product's adapters run unchanged against them.
 
 - `datadog`: the HTTP routes of Datadog's API that the product calls (`DatadogEmulator`).
+- `exporter`: the exporters of brokers, with faults (`ExporterEmulator`).
 - `kafka`: a simulated cluster in a real ZooKeeper and in real time (`SimulatedKafka`). `kafka_scenario` has the demo's
   cluster, `kafka_znodes` the znodes.
 """

@@ -24,6 +24,7 @@ class Deployment:
 
     zookeeper_connect: str
     datadog_url: str
+    """"": without Datadog; then `options` name another metrics source."""
     directory: Path
     """Directory of the log files."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -31,9 +32,10 @@ class Deployment:
 
     def process(self, service: str, name: str, options: Mapping[str, str]) -> Process:
         """Return the process of one service, not yet started."""
-        given = {"zk-addr": self.zookeeper_connect, "datadog-url": self.datadog_url, **self.options, **options}
+        datadog = {"datadog-url": self.datadog_url} if self.datadog_url else {}
+        given = {"zk-addr": self.zookeeper_connect, **datadog, **self.options, **options}
         flags = [f"--{option}={value}" for option, value in given.items()]
-        environment = {"AUTOTHROTTLE_API_KEY": API_KEY, "AUTOTHROTTLE_APP_KEY": APP_KEY}
+        environment = {"AUTOTHROTTLE_API_KEY": API_KEY, "AUTOTHROTTLE_APP_KEY": APP_KEY} if datadog else {}
         command = [sys.executable, "-m", "autothrottle", service, *flags]
         return Process(name, command, self.directory / f"{name}.log", environment)
 

@@ -20,15 +20,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from autothrottle.runtime.configuration import METRICS_SOURCES
 from autothrottle_lab.servers.processes import scratch_directory
 from tests.benchmarks.links.layout import SECOND_KINDS, RunPlan
 from tests.benchmarks.links.shaped_links import missing_requirements
 from tests.benchmarks.links.stage import start_testbed
 from tests.benchmarks.links.story import run_plan, warm_up
-from tests.benchmarks.links.tally import Run, claims, lines, rate_next_to_full_follower
+from tests.benchmarks.links.tally import Run, claims, lines, rate_next_to_full_follower, source_lines
 
 RESULTS = Path(__file__).parents[1] / "results" / "links.json"
 POLICIES = ("none", "static", "headroom", "adaptive")
+SOURCES = tuple(name for name in METRICS_SOURCES if name != "none")
 MEMORY = Path("/dev/shm")
 """Directory for the logs of the brokers, if it exists, so that disks do not affect the result."""
 
@@ -47,11 +49,14 @@ def plans(given: argparse.Namespace) -> list[RunPlan]:
             given.record_bytes,
             given.uneven,
             second,
+            source,
+            given.surge,
         )
         for second in given.second.split(",")
         for ratio in (float(text) for text in given.ratio.split(","))
         for number in range(1, given.runs + 1)
         for policy in given.policies.split(",")
+        for source in given.metrics_source.split(",")
     ]
 
 
@@ -64,14 +69,15 @@ def record(path: Path, runs: Sequence[Run], given: argparse.Namespace, command: 
         "fetch_kilobytes": list(given.fetch_kilobytes),
         "record_bytes": given.record_bytes,
         "uneven": given.uneven,
+        **({"surge": given.surge} if given.surge != 1 else {}),
     }
     metadata = {"command": command, "date": now, **setting}
-    recorded = [(run.policy, run.ratio, run.second) for run in runs]
+    recorded = [(run.policy, run.ratio, run.second, run.source) for run in runs]
     previous = json.loads(path.read_text())["runs"] if path.exists() else []
     kept = [
         row
         for row in previous
-        if (row["policy"], row["ratio"], row["second"]) not in recorded
+        if (row["policy"], row["ratio"], row["second"], row.get("source", "datadog")) not in recorded
         or any(row.get(key) != one for key, one in setting.items())
     ]
     rows: list[dict[str, Any]] = [*kept, *({**rounded(asdict(run)), **metadata} for run in runs)]
@@ -119,9 +125,20 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--second", default="none", help=f"states of a second follower, separated by commas: {', '.join(SECOND_KINDS)}"
     )
+    parser.add_argument(
+        "--metrics-source", default="datadog", help=f"some of {', '.join(SOURCES)}, separated by commas"
+    )
+    parser.add_argument(
+        "--surge", type=float, default=1.0, help="factor of the clients' produce rates, 10 s after the submission"
+    )
     parser.add_argument("--record", action="store_true", help=f"store the runs in {RESULTS.name}")
     given = parser.parse_args(arguments)
-    for option, text, known in (("policies", given.policies, POLICIES), ("second", given.second, SECOND_KINDS)):
+    chosen = (
+        ("policies", given.policies, POLICIES),
+        ("second", given.second, SECOND_KINDS),
+        ("metrics-source", given.metrics_source, SOURCES),
+    )
+    for option, text, known in chosen:
         if unknown := set(text.split(",")) - set(known):
             parser.error(f"--{option} {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
     return given
@@ -156,7 +173,9 @@ def main(arguments: Sequence[str]) -> int:
             if given.record:
                 record(RESULTS, runs, given, command)
     print("\n".join(["", *lines(runs), ""]))
-    for claim in claims(runs):
+    if len({run.source for run in runs}) > 1:
+        print("\n".join([*source_lines(runs), ""]))
+    for claim in claims(runs) if given.surge == 1 else ():  # the bound is that of steady clients
         reached = ", ".join(f"{one:g}" for one in claim["runs"])
         print(
             f"{claim['claim']}: {reached} (wanted: at most {claim['wanted']:g}): {'met' if claim['met'] else 'NOT MET'}"

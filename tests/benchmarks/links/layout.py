@@ -43,6 +43,8 @@ PARTITIONS = 16
 
 MIN_RATE = 1 * MEGABYTE
 
+SURGE_SECONDS = 10.0
+
 
 def round_robin(brokers: Sequence[int], partitions: int = PARTITIONS) -> dict[int, list[int]]:
     """Partition -> [leader, follower], round robin; the follower is the next broker."""
@@ -93,10 +95,14 @@ class RunPlan:
     """Whether half of the partitions have twice the size, so that the others finish much earlier."""
     second: str = "none"
     """State of the second follower: one of `SECOND_KINDS`."""
+    source: str = "datadog"
+    """Metrics source of the product."""
+    surge: float = 1.0
+    """Factor by which the clients' produce rates rise `SURGE_SECONDS` after the submission; 1: they stay."""
 
     @property
     def topic(self) -> str:
-        return f"moved-{self.policy}-{self.ratio:g}-{self.second}-{self.number}"
+        return f"moved-{self.policy}-{self.source}-{self.ratio:g}-{self.second}-{self.number}"
 
     def replicas_before(self) -> dict[int, list[int]]:
         """Partition -> replicas of the reassigned topic before the reassignment. A second follower has no replica."""

@@ -19,7 +19,8 @@ from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.servers.kafka import wait_until
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
-from autothrottle_lab.servers.processes import Process
+from autothrottle_lab.servers.processes import Process, scratch_directory
+from autothrottle_lab.servers.prometheus import PrometheusServer, node_exporter
 from autothrottle_lab.servers.services import Deployment
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.benchmarks.links.layout import (
@@ -44,6 +45,7 @@ PROPERTIES: Mapping[str, object] = {
 }
 _KEPT = {"retention.bytes": str(32 * 1024 * 1024)}
 _FEED_SECONDS = 0.5
+_EXPORTER_PORT = 9100
 _GRPC = re.compile(r"gRPC API: (\S+)$", re.MULTILINE)
 
 
@@ -91,8 +93,9 @@ def start_testbed(directory: Path, fetch_kilobytes: int, response_kilobytes: int
 @contextmanager
 def start_product(testbed: Testbed, plan: RunPlan) -> Iterator[str]:
     """Run all services with metrics from the counters of the network cards; yield the address of the admin API."""
-    with DatadogEmulator() as datadog, _report_metrics(testbed.links, datadog):
-        deployment = Deployment(testbed.zookeeper.connect, datadog.url, testbed.directory, options(testbed, plan))
+    with _metrics(testbed, plan.source) as (datadog_url, of_source):
+        every = {**options(testbed, plan), **of_source}
+        deployment = Deployment(testbed.zookeeper.connect, datadog_url, testbed.directory, every)
         name = f"autothrottle-{plan.topic}"
         own = {"api-listen": "127.0.0.1:0", "grpc-listen": "127.0.0.1:0", "zk-config-prefix": name}
         with deployment.process("run", name, own) as process:
@@ -120,6 +123,28 @@ def options(testbed: Testbed, plan: RunPlan) -> dict[str, str]:
         "bootstrap-servers": testbed.cluster.bootstrap_servers,
         "kafka-bootstrap-controllers": testbed.cluster.bootstrap_controllers,
     }
+
+
+@contextmanager
+def _metrics(testbed: Testbed, source: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Start the metrics source; yield the URL of Datadog, "" for another source, and the options of the source."""
+    if source == "datadog":
+        with DatadogEmulator() as datadog, _report_metrics(testbed.links, datadog):
+            yield datadog.url, {}
+        return
+    chosen = {"metrics-source": source}
+    with ExitStack() as stack:
+        if source in ("prometheus", "scrape"):
+            places = [testbed.links.places[broker_id] for broker_id in LINKS]
+            directory = stack.enter_context(scratch_directory(parent=testbed.directory))
+            for place in places:
+                stack.enter_context(node_exporter(directory, f"{place.host}:{_EXPORTER_PORT}", place.command_prefix))
+        if source == "prometheus":
+            targets = [f"{place.host}:{_EXPORTER_PORT}" for place in places]
+            job = {"job_name": "node", "static_configs": [{"targets": targets}]}
+            server = PrometheusServer(directory, [job], scrape_interval_seconds=2)
+            chosen["prometheus-url"] = stack.enter_context(server).url
+        yield "", chosen
 
 
 @contextmanager

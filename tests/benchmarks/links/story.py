@@ -3,7 +3,8 @@
 Every broker's link has 20 MB/s in each direction, the follower's has 10. Clients produce at half of that rate all the
 time with acks=all in an open loop: a late record counts from the time when it was due. Broker 1005 gets a replica of
 every partition of one topic. The services run on the same machine and reach the brokers over their links, as clients
-do. A Datadog emulator reports the counters of the brokers' network cards to them.
+do. The metrics source reports the counters of the brokers' network cards to them: a Datadog emulator,
+or a node_exporter in the namespace of each broker.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tests.benchmarks.links.layout import (
     REASSIGNED_RATE,
     RING,
     RING_RATE,
+    SURGE_SECONDS,
     RunPlan,
     beside,
     bound,
@@ -54,6 +56,7 @@ from tests.benchmarks.links.tally import (
     at_finishes,
     carried_rates,
     copy_rates,
+    deferred_share,
     full_share,
     slowest_by_second,
     waits,
@@ -147,6 +150,11 @@ class Clients:
         near = found[BESIDE]
         return {ALL: found[RING] + near, ON_FOLLOWER: near, REASSIGNED: found[self._topic]}
 
+    def surge(self, factor: float) -> None:
+        """Multiply the produce rates of the steady clients."""
+        for name, total in ((RING, len(ring()) * RING_RATE), (BESIDE, len(beside()) * BESIDE_RATE)):
+            self._loads[name].set_total(factor * total)
+
     @property
     def lost(self) -> int:
         """Number of failed records."""
@@ -183,6 +191,9 @@ def run_plan(testbed: Testbed, plan: RunPlan) -> Run:
             sizes = leader_sizes(testbed, plan)
             started = time.monotonic()
             submit(testbed, plan, admin)
+            if plan.surge != 1:
+                time.sleep(max(started + SURGE_SECONDS - time.monotonic(), 0.0))
+                clients.surge(plan.surge)
             expected = len(plan.partitions_added_to(FOLLOWER))
             wait_until(lambda: len(monitor.finishes) == expected, _REASSIGNMENT_SECONDS, f"{topic} is on {FOLLOWER}")
             ended = max(monitor.finishes.values())
@@ -231,6 +242,8 @@ def evaluate(
         ratio=plan.ratio,
         number=plan.number,
         second=plan.second,
+        source=plan.source,
+        deferred=deferred_share(x.seconds for x in moving[ALL]),
         makespan=ended - started,
         bound=bound(plan, sizes, loads),
         simulated=simulated(plan, sizes, loads),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autothrottle.core.units import MEGABYTE
 from tests.benchmarks.links.shaped_links import Count
 
 LinkDirection = tuple[int, str]
@@ -20,6 +21,9 @@ reassigned ones. The values are keys in results/links.json."""
 SATURATED = 0.98
 """A link counts as full from this share of its rate. Clients at half of the link and replication at nine tenths of the
 rest are together a steady 0.95."""
+
+DEFERRED_SECONDS = 1.0
+"""A record that waits longer is deferred: the link had no room for it in its second."""
 
 _FIRST_SECONDS = 3
 
@@ -89,10 +93,24 @@ class Run:
     """Traffic of the inbound link of the follower in each second, bytes/s."""
     slowest: Sequence[float]
     """Longest wait of records due in each second, of steady partitions with a replica on the follower, seconds."""
+    source: str = "datadog"
+    """Metrics source of the product."""
+    deferred: float = 0.0
+    """Share of the steady clients' records that waited longer than `DEFERRED_SECONDS`."""
 
     def times(self, group: str) -> float:
         """Ratio of the 99th percentile of the waits to that of the quiet time, for one group."""
         return self.moving[group].p99 / self.quiet[group].p99
+
+
+def deferred_share(seconds: Iterable[float]) -> float:
+    """Return the share of records that waited longer than `DEFERRED_SECONDS`.
+
+    >>> deferred_share([0.1, 0.2, 1.5, 0.3])
+    0.25
+    """
+    waited = [*seconds]
+    return sum(one > DEFERRED_SECONDS for one in waited) / len(waited) if waited else 0.0
 
 
 def waits(seconds: Iterable[float]) -> Waits:
@@ -239,6 +257,21 @@ def lines(runs: Iterable[Run]) -> list[str]:
     rows = [COLUMNS, *map(cells, runs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def source_lines(runs: Iterable[Run]) -> list[str]:
+    """Return a table of the metrics sources in Markdown; `first`: the first throttle after the submission."""
+    rows = [
+        "| source | first throttle | throttles, MB/s at s | deferred records | longest wait, s | makespan, s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for run in runs:
+        rates = [(at, rate) for at, rate in run.throttles if rate is not None]
+        first = f"{rates[0][1] / MEGABYTE:.1f} MB/s at {rates[0][0]:.1f} s" if rates else "none"
+        shown = ", ".join(f"{rate / MEGABYTE:.1f} at {at:.0f}" for at, rate in rates)
+        waited = f"{100 * run.deferred:.2f} % | {run.moving[ALL].most:.2f}"
+        rows.append(f"| {run.source} | {first} | {shown} | {waited} | {run.makespan:.1f} |")
+    return rows
 
 
 def claims(runs: Sequence[Run]) -> list[dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,7 @@ from tests.benchmarks.links.tally import (
     full_share,
     lines,
     rate_next_to_full_follower,
+    source_lines,
     waits,
 )
 
@@ -105,6 +108,16 @@ def test_at_finishes_only_counts_records_due_around_a_finish() -> None:
     waited = [(8.0, 9.0), (9.5, 0.5), (13.0, 0.7), (15.0, 5.0)]
     assert at_finishes(waited, [10.0]) == 0.7
     assert at_finishes(waited, []) == 0.0
+
+
+def test_source_lines_show_the_throttles_of_each_source() -> None:
+    throttled = replace(
+        run(), source="scrape", deferred=0.015, throttles=[(-1.0, None), (0.4, 4 * MB), (10.2, 4_500_000)]
+    )
+    assert (
+        source_lines([throttled])[2] == "| scrape | 4.0 MB/s at 0.4 s | 4.0 at 0, 4.5 at 10 | 1.50 % | 0.90 | 100.0 |"
+    )
+    assert "| none |" in source_lines([replace(run(), throttles=[(0.0, None)])])[2]
 
 
 @given(st.lists(st.floats(0, 100), min_size=1))

@@ -10,11 +10,10 @@ How loads are read:
   id are then cached for `tag_ttl`; hosts without one are read again each time.
 - Unusable data of one broker is a problem of that broker; the loads of the others are returned.
 
-No call outlives its deadline, even if a server sends single bytes: each exchange runs in a thread of a pool, and its
-socket is shut down at the deadline. Nothing is retried and no redirect is followed. Keys travel only in headers, and no
-text that leaves this package contains one.
+No call outlives its deadline (`adapters/http`). Keys travel only in headers, and no text that leaves this package
+contains one.
 
-The type to know is `DatadogMetrics` (`metrics`). `bounded_calls` and `client` make calls that end at their deadline.
+The type to know is `DatadogMetrics` (`metrics`). `client` makes calls that end at their deadline.
 `series`, `points` and `tags` parse the responses, and `load_reading` combines them by broker.
 """
 

@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import socket
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 from datadog_api_client import ApiClient, Configuration
+from datadog_api_client.exceptions import ApiException, OpenApiException
 from datadog_api_client.rest import RESTClientObject
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, Retry
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.response import HTTPResponse
+from urllib3 import BaseHTTPResponse, Retry
 
-from autothrottle.adapters.datadog.bounded_calls import Exchange
+from autothrottle.adapters.datadog.rate_limit import RateLimit
 from autothrottle.adapters.datadog.settings import DatadogSettings
+from autothrottle.adapters.http.bounded_calls import Call, Exchange, Failure
+from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections
 
 CONCURRENT_READS = 24
 """1,000 hosts at 45 ms a request take 2 s."""
 CONCURRENT_POSTS = 2
+
+
+def datadog_call(name: str, send: Callable[[], object], limit: RateLimit) -> Call:
+    """Return a call that obeys its endpoint's rate limit, and whose errors of the official client are failures."""
+
+    def sent() -> object:
+        limit.check()
+        try:
+            response = cast(BaseHTTPResponse, send())
+        except OpenApiException as error:
+            if isinstance(error, ApiException) and error.status:
+                limit.note(error.status, error.headers or {})
+            raise _failure_of(error) from None
+        limit.note(response.status, response.headers)
+        return response
+
+    return Call(name, sent)
+
+
+def _failure_of(error: OpenApiException) -> Failure:
+    if isinstance(error, ApiException) and error.status:
+        return Failure(f"answers {error.status}{_server_message(error.body)}", error.status)
+    if isinstance(error, ApiException):
+        return Failure(f"cannot be trusted: {str(error.reason).splitlines()[-1]}")
+    return Failure(f"cannot be called: {error}; set api-key and app-key")
+
+
+def _server_message(body: object) -> str:
+    errors = body.get("errors") if isinstance(body, dict) else None
+    return f": {errors[0]}" if isinstance(errors, list) and errors else ""
 
 
 class DatadogApiClient(ApiClient):
@@ -31,20 +60,7 @@ class DatadogApiClient(ApiClient):
         return _Rest(self.configuration, maxsize=CONCURRENT_READS + CONCURRENT_POSTS)
 
     def drop_idle_connections(self) -> None:
-        """Close idle connections; a firewall would drop them before the next call."""
-        pools = self.rest_client.pool_manager.pools
-        idle = [pool.pool for pool in map(pools.get, pools.keys()) if pool]
-        self.rest_client.pool_manager.clear()
-        # A failed call keeps its pool, with all idle connections, alive until the next garbage collection.
-        for connections in idle:
-            _close_all(connections)
-
-
-def _close_all(connections: queue.LifoQueue[Any]) -> None:
-    with contextlib.suppress(queue.Empty):
-        while True:
-            if connection := connections.get(block=False):
-                connection.close()
+        drop_idle_connections(self.rest_client.pool_manager)
 
 
 class _Rest(RESTClientObject):
@@ -52,36 +68,11 @@ class _Rest(RESTClientObject):
 
     def __init__(self, configuration: Configuration, maxsize: int) -> None:
         super().__init__(configuration, maxsize=maxsize)  # type: ignore[no-untyped-call]
-        self.pool_manager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+        cut_by_exchanges(self.pool_manager)
 
     def request(self, *arguments: Any, **keywords: Any) -> Any:
         keywords["request_timeout"] = Exchange.current().seconds_left()
         return super().request(*arguments, **keywords)  # type: ignore[no-untyped-call]
-
-
-class _HttpConnection(HTTPConnection):
-    """A connection whose exchange can cut every wait for the server, also that of a TLS handshake."""
-
-    def _new_conn(self) -> socket.socket:
-        connection = super()._new_conn()
-        Exchange.current().hold(connection)
-        return connection
-
-    def getresponse(self) -> HTTPResponse:  # type: ignore[override]
-        Exchange.current().hold(self.sock)
-        return super().getresponse()
-
-
-class _HttpsConnection(_HttpConnection, HTTPSConnection):
-    """The same with TLS."""
-
-
-class _HttpPool(HTTPConnectionPool):
-    ConnectionCls = _HttpConnection
-
-
-class _HttpsPool(HTTPSConnectionPool):
-    ConnectionCls = _HttpsConnection
 
 
 def _configuration(settings: DatadogSettings) -> Configuration:

@@ -12,12 +12,13 @@ from datadog_api_client.v1.api.metrics_api import MetricsApi
 from datadog_api_client.v1.api.tags_api import TagsApi
 from datadog_api_client.v1.model.event_create_request import EventCreateRequest
 
-from autothrottle.adapters.datadog.bounded_calls import TOO_MANY_REQUESTS, Call, Exchanges, Failure, RateLimit, TimedOut
-from autothrottle.adapters.datadog.client import CONCURRENT_POSTS, CONCURRENT_READS, DatadogApiClient
+from autothrottle.adapters.datadog.client import CONCURRENT_POSTS, CONCURRENT_READS, DatadogApiClient, datadog_call
 from autothrottle.adapters.datadog.load_reading import LoadReading
+from autothrottle.adapters.datadog.rate_limit import TOO_MANY_REQUESTS, RateLimit
 from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
 from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.adapters.datadog.tags import HostTags, TagCache, host_tags, with_tags
+from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure, TimedOut
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Loads
@@ -78,7 +79,7 @@ class DatadogMetrics:
             Invalid: Datadog rejects the key.
             Unavailable: Datadog does not answer within `timeout`, or answers with an error.
         """
-        call = Call("validate", lambda: AuthenticationApi(self._client).validate(), RateLimit())
+        call = datadog_call("validate", lambda: AuthenticationApi(self._client).validate(), RateLimit())
         (answer,) = self._reads.run([call], _deadline(timeout), stop_at_failure=True)
         if isinstance(answer, Failure) and answer.status in (401, 403):
             server = self._settings.url or "its default server"
@@ -95,7 +96,7 @@ class DatadogMetrics:
         tags = list(dict.fromkeys([*EVENT_TAGS, *configured, *own]))
         text = event.text if len(event.text) <= MAX_EVENT_TEXT else event.text[: MAX_EVENT_TEXT - 4] + " ..."
         body = EventCreateRequest(title=EVENT_TITLE_PREFIX + event.title, text=text, tags=tags)
-        call = Call("event", lambda: EventsApi(self._client).create_event(body=body), self._events_limit)
+        call = datadog_call("event", lambda: EventsApi(self._client).create_event(body=body), self._events_limit)
         try:
             answers = self._posts.run([call], _deadline(timeout), stop_at_failure=True)
         finally:
@@ -119,8 +120,11 @@ class DatadogMetrics:
     def _query(self, name: str, query: str, window: MetricWindow) -> Call:
         rolled_up = f"{with_tags(query, self._settings)}.rollup(avg, {self._settings.window_seconds})"
         metrics = MetricsApi(self._client)
-        send = lambda: metrics.query_metrics(_from=window.start, to=window.end, query=rolled_up)  # noqa: E731
-        return Call(name, send, self._query_limit)
+        return datadog_call(
+            name,
+            lambda: metrics.query_metrics(_from=window.start, to=window.end, query=rolled_up),
+            self._query_limit,
+        )
 
     def _tags_in(self, *found: MetricSeries) -> dict[str, HostTags]:
         """Return host -> the tags in its series."""
@@ -146,7 +150,7 @@ class DatadogMetrics:
         return unreadable
 
     def _host_tags(self, host: str) -> Call:
-        return Call(host, lambda: TagsApi(self._client).get_host_tags(host_name=host), self._tags_limit)
+        return datadog_call(host, lambda: TagsApi(self._client).get_host_tags(host_name=host), self._tags_limit)
 
     def _raise_failure(self, calls: Sequence[Call], answers: Sequence[object]) -> None:
         failures = [(call, a) for call, a in zip(calls, answers, strict=True) if isinstance(a, Failure)]

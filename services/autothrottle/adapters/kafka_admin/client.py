@@ -74,6 +74,10 @@ class KafkaAdmin:
         """Return whether the broker is registered and not fenced; this makes the class a `BrokerRegistry`."""
         return broker_id in self.brokers(timeout=timeout)
 
+    def fetch_hosts(self, timeout: timedelta) -> Mapping[int, Sequence[str]]:
+        """Return broker id -> its host at the listener that this client uses."""
+        return {broker.node_id: (broker.host,) for broker in self._routing.metadata(self._deadline(timeout)).brokers}
+
     def reassignments(self, *, timeout: timedelta | None = None) -> Mapping[str, Mapping[int, PartitionReassignment]]:
         """Return topic -> partition -> reassignment, for all reassignments in progress."""
         deadline = self._deadline(timeout)

@@ -82,6 +82,8 @@ class MemoryCluster(Outages):
         """Settable: every submission raises Conflict with this reason; "": submissions are accepted."""
         self.slow_controller = False
         """Settable: submissions wait for `process_submissions`; until then no snapshot shows them."""
+        self.hosts: dict[int, Sequence[str]] = {}
+        """Settable: broker id -> the hosts in its registration; absent: it has none."""
         self._lock = threading.RLock()
         self._watches: Subscriptions[SnapshotEvent] = Subscriptions()
         self.refused: dict[ConfigResource, str] = {}
@@ -95,6 +97,11 @@ class MemoryCluster(Outages):
         with self._lock:
             self._raise_if_down()
             return broker_id in self.brokers
+
+    def fetch_hosts(self, timeout: timedelta) -> Mapping[int, Sequence[str]]:
+        with self._lock:
+            self._raise_if_down()
+            return {broker_id: self.hosts.get(broker_id, ()) for broker_id in self.brokers}
 
     def fetch_snapshot(
         self,

@@ -23,6 +23,7 @@ from autothrottle.core.control.audit import MAX_WHO, AuditAction, AuditRecord
 from autothrottle.core.control.overrides import Override
 from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.errors import Invalid
+from autothrottle.core.traffic.broker_matching import host_of
 from autothrottle.core.units import MAX_RATE, MEGABYTE
 
 _BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -42,6 +43,20 @@ def resource_of(kind: ResourceType, name: str) -> ConfigResource | None:
         broker_id = broker_id_of(name)
         return None if broker_id is None else ConfigResource.broker(broker_id)
     return ConfigResource.topic(name)
+
+
+def registered_hosts(data: bytes) -> tuple[str, ...]:
+    """Return the hosts of a broker's listeners.
+
+    Raises:
+        Invalid: the registration is malformed.
+    """
+    what = "registration of a broker"
+    node = _json_object(data, what)
+    with _malformed(what, data, "restart the broker"):
+        # Kafka 0.10 and later write endpoints, and a host only if a listener is PLAINTEXT.
+        hosts = [host_of(endpoint.partition("://")[2]) for endpoint in node.get("endpoints", ())]
+        return tuple(dict.fromkeys(host for host in [*hosts, node.get("host")] if host))
 
 
 @dataclass(frozen=True, slots=True)

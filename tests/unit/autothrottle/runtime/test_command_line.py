@@ -55,7 +55,7 @@ def test_a_service_shows_no_options_of_others() -> None:
     assert {"min-rate", "api-key", "kafka-backend", "listen", "zk-prefix"}.isdisjoint(shown(help_text("gateway")))
     assert {"api-listen", "api-tokens-file", "admin-addr", "zk-addr"} <= {*shown(help_text("gateway"))}
     assert {"zk-addr", "datadog-url", "cap-map"} <= {*shown(help_text("metrics"))}
-    assert {"policy", "kafka-backend", "api-listen"}.isdisjoint(shown(help_text("metrics")))
+    assert {"policy", "discovery-poll", "api-listen"}.isdisjoint(shown(help_text("metrics")))
     assert len({help_text(name).partition("General")[2] for name in CONFIGURED}) == len(CONFIGURED)
 
 

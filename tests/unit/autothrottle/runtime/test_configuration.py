@@ -31,7 +31,17 @@ GOOD: Mapping[str, Sequence[str]] = {
     "net-rx-query": ["avg:a{x:y} by {host}", "avg:b{*} by {host}", "q3"],
     "broker-id-tag": ["id", "kafka_id", "broker.id"],
     "instance-type-tag": ["type", "flavour", "size"],
-    "metrics-source": ["datadog", "kafka"],
+    "metrics-source": ["datadog", "prometheus", "scrape", "kafka"],
+    "broker-exporter": ["node_exporter", "strimzi", "jmx"],
+    "broker-label": ["pod=.*-([0-9]+)", "instance=b-([0-9]+).*"],
+    "broker-map": ['{"a":1}', '{"a":2}', '{"a:9100":1,"b":2}'],
+    "prometheus-url": ["http://a:9090", "https://b/prometheus"],
+    "prometheus-selector": ['job="a"', 'job="b",env="c"'],
+    "prometheus-tx-query": ["a[2m]", "sum(b)"],
+    "prometheus-rx-query": ["a[2m]", "sum(b)"],
+    "prometheus-ca": ["ca.crt", "/etc/ca.crt"],
+    "scrape-url": ["http://{host}:9100/metrics", "https://b{broker}.example/metrics"],
+    "scrape-interval": ["1", "2.5", "30"],
     "consumer-fanout": ["0", "0.5", "3"],
     "metrics-window": ["1", "60", "600"],
     "metrics-delay": ["0", "30", "120"],
@@ -117,6 +127,12 @@ BAD: Mapping[str, Sequence[str]] = {
     "broker-id-tag": ["a b", "a:b"],
     "metrics-source": ["Datadog", "graphite", ""],
     "consumer-fanout": ["-1", "101", "many"],
+    "broker-exporter": ["strimzi2", ""],
+    "broker-label": ["pod", "pod=kafka", "pod=("],
+    "broker-map": ["[]", '{"a":"b"}'],
+    "prometheus-url": ["prometheus:9090", "http://u:p@x"],
+    "scrape-interval": ["0", "x"],
+    "scrape-url": ["b1:9100", "http://b1:9100/metrics", "http://{hots}:9100/"],
     "metrics-window": ["0", "1.5", "-1", "x", "1" * 5000],
     "metrics-delay": ["-1", "1.5", "x"],
     "dd-event-tags": ["a,,b"],
@@ -229,7 +245,15 @@ def test_every_listener_is_loopback_by_default() -> None:
 
 
 def test_the_tables_of_this_module_contain_every_option() -> None:
-    special = {"config", "version", "api-key-file", "app-key-file", *TLS}
+    special = {
+        "config",
+        "version",
+        "api-key-file",
+        "app-key-file",
+        "prometheus-token-file",
+        "prometheus-user-file",
+        *TLS,
+    }
     assert set(GOOD) | special == set(OPTIONS)
     assert set(BAD) <= set(OPTIONS)
 
@@ -699,3 +723,20 @@ def test_a_required_key_may_be_given_as_its_file(tmp_path: Path) -> None:
     (tmp_path / "app").write_text("secret-app\n")
     flags = [f"--api-key-file={tmp_path / 'api'}", f"--app-key-file={tmp_path / 'app'}"]
     assert parse(flags, {}, used=("metrics-source",)).api_key == "secret-api"
+
+
+def test_scraping_has_a_shorter_default_window_and_needs_an_exporter_of_one_broker() -> None:
+    scraping = ["--metrics-source=scrape"]
+    assert parse(scraping, {}).metrics_window == timedelta(seconds=12)
+    assert parse([*scraping, "--metrics-window=30"], {}).metrics_window == timedelta(seconds=30)
+    (problem,) = problems(*scraping, "--broker-exporter=cadvisor")
+    assert problem.startswith("broker-exporter: 'cadvisor' (flag --broker-exporter) reports all pods of a host")
+
+
+def test_prometheus_has_one_kind_of_credentials_and_keeps_them_secret() -> None:
+    files = ["--prometheus-token-file=t", "--prometheus-user-file=u"]
+    (problem,) = problems(*files)
+    assert problem.startswith("prometheus-token-file and prometheus-user-file are both given")
+    (warning,) = parse([files[0], "--prometheus-url=http://prometheus:9090"], {}).warnings
+    assert "the credentials are readable on the network" in warning
+    assert parse([files[0], "--prometheus-url=http://localhost:9090"], {}).warnings == ()

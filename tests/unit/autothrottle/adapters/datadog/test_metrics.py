@@ -25,8 +25,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings, newest_point
-from autothrottle.adapters.datadog.bounded_calls import Failure, RateLimit
+from autothrottle.adapters.datadog.rate_limit import RateLimit
 from autothrottle.adapters.datadog.tags import with_tags
+from autothrottle.adapters.http.bounded_calls import Failure
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Capacity, Loads

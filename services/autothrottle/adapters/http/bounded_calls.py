@@ -4,66 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import cast
 
 import urllib3
-from datadog_api_client.exceptions import ApiException, OpenApiException
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import HTTPError
 
 from autothrottle.core.errors import Unavailable
 
-TOO_MANY_REQUESTS = 429
 
-
-class RateLimit:
-    """Datadog's rate limit of one endpoint, as its last response reported it. Thread-safe."""
-
-    _PERIOD_SECONDS = 60.0
-    """Pause after a refusal without a time."""
-
-    def __init__(self) -> None:
-        self._until = -math.inf
-        self._name = ""
-
-    def check(self) -> None:
-        """Raise Failure while the limit is used up."""
-        seconds = self._until - time.monotonic()
-        if seconds > 0:
-            raise Failure(f"allows no request for {math.ceil(seconds)} s (rate limit {self._name})", TOO_MANY_REQUESTS)
-
-    def note(self, status: int, headers: Mapping[str, str]) -> None:
-        """Remember how long the limit is used up after a response."""
-        fields = {name.lower(): value for name, value in headers.items()}
-        if status != TOO_MANY_REQUESTS and _seconds(fields, "x-ratelimit-remaining") != 0:
-            return
-        times = (_seconds(fields, name) for name in ("x-ratelimit-reset", "retry-after", "x-ratelimit-period"))
-        self._name = fields.get("x-ratelimit-name", "of the endpoint")[:50]
-        self._until = time.monotonic() + next((t for t in times if t is not None), self._PERIOD_SECONDS)
-
-
-def _seconds(fields: Mapping[str, str], name: str) -> float | None:
-    text = fields.get(name, "")
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
+def read_json(response: BaseHTTPResponse) -> object:
+    """Read a response to its end and parse it."""
+    return json.loads(response.data)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to Datadog."""
+    """One request to a server."""
 
     name: str
     """Name of the request in messages."""
     send: Callable[[], object]
-    """Calls the client, which returns an unread response (`preload_content` is off)."""
-    limit: RateLimit
-    """The rate limit of the endpoint."""
+    """Calls the client, which returns an unread response (`preload_content` is off); raises `Failure` for an error of
+    its own."""
+    read: Callable[[BaseHTTPResponse], object] = read_json
+    """Reads and parses the response; raises `Failure` or ValueError if it is malformed."""
 
 
 class Failure(Exception):
@@ -72,7 +43,7 @@ class Failure(Exception):
     def __init__(self, reason: str, status: int | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
-        """Continues the sentence "Datadog ..."."""
+        """Predicate of the server: "does not answer (ReadTimeoutError)"."""
         self.status = status
         """HTTP status; None: no response."""
 
@@ -106,17 +77,10 @@ class Exchange:
     def run(self) -> object:
         if self._is_cut or time.monotonic() >= self._deadline:
             raise TimedOut
-        self._call.limit.check()
         self._of_thread.exchange = self
         try:
-            response = cast(BaseHTTPResponse, self._call.send())
-            self._call.limit.note(response.status, response.headers)
-            return json.loads(response.data)
-        except ApiException as error:
-            if error.status:
-                self._call.limit.note(error.status, error.headers or {})
-            raise _failure_of(error) from None
-        except (OpenApiException, HTTPError, OSError, ValueError, RecursionError) as error:
+            return self._call.read(cast(BaseHTTPResponse, self._call.send()))
+        except (HTTPError, OSError, ValueError, RecursionError) as error:
             raise _failure_of(error) from None
         finally:
             self.hold(None)
@@ -146,22 +110,14 @@ class Exchange:
 
 
 def _failure_of(error: Exception) -> Failure:
-    if isinstance(error, ApiException) and error.status:
-        return Failure(f"answers {error.status}{_server_message(error.body)}", error.status)
-    if isinstance(error, ApiException):
-        return Failure(f"cannot be trusted: {str(error.reason).splitlines()[-1]}")
-    if isinstance(error, OpenApiException):
-        return Failure(f"cannot be called: {error}; set api-key and app-key")
-    if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):
+    is_refused = isinstance(error, urllib3.exceptions.NewConnectionError)  # a subclass of ConnectTimeoutError
+    if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError) and not is_refused:
         return TimedOut()  # the socket's timeout came just before ours
+    if isinstance(error, urllib3.exceptions.SSLError):
+        return Failure(f"cannot be trusted: {error}")
     if isinstance(error, HTTPError | OSError):
         return Failure(f"does not answer ({type(error).__name__})")
     return Failure("answers with invalid JSON")
-
-
-def _server_message(body: object) -> str:
-    errors = body.get("errors") if isinstance(body, dict) else None
-    return f": {errors[0]}" if isinstance(errors, list) and errors else ""
 
 
 class Exchanges:
@@ -198,7 +154,7 @@ class Exchanges:
     def _start(self, exchanges: Sequence[Exchange]) -> list[Future[object]]:
         with self._lock:
             if self._is_closed:
-                raise Unavailable("this client of Datadog is closed; create a new one")
+                raise Unavailable("this client is closed; create a new one")
             self._running.update(exchanges)
             return [self._threads.submit(exchange.run) for exchange in exchanges]
 

@@ -1,0 +1,190 @@
+"""The exporters of the brokers as the source of loads."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+
+import urllib3
+from urllib3 import BaseHTTPResponse
+
+from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure
+from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections, get
+from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
+from autothrottle.adapters.scrape.samples import Target, scraped
+from autothrottle.core.errors import Invalid, Missing, Unavailable
+from autothrottle.core.traffic.broker_matching import host_of
+from autothrottle.core.traffic.capacity import CapacityLimits
+from autothrottle.core.traffic.counters import largest
+from autothrottle.core.traffic.exporters import Exporter
+from autothrottle.core.traffic.loads import BrokerLoad, Loads, Utilization
+from autothrottle.core.traffic.series_loads import broker_load, broker_utilization
+
+CONCURRENT_REQUESTS = 64
+MAX_TARGETS = 10_000
+MAX_TEXT_BYTES = 32 * 1024 * 1024
+_FIRST_SCRAPES = 2
+"""A rate needs two samples; the first read waits for them."""
+_FIRST_PAUSE_SECONDS = 1.0
+"""Time between the first two rounds: a cycle waits a few seconds for its loads."""
+_HOSTS_TIMEOUT = timedelta(seconds=2)
+"""Also the time that a stopping service may wait for the brokers' hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapeSettings:
+    """What to request, and how often."""
+
+    url: str
+    """With {host} for the host in a broker's registration and {broker} for its id."""
+    exporter: Exporter
+    interval: timedelta = timedelta(seconds=5)
+    window: timedelta = timedelta(seconds=12)
+    """Length of the interval that the rates cover, rounded up to whole scrape intervals."""
+    broker_map: Mapping[str, int] = field(default_factory=dict)
+    """Host -> broker id, instead of the host in the broker's registration."""
+
+
+class ScrapedMetrics:
+    """The brokers' exporters (a `LoadSource`). `close` ends its threads."""
+
+    def __init__(
+        self,
+        settings: ScrapeSettings,
+        capacity_limits: CapacityLimits,
+        hosts: BrokerHosts,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._limits = capacity_limits
+        self._hosts = hosts
+        self._clock = clock
+        self._interval = settings.interval.total_seconds()
+        self._keep = math.ceil(settings.window / settings.interval) + 1
+        self._requests = Exchanges(CONCURRENT_REQUESTS, "scrape")
+        self._pools = cut_by_exchanges(urllib3.PoolManager(MAX_TARGETS, maxsize=CONCURRENT_REQUESTS))
+        self._changed = threading.Condition()
+        self._targets: dict[int, Target] = {}
+        self._rounds = 0
+        self._warnings: tuple[str, ...] = ()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="scrape-rounds", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End all running requests and threads."""
+        self._stopped.set()
+        self._requests.close()
+        self._thread.join()
+        self._pools.clear()
+
+    def fetch_loads(self, timeout: timedelta) -> Loads:
+        """Return the loads of the newest window; only the first read waits."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._rounds >= _FIRST_SCRAPES, timeout.total_seconds() * 0.95)
+            return self._loads()
+
+    def _loads(self) -> Loads:
+        brokers: dict[int, BrokerLoad] = {}
+        problems: dict[int, str] = {}
+        for broker_id, target in sorted(self._targets.items()):
+            try:
+                _check_owner(broker_id, target)
+                outbound, inbound = (self._utilization(broker_id, target, kind) for kind in ("tx", "rx"))
+                speed = largest(target.series("speed", None))
+                brokers[broker_id] = broker_load(broker_id, outbound, inbound, speed, self._limits)
+            except (Invalid, Missing) as error:
+                problems[broker_id] = f"{error}; the target {target.problem}" if target.problem else str(error)
+        return Loads(brokers, problems, self._warnings)
+
+    def _utilization(self, broker_id: int, target: Target, kind: str) -> Utilization:
+        exporter = self._settings.exporter
+        series = target.series(kind, exporter.mean_seconds)
+        if not series:
+            names = " or ".join(exporter.tx if kind == "tx" else exporter.rx)
+            raise Missing(
+                f"broker {broker_id} ({target.url}) has no sample of {names}; check --scrape-url and --broker-exporter"
+            )
+        return broker_utilization(broker_id, f"{target.url}, {kind}", series, self._clock())
+
+    # The background thread.
+
+    def _run(self) -> None:
+        begin = time.monotonic()
+        while not self._stopped.is_set():
+            self._scrape_all(begin + self._interval)
+            pause = self._interval if self._rounds >= _FIRST_SCRAPES else min(self._interval, _FIRST_PAUSE_SECONDS)
+            begin = max(begin + pause, time.monotonic())
+            self._stopped.wait(begin - time.monotonic())
+
+    def _scrape_all(self, deadline: float) -> None:
+        registered, warnings = self._hosts.read(min(self._settings.interval / 4, _HOSTS_TIMEOUT))
+        targets = self._targets_of(registered)
+        with self._changed:
+            self._targets, self._warnings = targets, warnings
+        # Those that failed come last, so that they cannot occupy all threads.
+        order = sorted((t for t in targets.values() if not t.shared_with), key=lambda target: bool(target.problem))
+        try:
+            answers = self._requests.run([self._call(t) for t in order], deadline, stop_at_failure=False)
+        except Unavailable:
+            return  # closed
+        finally:
+            drop_idle_connections(self._pools)
+        with self._changed:
+            for target, answer in zip(order, answers, strict=True):
+                target.problem = answer.reason if isinstance(answer, Failure) else ""
+            self._rounds += 1
+            self._changed.notify_all()
+
+    def _targets_of(self, registered: Mapping[int, Sequence[str]]) -> dict[int, Target]:
+        """Return broker id -> target, with the samples of targets that are known."""
+        hosts = {b: some[0] if some else "" for b, some in registered.items()}
+        hosts |= {broker_id: host_of(name) for name, broker_id in self._settings.broker_map.items()}
+        template = self._settings.url
+        urls = {b: template.replace("{host}", _in_url(h)).replace("{broker}", str(b)) for b, h in hosts.items()}
+        counts = Counter(urls.values())
+        found = {}
+        for broker_id, url in urls.items():
+            known = self._targets.get(broker_id)
+            shared = tuple(b for b in urls if urls[b] == url) if counts[url] > 1 else ()
+            same = known is not None and (known.url, known.shared_with) == (url, shared)
+            found[broker_id] = known if known and same else Target(url, shared)
+        return found
+
+    def _call(self, target: Target) -> Call:
+        send = partial(get, self._pools, target.url, {"accept": "text/plain"})
+        return Call(target.url, send, partial(self._read, target))
+
+    def _read(self, target: Target, response: BaseHTTPResponse) -> object:
+        """Enter a scrape as soon as it is complete: a target that hangs delays the others' samples no longer."""
+        if response.status != 200:
+            raise Failure(f"answers {response.status}", response.status)
+        text = response.read(MAX_TEXT_BYTES + 1)
+        if len(text) > MAX_TEXT_BYTES:
+            raise Failure(f"answers with more than {MAX_TEXT_BYTES} bytes; limit its metrics with --scrape-url")
+        try:
+            scrape = scraped(text.decode(), self._settings.exporter, self._clock())
+        except (ValueError, IndexError, KeyError, AttributeError) as error:
+            raise Failure(f"answers with a malformed text ({error})"[:200]) from None
+        with self._changed:
+            target.add(scrape, self._keep)
+        return None
+
+
+def _check_owner(broker_id: int, target: Target) -> None:
+    if target.shared_with:
+        ids = ", ".join(map(str, target.shared_with))
+        raise Missing(
+            f"broker {broker_id}: {target.url} is the target of the brokers {ids}. Fix: use {{broker}} in "
+            "--scrape-url, or give their hosts in --broker-map"
+        )
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,71 @@
+"""The samples of one target, parsed from Prometheus's text format."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from autothrottle.core.traffic.counters import Series
+from autothrottle.core.traffic.exporters import Exporter
+
+_Key = tuple[str, str, tuple[tuple[str, str], ...]]
+"""`tx`, `rx` or `speed`; name of the metric; its labels."""
+
+
+Scrape = Mapping[_Key, tuple[float, float]]
+"""The samples of one response that count: key -> (time, value)."""
+
+
+def scraped(text: str, exporter: Exporter, received: float) -> Scrape:
+    """Parse a text; raises ValueError or similar if it is malformed.
+
+    Args:
+        text: Prometheus's text format.
+        exporter: the metrics to pick.
+        received: when the text was received, seconds since the epoch; the time of samples without their own.
+    """
+    found: dict[_Key, tuple[float, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            # The parser appends _total to the name of a counter that lacks it.
+            name = sample.name if sample.name in exporter.names else sample.name.removesuffix("_total")
+            if name not in exporter.names:
+                continue
+            kind = "speed" if name == exporter.speed else exporter.direction(name, sample.labels)
+            time = received if sample.timestamp is None else float(sample.timestamp)
+            if kind:
+                found[kind, name, tuple(sorted(sample.labels.items()))] = time, sample.value
+    return found
+
+
+@dataclass(slots=True)
+class Target:
+    """One exporter and its samples."""
+
+    url: str
+    shared_with: Sequence[int] = ()
+    """Ids of all brokers with this URL, if there are several. It is not requested."""
+    problem: str = ""
+    """Why the last request failed; "": it did not."""
+    scrapes: deque[Scrape] = field(default_factory=deque)
+
+    def add(self, scrape: Scrape, keep: int) -> None:
+        """Add a scrape, and drop all but the newest `keep`."""
+        self.scrapes.append(scrape)
+        while len(self.scrapes) > keep:
+            self.scrapes.popleft()
+
+    def series(self, kind: str, mean_seconds: float | None) -> Sequence[Series]:
+        """Return the series of `tx`, `rx` or `speed` that the newest scrape contains.
+
+        Samples of an exporter that stamps them are repeated until it reads its counters again.
+        """
+        newest = self.scrapes[-1] if self.scrapes else {}
+        return [Series(dict(key[2]), self._samples(key), mean_seconds) for key in newest if key[0] == kind]
+
+    def _samples(self, key: _Key) -> list[tuple[float, float]]:
+        found = (scrape[key] for scrape in self.scrapes if key in scrape)
+        return list(dict(found).items())

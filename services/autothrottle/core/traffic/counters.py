@@ -1,0 +1,119 @@
+"""Series of samples, and the utilization of a link that they show.
+
+A rate is computed from the first and the last sample since the last reset of a counter, so its interval is exact. A
+series without a fresh sample is a missing metric. The types to know are `Series` and `utilization`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from statistics import median
+
+from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.traffic.loads import Utilization
+
+STALE_SAMPLES = 3
+"""A series is stale when its newest sample is older than this many intervals between its samples."""
+MIN_STALE_SECONDS = 10.0
+"""A series with a younger sample is not stale."""
+MAX_FUTURE_SECONDS = 5.0
+"""A sample stamped later than this after the current time comes from a clock that is wrong."""
+
+_MAX_BYTES = 2.0**63
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The samples of one direction of one device or process."""
+
+    labels: Mapping[str, str]
+    samples: Sequence[tuple[float, float]]
+    """(seconds since the epoch, value), oldest first."""
+    mean_seconds: float | None = None
+    """None: a counter of bytes. Otherwise each sample is the mean rate, bytes/s, of this many seconds before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    value: float
+    start: float
+    end: float
+
+
+def utilization(series: Sequence[Series], now: float) -> Utilization:
+    """Return the traffic of one direction of a link: the sum over its devices or processes.
+
+    A stale series does not count beside a fresh one: it belongs to a device or process that has gone.
+
+    Args:
+        series: at least one.
+        now: seconds since the epoch, on the clock of the samples.
+
+    Raises:
+        Missing: no series has a fresh rate. The message is a predicate: "has no fresh sample: ...".
+        Invalid: a sample is not a number of bytes.
+    """
+    rates: list[_Rate] = []
+    problems: list[Missing] = []
+    for one in series:
+        try:
+            rates.append(_rate(one, now))
+        except Missing as error:
+            problems.append(error)
+    if not rates:
+        raise problems[0]
+    start, end = max(rate.start for rate in rates), max(rate.end for rate in rates)
+    start = start if start < end else min(rate.start for rate in rates)
+    return Utilization(round(sum(rate.value for rate in rates)), _utc(start), _utc(end))
+
+
+def _rate(series: Series, now: float) -> _Rate:
+    samples = series.samples
+    if bad := [value for _, value in samples if not 0 <= value < _MAX_BYTES]:
+        raise Invalid(f"has a sample of {bad[-1]} bytes{'/s' if series.mean_seconds else ''}; it must be >= 0")
+    if not samples:
+        raise Missing("has no sample")
+    _check_age([stamp for stamp, _ in samples], now)
+    end, value = samples[-1]
+    if series.mean_seconds is not None:
+        return _Rate(value, end - series.mean_seconds, end)
+    since_reset = _since_reset(samples)
+    start, first = since_reset[0]
+    if end <= start:
+        what = "has one sample" if len(samples) == len(since_reset) else "has a counter that was reset, and one sample"
+        raise Missing(f"{what}; a rate needs two")
+    return _Rate((value - first) / (end - start), start, end)
+
+
+def _check_age(stamps: Sequence[float], now: float) -> None:
+    spacing = median(later - earlier for earlier, later in pairwise(stamps)) if len(stamps) > 1 else 0.0
+    age, limit = now - stamps[-1], max(STALE_SAMPLES * spacing, MIN_STALE_SECONDS)
+    if age > limit:
+        raise Missing(
+            f"has no fresh sample: the newest is stamped {age:.0f} s ago, and {limit:.0f} s are allowed. Fix: check "
+            "that the target answers and that its clock is right"
+        )
+    if age < -MAX_FUTURE_SECONDS:
+        raise Missing(f"has a sample stamped {-age:.0f} s in the future. Fix: correct the clock of the target")
+
+
+def _since_reset(samples: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Return the samples since the last reset: a smaller value than before means that the counter started again."""
+    for index in range(len(samples) - 1, 0, -1):
+        if samples[index][1] < samples[index - 1][1]:
+            return samples[index:]
+    return samples
+
+
+def largest(series: Iterable[Series]) -> float:
+    """Return the largest newest sample that is a number > 0; 0: there is none."""
+    newest = (one.samples[-1][1] for one in series if one.samples)
+    return max((value for value in newest if 0 < value < math.inf), default=0.0)
+
+
+def _utc(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,161 @@
+"""The Prometheus adapter against an HTTP server with faults; tests/contract has a real Prometheus."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
+from autothrottle.adapters.memory import MemoryCluster
+from autothrottle.adapters.prometheus import PrometheusMetrics, PrometheusSettings
+from autothrottle.core.errors import Unavailable
+from autothrottle.core.traffic.broker_matching import parse_broker_label
+from autothrottle.core.traffic.capacity import CapacityLimits
+from autothrottle.core.traffic.exporters import EXPORTERS
+from autothrottle.core.traffic.loads import Capacity
+from autothrottle_lab.emulators.exporter import ExporterEmulator
+
+TIMEOUT = timedelta(seconds=20)
+LIMITS = CapacityLimits(default=Capacity(100_000_000, 100_000_000))
+
+
+@pytest.fixture
+def server() -> Iterator[ExporterEmulator]:
+    with ExporterEmulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    return MemoryCluster(brokers=(1, 2))
+
+
+def metrics(
+    server: ExporterEmulator, cluster: MemoryCluster, clock: Callable[[], float] = time.time, **settings: Any
+) -> closing[PrometheusMetrics]:
+    """Return the adapter; the server's answer for broker 1 is that to every query."""
+    label = parse_broker_label("pod=kafka-([0-9]+)", "broker-label")
+    chosen = PrometheusSettings(f"http://{server.address}/1", EXPORTERS["jmx"], broker_label=label, **settings)
+    return closing(PrometheusMetrics(chosen, LIMITS, BrokerHosts(cluster), clock))
+
+
+def matrix(**samples: list[tuple[float, str]]) -> Callable[[], str]:
+    """Return an answer: a counter of each pod."""
+    result = [{"metric": {"pod": pod.replace("_", "-")}, "values": values} for pod, values in samples.items()]
+    return lambda: json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
+
+
+def growing(rate: float, now: float) -> list[tuple[float, str]]:
+    return [(now - 30 + 15 * n, str(15 * n * rate)) for n in range(3)]
+
+
+def test_problems_of_one_series_do_not_concern_the_others(server: ExporterEmulator, cluster: MemoryCluster) -> None:
+    now = time.time()
+    server.answers[1] = matrix(kafka_1=growing(70, now), kafka_2=[(now - 15, "1"), (now, "NaN")])
+    with metrics(server, cluster) as source:
+        loads = source.fetch_loads(TIMEOUT)
+    assert (loads.brokers[1].outbound.rate, loads.brokers[1].inbound.rate) == (70, 70)
+    assert [*loads.brokers] == [1]
+    assert loads.problems[2].startswith('broker 2 ({pod="kafka-2"} in --prometheus-tx-query) has a sample of nan bytes')
+
+
+def test_kafka_broker_info_finds_the_broker_of_a_host(server: ExporterEmulator, cluster: MemoryCluster) -> None:
+    labels = {"instance": "b2.example:9404", "id": "2", "address": "b2.example:9092"}
+    series = {"metric": labels, "values": growing(70, time.time())}
+    server.answers[1] = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": [series]}}).encode()
+    with metrics(server, cluster) as source:
+        assert [*source.fetch_loads(TIMEOUT).brokers] == [2]
+
+
+@pytest.mark.parametrize("off", [-60.0, 60.0])
+def test_clock_of_the_server_off_by_a_minute_is_corrected_and_named(
+    off: float, server: ExporterEmulator, cluster: MemoryCluster
+) -> None:
+    """A query for our time returned samples a minute old, or none, and their interval was a minute off."""
+    now = time.time()
+    server.answers[1] = matrix(kafka_1=growing(70, now), kafka_2=growing(80, now))
+    with metrics(server, cluster, lambda: time.time() - off) as source:
+        loads = source.fetch_loads(TIMEOUT)
+    assert {broker_id: load.inbound.rate for broker_id, load in loads.brokers.items()} == {1: 70, 2: 80}
+    ours = datetime.fromtimestamp(now - off, UTC)
+    assert abs(loads.brokers[1].inbound.end - ours) < timedelta(seconds=5)
+    (warning,) = loads.warnings
+    assert "Fix: synchronise both clocks" in warning
+    assert f"differs by {off:+.0f} s" in warning or f"differs by {off - 1:+.0f} s" in warning
+
+
+def test_unreadable_registrations_are_a_warning_and_the_last_hosts_stay(
+    server: ExporterEmulator, cluster: MemoryCluster
+) -> None:
+    now = time.time()
+    server.answers[1] = matrix(kafka_1=growing(70, now))
+    with metrics(server, cluster) as source:
+        assert [*source.fetch_loads(TIMEOUT).problems] == [2]
+        cluster.unavailable(True)
+        loads = source.fetch_loads(TIMEOUT)
+    assert ([*loads.brokers], [*loads.problems]) == ([1], [2])
+    assert "the 2 brokers read before are used" in loads.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (401, "answers 401; check prometheus-token-file or prometheus-user-file"),
+        (503, "answers 503"),
+        (b"<html>", "answers with invalid JSON"),
+        (b"{}", "answers in an unexpected format"),
+        (b'{"status":"error","error":"query timed out"}', "answers: query timed out"),
+        (b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":3}]}}', "in an unexpected format"),
+        (b'{"status":"success","data":{"resultType":"scalar","result":[0,"1"]}}', "answers a scalar"),
+        ("hang", "does not answer in time"),
+    ],
+)
+def test_server_that_fails_is_unavailable_with_its_query(
+    answer: Any, reason: str, server: ExporterEmulator, cluster: MemoryCluster
+) -> None:
+    server.answers[1] = answer
+    with metrics(server, cluster) as source, pytest.raises(Unavailable) as caught:
+        source.fetch_loads(timedelta(seconds=0.3) if answer == "hang" else TIMEOUT)
+    assert f"Prometheus at http://{server.address}/1 (" in str(caught.value)
+    assert reason in str(caught.value)
+
+
+def test_server_that_is_down_is_unavailable(cluster: MemoryCluster) -> None:
+    with ExporterEmulator() as server:
+        pass
+    with (
+        metrics(server, cluster) as source,
+        pytest.raises(Unavailable, match=r"does not answer \(NewConnectionError\)"),
+    ):
+        source.fetch_loads(TIMEOUT)
+
+
+def test_credentials_are_read_at_each_request(server: ExporterEmulator, cluster: MemoryCluster, tmp_path: Path) -> None:
+    """A token of a Kubernetes service account is replaced every hour."""
+    now, path = time.time(), tmp_path / "secret"
+    server.answers[1] = matrix(kafka_1=growing(70, now))
+    for option, text, header in (
+        ("token_file", "abc", "Bearer abc"),
+        ("user_file", "a:b", f"Basic {base64.b64encode(b'a:b').decode()}"),
+    ):
+        path.write_text(f"{text}\n")
+        with metrics(server, cluster, time.time, **{option: str(path)}) as source:
+            source.fetch_loads(TIMEOUT)
+            assert server.headers["authorization"] == header
+            path.write_text("")
+            with pytest.raises(Unavailable, match=r"prometheus-.*-file: .* put only the secret there"):
+                source.fetch_loads(TIMEOUT)
+
+
+def test_certificates_that_cannot_be_read_are_unavailable(cluster: MemoryCluster, server: ExporterEmulator) -> None:
+    settings = PrometheusSettings(f"https://{server.address}/1", EXPORTERS["jmx"], ca_file="/no/such/file")
+    with closing(PrometheusMetrics(settings, LIMITS, BrokerHosts(cluster))) as source, pytest.raises(Unavailable):
+        source.fetch_loads(TIMEOUT)

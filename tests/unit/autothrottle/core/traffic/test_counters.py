@@ -1,0 +1,98 @@
+"""The utilization that samples show, with its exact interval."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.traffic.counters import Series, largest, utilization
+from autothrottle.core.traffic.loads import Utilization
+
+NOW = 1_800_000_000.0
+
+
+def at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(NOW + seconds, UTC)
+
+
+def counter(*samples: tuple[float, float]) -> Series:
+    """Return a counter with (seconds from now, bytes)."""
+    return Series({}, [(NOW + seconds, value) for seconds, value in samples])
+
+
+def test_rate_covers_the_interval_from_the_first_to_the_last_sample() -> None:
+    assert utilization([counter((-35, 1_000), (-20, 4_000), (-5, 7_000))], NOW) == Utilization(200, at(-35), at(-5))
+
+
+def test_devices_are_summed_up() -> None:
+    devices = [counter((-30, 0), (-10, 2_000)), counter((-30, 500), (-10, 4_500))]
+    assert utilization(devices, NOW) == Utilization(300, at(-30), at(-10))
+
+
+def test_samples_before_a_reset_of_the_counter_do_not_count() -> None:
+    assert utilization([counter((-40, 9_000), (-30, 9_900), (-20, 100), (-10, 600))], NOW) == Utilization(
+        50, at(-20), at(-10)
+    )
+    with pytest.raises(Missing, match="a counter that was reset, and one sample; a rate needs two"):
+        utilization([counter((-20, 9_000), (-10, 100))], NOW)
+
+
+def test_one_sample_gives_no_rate() -> None:
+    with pytest.raises(Missing, match="has one sample; a rate needs two"):
+        utilization([counter((-10, 9_000))], NOW)
+
+
+def test_gauge_covers_the_seconds_before_its_newest_sample() -> None:
+    gauge = Series({}, [(NOW - 25, 7.0), (NOW - 10, 12.4)], mean_seconds=60.0)
+    assert utilization([gauge], NOW) == Utilization(12, at(-70), at(-10))
+
+
+@pytest.mark.parametrize("value", [math.nan, -1.0, math.inf, 2.0**64])
+def test_sample_that_is_not_a_number_of_bytes_is_invalid(value: float) -> None:
+    with pytest.raises(Invalid, match=re.escape(f"has a sample of {value} bytes; it must be >= 0")):
+        utilization([counter((-10, 1), (-5, value))], NOW)
+
+
+def test_series_without_a_fresh_sample_is_missing() -> None:
+    """A target that has stopped keeps its old samples. At 15 s between samples, three missed ones are too many."""
+    samples = [(-90 + 15 * n, n * 1_000.0) for n in range(4)]
+    assert utilization([counter(*samples)], NOW)  # 45 s ago
+    late = NOW + 1
+    with pytest.raises(Missing, match=r"the newest is stamped 46 s ago, and 45 s are allowed.*its clock is right"):
+        utilization([counter(*samples)], late)
+    slow = [counter((-150, 0), (-90, 60), (-45, 105))]
+    assert utilization(slow, NOW).rate == 1
+
+
+@pytest.mark.parametrize(("off", "reason"), [(60, "59 s in the future"), (-60, "stamped 6. s ago")])
+def test_clock_off_by_a_minute_is_named(off: float, reason: str) -> None:
+    with pytest.raises(Missing, match=rf"{reason}.*clock"):
+        utilization([counter((-6 + off, 0), (-1 + off, 100))], NOW)
+
+
+def test_stale_device_beside_a_fresh_one_does_not_count() -> None:
+    assert utilization([counter((-300, 0), (-290, 9_000)), counter((-20, 0), (-10, 100))], NOW).rate == 10
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=2, max_size=20), st.integers(1, 8))
+def test_rate_is_the_growth_over_the_time(growths: list[int], spacing: int) -> None:
+    total, samples = 0, []
+    for n, growth in enumerate(growths):
+        total += growth
+        samples.append((spacing * (n + 1 - len(growths)), float(total)))
+    found = utilization([counter(*samples)], NOW)
+    seconds = spacing * (len(growths) - 1)
+    assert found == Utilization(round((total - growths[0]) / seconds), at(-seconds), at(0))
+
+
+def test_largest_ignores_unknown_speeds() -> None:
+    """The kernel reports -1 Mbit/s for a virtual device and one that is down."""
+    speeds = [Series({}, [(NOW, value)]) for value in (-125_000.0, math.nan, 1.25e9)]
+    assert largest(speeds) == 1.25e9
+    assert largest(speeds[:2]) == 0.0

@@ -1,0 +1,50 @@
+"""The queries that presets make."""
+
+from __future__ import annotations
+
+import pytest
+
+from autothrottle.core.traffic.exporters import EXPORTERS
+
+
+def test_query_is_a_range_vector_of_the_links() -> None:
+    query = EXPORTERS["node_exporter"].query("tx", 120, 'job="kafka"')
+    assert query.startswith('{__name__=~"node_network_transmit_bytes_total",device!~"lo|veth.*|')
+    assert r"|.*\\..*" in query  # a backslash in a PromQL string is written twice
+    assert query.endswith('",job="kafka"}[120s]')
+
+
+@pytest.mark.parametrize(
+    ("preset", "query"),
+    [
+        (
+            "jmx",
+            "kafka_server_brokertopicmetrics_bytesin_total|kafka_server_brokertopicmetrics_replicationbytesin_total",
+        ),
+        (
+            "strimzi",
+            "kafka_server_brokertopicmetrics_bytesin_total|kafka_server_brokertopicmetrics_replicationbytesin_total",
+        ),
+        (
+            "jmx_persec",
+            "kafka_server_brokertopicmetrics_bytesinpersec_total|"
+            "kafka_server_brokertopicmetrics_replicationbytesinpersec_total",
+        ),
+    ],
+)
+def test_query_sums_up_clients_and_replication_without_single_topics(preset: str, query: str) -> None:
+    assert EXPORTERS[preset].query("rx", 60) == f'{{__name__=~"{query}",topic=~""}}[60s]'
+
+
+def test_query_of_mbeans_selects_their_names() -> None:
+    query = EXPORTERS["jmx_one_minute_rate"].query("tx", 60)
+    assert query == (
+        '{__name__=~"kafka_server_BrokerTopicMetrics_OneMinuteRate",topic=~"",name=~"(Replication)?BytesOutPerSec"}[60s]'
+    )
+
+
+def test_usual_addresses_of_exporters() -> None:
+    assert EXPORTERS["node_exporter"].url == "http://{host}:9100/metrics?collect[]=netdev&collect[]=netclass"
+    assert EXPORTERS["msk"].url.startswith("http://{host}:11002/metrics")
+    assert EXPORTERS["msk_jmx"].url == "http://{host}:11001/metrics"
+    assert EXPORTERS["strimzi"].url == "http://{host}:9404/metrics"

@@ -1,0 +1,115 @@
+"""Loads from all series of one read: unmatched brokers are named, and only they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from autothrottle.core.traffic.broker_matching import BrokerMatching
+from autothrottle.core.traffic.capacity import CapacityLimits
+from autothrottle.core.traffic.counters import Series
+from autothrottle.core.traffic.loads import Capacity, Loads
+from autothrottle.core.traffic.series_loads import SeriesReading
+
+NOW = 1_800_000_000.0
+TX, RX = "prometheus-tx-query", "prometheus-rx-query"
+LINK = CapacityLimits(default=Capacity(100_000_000, 100_000_000))
+HOSTS = {1: ["b1"], 2: ["b2"], 3: ["b3"]}
+
+
+def series(rate: float, age: float = 0.0, **labels: str) -> Series:
+    return Series(labels, [(NOW - age - 30, 0.0), (NOW - age - 15, 15 * rate), (NOW - age, 30 * rate)])
+
+
+def loads(
+    found: Sequence[Series],
+    registered: Mapping[int, Sequence[str]] = HOSTS,
+    limits: CapacityLimits = LINK,
+    speeds: Sequence[Series] = (),
+) -> Loads:
+    matching = BrokerMatching(registered=registered)
+    return SeriesReading(matching, limits, NOW, {TX: found, RX: found}, speeds).loads()
+
+
+def test_unmatched_brokers_are_named_and_only_they_fail() -> None:
+    found = loads([series(5, instance="b1:9100"), series(6, instance="b2:9100"), series(7, instance="lb:9100")])
+    assert {broker_id: load.outbound.rate for broker_id, load in found.brokers.items()} == {1: 5, 2: 6}
+    assert found.problems == {
+        3: "broker 3 (hosts: b3) matches no series of --prometheus-tx-query; "
+        '1 targets match no broker: {instance="lb:9100"}. '
+        "Fix: name the target in --broker-map, or set --broker-label"
+    }
+    assert found.warnings == ()
+
+
+def test_query_that_returns_nothing_is_named_with_each_broker() -> None:
+    found = loads([])
+    assert found.brokers == {}
+    assert [*found.problems] == [1, 2, 3]
+    assert found.problems[2].endswith("matches no series of --prometheus-tx-query; check the query")
+
+
+def test_load_balancer_that_hides_hosts_fails_its_brokers_alone() -> None:
+    found = loads([series(5, instance="b1:9100"), series(6, instance="lb:9100")], {1: ["b1"], 2: ["lb"], 3: ["lb"]})
+    assert [*found.brokers] == [1]
+    assert [*found.problems] == [2, 3]
+
+
+def test_unmatched_targets_are_a_warning_while_the_registered_brokers_are_unknown() -> None:
+    found = loads([series(5, instance=f"b{n}:9100") for n in range(5)], {})
+    assert (found.brokers, found.problems) == ({}, {})
+    assert found.warnings[0].startswith("series of --prometheus-tx-query match no broker: {instance=")
+    assert " and 2 more. Fix: name them in --broker-map" in found.warnings[0]
+
+
+def test_two_targets_of_one_broker_are_refused() -> None:
+    two = [series(5, instance="b1:9100", prometheus="a"), series(5, instance="b1:9100", prometheus="b")]
+    found = loads([*two, series(6, instance="b2:9100")], {1: ["b1"], 2: ["b2"]})
+    assert [*found.brokers] == [2]
+    assert "broker 1 has 2 targets in --prometheus-tx-query" in found.problems[1]
+    assert 'prometheus="b"' in found.problems[1]
+
+
+def test_stale_target_beside_a_fresh_one_does_not_count() -> None:
+    """A pod that moves to another host leaves a series with the old host, which ended minutes ago."""
+    moved = [series(9, 60, pod="b1", node="old"), series(5, pod="b1", node="new")]
+    assert loads(moved, {1: ["b1"]}).brokers[1].inbound.rate == 5
+
+
+def test_devices_of_one_target_are_summed_up() -> None:
+    devices = [series(5, instance="b1:9100", device="eth0"), series(6, instance="b1:9100", device="eth1")]
+    assert loads(devices, {1: ["b1"]}).brokers[1].outbound.rate == 11
+
+
+def test_bad_samples_fail_one_broker_with_its_target_and_query() -> None:
+    nan = Series({"instance": "b1:9100"}, [(NOW - 15, 1.0), (NOW, float("nan"))])
+    found = loads([nan, series(6, instance="b2:9100")], {1: ["b1"], 2: ["b2"]})
+    assert [*found.brokers] == [2]
+    assert found.problems[1] == (
+        'broker 1 ({instance="b1:9100"} in --prometheus-tx-query) has a sample of nan bytes; it must be >= 0'
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "capacity"),
+    [
+        (CapacityLimits(), 1_250_000_000),
+        (LINK, 1_250_000_000),
+        (CapacityLimits(by_broker={1: Capacity(7, 7)}), 7),
+    ],
+)
+def test_capacity_is_the_speed_of_the_fastest_device_unless_set_for_the_broker(
+    limits: CapacityLimits, capacity: int
+) -> None:
+    speeds = [
+        Series({"instance": "b1:9100", "device": device}, [(NOW, value)])
+        for device, value in (("eth0", 125e6), ("bond0", 1.25e9), ("docker0", -125_000.0))
+    ]
+    found = loads([series(5, instance="b1:9100")], {1: ["b1"]}, limits, speeds)
+    assert found.brokers[1].capacity == Capacity(capacity, capacity)
+
+
+def test_broker_without_a_known_capacity_is_a_problem() -> None:
+    found = loads([series(5, instance="b1:9100")], {1: ["b1"]}, CapacityLimits())
+    assert "broker 1 has no known capacity" in found.problems[1]

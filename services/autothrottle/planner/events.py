@@ -32,6 +32,11 @@ class EventPoster:
         except queue.Full:
             log.warning("event dropped, %d events are already waiting: %s", self._LIMIT, event.title)
 
+    @property
+    def waiting(self) -> int:
+        """Number of queued events."""
+        return self._waiting.qsize()
+
     def stop(self) -> None:
         """Post the queued events for at most the timeout of one post, then end the thread."""
         try:

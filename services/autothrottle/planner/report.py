@@ -28,6 +28,7 @@ from autothrottle.core.control.pause import Pause
 from autothrottle.core.control.schedule import ScheduleWindow
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.submission import Submitted
+from autothrottle.core.exported_metrics import QUEUE_LENGTH, MetricSample
 from autothrottle.core.forecast.eta import SHORTEST_SPAN
 from autothrottle.planner import narration
 from autothrottle.planner.events import EventPoster
@@ -78,6 +79,10 @@ class Reporter:
     def stop(self) -> None:
         """Post the queued events for at most the timeout of one post."""
         self._poster.stop()
+
+    def queue_length(self) -> MetricSample:
+        """Return the number of events that wait to be posted."""
+        return QUEUE_LENGTH.sample(self._poster.waiting, "events")
 
     def begin_term(self, fence: int) -> None:
         """Forget what was reported."""

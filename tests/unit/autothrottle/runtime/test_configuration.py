@@ -64,6 +64,7 @@ GOOD: Mapping[str, Sequence[str]] = {
     "capacity-tag": ["cap", "mbps", "x"],
     "default-capacity": ["120", '{"tx":1,"rx":2}', "0.5"],
     "api-listen": ["localhost:0", "[::]:80", "0.0.0.0:8080"],
+    "metrics-listen": ["", "localhost:0", "0.0.0.0:9404"],
     "grpc-listen": ["localhost:0", "127.0.0.1:65535", "unix:/tmp/s"],
     "listen": ["localhost:0", "127.0.0.1:65535", "unix:/tmp/s"],
     "advertise": ["planner1", "10.0.0.1:8090", "[2001:db8::1]", "[2001:db8::1]:8090"],
@@ -92,7 +93,7 @@ TLS = {"tls-cert": "cert.pem", "tls-key": "key.pem", "tls-ca": "ca.pem", "tls-se
 
 TLS_AND_ROLES = {**TLS, "certificate-roles": "{}"}
 
-OPEN = ("api-listen", "grpc-listen", "listen")
+OPEN = ("api-listen", "grpc-listen", "listen", "metrics-listen")
 
 BAD: Mapping[str, Sequence[str]] = {
     "api-key": ["a\nb"],
@@ -145,6 +146,7 @@ BAD: Mapping[str, Sequence[str]] = {
     "capacity-tag": ["a:b"],
     "default-capacity": ["0", "fast", '{"tx":1}'],
     "api-listen": ["8080", "localhost", "localhost:65536"],
+    "metrics-listen": ["8080", "localhost:65536", "unix:/tmp/s"],
     "listen": ["unix:"],
     "planner-addr": ["a:0", "a"],
     "decisions": ["a\x00b"],

@@ -61,23 +61,28 @@ HEALTH_CHECK = ExportedMetric(
 
 # The planner.
 LEADER = ExportedMetric("autothrottle_leader", "Whether this planner leads; 1: yes, 0: no")
-TERM = ExportedMetric("autothrottle_term", "Number of the leader's term; exported by the leader, like all that follows")
+CYCLES = ExportedMetric(
+    "autothrottle_cycles_total",
+    "Cycles that this planner ran; result: ok or failed",
+    ("result",),
+    kind=MetricKind.COUNTER,
+)
+CONFIG_WRITES = ExportedMetric(
+    "autothrottle_config_writes_total",
+    "Config changes by this planner, also by ramp steps; resource: brokers or topics; outcome: applied, unchanged "
+    "(already in place) or refused",
+    ("resource", "outcome"),
+    kind=MetricKind.COUNTER,
+)
+
+# The planner that leads.
+TERM = ExportedMetric("autothrottle_term", "Number of the leader's term")
 CYCLE_AGE = ExportedMetric(
     "autothrottle_cycle_age_seconds", "Time since a cycle ended without an error, or since the term began", unit="s"
 )
 CYCLE_DURATION = ExportedMetric("autothrottle_cycle_duration_seconds", "Duration of the last cycle", unit="s")
 CYCLE_INTERVAL = ExportedMetric(
     "autothrottle_cycle_interval_seconds", "Configured time between scheduled cycles", unit="s"
-)
-CYCLES = ExportedMetric(
-    "autothrottle_cycles_total", "Cycles of this process; result: ok or failed", ("result",), kind=MetricKind.COUNTER
-)
-CONFIG_WRITES = ExportedMetric(
-    "autothrottle_config_writes_total",
-    "Config changes of this process, also by ramp steps; resource: brokers or topics; outcome: applied, unchanged "
-    "(already in place) or refused",
-    ("resource", "outcome"),
-    kind=MetricKind.COUNTER,
 )
 PAUSED = ExportedMetric("autothrottle_paused", "Whether an operator has paused all decisions; 1: yes, 0: no")
 OVERRIDES = ExportedMetric("autothrottle_overrides", "Active overrides; scope: cluster or broker", ("scope",))
@@ -139,15 +144,15 @@ METRICS_FAILURES = ExportedMetric(
     "autothrottle_metrics_failures", "Consecutive scheduled cycles without load metrics of the broker", ("broker_id",)
 )
 
-# Queues of the planner.
+# The queues of every planner.
 QUEUE_LENGTH = ExportedMetric(
     "autothrottle_queue_length",
-    "Items that wait in a queue of any planner; queue: events or decision_log",
+    "Items that wait in a queue of a planner; queue: events or decision_log",
     ("queue",),
 )
 DECISION_LOG_DROPS = ExportedMetric(
     "autothrottle_decision_log_dropped_total",
-    "Cycles that any planner dropped instead of logging them: the disk was full or too slow",
+    "Cycles missing in the decision log, because the disk was full or too slow",
     kind=MetricKind.COUNTER,
 )
 

@@ -120,7 +120,8 @@ def _of_side(decision: Decision, last: _LastCycle) -> Iterator[tuple[ExportedMet
     yield exported.UTILIZATION, load.of(role).rate if load else None
     yield exported.HEADROOM, decision.headroom
     yield exported.CLIENT_LOAD, decision.client
-    yield exported.PRODUCE_RATE, last.produced.get((decision.broker_id, role))
+    is_read = last.record.bytes_left is not None
+    yield exported.PRODUCE_RATE, last.produced.get((decision.broker_id, role), 0.0) if is_read else None
 
 
 def _seconds(time: timedelta) -> float:

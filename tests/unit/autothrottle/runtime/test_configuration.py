@@ -308,7 +308,9 @@ def test_tls_needs_certificate_key_and_authorities() -> None:
     ("given", "refused"),
     [
         ({"listen": "unix:/run/s", "grpc-listen": "[::1]:8090", "api-listen": "localhost:80"}, []),
-        ({"listen": "0.0.0.0:4001", "grpc-listen": "[::]:8090", "api-listen": "host.example:80"}, [*OPEN]),
+        ({"listen": "0.0.0.0:4001", "grpc-listen": "[::]:8090", "api-listen": "host.example:80"}, [*OPEN[:3]]),
+        ({"metrics-listen": "[::]:9404"}, ["metrics-listen"]),
+        ({"metrics-listen": ""}, []),
         ({"listen": "0.0.0.0:4001", "grpc-listen": "[::]:8090", **TLS_AND_ROLES}, []),
         ({"listen": "0.0.0.0:4001", "api-listen": "0.0.0.0:80", "api-tokens-file": "tokens"}, ["listen"]),
     ],

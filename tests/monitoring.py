@@ -33,3 +33,8 @@ def dashboard_queries() -> Iterator[str]:
 def names(query: str) -> set[str]:
     """The names of metrics in a query."""
     return set(re.findall(r"autothrottle_\w+", query))
+
+
+def selectors(query: str) -> set[str]:
+    """The selectors of series in a query."""
+    return set(re.findall(r"autothrottle_\w+(?:\{.*?\})?", query))

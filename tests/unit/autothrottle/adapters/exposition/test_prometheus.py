@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections import Counter
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from autothrottle.adapters.exposition.prometheus import PrometheusText
 from autothrottle.core.exported_metrics import CONFIG_WRITES, METRICS, THROTTLE, MetricSample
+from tests.monitoring import metrics_of_brokers
 
 
 def rendered(*samples: MetricSample) -> str:
@@ -36,10 +38,13 @@ def test_a_broker_that_leaves_the_reassignments_has_no_series_any_more() -> None
     assert 'broker_id="1001"' not in text.render() and 'broker_id="1002"' in text.render()
 
 
-def test_samples_of_interleaved_metrics_are_one_family_each() -> None:
-    pairs = [(THROTTLE.sample(i, i, "leader"), CONFIG_WRITES.sample(i, "topics", str(i))) for i in range(1000)]
-    text = rendered(*(sample for pair in pairs for sample in pair))
-    assert text.count("# TYPE") == 2 and text.count("\n") == 2 * 1000 + 4
+def test_1000_brokers_have_all_their_series_once() -> None:
+    text = PrometheusText(lambda: metrics_of_brokers(1000).samples(1), "main").render()
+    series = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    of_sides = [metric.name for metric in METRICS if metric.labels == ("broker_id", "role")]
+    counts = Counter(name.partition("{")[0] for name in series)
+    assert [counts[name] for name in of_sides] == [2000] * 6
+    assert len({*series}) == len(series)
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's package prometheus")

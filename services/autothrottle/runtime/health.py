@@ -115,8 +115,8 @@ class Health:
 
     def samples(self) -> Iterator[MetricSample]:
         """Return the last results of all checks as exported metrics."""
-        for result in (self._result(check) for check in self._checks.values()):
-            yield HEALTH_CHECK.sample(result.ok, result.name)
+        for check in list(self._checks.values()):  # the start of the process may add others meanwhile
+            yield HEALTH_CHECK.sample(self._result(check).ok, check.name)
 
     def _result(self, check: _Registered) -> CheckResult:
         is_alive = check.scope is Scope.LIVENESS

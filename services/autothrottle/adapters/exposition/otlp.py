@@ -52,7 +52,10 @@ class OtlpMetrics:
         """
         self._interval = float(os.environ.get(OTEL_METRIC_EXPORT_INTERVAL) or 60_000) / 1000
         if not 0 < self._interval <= threading.TIMEOUT_MAX:
-            raise ValueError(f"{OTEL_METRIC_EXPORT_INTERVAL} is {self._interval * 1000:g} ms; give more than 0")
+            raise ValueError(
+                f"{OTEL_METRIC_EXPORT_INTERVAL} is {self._interval * 1000:g} ms; give more than 0 and at most "
+                f"{threading.TIMEOUT_MAX * 1000:g}"
+            )
         self._source, self._cluster = source, cluster
         self._exporter = OTLPMetricExporter(max_export_batch_size=_MAX_POINTS)
         attributes = dict(OTELResourceDetector().detect().attributes)

@@ -1,20 +1,22 @@
-"""Writes the tables of options into docs/configuration.md, from their declarations (`make docs`).
+"""Writes the tables of options and of metrics into their pages, from their declarations (`make docs`).
 
-The text above the first table belongs to the page. With --check it writes nothing and fails if the page is stale.
+The text above the first table belongs to the page. With --check it writes nothing and fails if a page is stale.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from autothrottle.core.exported_metrics import METRICS, ExportedMetric
 from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.option_kinds import Option
 
-PAGE = Path(__file__).with_name("configuration.md")
+HERE = Path(__file__).parent
 _NAME = re.compile(rf"(?<![\w`-])({'|'.join(name for name in OPTIONS if '-' in name)})(?![\w-])")
 
 
@@ -36,16 +38,37 @@ def _row(option: Option[Any]) -> str:
     return f"| `--{option.name}` | {default} | {option.range} | {meaning}. |"
 
 
+def metrics_page(text: str) -> str:
+    """Return the page with the text above the table as it is, and a current table."""
+    rows = [_metric_row(metric) for metric in METRICS]
+    head = ["| name | kind | unit | labels | meaning |", "|---|---|---|---|---|"]
+    return "\n".join([text.partition("\n\n## ")[0].rstrip(), "", "## All metrics", "", *head, *rows]) + "\n"
+
+
+def _metric_row(metric: ExportedMetric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.kind.value} | {UNITS[metric.unit]} | {labels} | {metric.help}. |"
+
+
+UNITS = {"1": "", "s": "seconds", "By": "bytes", "By/s": "bytes per second"}
+"""Unit in UCUM -> its name."""
+
+PAGES: Mapping[str, Callable[[str], str]] = {"configuration.md": configuration_page, "metrics.md": metrics_page}
+"""Name of a page -> its current text -> its wanted text."""
+
+
 def main() -> int:
-    """Write or check the page; return the exit status."""
-    current = PAGE.read_text("utf-8")
-    wanted = configuration_page(current)
-    if sys.argv[1:] != ["--check"]:
-        PAGE.write_text(wanted, "utf-8")
-    elif current != wanted:
-        print(f"{PAGE.name} does not match the declared options. Fix: make docs", file=sys.stderr)
-        return 1
-    return 0
+    """Write or check the pages; return the exit status."""
+    status = 0
+    for name, wanted_page in PAGES.items():
+        current = (HERE / name).read_text("utf-8")
+        wanted = wanted_page(current)
+        if sys.argv[1:] != ["--check"]:
+            (HERE / name).write_text(wanted, "utf-8")
+        elif current != wanted:
+            print(f"{name} does not match the declarations. Fix: make docs", file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

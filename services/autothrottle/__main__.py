@@ -43,15 +43,22 @@ EXIT_INTERRUPTED = 130
 def _service(name: str, build: Callable[[Composition], Servicer]) -> Callable[[Composition], None]:
     def serve(composition: Composition) -> None:
         address = composition.serve_alone(name, build(composition))
+        _serve_metrics(name, composition)
         composition.join(name, address)
         log.info("%s listens on %s", name.capitalize(), address)
 
     return serve
 
 
+def _serve_metrics(name: str, composition: Composition) -> None:
+    if address := composition.metrics_endpoint(name):
+        log.info("Metrics of %s: %s", name, address)
+
+
 def _planner(composition: Composition) -> None:
     servicer, planner = composition.planner()
     address = composition.serve_alone("planner", servicer)
+    _serve_metrics("planner", composition)
     member = composition.join("planner", address)
     planner.start(leader_address(member), member.host)
     log.info("Autothrottle Running")
@@ -62,13 +69,14 @@ def _admin(composition: Composition) -> None:
     give_way()
     servicer = composition.admin()
     address = composition.serve_alone("admin", servicer)
+    _serve_metrics("admin", composition)
     composition.join("admin", address)
     log.info("gRPC API: %s", address)
 
 
 def _gateway(composition: Composition) -> None:
     give_way()
-    address = composition.gateway()
+    address = composition.gateway("gateway")
     composition.join("gateway", address)
     log.info("Admin API: %s", address)
 
@@ -93,7 +101,7 @@ def _run(composition: Composition) -> None:
     admin = composition.admin()
     address = composition.serve("admin", [admin, servicer], composition.configuration.grpc_listen)
     composition.use(admin_addr=serve_privately("admin", admin))
-    http = composition.gateway()
+    http = composition.gateway("run")
     member = composition.join("run", address, _ROLES)
     planner.start(leader_address(member), member.host)
     log.info("Autothrottle Running")
@@ -228,7 +236,9 @@ def _until_stopped(command: str, configuration: Configuration) -> int:
         tracing = configure_tracing(f"autothrottle-{command}")
         shutdown.callback(tracing.close)
         try:
-            _SERVICES[command](Composition(configuration, shutdown, tracing))
+            composition = Composition(configuration, shutdown, tracing)
+            composition.export_metrics(command)
+            _SERVICES[command](composition)
         except AutothrottleError:
             if not shutdown.requested.is_set():  # otherwise the request to stop has ended the start
                 raise

@@ -12,7 +12,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -50,6 +50,7 @@ from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
+from autothrottle.core.exported_metrics import BUILD_INFO, MetricSample, SampleSource
 from autothrottle.core.members import Member, hosts_without_route, published_address
 from autothrottle.core.traffic.broker_matching import parse_broker_label
 from autothrottle.core.traffic.exporters import EXPORTERS
@@ -66,7 +67,7 @@ from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, Configurati
 from autothrottle.runtime.health import Health, Scope
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import CALLS, SESSIONS, Shutdown
-from autothrottle.runtime.tracing import Tracing
+from autothrottle.runtime.tracing import Tracing, export_metrics
 from autothrottle.v1 import (
     admin_pb2_grpc,
     applier_pb2_grpc,
@@ -116,6 +117,7 @@ class Composition:
         self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
         self.on_failure = stack.fail
         self.health = Health()
+        self._sample_sources: list[SampleSource] = [self.health.samples]
         self._kafka = KafkaPaths(configuration.zk_prefix)
         self._own = OwnPaths(configuration.zk_config_prefix)
         self._tls = Tls(configuration.tls) if configuration.tls else None
@@ -182,6 +184,7 @@ class Composition:
             ),
         )
         self._stack.callback(planner.stop)
+        self._sample_sources.append(planner.samples)
         self._needs_state_store("autothrottle.v1.PlannerService")
         self.health.add("discovery", planner.unreadable, service="autothrottle.v1.PlannerService")
         self.health.add("loop", planner.stall, Scope.LIVENESS, "autothrottle.v1.PlannerService")
@@ -210,24 +213,49 @@ class Composition:
         if self._stack.requested.wait(seconds):
             raise Unavailable("the service is stopping; call another replica, or try again in a few seconds")
 
-    def gateway(self) -> str:
-        """Serve HTTP until the stack closes; return the address."""
-        from autothrottle.gateway.server import GatewayServer  # only the gateway needs a web framework
-
-        tls = self._tls
+    def gateway(self, service: str) -> str:
+        """Serve the HTTP API until the stack closes; return the address."""
         admin = self._client(AdminClient, self.configuration.admin_addr)
         self.health.add("admin", lambda: admin.check(_CHECK_TIMEOUT), service="gateway")
+        return self._serve_http(service, self.configuration.api_listen, admin)
+
+    def metrics_endpoint(self, service: str) -> str:
+        """Serve /metrics and the probes of a single service until the stack closes; return the address.
+
+        Without an address to listen on, return "".
+        """
+        listen = self.configuration.metrics_listen
+        return self._serve_http(service, listen, None, "metrics-listen") if listen else ""
+
+    def _serve_http(self, service: str, listen: str, admin: AdminClient | None, option: str = "api-listen") -> str:
+        # Only these processes need a web framework.
+        from autothrottle.adapters.exposition.prometheus import PrometheusText
+        from autothrottle.gateway.server import GatewayServer
+
+        tls = self._tls
         server = GatewayServer(
             admin,
-            self.configuration.api_listen,
+            listen,
             access=self._access,
             hosts=self.configuration.api_hosts,
             tls=tls.http_context() if tls else None,
             health=self.health,
+            metrics=PrometheusText(partial(self._samples, service), self.configuration.cluster_name).render,
+            option=option,
         )
         server.start()
         self._stack.callback(lambda: server.stop(self._stack.grace()))
         return server.address
+
+    def export_metrics(self, service: str) -> None:
+        """Export metrics over OTLP until the stack closes, if the OTEL_* variables ask for it."""
+        source = partial(self._samples, service)
+        self._stack.callback(export_metrics(f"autothrottle-{service}", source, self.configuration.cluster_name))
+
+    def _samples(self, service: str) -> Iterator[MetricSample]:
+        yield BUILD_INFO.sample(1, service, __version__)
+        for source in self._sample_sources:
+            yield from source()
 
     def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
         """Serve until the stack closes; return the address."""
@@ -543,6 +571,7 @@ class Composition:
         limits = LogLimits(retention=configured.decisions_retention, min_free_bytes=configured.decisions_min_free)
         decisions = DecisionLog(uri, Path(spool) if spool else None, limits)
         self._stack.callback(lambda: decisions.close(self._stack.grace()))
+        self._sample_sources.append(decisions.samples)
         return decisions
 
     def private_directory(self) -> str:

@@ -492,8 +492,8 @@ def test_services_listen_where_the_example_configuration_expects_them() -> None:
 
 def test_every_deploy_file_is_named_and_the_unit_matches_the_commands() -> None:
     copied = {ROOT / words[1] for words in commands("cp")}
-    named = {ROOT / path for path in re.findall(r"`(deploy/[\w.-]+)`", ALL_TEXT)}
-    assert copied | named == set((ROOT / "deploy").iterdir())
+    named = {ROOT / path for path in re.findall(r"`(deploy/[\w./-]+)`", ALL_TEXT)}
+    assert copied | named == {path for path in (ROOT / "deploy").rglob("*") if path.is_file()}
     unit = (ROOT / "deploy" / "autothrottle.service").read_text()
     assert "/opt/autothrottle/bin/autothrottle run --config /etc/autothrottle/autothrottle.toml" in unit
     assert "EnvironmentFile=/etc/autothrottle/keys" in unit

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from autothrottle.gateway.answers import AdminService
 from autothrottle.gateway.web import CERTIFICATE_NAMES, application
 from autothrottle.runtime.access import Access
 from autothrottle.runtime.health import Health
+from autothrottle_client.addresses import is_loopback_host
 
 HEADER_SECONDS = 10.0
 """Time limit for receiving headers, from the connection or the first byte of a later request."""
@@ -46,7 +47,7 @@ class GatewayServer:
 
     def __init__(
         self,
-        admin: AdminService,
+        admin: AdminService | None,
         listen: str,
         header_seconds: float = HEADER_SECONDS,
         body_seconds: float = BODY_SECONDS,
@@ -54,11 +55,13 @@ class GatewayServer:
         hosts: Collection[str] = (),
         tls: ssl.SSLContext | None = None,
         health: Health | None = None,
+        metrics: Callable[[], str] | None = None,
+        option: str = "api-listen",
     ) -> None:
         """Bind to the address.
 
         Args:
-            admin: the service that executes requests.
+            admin: the service that executes requests; None: only /metrics and the probes are served.
             listen: `host:port`; port 0 binds any free port.
             header_seconds: time limit for receiving the headers of a request.
             body_seconds: time limit for receiving the body.
@@ -66,13 +69,16 @@ class GatewayServer:
             hosts: names in the `Host` header that are allowed beside the names of this host.
             tls: context for HTTPS; None: plain HTTP.
             health: the checks of the process; None: there are no checks.
+            metrics: renders the metrics of the process in Prometheus' text format; None: there are none.
+            option: name of the option with the address, for errors.
         """
-        self._socket = _bind(listen)
+        self._socket = _bind(listen, option)
         self.address = f"{listen.rpartition(':')[0]}:{self._socket.getsockname()[1]}"
         """Listening address, `host:port` with the actual port."""
         self.bound_to: str = self._socket.getsockname()[0]
         """IP address of the listening socket."""
 
+        is_local = is_loopback_host(self.bound_to)
         allowed = frozenset({*hosts, *_own_names(listen)})
 
         class Protocol(_LimitedProtocol):
@@ -81,7 +87,7 @@ class GatewayServer:
 
         self._server = uvicorn.Server(
             uvicorn.Config(
-                application(admin, body_seconds, access or Access(), allowed, health),
+                application(admin, body_seconds, access or Access(), allowed, health, metrics, is_local),
                 http=Protocol,
                 ws="none",
                 loop="asyncio",
@@ -125,7 +131,7 @@ def _own_names(listen: str) -> set[str]:
     return {"localhost", listen.rpartition(":")[0].lower(), socket.gethostname().lower()}
 
 
-def _bind(listen: str) -> socket.socket:
+def _bind(listen: str, option: str) -> socket.socket:
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     try:
@@ -137,7 +143,7 @@ def _bind(listen: str) -> socket.socket:
     except OSError as error:
         raise Unavailable(
             f"gateway cannot listen on {listen}: {error.strerror}. Fix: stop the program that holds it, or choose "
-            f"another with --api-listen (127.0.0.1:0 takes any free port)."
+            f"another with --{option} (127.0.0.1:0 takes any free port)."
         ) from error
 
 

@@ -57,6 +57,9 @@ LARGE_BODIES: Mapping[str, int] = {
 MAX_REQUESTS = 32
 """Requests in progress, half of them for one host. Probes do not count."""
 
+_LARGEST = {b.path: LARGE_BODIES[b.method.name] for b in rest.bindings(SERVICE) if b.method.name in LARGE_BODIES}
+"""Path -> largest body in bytes."""
+
 _MOST_DISCARDED_BYTES = 16 * 1024 * 1024
 """This much of an oversized body is read, so that its sender is still connected for the response."""
 
@@ -86,18 +89,43 @@ class _Action:
 
 
 def application(
-    admin: AdminService, body_seconds: float, access: Access, hosts: Collection[str], health: Health | None = None
+    admin: AdminService | None,
+    body_seconds: float,
+    access: Access,
+    hosts: Collection[str],
+    health: Health | None = None,
+    metrics: Callable[[], str] | None = None,
+    is_local: bool = False,
 ) -> Starlette:
     """Return the application.
 
     Args:
-        admin: the service that executes requests.
+        admin: the service that executes requests; None: only /metrics and the probes are served.
         body_seconds: time limit for receiving a request body.
         access: the known credentials. The page, the OpenAPI document and the probes are public.
         hosts: allowed names in the `Host` header, in lower case; IP addresses are always allowed.
         health: the checks of the process; None: there are no checks.
+        metrics: renders the metrics of the process in Prometheus' text format; None: there are none.
+        is_local: whether only this host reaches the server; then /metrics needs no credentials.
     """
-    limits = _Limits(body_seconds)
+    limits, gate = _Limits(body_seconds), _Gate(access, frozenset(hosts))
+    paths = {} if admin is None else _api(admin)
+    if metrics is not None:
+        paths["/metrics"] = {"GET": _Action("/metrics", _rendered(metrics), Role.VIEWER, is_local)}
+    application = Starlette(
+        routes=[
+            Route(path, _endpoint(actions, limits, _LARGEST.get(path, MAX_BODY_BYTES), gate), methods=[*actions])
+            for path, actions in paths.items()
+        ]
+        + [Route(path, _probe(health, scope)) for path, scope in _PROBES.items()],
+        exception_handlers={HTTPException: _refused, Exception: _failed},
+    )
+    application.router.redirect_slashes = False
+    return application
+
+
+def _api(admin: AdminService) -> dict[str, dict[str, _Action]]:
+    """Path -> verb -> action of the API and its descriptions."""
     routes, descriptions = rest.bindings(SERVICE), comments()
     described, shown = openapi(routes, descriptions), page(routes, descriptions)
     paths: dict[str, dict[str, _Action]] = {
@@ -116,19 +144,11 @@ def application(
         verb: _Action(f"{verb} /throttle", _legacy(admin), method_role(SERVICE.methods_by_name[method]))
         for verb, method in legacy.METHODS.items()
     }
-    paths |= {"/throttle": text_api, "/throttle/{rest:path}": text_api}
-    largest = {b.path: LARGE_BODIES[b.method.name] for b in routes if b.method.name in LARGE_BODIES}
-    gate = _Gate(access, frozenset(hosts))
-    application = Starlette(
-        routes=[
-            Route(path, _endpoint(actions, limits, largest.get(path, MAX_BODY_BYTES), gate), methods=[*actions])
-            for path, actions in paths.items()
-        ]
-        + [Route(path, _probe(health, scope)) for path, scope in _PROBES.items()],
-        exception_handlers={HTTPException: _refused, Exception: _failed},
-    )
-    application.router.redirect_slashes = False
-    return application
+    return paths | {"/throttle": text_api, "/throttle/{rest:path}": text_api}
+
+
+def _rendered(metrics: Callable[[], str]) -> _Answering:
+    return lambda request, body: Answer(200, metrics(), "text/plain; version=0.0.4; charset=utf-8")
 
 
 def _rest(binding: rest.Binding, admin: AdminService) -> _Answering:

@@ -5,7 +5,7 @@ Any number of planners run. The election chooses the leader; the others wait. Th
 - `loop` runs the cycles, `triggers` decides when, `dependencies` has the ports.
 - `observe` reads a cycle's input, `core.control.step` decides, `apply` carries out the decision.
 - `report` logs the result, posts events and writes the decision log: `narration` has the texts, `traces` describes
-  cycles in traces.
+  cycles in traces, `exposition` has the exported metrics.
 - `submissions` has the callers that wait for a reassignment to be submitted.
 - `servicer` is the gRPC API, `uninstall` restores everything that was ever written.
 """

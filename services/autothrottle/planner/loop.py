@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -23,10 +23,12 @@ from autothrottle.core.control.state import ControllerState
 from autothrottle.core.control.step import IN_SHADOW, obstacle_to_submissions, ramp_steps, settle, settle_ramp, step
 from autothrottle.core.control.submission import Submitted, Targets, proposal
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
+from autothrottle.core.exported_metrics import MetricSample
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings
 from autothrottle.planner import traces
 from autothrottle.planner.apply import Applier
 from autothrottle.planner.dependencies import PlannerDependencies
+from autothrottle.planner.exposition import PlannerMetrics
 from autothrottle.planner.observe import Observer, SettingsReader
 from autothrottle.planner.report import Journal, Reporter, cycle_record
 from autothrottle.planner.submissions import Submissions
@@ -86,6 +88,7 @@ class Planner:
         self._observer = Observer(dependencies, settings, self._submissions, self._reader, now, clock)
         self._applier = Applier(dependencies, self._submissions, now, clock)
         self._reporter = Reporter(dependencies.events, settings, self._request)
+        self._metrics = PlannerMetrics(settings.interval, now, clock)
         log_settings = LogSettings(settings.cluster, settings.limits, settings.interval, settings.policy.name)
         self._journal = Journal(dependencies.decisions, log_settings)
         self._newest_event = 0
@@ -222,6 +225,12 @@ class Planner:
             cluster_name=self._settings.cluster,
         )
 
+    def samples(self) -> Iterator[MetricSample]:
+        """Return the exported metrics of this planner, without waiting."""
+        term = self._dependencies.election.term
+        yield from self._metrics.samples(term.fence if term else 0)
+        yield self._reporter.queue_length()
+
     def _leader_of(self, term: Term | None) -> Leader | None:
         """The leader; None: unknown. A leading planner reads it once per term, since many callers need it."""
         known = self._leader
@@ -283,6 +292,7 @@ class Planner:
             else:
                 self._submissions.begin_term(0)
                 self._last_turn, self._unreadable = self._clock(), ""
+                self._metrics.note_idle()
 
     def _publish(self, record: CycleRecord) -> None:
         with self._ended:
@@ -308,6 +318,7 @@ class Planner:
             return self._retry_step("the log has the traceback")
         if refused := [outcome for outcome in outcomes if outcome.status is OutcomeStatus.REFUSED]:
             self._retry_step(f"{refused[0].resource}: {refused[0].reason}")
+        self._metrics.note_writes(outcomes)
         self._state = settle_ramp(self._state, wanted, tuple(outcomes), self._now(), self._clock())
         self._schedule_step()
 
@@ -349,6 +360,7 @@ class Planner:
         record = cycle_record(
             decision, cycle.settled, cycle.findings, reason, start, self._now(), trigger.reason, self._settings
         )
+        self._metrics.note_cycle(record, decision, self._state.term)
         log.debug("cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
         if decision.view.read.version:
             view, rates = decision.view, cycle.settled.applied.rates
@@ -394,6 +406,7 @@ class Planner:
     def _begin_term(self, fence: int) -> None:
         self._state, self._newest_event = self._state.begin_term(fence), 0
         self._reporter.begin_term(fence)
+        self._metrics.note_idle()
         self._submissions.begin_term(fence)
         self._triggers.step_in(None)
 

@@ -32,6 +32,7 @@ from autothrottle.core.control.schedule import ScheduleWindow
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.submission import Submitted
 from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.exported_metrics import QUEUE_LENGTH, MetricSample
 from autothrottle.core.forecast.eta import SHORTEST_SPAN
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
 from autothrottle.planner import narration
@@ -82,6 +83,10 @@ class Reporter:
     def stop(self) -> None:
         """Post the queued events for at most the timeout of one post."""
         self._poster.stop()
+
+    def queue_length(self) -> MetricSample:
+        """Return the number of events that wait to be posted."""
+        return QUEUE_LENGTH.sample(self._poster.waiting, "events")
 
     def begin_term(self, fence: int) -> None:
         """Forget what was reported."""
@@ -278,6 +283,11 @@ class EventPoster:
             self._waiting.put_nowait((tagged, contextvars.copy_context()))  # Keeps the event in the cycle's trace.
         except queue.Full:
             log.warning("event dropped, %d events are already waiting: %s", self._LIMIT, event.title)
+
+    @property
+    def waiting(self) -> int:
+        """Number of queued events."""
+        return self._waiting.qsize()
 
     def stop(self) -> None:
         """Post the queued events for at most the timeout of one post, then end the thread."""

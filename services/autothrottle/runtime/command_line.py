@@ -39,7 +39,8 @@ def _named(*names: str) -> frozenset[str]:
 
 _C = Configuration
 _PROCESS = _named(_C.GENERAL, _C.ZOOKEEPER) - {"zk-prefix"}
-_SERVER = _PROCESS | _named("listen", "advertise", _C.SECURITY) - {"tls-server-name", "api-hosts"}
+_METERED = _PROCESS | {"cluster-name"}
+_SERVER = _METERED | _named("listen", "metrics-listen", "advertise", _C.SECURITY) - {"tls-server-name"}
 _CLIENT = _SERVER | {"tls-server-name"}
 _KAFKA = _named(_C.KAFKA) | {"zk-prefix"}
 
@@ -81,7 +82,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "gateway": Command(
         "serves operators over HTTP: JSON, the original's text routes, a page",
-        _PROCESS | _named(_C.SECURITY) - {"open-endpoints"} | {"api-listen", "advertise", "admin-addr"},
+        _METERED | _named(_C.SECURITY) - {"open-endpoints"} | {"api-listen", "advertise", "admin-addr"},
         "--api-listen localhost:8080 --zk-addr zk1:2181,zk2:2181",
     ),
     "demo": Command("replaces a broker on a simulated cluster, with real ZooKeeper (needs the extra `lab`)"),

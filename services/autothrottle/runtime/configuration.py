@@ -355,7 +355,7 @@ class Configuration:
     cluster_name: str = option(
         _cluster_name,
         "kafka",
-        "Name of the cluster in the decision log, events, traces and the state",
+        "Name of the cluster in the decision log, events, traces, metrics and the state",
         "1 to 100 letters, digits, '.', '_' and '-', starting with a letter or digit",
     )
 
@@ -363,6 +363,13 @@ class Configuration:
     api_listen: str = kinds.listen("localhost:8080", "Listening address of the HTTP API", unix=False)
     grpc_listen: str = kinds.listen("127.0.0.1:0", "Listening address of the gRPC API of `autothrottle run`")
     listen: str = kinds.listen("127.0.0.1:0", "Listening address of a single service")
+    metrics_listen: str = kinds.listen(
+        "",
+        "Listening address of /metrics and the probes of a single service over HTTP; none if empty. `autothrottle run` "
+        "and the gateway serve them at api-listen",
+        unix=False,
+        example="127.0.0.1:9404",
+    )
     advertise: str = kinds.advertised("Address at which other hosts call this process; the listening address if empty")
     discovery_addr: tuple[str, ...] = kinds.service_addresses("discovery", "127.0.0.1:4001")
     metrics_addr: tuple[str, ...] = kinds.service_addresses("metrics", "127.0.0.1:4002")

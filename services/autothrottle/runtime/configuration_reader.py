@@ -291,23 +291,23 @@ class _Combinations:
 
     def _check_listeners(self) -> None:
         tls, tokens = self.values.tls, self.values.api_tokens_file
-        for name in ("api-listen", "grpc-listen", "listen"):
-            address = getattr(self.values, name.replace("-", "_"))
-            if name not in self.used or is_loopback(address) or tls:
+        for name in ("api-listen", "grpc-listen", "listen", "metrics-listen"):
+            address, is_http = getattr(self.values, name.replace("-", "_")), name in ("api-listen", "metrics-listen")
+            if name not in self.used or not address or is_loopback(address) or tls:
                 continue
-            if tokens and name == "api-listen":
+            if tokens and is_http:
                 self.warnings.append(
                     "api-tokens-file is given without tls-cert: the tokens are readable on the network"
                 )
                 continue
             what = f"{name}: {address!r} ({self._source(name)}) is open to other hosts, and callers need no certificate"
             needed = "tls-cert, tls-key, tls-ca and certificate-roles"
-            needed += " or api-tokens-file" if name == "api-listen" else ""
+            needed += " or api-tokens-file" if is_http else ""
             if self.values.insecure_listen:
                 self.warnings.append(f"{what}: any of them may throttle the cluster; give {needed}")
             else:
                 self.problems.append(
-                    f"{what}; this is refused. Fix: give {needed}, or listen on {OPTIONS[name].default}; "
+                    f"{what}; this is refused. Fix: give {needed}, or listen on {OPTIONS[name].good_value}; "
                     f"--insecure-listen allows it"
                 )
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 
 from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.exported_metrics import HEALTH_CHECK, MetricSample
 
 PERIOD_SECONDS = 1.0
 
@@ -111,6 +112,11 @@ class Health:
         """Whether every check of these services, and of all services, is ok."""
         needed = [check for check in self._checks.values() if check.services & {"", *services}]
         return not any(self._freshness(Scope.LIVENESS)) and all(self._result(check).ok for check in needed)
+
+    def samples(self) -> Iterator[MetricSample]:
+        """Return the last results of all checks as exported metrics."""
+        for check in list(self._checks.values()):  # the start of the process may add others meanwhile
+            yield HEALTH_CHECK.sample(self._result(check).ok, check.name)
 
     def _result(self, check: _Registered) -> CheckResult:
         is_alive = check.scope is Scope.LIVENESS

@@ -288,16 +288,19 @@ def service_addresses(service: str, example: str) -> tuple[str, ...]:
     return addresses("", f"Addresses of {service}; from the list of members if empty", example, unix=True)
 
 
-def listen(default: str, meaning: str, *, unix: bool = True) -> str:
-    """Declare an address to listen on."""
+def listen(default: str, meaning: str, *, unix: bool = True, example: str = "") -> str:
+    """Declare an address to listen on; if the default is empty, an empty one is valid."""
 
     def parse(text: str) -> str:
+        if text == default == "":
+            return text
         if unix and text.startswith("unix:"):
             return _unix(text)
         # Go's ":8080" means every interface of the host.
         return _host_port(f"[::]{text}" if text.startswith(":") else text, lowest_port=0)
 
-    return option(parse, default, meaning, "host:port, port 0 for any free port" + ("; or unix:PATH" if unix else ""))
+    accepted = "host:port, port 0 for any free port" + ("; or unix:PATH" if unix else "")
+    return option(parse, default, meaning, accepted, example=example)
 
 
 def advertised(meaning: str) -> str:

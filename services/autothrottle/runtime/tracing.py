@@ -1,7 +1,7 @@
-"""Traces, configured by OpenTelemetry's own variables: OTEL_EXPORTER_OTLP_ENDPOINT and its companions.
+"""Traces and metrics over OTLP, configured by OpenTelemetry's variables: OTEL_EXPORTER_OTLP_ENDPOINT and others.
 
-Tracing is off by default. Then OpenTelemetry is not imported, no thread runs and no call is wrapped. The type to know
-is `Tracing`.
+Both are off by default. Then OpenTelemetry is not imported, no thread runs and no call is wrapped. The type to know is
+`Tracing`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import dataclass
 
 import grpc
 
+from autothrottle.core.exported_metrics import SampleSource
 from autothrottle.ports.telemetry import UNTRACED, Tracer
 from autothrottle.runtime.logs import add_trace_ids
 from autothrottle_client.replicas import Interceptor
 
 logger = logging.getLogger(__name__)
 
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-_EXPORTER = "OTEL_TRACES_EXPORTER"
+_TRACES, _METRICS = "TRACES", "METRICS"
+_OFF = {_TRACES: "Tracing is off", _METRICS: "The export of metrics over OTLP is off"}
+"""Part of the names of a signal's variables -> what a log line says if it is off."""
 
 
 def _nothing() -> None:
@@ -45,7 +46,7 @@ def configure_tracing(service_name: str) -> Tracing:
     Args:
         service_name: name of this process unless OTEL_SERVICE_NAME is set.
     """
-    if not _wanted(os.environ):
+    if not _wanted(os.environ, _TRACES):
         return Tracing()
     from autothrottle.adapters.tracing.opentelemetry import OpenTelemetryTracer, current_trace_id
 
@@ -63,17 +64,39 @@ def configure_tracing(service_name: str) -> Tracing:
     return Tracing(tracer, tracer.client_interceptors, tracer.server_interceptors, close)
 
 
-def _wanted(environment: Mapping[str, str]) -> bool:
-    """Whether the variables turn tracing on with supported settings."""
-    exporter = environment.get(_EXPORTER, "").strip().lower()
-    asked = exporter == "otlp" or (not exporter and any(environment.get(name) for name in _ENDPOINTS))
+def export_metrics(service_name: str, source: SampleSource, cluster: str) -> Callable[[], None]:
+    """Export metrics as the OTEL_* variables configure; return what ends it. Log a warning for invalid settings.
+
+    Args:
+        service_name: name of this process unless OTEL_SERVICE_NAME is set.
+        source: the metrics.
+        cluster: name of the cluster.
+    """
+    if not _wanted(os.environ, _METRICS):
+        return _nothing
+    from autothrottle.adapters.exposition.otlp import OtlpMetrics
+
+    try:
+        return OtlpMetrics(service_name, source, cluster).close
+    except (ValueError, RuntimeError, OSError) as error:
+        logger.warning("%s: %s. Fix: correct the OTEL_* variable named in the error", _OFF[_METRICS], error)
+        return _nothing
+
+
+def _wanted(environment: Mapping[str, str], signal: str) -> bool:
+    """Whether the variables turn a signal on with supported settings."""
+    variable = f"OTEL_{signal}_EXPORTER"
+    exporter = environment.get(variable, "").strip().lower()
+    endpoints = (f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    protocols = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    asked = exporter == "otlp" or (not exporter and any(environment.get(name) for name in endpoints))
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or exporter == "none":
         return False
     if exporter not in ("", "otlp"):
-        logger.warning("Tracing is off: %s=%s is not supported; use otlp, or none", _EXPORTER, exporter)
+        logger.warning("%s: %s=%s is not supported; use otlp, or none", _OFF[signal], variable, exporter)
         return False
-    protocol = next((environment[name] for name in _PROTOCOLS if environment.get(name)), "grpc")
+    protocol = next((environment[name] for name in protocols if environment.get(name)), "grpc")
     if asked and protocol != "grpc":
-        logger.warning("Tracing is off: the protocol %s is not supported; use grpc (port 4317)", protocol)
+        logger.warning("%s: the protocol %s is not supported; use grpc (port 4317)", _OFF[signal], protocol)
         return False
     return asked

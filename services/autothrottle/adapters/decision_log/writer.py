@@ -41,6 +41,7 @@ from pyarrow import fs
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.decision_log.schema import DECISIONS, REASSIGNMENTS, file_system
 from autothrottle.core.errors import Invalid
+from autothrottle.core.exported_metrics import DECISION_LOG_DROPS, QUEUE_LENGTH, MetricSample
 from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
 from autothrottle.core.units import MEGABYTE
 
@@ -153,6 +154,11 @@ class DecisionLog:
             self._waiting.put_nowait((decisions, reassignments))
         except queue.Full:
             self._drop("the disk is too slow and the queue is full")
+
+    def samples(self) -> Iterator[MetricSample]:
+        """Return the exported metrics of the log, without waiting."""
+        yield DECISION_LOG_DROPS.sample(self.dropped)
+        yield QUEUE_LENGTH.sample(self._waiting.qsize(), "decision_log")
 
     def close(self, patience: timedelta | None = None) -> None:
         """Roll all spools, then stop; the next start rolls those that are left. `patience` replaces the limit's."""

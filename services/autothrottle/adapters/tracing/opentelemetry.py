@@ -11,7 +11,6 @@ interceptor does not mark refusals like NOT_FOUND as failed.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,9 +30,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from autothrottle import __version__
+from autothrottle.adapters.tracing.exports import OutageLog, restore_library_log, silence_library
 from autothrottle.ports.telemetry import Attribute, Origin, Span
-
-logger = logging.getLogger(__name__)
 
 SHUTDOWN_PATIENCE = timedelta(seconds=1.5)
 """Time to export the remaining spans when the process ends; the rest is dropped."""
@@ -44,9 +42,6 @@ _MAX_EVENTS = 10_000
 """Events of one span; the SDK's limit of 128 would drop most changes of a large cluster."""
 
 _PROPAGATOR = TraceContextTextMapPropagator()
-
-_LIBRARY, _SILENCE = logging.getLogger("opentelemetry"), logging.NullHandler()
-"""The library's log is silent while a tracer is open: `_OutageLogger` reports what matters."""
 
 _T = TypeVar("_T")
 
@@ -73,10 +68,9 @@ class OpenTelemetryTracer:
             shutdown_on_exit=False,
             span_limits=SpanLimits(max_events=None if OTEL_SPAN_EVENT_COUNT_LIMIT in os.environ else _MAX_EVENTS),
         )
-        self._provider.add_span_processor(BatchSpanProcessor(_OutageLogger(self._exporter)))
+        self._provider.add_span_processor(BatchSpanProcessor(_LoggedExporter(self._exporter)))
         self._tracer = self._provider.get_tracer("autothrottle", __version__)
-        _LIBRARY.addHandler(_SILENCE)
-        _LIBRARY.propagate = False
+        silence_library()
         self.client_interceptors = (TraceSender(),)
         self.server_interceptors = (TraceReceiver(self._tracer),)
 
@@ -99,8 +93,7 @@ class OpenTelemetryTracer:
             self._exporter.shutdown()  # Aborts the running export and all later ones.
             flushing.join(_ABORT_PATIENCE.total_seconds())
         if not flushing.is_alive():
-            _LIBRARY.removeHandler(_SILENCE)
-            _LIBRARY.propagate = True
+            restore_library_log()
 
 
 def current_trace_id() -> str | None:
@@ -138,29 +131,16 @@ class _Span:
         self._tracer.start_span(name, context, attributes=attributes, start_time=start).end()
 
 
-class _OutageLogger(SpanExporter):
-    """Logs when exports start to fail and when they succeed again; the library would log every attempt."""
+class _LoggedExporter(SpanExporter):
+    """An exporter whose outages are logged."""
 
     def __init__(self, exporter: OTLPSpanExporter) -> None:
         self._exporter = exporter
-        self._failing = False
+        self._log = OutageLog("Traces", "spans are lost", "OTEL_TRACES_EXPORTER")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        try:
-            result, why = self._exporter.export(spans), "the collector does not answer or refuses them"
-        except Exception as error:  # A faulty collector must cost nothing but traces.
-            result, why = SpanExportResult.FAILURE, f"{type(error).__name__}: {error}"
-        failed = result is not SpanExportResult.SUCCESS
-        if failed and not self._failing:
-            logger.warning(
-                "Traces cannot be exported and spans are lost (%s). "
-                "Fix: check OTEL_EXPORTER_OTLP_ENDPOINT and the collector, or set OTEL_TRACES_EXPORTER=none.",
-                why,
-            )
-        elif self._failing and not failed:
-            logger.info("Traces are exported again")
-        self._failing = failed
-        return result
+        ok = self._log.succeeds(lambda: self._exporter.export(spans) is SpanExportResult.SUCCESS)
+        return SpanExportResult.SUCCESS if ok else SpanExportResult.FAILURE
 
     def shutdown(self) -> None:
         self._exporter.shutdown()

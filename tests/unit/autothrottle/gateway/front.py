@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from autothrottle.adapters.exposition.prometheus import PrometheusText
 from autothrottle.adapters.grpc import AdminClient
 from autothrottle.adapters.memory import MemoryMetrics, MemoryOverrides
+from autothrottle.core.exported_metrics import BUILD_INFO
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.runtime.access import Access
 from autothrottle.runtime.health import Health
@@ -55,7 +57,16 @@ class Front:
         self.services = self._stack.enter_context(InProcessServices(metrics, metrics))
         admin = AdminClient([self.services.address("admin")])
         self._stack.callback(admin.close)
-        self.server = GatewayServer(admin, "127.0.0.1:0", header_seconds, body_seconds, access, hosts, health=health)
+        self.server = GatewayServer(
+            admin,
+            "127.0.0.1:0",
+            header_seconds,
+            body_seconds,
+            access,
+            hosts,
+            health=health,
+            metrics=PrometheusText(lambda: [BUILD_INFO.sample(1, "gateway", "1.2")], "kafka").render,
+        )
         self._stack.enter_context(self.server)
 
     def __enter__(self) -> Front:

@@ -1,7 +1,8 @@
-"""The probes of the HTTP API: /healthz and /readyz."""
+"""The probes of the HTTP API, /healthz and /readyz, and /metrics."""
 
 from __future__ import annotations
 
+import http.client
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
@@ -9,6 +10,7 @@ from datetime import datetime
 import pytest
 
 from autothrottle.adapters.credentials.tokens import Tokens
+from autothrottle.gateway.server import GatewayServer
 from autothrottle.runtime.access import Access
 from autothrottle.runtime.health import Health, Scope
 from tests.builders import eventually
@@ -53,3 +55,25 @@ def test_probes_are_read_only_and_outside_the_api(front: Front) -> None:
     assert front.ask("HEAD", "/healthz").text == ""
     assert front.ask("POST", "/healthz").status == 405
     assert "healthz" not in front.ask("GET", "/openapi.json").text
+
+
+def test_metrics_on_loopback_need_no_token(front: Front) -> None:
+    reply = front.ask("GET", "/metrics")
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert 'autothrottle_build_info{cluster="kafka",service="gateway",version="1.2"} 1.0' in reply.text
+    assert front.ask("GET", "/metrics", headers={"host": "elsewhere.example"}).status == 421
+
+
+def test_a_single_service_serves_metrics_and_probes_only() -> None:
+    with GatewayServer(None, "127.0.0.1:0", metrics=lambda: "text", option="metrics-listen") as server:
+        statuses = {
+            path: status(server.address, path) for path in ("/metrics", "/healthz", "/readyz", "/", "/v1/state")
+        }
+    assert statuses == {"/metrics": 200, "/healthz": 200, "/readyz": 200, "/": 404, "/v1/state": 404}
+
+
+def status(address: str, path: str) -> int:
+    connection = http.client.HTTPConnection(address, timeout=60)
+    with closing(connection):
+        connection.request("GET", path)
+        return connection.getresponse().status

@@ -174,9 +174,10 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         credentials = tls.server_credentials() if tls else None
         services = ServiceServer("all", all_servicers(), access=AccessInterceptor(access), credentials=credentials)
         stack.enter_context(services)
-        gateway = GatewayServer(Refusing(), "127.0.0.1:0", access=access, tls=tls.http_context() if tls else None)
+        context = tls.http_context() if tls else None
+        gateway = GatewayServer(Refusing(), "0.0.0.0:0", access=access, tls=context, metrics=lambda: "")
         stack.enter_context(gateway)
-        yield Deployment(services.address, gateway.address, has_tls)
+        yield Deployment(services.address, gateway.address.replace("0.0.0.0", "127.0.0.1"), has_tls)
 
 
 CALLERS = ("", "viewer", "operator", "service", "foreign", "expired")
@@ -202,11 +203,13 @@ def test_every_grpc_method_admits_exactly_the_callers_with_its_role(deployment: 
 def routes() -> Iterator[tuple[str, str, Role | None]]:
     """(Verb, path, needed role) of every route; None: it is public."""
     bindings = {(one.verb, one.path): one.method for one in rest.bindings(SERVICE)}
-    for route in application(Refusing(), 1, Access(), ()).routes:
+    for route in application(Refusing(), 1, Access(), (), metrics=lambda: "").routes:
         assert isinstance(route, Route) and route.methods
         for verb in sorted(route.methods - {"HEAD"}):
             if route.path in ("/", "/openapi.json", "/healthz", "/readyz"):
                 role = None
+            elif route.path == "/metrics":
+                role = Role.VIEWER
             elif route.path.startswith("/throttle"):
                 role = Role.VIEWER if verb == "GET" else Role.OPERATOR
             else:

@@ -92,7 +92,10 @@ def test_completion_knows_the_commands_and_their_options(shell: str) -> None:
         ("", {*COMMANDS}),
         ("un", {"uninstall"}),
         ("gateway --ap", {"--api-listen", "--api-tokens-file", "--api-hosts"}),
-        ("metrics --ap", {"--api-key", "--api-key-file", "--app-key", "--app-key-file", "--api-tokens-file"}),
+        (
+            "metrics --ap",
+            {"--api-key", "--api-key-file", "--app-key", "--app-key-file", "--api-tokens-file", "--api-hosts"},
+        ),
         ("planner --policy ", {"adaptive", "headroom", "static"}),
         ("planner --shadow --log-f", {"--log-format"}),
         ("run --config auto", {"autothrottle.toml"}),

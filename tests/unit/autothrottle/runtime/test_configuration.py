@@ -79,6 +79,7 @@ GOOD: Mapping[str, Sequence[str]] = {
     "default-capacity": ["120", '{"tx":1,"rx":2}', "0.5"],
     "capacity": ["120", "1000MB/s"],
     "api-listen": ["localhost:0", "[::]:80", "0.0.0.0:8080"],
+    "metrics-listen": ["", "localhost:0", "0.0.0.0:9404"],
     "grpc-listen": ["localhost:0", "127.0.0.1:65535", "unix:/tmp/s"],
     "listen": ["localhost:0", "127.0.0.1:65535", "unix:/tmp/s"],
     "advertise": ["planner1", "10.0.0.1:8090", "[2001:db8::1]", "[2001:db8::1]:8090"],
@@ -107,7 +108,7 @@ TLS = {"tls-cert": "cert.pem", "tls-key": "key.pem", "tls-ca": "ca.pem", "tls-se
 
 TLS_AND_ROLES = {**TLS, "certificate-roles": "{}"}
 
-OPEN = ("api-listen", "grpc-listen", "listen")
+OPEN = ("api-listen", "grpc-listen", "listen", "metrics-listen")
 
 BAD: Mapping[str, Sequence[str]] = {
     "api-key": ["a\nb"],
@@ -169,6 +170,7 @@ BAD: Mapping[str, Sequence[str]] = {
     "capacity": ["0", "fast"],
     "default-capacity": ["0", "fast", '{"tx":1}'],
     "api-listen": ["8080", "localhost", "localhost:65536"],
+    "metrics-listen": ["8080", "localhost:65536", "unix:/tmp/s"],
     "listen": ["unix:"],
     "planner-addr": ["a:0", "a"],
     "decisions": ["a\x00b"],
@@ -338,7 +340,9 @@ def test_tls_needs_certificate_key_and_authorities() -> None:
     ("given", "refused"),
     [
         ({"listen": "unix:/run/s", "grpc-listen": "[::1]:8090", "api-listen": "localhost:80"}, []),
-        ({"listen": "0.0.0.0:4001", "grpc-listen": "[::]:8090", "api-listen": "host.example:80"}, [*OPEN]),
+        ({"listen": "0.0.0.0:4001", "grpc-listen": "[::]:8090", "api-listen": "host.example:80"}, [*OPEN[:3]]),
+        ({"metrics-listen": "[::]:9404"}, ["metrics-listen"]),
+        ({"metrics-listen": ""}, []),
         ({"listen": "0.0.0.0:4001", "grpc-listen": "[::]:8090", **TLS_AND_ROLES}, []),
         ({"listen": "0.0.0.0:4001", "api-listen": "0.0.0.0:80", "api-tokens-file": "tokens"}, ["listen"]),
     ],

@@ -42,6 +42,7 @@ def test_failed_check_shows_its_problem_and_its_start_and_recovers(
     checks.start()
     eventually(lambda: problems(checks) == {"store": "frozen"})
     (before,) = checks.results(Scope.READINESS)
+    assert [sample[1:] for sample in checks.samples()] == [(1, ("threads",)), (0, ("store",))]
     problem[0] = "still frozen"
     eventually(lambda: problems(checks) == {"store": "still frozen"})
     (after,) = checks.results(Scope.READINESS)

@@ -190,6 +190,7 @@ def test_full_queue_drops_and_counts_cycles_without_blocking(tmp_path: Path, mon
     for _ in range(5):
         log.append(*cycle)
     assert log.dropped == 3
+    assert {metric.name: value for metric, value, _ in log.samples()}["autothrottle_decision_log_dropped_total"] == 3
     gate.set()
     log.close()
     assert log.written == 3

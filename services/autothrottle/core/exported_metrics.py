@@ -1,0 +1,160 @@
+"""The table of the metrics that services export, and their samples. The type to know is `ExportedMetric`.
+
+Names start with `autothrottle_` and end with the unit. `adapters.exposition` sends samples to Prometheus and over OTLP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class MetricKind(Enum):
+    """How a metric changes."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    """Only grows, from 0 at the start of the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedMetric:
+    """A metric that services export."""
+
+    name: str
+    help: str
+    """Its meaning, with the service that exports it and its values if they are not a measurement."""
+    labels: tuple[str, ...] = ()
+    unit: str = "1"
+    """Unit in UCUM, as in OTLP: `s`, `By`, `By/s`, or `1` for numbers."""
+    kind: MetricKind = MetricKind.GAUGE
+
+    def sample(self, value: float, *labels: object) -> MetricSample:
+        """Return a sample; `labels` are the values of the labels, in their order."""
+        return MetricSample(self, value, tuple(map(str, labels)))
+
+
+class MetricSample(NamedTuple):
+    """The value of a metric for one set of labels. A tuple, because a large cluster has 12,000 of them."""
+
+    metric: ExportedMetric
+    value: float
+    labels: tuple[str, ...]
+    """Values of `metric.labels`, in their order."""
+
+
+SampleSource = Callable[[], Iterable[MetricSample]]
+"""Returns the current samples; it neither blocks nor raises."""
+
+CLUSTER = "cluster"
+"""Label that every metric has in addition: the value of `--cluster-name`."""
+
+_SIDE = ("broker_id", "role")
+
+# Every service.
+BUILD_INFO = ExportedMetric("autothrottle_build_info", "Version of the service; always 1", ("service", "version"))
+HEALTH_CHECK = ExportedMetric(
+    "autothrottle_health_check_ok", "Last result of a health check of the process; 1: ok, 0: failed", ("check",)
+)
+
+# The planner.
+LEADER = ExportedMetric("autothrottle_leader", "Whether this planner leads; 1: yes, 0: no")
+CYCLES = ExportedMetric(
+    "autothrottle_cycles_total",
+    "Cycles that this planner ran; result: ok or failed",
+    ("result",),
+    kind=MetricKind.COUNTER,
+)
+CONFIG_WRITES = ExportedMetric(
+    "autothrottle_config_writes_total",
+    "Config changes by this planner, also by ramp steps; resource: brokers or topics; outcome: applied, unchanged "
+    "(already in place) or refused",
+    ("resource", "outcome"),
+    kind=MetricKind.COUNTER,
+)
+
+# The planner that leads.
+TERM = ExportedMetric("autothrottle_term", "Number of the leader's term")
+CYCLE_AGE = ExportedMetric(
+    "autothrottle_cycle_age_seconds", "Time since a cycle ended without an error, or since the term began", unit="s"
+)
+CYCLE_DURATION = ExportedMetric("autothrottle_cycle_duration_seconds", "Duration of the last cycle", unit="s")
+CYCLE_INTERVAL = ExportedMetric(
+    "autothrottle_cycle_interval_seconds", "Configured time between scheduled cycles", unit="s"
+)
+PAUSED = ExportedMetric("autothrottle_paused", "Whether an operator has paused all decisions; 1: yes, 0: no")
+OVERRIDES = ExportedMetric("autothrottle_overrides", "Active overrides; scope: cluster or broker", ("scope",))
+FOREIGN_THROTTLES = ExportedMetric(
+    "autothrottle_foreign_throttles", "Throttles that another party set, while nothing is in reassignment"
+)
+
+# The reassignments.
+TOPICS = ExportedMetric("autothrottle_reassigning_topics", "Topics in reassignment")
+BYTES_LEFT = ExportedMetric(
+    "autothrottle_reassignment_left_bytes",
+    "Bytes left to copy; absent: nothing is in reassignment, or unknown",
+    unit="By",
+)
+ETA = ExportedMetric(
+    "autothrottle_reassignment_eta_seconds",
+    "Time until the last byte is copied; bound: expected, or the earliest or latest that recent rates allow; absent: "
+    "unknown",
+    ("bound",),
+    "s",
+)
+STALLED = ExportedMetric(
+    "autothrottle_stalled_followers", "Brokers that copy nothing for three cycles although their links have room"
+)
+
+# Each broker in each of its roles in the reassignments.
+THROTTLE = ExportedMetric(
+    "autothrottle_throttle_bytes_per_second", "Throttle of the broker in this role", _SIDE, "By/s"
+)
+CAPACITY = ExportedMetric("autothrottle_capacity_bytes_per_second", "Capacity of the link side", _SIDE, "By/s")
+UTILIZATION = ExportedMetric(
+    "autothrottle_utilization_bytes_per_second",
+    "Measured traffic of the link side, clients and replication",
+    _SIDE,
+    "By/s",
+)
+HEADROOM = ExportedMetric(
+    "autothrottle_headroom_bytes_per_second",
+    "Share of the link side that the policy gives to replication; absent: no metrics, or an override",
+    _SIDE,
+    "By/s",
+)
+CLIENT_LOAD = ExportedMetric(
+    "autothrottle_client_load_bytes_per_second",
+    "Client load that the policy assumes; absent: no metrics, an override, or the policy headroom",
+    _SIDE,
+    "By/s",
+)
+PRODUCE_RATE = ExportedMetric(
+    "autothrottle_produce_bytes_per_second",
+    "Produce rate to the partitions in reassignment; a throttle below it never lets the reassignment end",
+    _SIDE,
+    "By/s",
+)
+METRICS_AGE = ExportedMetric(
+    "autothrottle_metrics_age_seconds", "Age of the newest load metrics of the broker", ("broker_id",), "s"
+)
+METRICS_FAILURES = ExportedMetric(
+    "autothrottle_metrics_failures", "Consecutive scheduled cycles without load metrics of the broker", ("broker_id",)
+)
+
+# The queues of every planner.
+QUEUE_LENGTH = ExportedMetric(
+    "autothrottle_queue_length",
+    "Items that wait in a queue of a planner; queue: events or decision_log",
+    ("queue",),
+)
+DECISION_LOG_DROPS = ExportedMetric(
+    "autothrottle_decision_log_dropped_total",
+    "Cycles missing in the decision log, because the disk was full or too slow",
+    kind=MetricKind.COUNTER,
+)
+
+METRICS: tuple[ExportedMetric, ...] = tuple(one for one in list(globals().values()) if isinstance(one, ExportedMetric))
+"""All metrics, in the order of their declarations."""

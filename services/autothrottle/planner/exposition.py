@@ -1,0 +1,127 @@
+"""The exported metrics of a planner, derived from its last cycle. The type to know is `PlannerMetrics`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from autothrottle.core import exported_metrics as exported
+from autothrottle.core.cluster.configs import ResourceType
+from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.control.changes import Outcome, OutcomeStatus
+from autothrottle.core.control.cycle import CycleDecision, CycleRecord
+from autothrottle.core.control.overrides import Overrides
+from autothrottle.core.control.plan import Decision
+from autothrottle.core.control.state import TermState
+from autothrottle.core.exported_metrics import ExportedMetric, MetricSample
+from autothrottle.core.traffic.loads import Loads
+
+
+@dataclass(frozen=True, slots=True)
+class _LastCycle:
+    """The parts of the last cycle without an error that are exported."""
+
+    record: CycleRecord
+    loads: Loads
+    overrides: Overrides
+    failures: Mapping[int, int]
+    produced: Mapping[LinkSide, float]
+    stalled: int
+
+
+class PlannerMetrics:
+    """The metrics of one planner. Its thread notes cycles and writes; any thread reads samples, without waiting."""
+
+    def __init__(self, interval: timedelta, now: Callable[[], datetime], clock: Callable[[], float]) -> None:
+        self._interval, self._now, self._clock = interval, now, clock
+        self._cycles = Counter({"ok": 0, "failed": 0})
+        self._writes = Counter({(resource, status): 0 for resource in ResourceType for status in OutcomeStatus})
+        self._succeeded_at = clock()
+        self._duration = timedelta(0)
+        self._last: _LastCycle | None = None
+
+    def note_idle(self) -> None:
+        """Note that no cycle is due: a term begins, or this planner does not lead."""
+        self._succeeded_at, self._last = self._clock(), None
+
+    def note_cycle(self, record: CycleRecord, decision: CycleDecision, term: TermState) -> None:
+        """Note a finished cycle. A failed one leaves the throttles in place, so the earlier ones remain exported."""
+        self._cycles["failed" if record.error else "ok"] += 1
+        self._duration = record.end - record.start
+        self.note_writes(record.outcomes)
+        if record.error:
+            return
+        produced, stalled = term.guards.growth, len(term.guards.stalled)
+        self._last = _LastCycle(record, decision.loads, decision.overrides, term.failures, produced, stalled)
+        self._succeeded_at = self._clock()
+
+    def note_writes(self, outcomes: Iterable[Outcome]) -> None:
+        """Count the outcomes of config changes."""
+        self._writes.update((outcome.resource.type, outcome.status) for outcome in outcomes)
+
+    def samples(self, fence: int) -> Iterator[MetricSample]:
+        """Return the current samples.
+
+        Args:
+            fence: number of the term that this planner leads; 0: it does not lead.
+        """
+        yield exported.LEADER.sample(fence > 0)
+        for result, count in self._cycles.items():
+            yield exported.CYCLES.sample(count, result)
+        for (resource, status), count in self._writes.items():
+            yield exported.CONFIG_WRITES.sample(count, resource.value, status.value)
+        if fence:
+            yield exported.TERM.sample(fence)
+            yield exported.CYCLE_INTERVAL.sample(self._interval.total_seconds())
+            yield exported.CYCLE_AGE.sample(self._clock() - self._succeeded_at)
+        last = self._last
+        if fence and last is not None and last.record.term == fence:
+            yield exported.CYCLE_DURATION.sample(self._duration.total_seconds())
+            yield from _of_cycle(last, self._now())
+            yield from _of_brokers(last, self._now())
+
+
+def _of_cycle(last: _LastCycle, now: datetime) -> Iterator[MetricSample]:
+    record, overrides = last.record, last.overrides
+    yield exported.PAUSED.sample(record.pause is not None)
+    yield exported.OVERRIDES.sample(overrides.cluster is not None, "cluster")
+    yield exported.OVERRIDES.sample(len(overrides.brokers), "broker")
+    yield exported.FOREIGN_THROTTLES.sample(len(record.foreign))
+    yield exported.TOPICS.sample(len(record.topics))
+    yield exported.STALLED.sample(last.stalled)
+    if record.bytes_left is not None:
+        yield exported.BYTES_LEFT.sample(record.bytes_left)
+    for bound, eta in (("expected", record.eta), ("earliest", record.eta_low), ("latest", record.eta_high)):
+        if eta is not None:
+            yield exported.ETA.sample(_seconds(eta - now), bound)
+
+
+def _of_brokers(last: _LastCycle, now: datetime) -> Iterator[MetricSample]:
+    for decision in last.record.decisions:
+        broker_id, role = decision.broker_id, decision.role.value
+        for metric, value in _of_side(decision, last):
+            if value is not None:
+                yield metric.sample(value, broker_id, role)
+    for broker_id in dict.fromkeys(decision.broker_id for decision in last.record.decisions):
+        yield exported.METRICS_FAILURES.sample(last.failures.get(broker_id, 0), broker_id)
+        if load := last.loads.brokers.get(broker_id):
+            oldest = min(load.outbound.end, load.inbound.end)
+            yield exported.METRICS_AGE.sample(_seconds(now - oldest), broker_id)
+
+
+def _of_side(decision: Decision, last: _LastCycle) -> Iterator[tuple[ExportedMetric, float | None]]:
+    """The values of a link side; None: unknown."""
+    load, role = last.loads.brokers.get(decision.broker_id), decision.role
+    yield exported.THROTTLE, decision.current if last.record.shadow else decision.rate
+    yield exported.CAPACITY, load.capacity.of(role) if load else None
+    yield exported.UTILIZATION, load.of(role).rate if load else None
+    yield exported.HEADROOM, decision.headroom
+    yield exported.CLIENT_LOAD, decision.client
+    is_read = last.record.bytes_left is not None
+    yield exported.PRODUCE_RATE, last.produced.get((decision.broker_id, role), 0.0) if is_read else None
+
+
+def _seconds(time: timedelta) -> float:
+    return max(0.0, time.total_seconds())

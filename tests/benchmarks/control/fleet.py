@@ -56,6 +56,8 @@ class Timing:
 
 
 STD, MIX30, FAST = Timing("std", 180, 120, 120), Timing("mix30", 30, 120, 120), Timing("fast", 10, 10, 10)
+SCRAPE = Timing("scrape", 10, 5, 0)
+"""Metrics that are read from the brokers' exporters."""
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ class Timing:
 STD, MIX30, FAST = Timing("std", 180, 120, 120), Timing("mix30", 30, 120, 120), Timing("fast", 10, 10, 10)
 KAFKA = Timing("kafka", 30, 120, 0)
 """The metrics source `kafka`, whose loads are current."""
+SCRAPE = Timing("scrape", 10, 5, 0)
+"""Metrics that are read from the brokers' exporters."""
 
 
 @dataclass(frozen=True)

@@ -69,4 +69,52 @@ def select_brokers(
         cluster: broker id -> rack, free storage and cordon of each registered broker. None: no metadata is in use, and
             each wanted broker counts as registered.
     """
-    raise NotImplementedError
+    mapped = {broker for entry in partitions for broker in entry.replicas}
+    listed = _listed(wanted, mapped, cluster)
+    known = {broker: PlacementBroker(broker) for broker in mapped | listed} if cluster is None else cluster
+    chosen = [_classified(broker, broker in mapped, broker in listed, known) for broker in sorted(mapped | listed)]
+    kept = tuple(broker for broker in chosen if broker.id in mapped or not broker.missing)
+    return BrokerSelection(
+        brokers=kept,
+        messages=tuple(message for broker in chosen for message in _messages(broker, broker.id in mapped)),
+        replaced=sum(broker.replace for broker in kept),
+        added=sum(broker.new for broker in kept),
+        missing=sum(broker.missing and broker.id in listed for broker in chosen),
+        old_missing=sum(broker.missing and broker.id not in listed for broker in chosen),
+        rack_missing=sum(broker.id in listed and not broker.rack and not broker.missing for broker in chosen)
+        if cluster is not None
+        else 0,
+    )
+
+
+def _listed(
+    wanted: Collection[int], mapped: Collection[int], cluster: Mapping[int, PlacementBroker] | None
+) -> set[int]:
+    listed = {broker for broker in wanted if broker not in (ALL_MAPPED, ALL_REGISTERED)}
+    if ALL_MAPPED in wanted:
+        listed.update(broker for broker in mapped if broker >= 0)
+    if ALL_REGISTERED in wanted and cluster is not None:
+        listed.update(cluster)
+    return listed
+
+
+def _classified(id: int, mapped: bool, listed: bool, known: Mapping[int, PlacementBroker]) -> PlacementBroker:
+    found = known.get(id)
+    return PlacementBroker(
+        id=id,
+        rack=found.rack if found else "",
+        storage_free=found.storage_free if found else None,
+        replace=mapped and (found is None or not listed),
+        missing=found is None,
+        new=not mapped and found is not None,
+        cordoned=found is not None and found.cordoned,
+    )
+
+
+def _messages(broker: PlacementBroker, mapped: bool) -> list[str]:
+    if broker.missing:
+        text = f"Previous broker {broker.id} missing" if mapped else f"Broker {broker.id} not found in the cluster"
+        return [text]
+    if broker.replace:
+        return [f"Broker {broker.id} marked for removal"]
+    return [f"New broker {broker.id}"] if broker.new else []

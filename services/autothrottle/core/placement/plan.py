@@ -63,9 +63,9 @@ class RebalanceOptions:
     """Options of `rebalance`, `scale` and `decommission`."""
 
     storage_threshold: float | None = None
-    """Only brokers whose free storage is at least this fraction below the harmonic mean offload; None: all below the mean.
+    """Only brokers whose free storage is at least this fraction below the harmonic mean offload.
 
-    `scale` and `decommission` ignore both thresholds."""
+    None: all below the mean. `scale` and `decommission` ignore both thresholds."""
     storage_threshold_bytes: int = 0
     """Only brokers with less free storage offload, bytes; 0: not used. It beats `storage_threshold`."""
     tolerance: float | None = None

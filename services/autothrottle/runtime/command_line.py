@@ -7,7 +7,7 @@ because argparse stops at the first problem (see `sources.Flags`). The type to k
 from __future__ import annotations
 
 from argparse import ArgumentParser, RawTextHelpFormatter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -126,14 +126,19 @@ def help_text(name: str) -> str:
 
 def options_text(names: Collection[str], required: Collection[str] = ()) -> str:
     """Return the description of options in groups, with units, ranges, defaults and variables."""
-    layout = partial(RawTextHelpFormatter, max_help_position=8)
-    parser = ArgumentParser(usage="", formatter_class=layout, add_help=False)
-    _add_options(parser, names, required)
     return (
         "Give an option as a flag (--name=value or -name value), as an environment variable (AUTOTHROTTLE_NAME),\n"
         "or as a key of the TOML file named by --config. Precedence: flag, environment, file, default.\n\n"
-        + parser.format_help().partition("\n\n")[2]
+        + described([option for option in OPTIONS.values() if option.name in names], required)
     )
+
+
+def described(options: Iterable[Option[Any]], required: Collection[str] = ()) -> str:
+    """Return the description of these options, in groups."""
+    layout = partial(RawTextHelpFormatter, max_help_position=8)
+    parser = ArgumentParser(usage="", formatter_class=layout, add_help=False)
+    _add_options(parser, options, required)
+    return parser.format_help().partition("\n\n")[2]
 
 
 def completion_script(shell: str) -> str:
@@ -143,16 +148,16 @@ def completion_script(shell: str) -> str:
     parser = ArgumentParser("autothrottle", add_help=False)
     commands = parser.add_subparsers()
     for name, command in COMMANDS.items():
-        _add_options(commands.add_parser(name, help=command.purpose), command.options, (), shtab.FILE)
+        used = [option for option in OPTIONS.values() if option.name in command.options]
+        _add_options(commands.add_parser(name, help=command.purpose), used, (), shtab.FILE)
     commands.choices["completion"].add_argument("shell", choices=SHELLS)
     return shtab.complete(parser, shell)
 
 
 def _add_options(
-    parser: ArgumentParser, names: Collection[str], required: Collection[str], completion: object = None
+    parser: ArgumentParser, used: Iterable[Option[Any]], required: Collection[str], completion: object = None
 ) -> None:
     """Describe options for a help text, or for a completion script that completes file names with `completion`."""
-    used = (option for option in OPTIONS.values() if option.name in names)
     for title, options in groupby(used, lambda option: option.group):
         group = parser.add_argument_group(title)
         for option in options:

@@ -7,8 +7,8 @@ these functions: each returns a dataclass field, typed as the option's value. Th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Generic, TypeVar
@@ -65,11 +65,13 @@ class Option(Generic[T]):
     """Flag name without dashes, and key in the TOML file; `configuration` sets it, and the group."""
     group: str = ""
     """Title of its section in help texts and in docs/configuration.md."""
+    prefix: str = ENVIRONMENT_PREFIX
+    """Prefix of its environment variable."""
 
     @property
     def variable(self) -> str:
         """Name of the environment variable."""
-        return ENVIRONMENT_PREFIX + self.name.upper().replace("-", "_")
+        return self.prefix + self.name.upper().replace("-", "_")
 
     @property
     def good_value(self) -> str:
@@ -81,6 +83,24 @@ def option(parse: Callable[[str], T], default: str, meaning: str, range: str, **
     """Declare an option: return a dataclass field with its default value, and with the `Option` as metadata."""
     declared = Option(parse, default, meaning, range, **more)
     return field(default_factory=lambda: parse(default), repr=not declared.secret, metadata={"option": declared})
+
+
+def declared_options(kind: type[Any], prefix: str = ENVIRONMENT_PREFIX) -> dict[str, Option[Any]]:
+    """Return name -> option of a dataclass whose fields declare options, in their order.
+
+    The name of a field is the name of its flag, with `_` for `-`. A name in capitals starts a group of options; its
+    value is the title.
+    """
+    declared = {one.name: one.metadata.get("option") for one in fields(kind)}
+    found: dict[str, Option[Any]] = {}
+    group = ""
+    for name in (name for base in reversed(kind.__mro__) for name in base.__dict__.get("__annotations__", ())):
+        if name.isupper():
+            group = getattr(kind, name)
+        elif one := declared[name]:
+            flag = name.replace("_", "-")
+            found[flag] = replace(one, name=flag, group=group, prefix=prefix)
+    return found
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?", re.ASCII)

@@ -118,7 +118,9 @@ def changes(before: PartitionMap, after: PartitionMap) -> tuple[MapChange, ...]:
     """
     if [entry.key for entry in before] != [entry.key for entry in after]:
         raise Invalid("the maps list different partitions; compare a plan's `before` with its `after`")
-    return tuple(MapChange(old, new, _notes(old.replicas, new.replicas)) for old, new in zip(before, after, strict=True))
+    return tuple(
+        MapChange(old, new, _notes(old.replicas, new.replicas)) for old, new in zip(before, after, strict=True)
+    )
 
 
 def _notes(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[str, ...]:

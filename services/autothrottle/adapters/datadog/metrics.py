@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 
 from datadog_api_client.v1.api.events_api import EventsApi
@@ -11,8 +11,9 @@ from datadog_api_client.v1.api.metrics_api import MetricsApi
 from datadog_api_client.v1.api.tags_api import TagsApi
 from datadog_api_client.v1.model.event_create_request import EventCreateRequest
 
-from autothrottle.adapters.datadog.bounded_calls import Call, Exchanges, Failure, TimedOut
+from autothrottle.adapters.datadog.bounded_calls import Call, Exchanges, Failure
 from autothrottle.adapters.datadog.client import CONCURRENT_POSTS, CONCURRENT_READS, DatadogApiClient
+from autothrottle.adapters.datadog.failures import raise_failure, without_keys
 from autothrottle.adapters.datadog.load_reading import LoadReading
 from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
 from autothrottle.adapters.datadog.settings import DatadogSettings
@@ -29,8 +30,6 @@ MAX_EVENT_TEXT = 4_000
 
 _TIME_FOR_CALLS = 0.95
 """Share of a timeout for the calls; the rest is for parsing the responses."""
-
-_MAX_REASON = 200
 
 
 class DatadogMetrics:
@@ -78,7 +77,7 @@ class DatadogMetrics:
             answers = self._posts.run([call], _deadline(timeout), stop_at_failure=True)
         finally:
             self._client.drop_idle_connections()
-        self._raise_failure([call], answers)
+        raise_failure(self._settings, [call], answers)
 
     def _fetch_series(self, window: MetricWindow, deadline: float) -> tuple[MetricSeries, MetricSeries]:
         """Fetch both queries and, if due, the tags of all hosts, concurrently."""
@@ -87,7 +86,7 @@ class DatadogMetrics:
         if self._tags.is_due():
             calls.append(Call("host tags", lambda: TagsApi(self._client).list_host_tags()))
         answers = self._reads.run(calls, deadline, stop_at_failure=True)
-        self._raise_failure(calls, answers)
+        raise_failure(self._settings, calls, answers)
         try:
             if len(answers) > len(queries):
                 self._tags.replace(tags_by_host(answers[2]))
@@ -113,7 +112,7 @@ class DatadogMetrics:
         for host, answer in zip(missing, self._reads.run(calls, deadline, stop_at_failure=False), strict=True):
             if isinstance(answer, Failure):
                 if answer.status != 404:
-                    unreadable[host] = self._without_keys(answer.reason)
+                    unreadable[host] = without_keys(self._settings, answer.reason)
                 continue
             found = answer.get("tags") if isinstance(answer, dict) else None
             if isinstance(found, list):
@@ -124,24 +123,6 @@ class DatadogMetrics:
 
     def _host_tags(self, host: str) -> Call:
         return Call(host, lambda: TagsApi(self._client).get_host_tags(host_name=host))
-
-    def _raise_failure(self, calls: Sequence[Call], answers: Sequence[object]) -> None:
-        failures = [(call, a) for call, a in zip(calls, answers, strict=True) if isinstance(a, Failure)]
-        if failures:
-            # Prefer the first real failure: it caused the others to be cut.
-            raise self._error(*min(failures, key=lambda failed: isinstance(failed[1], TimedOut)))
-
-    def _error(self, call: Call, failure: Failure) -> Unavailable:
-        reason = self._without_keys(failure.reason)
-        if failure.status in (401, 403):
-            reason += "; check api-key and app-key, and that they may read metrics and host tags"
-        return Unavailable(f"Datadog ({call.name}) {reason}")
-
-    def _without_keys(self, text: str) -> str:
-        # A server may quote our headers.
-        for key in (self._settings.api_key, self._settings.app_key):
-            text = text.replace(key, "***") if key else text
-        return text[:_MAX_REASON]
 
 
 def _deadline(timeout: timedelta) -> float:

@@ -22,7 +22,9 @@ class StorageMetrics:
     sampled: datetime | None = None
     """UTC; None: unknown."""
     problems: tuple[str, ...] = ()
-    """Why the sample is incomplete, one sentence each."""
+    """Values that were skipped, one sentence each."""
+    unanswered: tuple[str, ...] = ()
+    """Parts of the source that did not answer, one sentence each; the sample is partial then."""
     storage_total: Mapping[int, int] = field(default_factory=dict)
     """Broker id -> bytes of its log directories; absent: unknown."""
     cordoned: frozenset[int] = frozenset()

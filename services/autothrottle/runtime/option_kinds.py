@@ -7,10 +7,11 @@ these functions: each returns a dataclass field, typed as the option's value. Th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from decimal import Decimal
+from inspect import get_annotations
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -94,7 +95,7 @@ def declared_options(kind: type[Any], prefix: str = ENVIRONMENT_PREFIX) -> dict[
     declared = {one.name: one.metadata.get("option") for one in fields(kind)}
     found: dict[str, Option[Any]] = {}
     group = ""
-    for name in (name for base in reversed(kind.__mro__) for name in base.__dict__.get("__annotations__", ())):
+    for name in (name for base in reversed(kind.__mro__) for name in get_annotations(base)):
         if name.isupper():
             group = getattr(kind, name)
         elif one := declared[name]:

@@ -58,7 +58,7 @@ class LogDirMetrics:
         return storage_metrics(answers.values, sampled, [str(error) for error in answers.failures.values()])
 
 
-def storage_metrics(brokers: Mapping[int, LogDirs], sampled: datetime, problems: Sequence[str]) -> StorageMetrics:
+def storage_metrics(brokers: Mapping[int, LogDirs], sampled: datetime, unanswered: Sequence[str]) -> StorageMetrics:
     """Return a sample from the answers of the brokers."""
     sizes: dict[TopicPartitionKey, int] = {}
     for answer in brokers.values():
@@ -73,7 +73,8 @@ def storage_metrics(brokers: Mapping[int, LogDirs], sampled: datetime, problems:
         sizes,
         {id: answer.usable_bytes for id, answer in brokers.items() if answer.usable_bytes is not None},
         sampled,
-        (*problems, *unknown),
+        tuple(unknown),
+        tuple(unanswered),
         {id: answer.total_bytes for id, answer in brokers.items() if answer.total_bytes is not None},
         frozenset(id for id, answer in brokers.items() if answer.cordoned),
     )

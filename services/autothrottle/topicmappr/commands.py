@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.placement.brokers import BrokerSelection, select_brokers
@@ -105,26 +105,20 @@ def plan_rebalance(options: RebalanceCommandOptions | ScaleCommandOptions, clust
     chosen = select_brokers(partitions, options.brokers, cluster.brokers)
     if chosen.missing or chosen.replaced:
         raise Invalid(f"reassignment only allows broker additions: {'; '.join(chosen.messages)}")
-    function = rebalance if isinstance(options, RebalanceCommandOptions) else scale
     wanted = RebalanceOptions(
         tolerance=options.tolerance,
         partition_limit=options.partition_limit,
         partition_size_threshold=options.partition_size_threshold,
         locality_scoped=options.locality_scoped,
         optimize_leadership=options.optimize_leadership,
-        **_thresholds(options),
     )
-    plan = function(partitions, chosen.brokers, wanted)
+    if isinstance(options, RebalanceCommandOptions):
+        threshold, floor = options.storage_threshold, options.storage_threshold_gb
+        wanted = replace(wanted, storage_threshold=threshold, storage_threshold_bytes=floor)
+        plan = rebalance(partitions, chosen.brokers, wanted)
+    else:
+        plan = scale(partitions, chosen.brokers, wanted)
     return _result(options, cluster, chosen, plan, (without_no_ops(plan.before, plan.after),))
-
-
-def _thresholds(options: RebalanceCommandOptions | ScaleCommandOptions) -> dict[str, object]:
-    if not isinstance(options, RebalanceCommandOptions):
-        return {}
-    return {
-        "storage_threshold": options.storage_threshold,
-        "storage_threshold_bytes": options.storage_threshold_gb,
-    }
 
 
 def _check_rebuild(options: RebuildCommandOptions) -> None:

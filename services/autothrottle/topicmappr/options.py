@@ -183,7 +183,7 @@ class RebuildCommandOptions(PlanningOptions):
     min_rack_ids: int = _signed("Distinct racks that each partition needs; 0: as many as possible")
     optimize: Optimization = _choice(
         Optimization.DISTRIBUTION,
-        "Prefer more pairs of brokers that share partitions, more even storage, or (with force-rebuild) the fewest bytes",
+        "Prefer more pairs of brokers that share partitions, more even storage, or with force-rebuild the fewest bytes",
         Optimization,
     )
     partition_size_factor: float = kinds.number(

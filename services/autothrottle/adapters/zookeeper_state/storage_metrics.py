@@ -1,9 +1,9 @@
 """The nodes of metricsfetcher, in the format that the original programs read and write.
 
-`partitionmeta` holds `{"topic":{"0":{"Size":1.5e9}}}`, `brokermetrics` holds `{"1001":{"StorageFree":1.2e12}}`, each as
-JSON or gzip of JSON. `sampled`, which the original programs ignore, holds the time of the sample. One transaction writes
-all three. The time counts only while all three nodes are of the same transaction: the original metricsfetcher writes
-the other two alone.
+`partitionmeta` holds `{"topic":{"0":{"Size":1.5e9}}}`, `brokermetrics` holds `{"1001":{"StorageFree":1.2e12}}`, each
+as JSON or as gzip of JSON. `sampled` holds the time of the sample; the original programs ignore it. One transaction
+writes all three nodes. The time counts only while all three nodes are of the same transaction, because the original
+metricsfetcher writes the other two alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.ports.placement import StorageMetrics
 
 MAX_REQUEST_BYTES = 1_000_000
-"""ZooKeeper drops a connection that sends a request over 1,048,575 bytes (jute.maxbuffer); the rest is for the paths."""
+"""ZooKeeper drops a connection that sends over 1,048,575 bytes at once (jute.maxbuffer); the rest is for the paths."""
 
 _MAX_JSON_BYTES = 256_000_000
 """Limit of a decompressed node: 10 times the map of a million partitions."""

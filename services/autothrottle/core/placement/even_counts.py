@@ -25,7 +25,10 @@ def even_counts(
     """
     settled = [False] * len(loads)
     while not all(settled):
-        start = max((broker for broker, done in enumerate(settled) if not done), key=loads.__getitem__)
+        rest = [broker for broker, done in enumerate(settled) if not done]
+        start = max(rest, key=loads.__getitem__)
+        if loads[start] - min(loads[broker] for broker in rest) < 2:
+            return
         path, reached = _path(start, loads, items, options, settled)
         if len({item for _, item, _ in path}) < len(path):
             # One item would move twice at once, and the options know only its current place.

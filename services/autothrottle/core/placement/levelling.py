@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from autothrottle.core.placement.fill import mixed
 from autothrottle.core.placement.replica_table import ReplicaTable
 
 _NEIGHBOURS = 4
@@ -26,8 +27,6 @@ class _Exchange(NamedTuple):
     there: int
     """Partition whose replica moves from the fuller to the emptier broker."""
     back: int
-    size: int
-    """Bytes by which the fuller broker shrinks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,8 @@ class MoveRules:
     smallest: int = 0
     """Smaller partitions stay, bytes."""
     within_rack: bool = False
+    only_swaps: bool = False
+    """The number of replicas of each broker stays as it is."""
     tolerance: float | None = None
     """Free storage may end this fraction away from the mean; None: as even as possible."""
 
@@ -56,7 +57,18 @@ class Levelling:
     reduces the sum of the squares of the excesses, so that the search ends.
     """
 
-    def __init__(self, table: ReplicaTable, free: list[int], rules: MoveRules) -> None:
+    def __init__(
+        self, table: ReplicaTable, free: list[int], rules: MoveRules, weights: list[int] | None = None
+    ) -> None:
+        """Take over a table.
+
+        Args:
+            table: its sets change.
+            free: what shall become even, for each broker.
+            rules: which replicas may move.
+            weights: what each replica takes from `free`; None: its size.
+        """
+        self._weights = weights = table.sizes if weights is None else weights
         self._table = table
         self._rules = rules
         self._active = [broker for broker in range(table.count) if table.stays[broker]]
@@ -70,49 +82,54 @@ class Levelling:
                 self._left[broker] += 1
         self._held: list[list[tuple[int, int]]] = [[] for _ in range(table.count)]
         for partition, replicas in enumerate(table.sets):
-            size = table.sizes[partition]
-            if size < max(rules.smallest, 1):
+            weight = weights[partition]
+            if table.sizes[partition] < rules.smallest or weight < 1:
                 continue
             home = table.home[partition]
             for broker in replicas:
                 if not (rules.only_moved and broker in home):
-                    self._held[broker].append((size, partition))
+                    self._held[broker].append((weight, partition))
         for held in self._held:
             held.sort()
 
     def run(self) -> None:
         """Move large replicas from full to empty brokers, then refine by smaller moves and swaps."""
         if not self._rules.only_moved:
-            self._drain()
+            self.drain()
         self.refine()
 
-    # Moves that bring both brokers closer to the level without passing it.
-
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """Move large replicas from full to empty brokers while both get closer to the level."""
         table, excess, slack = self._table, self.excess, self._slack
         rules = self._rules
         heaps = [[(excess[b], b) for b in group if table.receives[b] and excess[b] < 0] for group in table.groups]
         for heap in heaps:
             heapify(heap)
         sources = [b for b in self._active if excess[b] > slack and (rules.sources is None or b in rules.sources)]
-        items = [(-size, partition, source) for source in sources for size, partition in self._held[source]]
-        items.sort()
-        for negative, partition, source in items:
-            size = -negative
-            if size > excess[source] or excess[source] <= slack:
-                continue
-            destination = self._emptiest(heaps, partition, source, size)
-            if destination >= 0:
-                self._move(partition, source, destination)
-                group = table.racks[destination] if table.brokers[destination].rack else table.rackless
-                heappush(heaps[group], (excess[destination], destination))
+        # A random factor keeps the replicas of a large partition from moving together, which would pair their new brokers.
+        items = [
+            (-weight * (256 + (mixed(partition ^ source << 20) >> 24)), partition, source, weight)
+            for source in sources
+            for weight, partition in self._held[source]
+        ]
+        for order in sorted(items), sorted(items, key=lambda item: (-item[3], item)):
+            for _, partition, source, weight in order:
+                if slack < excess[source] >= weight and source in table.sets[partition]:
+                    destination = self._emptiest(heaps, partition, source, weight)
+                    if destination >= 0:
+                        self._move(partition, source, destination)
+                        heappush(heaps[self._group(destination)], (excess[destination], destination))
 
-    def _emptiest(self, heaps: list[list[tuple[int, int]]], partition: int, source: int, size: int) -> int:
+    def _group(self, broker: int) -> int:
+        table = self._table
+        return table.racks[broker] if table.brokers[broker].rack else table.rackless
+
+    def _emptiest(self, heaps: list[list[tuple[int, int]]], partition: int, source: int, weight: int) -> int:
         """Return the broker with most room that can take the replica, removed from its heap; -1: none can."""
         table = self._table
         if not self._may_leave(partition, source):
             return -1
-        best, chosen = -size + 1, -1
+        best, chosen = -weight + 1, -1
         aside: list[tuple[int, tuple[int, int]]] = []
         for group, heap in enumerate(heaps):
             while heap and heap[0][0] < best:
@@ -142,19 +159,19 @@ class Levelling:
         return (destination not in home) * size - (source not in home) * size
 
     def _move(self, partition: int, source: int, destination: int) -> None:
-        table, size = self._table, self._table.sizes[partition]
+        table, weight = self._table, self._weights[partition]
         self._spent += self._cost(partition, source, destination)
         home = table.home[partition]
         self._left[source] += source in home
         self._left[destination] -= destination in home
         table.move(partition, source, destination)
-        entry = (size, partition)
+        entry = (weight, partition)
         held = self._held[source]
         del held[bisect_left(held, entry)]
         if not (self._rules.only_moved and destination in home):
             insort(self._held[destination], entry)
-        self.excess[source] -= size
-        self.excess[destination] += size
+        self.excess[source] -= weight
+        self.excess[destination] += weight
 
     # Exchanges between the fullest and the emptiest brokers.
 
@@ -210,7 +227,8 @@ class Levelling:
         gap = self.excess[full] - self.excess[empty]
         best: _Exchange | None = None
         if self._rack_allowed(full, empty) and self._table.receives[empty]:
-            best = self._best_move(full, empty, gap)
+            if not self._rules.only_swaps:
+                best = self._best_move(full, empty, gap)
             if self._table.receives[full]:
                 best = self._best_swap(full, empty, gap, best)
         return best
@@ -224,7 +242,7 @@ class Levelling:
             if gain > 0 and (best is None or gain > best.gain) and self._allowed(partition, full, empty):
                 cost = self._cost(partition, full, empty)
                 if self._affordable(cost):
-                    best = _Exchange(gain, cost, partition, -1, size)
+                    best = _Exchange(gain, cost, partition, -1)
         return best
 
     def _best_swap(self, full: int, empty: int, gap: int, best: _Exchange | None) -> _Exchange | None:
@@ -242,7 +260,7 @@ class Levelling:
                 if self._allowed(partition, full, empty) and self._allowed(other, empty, full):
                     cost = self._cost(partition, full, empty) + self._cost(other, empty, full)
                     if self._affordable(cost):
-                        best = _Exchange(gain, cost, partition, other, change)
+                        best = _Exchange(gain, cost, partition, other)
         return best
 
     @staticmethod

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
-from autothrottle.core.placement.even_counts import even_counts
 from autothrottle.core.placement.fill import fill_by_count, fill_by_storage
 from autothrottle.core.placement.leadership import evacuate_leadership, even_leaders
 from autothrottle.core.placement.levelling import Levelling, MoveRules
-from autothrottle.core.placement.minimal_counts import level_counts
+from autothrottle.core.placement.replica_counts import even_replicas, level_counts
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.placement.plan import Affinity, Optimization, PlacementPlan, RebuildOptions, Strategy
 from autothrottle.core.placement.plan_builder import build_plan, least_bytes
@@ -63,7 +63,10 @@ def _check(options: RebuildOptions) -> None:
 
 
 def _resize(table: ReplicaTable, replication_factor: int) -> None:
-    """Give each set the wanted length: add holes, or drop replicas that leave, then those that share a rack, then the last."""
+    """Give each set the wanted length.
+
+    Dropped first are replicas that leave, then those that share a rack, then the last.
+    """
     if replication_factor <= 0:
         return
     for replicas in table.sets:
@@ -106,7 +109,7 @@ def _place(table: ReplicaTable, options: RebuildOptions) -> list[str]:
     """Fill the holes evenly; return warnings about unknown sizes."""
     if options.strategy is Strategy.COUNT:
         fill_by_count(table)
-        _even_replicas(table)
+        even_replicas(table, only_moved=not options.force)
         return []
     warnings = [
         f"{entry.topic} p{entry.partition}: size unknown; it counts as 0 bytes"
@@ -114,25 +117,25 @@ def _place(table: ReplicaTable, options: RebuildOptions) -> list[str]:
         if entry.size is None and HOLE in replicas
     ]
     fill_by_storage(table, table.free(), whole_partitions=options.optimization is Optimization.STORAGE)
-    free_moves = MoveRules(budget=float("inf"), only_moved=not options.force)
     if options.optimization is not Optimization.MINIMAL:
-        Levelling(table, table.free(), free_moves).refine()
+        _even_storage(table, only_moved=not options.force)
     return warnings
 
 
-def _even_replicas(table: ReplicaTable) -> None:
-    """Even out the numbers of replicas by placing filled slots elsewhere."""
-    items: list[list[int]] = [[] for _ in range(table.count)]
-    for partition, (old, new) in enumerate(zip(table.home, table.sets, strict=True)):
-        if list(old) != new:
-            for broker in set(new).difference(old, (HOLE,)):
-                items[broker].append(partition)
-    receivers = [broker for broker in range(table.count) if table.receives[broker]]
+def _even_storage(table: ReplicaTable, only_moved: bool) -> None:
+    """Even out free storage, and also the numbers of replicas if that leaves storage as even."""
+    rules = MoveRules(budget=float("inf"), only_moved=only_moved)
+    Levelling(table, table.free(), rules).refine()
+    best, range_ = [list(replicas) for replicas in table.sets], _range(table)
+    even_replicas(table, only_moved)
+    Levelling(table, table.free(), replace(rules, only_swaps=True)).refine()
+    if _range(table) > max(range_, table.stays.count(True) and sum(map(abs, table.free())) // 100_000 // table.count):
+        table.sets[:] = best
 
-    def options(partition: int, source: int) -> Iterable[int]:
-        return (broker for broker in receivers if table.fits(partition, source, broker))
 
-    even_counts(table.loads(), items, options, table.move)
+def _range(table: ReplicaTable) -> int:
+    free = [each for each, stays in zip(table.free(), table.stays, strict=True) if stays]
+    return max(free) - min(free)
 
 
 def _drop_holes(table: ReplicaTable) -> list[str]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.concurrency.deadlines import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.values import LogDirs
+from autothrottle.adapters.kafka_admin.values import ConfigValue, LogDirs
 from autothrottle.core.errors import Incomplete, Missing, Unavailable
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey, settled
 from autothrottle.ports.placement import PlacementCluster, StorageMetrics
+
+CORDONED_LOG_DIRS = "cordoned.log.dirs"
+"""The broker config with the log directories that accept no new replicas, Kafka 4.3 and later; * means all."""
 
 
 class AdminClusterSource:
@@ -39,8 +42,24 @@ class AdminClusterSource:
             for topic, partitions in answers.values.items()
             for partition, one in partitions.items()
         )
-        brokers = {id: PlacementBroker(id, rack) for id, rack in sorted(racks.items())}
+        cordoned = self._cordoned(racks, time_left(deadline))
+        brokers = {id: PlacementBroker(id, rack, cordoned=id in cordoned) for id, rack in sorted(racks.items())}
         return PlacementCluster(brokers, settled(current, reassigning))
+
+    def _cordoned(self, broker_ids: Collection[int], timeout: timedelta) -> frozenset[int]:
+        """Return the brokers whose log directories are all cordoned (KIP-1066); one that does not answer is not."""
+        keys = (CORDONED_LOG_DIRS, "log.dirs")
+        configs = self._kafka.broker_configs(broker_ids, keys, timeout=timeout).values
+        return frozenset(id for id, values in configs.items() if _all_cordoned(values))
+
+
+def _all_cordoned(values: Mapping[str, ConfigValue]) -> bool:
+    cordoned, present = ({*_paths(values.get(key))} for key in (CORDONED_LOG_DIRS, "log.dirs"))
+    return "*" in cordoned or (bool(present) and present <= cordoned)
+
+
+def _paths(config: ConfigValue | None) -> list[str]:
+    return [path.strip() for path in (config.value if config and config.value else "").split(",") if path.strip()]
 
 
 class LogDirMetrics:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -35,10 +36,8 @@ class TestZooKeeperStorageMetrics(StorageMetricsContract):
 
 def reads_like_the_original(data: bytes) -> object:
     """Try gunzip, else plain, as the original's reader."""
-    try:
+    with suppress(OSError):
         data = gzip.decompress(data)
-    except OSError:
-        pass
     return json.loads(data)
 
 

@@ -23,8 +23,9 @@ from autothrottle.__main__ import main
 from autothrottle.gateway import legacy, rest
 from autothrottle.gateway.web import SERVICE
 from autothrottle.runtime.configuration import OPTIONS
-from autothrottle.runtime.configuration_reader import parse
+from autothrottle.runtime.configuration_reader import parse, parse_command
 from autothrottle.scorer.command import make_parser as make_score_parser
+from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PREFIX, FetcherOptions
 from autothrottle.v1 import admin_pb2, planner_pb2
 from autothrottle_client import AdminClient, Cycle
 from autothrottle_client.command_line import ADDRESS_VARIABLE, TOKEN_VARIABLE, make_parser
@@ -220,6 +221,18 @@ def check_autothrottle(words: list[str], directory: Path) -> None:
         assert parse(flags, KEYS | {"AUTOTHROTTLE_CONFIG": "autothrottle.toml"}).listen
 
 
+def check_topicmappr(words: list[str], directory: Path) -> None:
+    command, *flags = words[1:]
+    kind = COMMAND_OPTIONS[command]
+    found, warnings = parse_command(kind, flags[1:] if command == "export" else flags, {}, PREFIX)
+    assert isinstance(found, kind) and not warnings
+
+
+def check_metricsfetcher(words: list[str], directory: Path) -> None:
+    found, warnings = parse_command(FetcherOptions, words[1:], {}, FETCHER_PREFIX)
+    assert found and not warnings
+
+
 def check_throttlectl(words: list[str], directory: Path) -> None:
     assert make_parser().parse_args(words[1:]).command == words[1]
 
@@ -351,6 +364,8 @@ def check_script(words: list[str], directory: Path) -> None:
 CHECKS: Mapping[str, Callable[[list[str], Path], None]] = {
     ".venv/bin/autothrottle": check_autothrottle,
     ".venv/bin/throttlectl": check_throttlectl,
+    ".venv/bin/topicmappr": check_topicmappr,
+    ".venv/bin/metricsfetcher": check_metricsfetcher,
     ".venv/bin/python": check_python,
     "source": check_completion,
     "make": check_make,

@@ -21,9 +21,10 @@ from google.protobuf.message import Message
 
 from autothrottle.__main__ import main
 from autothrottle.gateway import legacy, rest
-from autothrottle.gateway.web import SERVICE
+from autothrottle.gateway.web import SERVICES
 from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.configuration_reader import parse, parse_command
+from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PREFIX, FetcherOptions
 from autothrottle.v1 import admin_pb2, planner_pb2
@@ -171,7 +172,8 @@ def test_every_flag_in_the_pages_exists() -> None:
     flags = set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", ALL_TEXT)) - {"name"}
     sources = [(ROOT / path).read_text("utf-8") for path in FLAG_SOURCES]
     known = {flag for source in sources for flag in re.findall(r'"--([a-z][a-z-]+)"', source)}
-    assert flags <= OPTIONS.keys() | known.union(*FOREIGN_FLAGS.values())
+    placement = {flag for kind in (*COMMAND_OPTIONS.values(), FetcherOptions) for flag in declared_options(kind)}
+    assert flags <= OPTIONS.keys() | placement | known.union(*FOREIGN_FLAGS.values())
     assert flags >= OPTIONS.keys()
 
 
@@ -303,7 +305,7 @@ def check_curl(words: list[str], directory: Path) -> None:
 
 
 def route(verb: str, path: str) -> tuple[rest.Binding, Mapping[str, str]]:
-    for binding in rest.bindings(SERVICE):
+    for binding in (binding for service in SERVICES for binding in rest.bindings(service)):
         pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", binding.path)
         if binding.verb == verb and (found := re.fullmatch(pattern, path)):
             return binding, found.groupdict()
@@ -447,7 +449,7 @@ def test_throttlectl_page_has_every_command_and_option() -> None:
 
 def test_http_page_has_every_route() -> None:
     table = {name.strip("`") for name, _ in rows(PAGES["docs/http-api.md"])}
-    json_routes = {f"{binding.verb} {binding.path}" for binding in rest.bindings(SERVICE)}
+    json_routes = {f"{one.verb} {one.path}" for service in SERVICES for one in rest.bindings(service)}
     assert table == json_routes | {f"{verb} {path}" for verb, path, _ in legacy.ROUTES}
 
 

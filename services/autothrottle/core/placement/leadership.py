@@ -61,10 +61,27 @@ def even_leaders(sets: list[list[int]], may_lead: list[bool]) -> None:
         _lead(sets[partition], leader)
 
     even_counts(loads, led, options, move)
+    _even_followers(sets, loads, may_lead)
+
+
+def _even_followers(sets: list[list[int]], loads: list[int], may_lead: list[bool]) -> None:
+    """Give the extra leader of two brokers to the one with more replicas, so that it has fewer followers."""
+    totals = [0] * len(loads)
+    for replicas in sets:
+        for broker in replicas:
+            totals[broker] += 1
+    for replicas in sets:
+        for broker in replicas[1:]:
+            old = replicas[0]
+            if loads[old] - loads[broker] == 1 and totals[broker] > totals[old] and may_lead[broker]:
+                _lead(replicas, broker)
+                loads[old] -= 1
+                loads[broker] += 1
+                break
 
 
 def _sweep(sets: list[list[int]], loads: list[int], may_lead: list[bool], mean: int | None) -> bool:
-    """Move each leadership to the replica with the fewest leaders if that is an improvement; return whether any moved."""
+    """Move each leadership to the broker with the fewest leaders if that helps; return whether any moved."""
     changed = False
     for replicas in sets:
         if len(replicas) < 2:

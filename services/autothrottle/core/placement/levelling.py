@@ -17,6 +17,8 @@ _SAMPLES = 48
 """Replicas of a broker that are tried for swaps."""
 _PARTNERS = 10
 """Brokers that are tried for an exchange, besides those of the same rack."""
+_TRIED = 3
+"""Partners with an exchange that are compared."""
 
 
 class _Exchange(NamedTuple):
@@ -106,7 +108,7 @@ class Levelling:
         for heap in heaps:
             heapify(heap)
         sources = [b for b in self._active if excess[b] > slack and (rules.sources is None or b in rules.sources)]
-        # A random factor keeps the replicas of a large partition from moving together, which would pair their new brokers.
+        # A random factor keeps replicas of a large partition from moving together, which would pair their new brokers.
         items = [
             (-weight * (256 + (mixed(partition ^ source << 20) >> 24)), partition, source, weight)
             for source in sources
@@ -196,13 +198,15 @@ class Levelling:
         """Apply the best exchange of this broker with one of its partners; return whether one exists."""
         excess = self.excess
         found: _Exchange | None = None
-        pair = (-1, -1)
+        pair, tried = (-1, -1), 0
         for partner in self._partners(worst):
             full, empty = (worst, partner) if excess[worst] > 0 else (partner, worst)
             best = self._exchange(full, empty)
-            if best is not None and (found is None or best.gain > found.gain):
-                found, pair = best, (full, empty)
-                if 4 * best.gain > 15 * (excess[full] - excess[empty]) ** 2 // 16:
+            if best is not None:
+                tried += 1
+                if found is None or best.gain > found.gain:
+                    found, pair = best, (full, empty)
+                if tried == _TRIED or best.gain >= _enough(excess[full] - excess[empty]):
                     break
         if found is None:
             return False
@@ -249,7 +253,7 @@ class Levelling:
         there, back = self._held[full], self._held[empty]
         if not there or not back:
             return best
-        half = gap // 2
+        half, enough = gap // 2, _enough(gap)
         for size, partition in self._samples(there, back[0][0] + half):
             middle = bisect_left(back, (size - half, 0))
             for other_size, other in back[max(middle - 2, 0) : middle + 2]:
@@ -261,12 +265,14 @@ class Levelling:
                     cost = self._cost(partition, full, empty) + self._cost(other, empty, full)
                     if self._affordable(cost):
                         best = _Exchange(gain, cost, partition, other)
+                        if gain >= enough:
+                            return best
         return best
 
     @staticmethod
     def _samples(held: list[tuple[int, int]], smallest: int) -> list[tuple[int, int]]:
-        """Return some replicas that are large enough: the smallest ones, which are cheap, and some of all sizes."""
-        start = bisect_left(held, (smallest, 0))
+        """Return some replicas that are large enough, or the largest: the smallest of them, and some of all sizes."""
+        start = max(min(bisect_left(held, (smallest, 0)), len(held) - _SAMPLES // 2), 0)
         first = held[start : start + _SAMPLES // 2]
         rest = held[start + _SAMPLES // 2 :]
         return first + rest[:: max(len(rest) * 2 // _SAMPLES, 1)]
@@ -276,6 +282,11 @@ class Levelling:
 
     def _affordable(self, cost: int) -> bool:
         return cost <= 0 or self._spent + cost <= self._rules.budget
+
+
+def _enough(gap: int) -> int:
+    """Return the gain at which the search for a better exchange ends: 15/16 of the best possible one."""
+    return gap * gap * 15 // 64
 
 
 def table_cost(table: ReplicaTable) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas
-from autothrottle.core.placement.statistics import PlacementStatistics
+from autothrottle.core.placement.statistics import BrokerShare, PlacementStatistics
+
+_GB = 1 << 30
 
 
 class Strategy(Enum):
@@ -139,4 +142,61 @@ class ReplicaReason(NamedTuple):
 
 def explain(plan: PlacementPlan) -> tuple[ReplicaReason, ...]:
     """Return one reason for each replica of a changed partition, in the order of the map."""
-    raise NotImplementedError
+    brokers = {broker.id: broker for broker in plan.brokers}
+    return tuple(
+        reason
+        for old, new in zip(plan.before, plan.after, strict=True)
+        if old.replicas != new.replicas
+        for reason in _reasons(plan, brokers, old, new)
+    )
+
+
+def _reasons(
+    plan: PlacementPlan, brokers: Mapping[int, PlacementBroker], old: PartitionReplicas, new: PartitionReplicas
+) -> list[ReplicaReason]:
+    leaving = [id for id in old.replicas if id not in new.replicas]
+    found = []
+    for position, id in enumerate(new.replicas):
+        if id in old.replicas:
+            found.append(ReplicaReason(new.topic, new.partition, id, None, _stay(position, id, old, new)))
+            continue
+        same = old.replicas[position] if position < len(old.replicas) else None
+        replaces = same if same in leaving else next(iter(leaving), None)
+        if replaces is not None:
+            leaving.remove(replaces)
+        cause = "The replication factor grows" if replaces is None else _departure(plan, brokers[replaces])
+        text = f"{cause}; {_arrival(plan, brokers, id, new.replicas)}"
+        found.append(ReplicaReason(new.topic, new.partition, id, replaces, text))
+    return found
+
+
+def _stay(position: int, id: int, old: PartitionReplicas, new: PartitionReplicas) -> str:
+    if position == 0 and old.replicas[0] != id:
+        return f"Broker {id} keeps its replica and becomes the preferred leader"
+    if position > 0 and old.replicas[0] == id:
+        return f"Broker {id} keeps its replica; broker {new.replicas[0]} becomes the preferred leader"
+    return f"Broker {id} keeps its replica"
+
+
+def _departure(plan: PlacementPlan, broker: PlacementBroker) -> str:
+    if broker.missing:
+        return f"Broker {broker.id} is missing"
+    if broker.replace:
+        return f"Broker {broker.id} leaves"
+    free = plan.statistics_before.storage_free.get(broker.id)
+    if broker.id in plan.offload_targets and free is not None:
+        return f"Broker {broker.id} offloads replicas, with {free / _GB:.2f}GB free before"
+    return f"The replica of broker {broker.id} is placed anew"
+
+
+def _arrival(plan: PlacementPlan, brokers: Mapping[int, PlacementBroker], id: int, replicas: tuple[int, ...]) -> str:
+    rack = brokers[id].rack
+    shared = rack and any(brokers[other].rack == rack for other in replicas if other != id)
+    where = f"broker {id} in rack {rack}" if rack else f"broker {id}"
+    alone = ", which no other replica uses," if rack and not shared else ""
+    old, new = brokers[id].storage_free, plan.statistics_after.storage_free.get(id)
+    if old is not None and new is not None:
+        return f"{where}{alone} has {old / _GB:.2f}GB free before and {new / _GB:.2f}GB after the plan"
+    before = plan.statistics_before.shares.get(id, BrokerShare(0, 0)).total
+    after = plan.statistics_after.shares[id].total
+    return f"{where}{alone} holds {before} replicas before and {after} after the plan"

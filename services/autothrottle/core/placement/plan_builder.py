@@ -9,6 +9,9 @@ from autothrottle.core.placement.plan import Affinity, PlacementPlan
 from autothrottle.core.placement.replica_table import ReplicaTable
 from autothrottle.core.placement.statistics import PlacementStatistics, statistics
 
+BYTES_OVER_BOUND = 1.045
+"""A plan that makes storage even copies at most this multiple of the least bytes."""
+
 
 def build_plan(
     table: ReplicaTable,

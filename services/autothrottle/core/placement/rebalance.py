@@ -11,13 +11,10 @@ from autothrottle.core.placement.leadership import even_leaders
 from autothrottle.core.placement.levelling import Levelling, MoveRules
 from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas
 from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, RebuildOptions, Relocation, Strategy
-from autothrottle.core.placement.plan_builder import build_plan, least_bytes
+from autothrottle.core.placement.plan_builder import BYTES_OVER_BOUND, build_plan, least_bytes
 from autothrottle.core.placement.rebuild import rebuild
 from autothrottle.core.placement.replica_table import ReplicaTable
 from autothrottle.core.placement.statistics import StorageSpread, storage_spread
-
-_BYTES_OVER_BOUND = 1.04
-"""Copied bytes are limited to this multiple of the bound."""
 
 
 def rebalance(
@@ -58,7 +55,7 @@ def _levelled(
     free = table.free()
     targets = _offload_targets(table, free, options)
     rules = MoveRules(
-        budget=_BYTES_OVER_BOUND * least_bytes(table),
+        budget=BYTES_OVER_BOUND * least_bytes(table),
         sources=frozenset(targets),
         limit=options.partition_limit,
         smallest=options.partition_size_threshold,

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.fill import fill_by_count, fill_by_storage
 from autothrottle.core.placement.leadership import evacuate_leadership, even_leaders
 from autothrottle.core.placement.levelling import Levelling, MoveRules
-from autothrottle.core.placement.replica_counts import even_replicas, level_counts
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.placement.plan import Affinity, Optimization, PlacementPlan, RebuildOptions, Strategy
-from autothrottle.core.placement.plan_builder import build_plan, least_bytes
+from autothrottle.core.placement.plan_builder import BYTES_OVER_BOUND, build_plan, least_bytes
+from autothrottle.core.placement.replica_counts import even_replicas, level_counts
 from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
+
+_EVEN = 1e-5
+"""A range of free storage up to this fraction of the mean counts as even."""
+_SWAPS = MoveRules(budget=float("inf"), only_swaps=True)
 
 
 def rebuild(
@@ -107,30 +112,56 @@ def _suits(table: ReplicaTable, partition: int, substitute: int) -> bool:
 
 def _place(table: ReplicaTable, options: RebuildOptions) -> list[str]:
     """Fill the holes evenly; return warnings about unknown sizes."""
+    forced = options.force and options.optimization is not Optimization.MINIMAL
     if options.strategy is Strategy.COUNT:
         fill_by_count(table)
-        even_replicas(table, only_moved=not options.force)
+        even_replicas(table, only_moved=not forced)
+        if forced and _is_measured(table):
+            Levelling(table, table.free(), _SWAPS).refine()
         return []
     warnings = [
         f"{entry.topic} p{entry.partition}: size unknown; it counts as 0 bytes"
         for entry, replicas in zip(table.partitions, table.sets, strict=True)
         if entry.size is None and HOLE in replicas
     ]
-    fill_by_storage(table, table.free(), whole_partitions=options.optimization is Optimization.STORAGE)
-    if options.optimization is not Optimization.MINIMAL:
-        _even_storage(table, only_moved=not options.force)
+    if not (forced and _counts_even_storage(table)):
+        fill_by_storage(table, table.free(), whole_partitions=options.optimization is Optimization.STORAGE)
+        if options.optimization is not Optimization.MINIMAL:
+            _even_storage(table, only_moved=not forced)
     return warnings
+
+
+def _is_measured(table: ReplicaTable) -> bool:
+    return all(entry.size is not None for entry in table.partitions) and all(
+        broker.storage_free is not None for broker, stays in zip(table.brokers, table.stays, strict=True) if stays
+    )
+
+
+def _counts_even_storage(table: ReplicaTable) -> bool:
+    """Fill the holes by count, and swap until storage is even; empty them again if it does not become even."""
+    fill_by_count(table)
+    even_replicas(table, only_moved=False)
+    Levelling(table, table.free(), _SWAPS).refine()
+    if all(HOLE not in replicas for replicas in table.sets) and _range(table) <= _EVEN * _mean_free(table):
+        return True
+    for replicas in table.sets:
+        replicas[:] = [HOLE] * len(replicas)
+    return False
 
 
 def _even_storage(table: ReplicaTable, only_moved: bool) -> None:
     """Even out free storage, and also the numbers of replicas if that leaves storage as even."""
     rules = MoveRules(budget=float("inf"), only_moved=only_moved)
     Levelling(table, table.free(), rules).refine()
-    best, range_ = [list(replicas) for replicas in table.sets], _range(table)
+    best, spread = [list(replicas) for replicas in table.sets], _range(table)
     even_replicas(table, only_moved)
     Levelling(table, table.free(), replace(rules, only_swaps=True)).refine()
-    if _range(table) > max(range_, table.stays.count(True) and sum(map(abs, table.free())) // 100_000 // table.count):
+    if _range(table) > max(spread, _EVEN * _mean_free(table)):
         table.sets[:] = best
+
+
+def _mean_free(table: ReplicaTable) -> float:
+    return max(0.0, fmean(free for free, stays in zip(table.free(), table.stays, strict=True) if stays))
 
 
 def _range(table: ReplicaTable) -> int:
@@ -152,11 +183,13 @@ def _drop_holes(table: ReplicaTable) -> list[str]:
 
 def _level(table: ReplicaTable, options: RebuildOptions) -> None:
     """Reach an even map from the current one by few moves."""
+    rules = MoveRules(budget=BYTES_OVER_BOUND * least_bytes(table))
     if options.strategy is Strategy.COUNT:
         level_counts(table)
+        if _is_measured(table):
+            Levelling(table, table.free(), replace(rules, only_swaps=True)).refine()
         return
-    free = table.free()
-    Levelling(table, free, MoveRules(budget=1.04 * least_bytes(table))).run()
+    Levelling(table, table.free(), rules).run()
 
 
 def _may_lead(table: ReplicaTable, options: RebuildOptions) -> list[bool]:

@@ -14,7 +14,7 @@ def phased(before: PartitionMap, after: PartitionMap) -> tuple[PartitionMap, Par
     """
     phase = tuple(
         new._replace(replicas=(old.replicas[0], *(broker for broker in new.replicas if broker != old.replicas[0])))
-        if old.replicas[:1] and old.replicas[0] >= 0 and old.replicas[0] != new.replicas[:1]
+        if old.replicas and old.replicas[0] >= 0 and old.replicas[:1] != new.replicas[:1]
         else new
         for old, new in zip(before, after, strict=True)
     )
@@ -44,7 +44,7 @@ def chunks(before: PartitionMap, after: PartitionMap, brokers_per_chunk: int) ->
         if len(old) != len(new):
             entry = before[number]
             raise Invalid(
-                f"{entry.topic} p{entry.partition}: chunks cannot change the replication factor {len(old)} to {len(new)}"
+                f"{entry.topic} p{entry.partition}: chunks cannot change replication factor {len(old)} to {len(new)}"
             )
     if brokers_per_chunk <= 0:
         return (after,)

@@ -226,7 +226,9 @@ def check_autothrottle(words: list[str], directory: Path) -> None:
 def check_topicmappr(words: list[str], directory: Path) -> None:
     command, *flags = words[1:]
     kind = COMMAND_OPTIONS[command]
-    found, warnings = parse_command(kind, flags[1:] if command == "export" else flags, {}, PREFIX)
+    found, warnings = parse_command(
+        kind, flags[1:] if command in ("export", "decommission", "uncordon") else flags, {}, PREFIX
+    )
     assert isinstance(found, kind) and not warnings
 
 

@@ -1,4 +1,4 @@
-"""`topicmappr`: rebuild, rebalance, scale, export, version.
+"""`topicmappr`: rebuild, rebalance, scale, decommission, uncordon, export, version.
 
 Exit status: 0 success. 1 failure, also if a file could not be written or warnings prevent a map. 2 wrong usage.
 """
@@ -9,17 +9,26 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
 from autothrottle import __version__
-from autothrottle.core.errors import AutothrottleError, Unavailable
+from autothrottle.core.cluster.snapshot import parse_broker_id
+from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.runtime.command_line import described
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.topicmappr.cluster_file import format_cluster
-from autothrottle.topicmappr.commands import Result, needs_cluster, needs_metrics, plan_rebalance, plan_rebuild
+from autothrottle.topicmappr.commands import (
+    Result,
+    needs_cluster,
+    needs_metrics,
+    plan_decommission,
+    plan_rebalance,
+    plan_rebuild,
+)
 from autothrottle.topicmappr.execution import execute
 from autothrottle.topicmappr.map_files import MapFile, map_files, write_files
 from autothrottle.topicmappr.options import (
@@ -27,13 +36,14 @@ from autothrottle.topicmappr.options import (
     IN_ENVIRONMENT,
     PREFIX,
     ClusterOptions,
+    DecommissionCommandOptions,
     PlanningOptions,
     RebalanceCommandOptions,
     RebuildCommandOptions,
     ScaleCommandOptions,
 )
 from autothrottle.topicmappr.report import files_block, report, result_value
-from autothrottle.topicmappr.sources import read_cluster
+from autothrottle.topicmappr.sources import open_cordons, read_cluster
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -42,6 +52,8 @@ _PURPOSES = {
     "rebuild": "replaces brokers, changes the replication factor, or places topics anew",
     "rebalance": "evens out the free storage of brokers, with few bytes to copy",
     "scale": "evens out the free storage over the old and new brokers",
+    "decommission": "moves all replicas away from brokers; with --execute it cordons them first (Kafka 4.3)",
+    "uncordon": "removes the cordons of brokers",
     "export": "writes a cluster file, with which every command works offline",
     "version": "prints the version",
 }
@@ -50,6 +62,8 @@ _EXAMPLES = {
     "rebuild": "--topics orders --brokers 1001,1003,1004",
     "rebalance": "--topics '.*' --brokers -1",
     "scale": "--topics '.*' --brokers -1,1007,1008",
+    "decommission": "1002 --metrics-source kafka --execute --admin-addr 10.0.0.1:8090",
+    "uncordon": "1002 --kafka-addr kafka1:9092",
     "export": "cluster.json --kafka-addr kafka1:9092 --metrics-source kafka",
 }
 
@@ -159,9 +173,64 @@ def _export(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _decommission(arguments: Sequence[str]) -> int:
+    leaving, rest = _brokers_argument("decommission", arguments)
+    options = _parse("decommission", DecommissionCommandOptions, rest)
+    if options is None:
+        return 0
+    if not options.execute or options.dry_run:
+        return _finish(options, _drain_plan(options, leaving))
+    with open_cordons(options) as cordons, ExitStack() as undo:
+        cordoned = cordons.cordon(leaving)
+        print(f"Cordoned: {_listed(cordoned)}", flush=True)
+        undo.callback(lambda: print(f"Uncordoned: {_listed(cordons.uncordon(cordoned))}"))
+        result = _drain_plan(options, leaving)
+        if _is_refused(options, result):
+            return _finish(options, result)
+        try:
+            status = _finish(options, result)
+        except Unavailable:
+            undo.pop_all()
+            print(
+                "The submission may have been accepted, so the brokers stay cordoned. Repeat the command, or uncordon"
+            )
+            raise
+        undo.pop_all()
+        return status
+
+
+def _drain_plan(options: DecommissionCommandOptions, leaving: Sequence[int]) -> Result:
+    cluster = read_cluster(options, needs_metrics(options), options.metrics_age)
+    return plan_decommission(options, leaving, cluster)
+
+
+def _uncordon(arguments: Sequence[str]) -> int:
+    brokers, rest = _brokers_argument("uncordon", arguments)
+    options = _parse("uncordon", ClusterOptions, rest)
+    if options is None:
+        return 0
+    with open_cordons(options) as cordons:
+        print(f"Uncordoned: {_listed(cordons.uncordon(brokers))}")
+    return 0
+
+
+def _brokers_argument(command: str, arguments: Sequence[str]) -> tuple[tuple[int, ...], Sequence[str]]:
+    """Return the brokers in the first argument, and the other arguments; no broker if help is wanted."""
+    if not {"-h", "-help", "--help"}.isdisjoint(arguments):
+        return (), arguments
+    try:
+        return tuple(parse_broker_id(word) for word in arguments[0].split(",")), arguments[1:]
+    except (IndexError, Invalid):
+        raise InvalidConfiguration([f"{command} has no broker id. Fix: topicmappr {command} 1002"]) from None
+
+
+def _listed(brokers: Sequence[int]) -> str:
+    return ", ".join(map(str, brokers)) or "none"
+
+
 def _finish(options: PlanningOptions, result: Result) -> int:
     """Print a plan, write its files and submit it, unless warnings prevent that."""
-    refused = bool(result.warnings) and not options.ignore_warns
+    refused = _is_refused(options, result)
     files = () if refused or options.dry_run else map_files(result.maps, options.out_file)
     if not options.json:
         print(report(options, result))
@@ -173,6 +242,10 @@ def _finish(options: PlanningOptions, result: Result) -> int:
         print("Warnings encountered, partition map not created. Override with --ignore-warns.", file=sys.stderr)
         return EXIT_FAILED
     return execute(options, result) if options.execute else 0
+
+
+def _is_refused(options: PlanningOptions, result: Result) -> bool:
+    return bool(result.warnings) and not options.ignore_warns
 
 
 def _write(options: PlanningOptions, result: Result, files: Sequence[MapFile]) -> None:
@@ -188,12 +261,14 @@ _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "rebuild": _rebuild,
     "rebalance": _rebalance,
     "scale": _scale,
+    "decommission": _decommission,
+    "uncordon": _uncordon,
     "export": _export,
 }
 
 
 def _usage() -> str:
-    commands = "\n".join(f"  {name:<11}{purpose}" for name, purpose in _PURPOSES.items())
+    commands = "\n".join(f"  {name:<14}{purpose}" for name, purpose in _PURPOSES.items())
     return (
         "Usage: topicmappr COMMAND [options]\n\n"
         "Plans where the replicas of Kafka's partitions go, and moves as little data as possible.\n\n"
@@ -203,9 +278,9 @@ def _usage() -> str:
 
 
 def _help(command: str) -> str:
-    file = " FILE" if command == "export" else ""
+    argument = {"export": " FILE", "decommission": " BROKERS", "uncordon": " BROKERS"}.get(command, "")
     return (
-        f"Usage: topicmappr {command}{file} [options]\n\n{_PURPOSES[command].capitalize()}.\n\n"
+        f"Usage: topicmappr {command}{argument} [options]\n\n{_PURPOSES[command].capitalize()}.\n\n"
         f"{described(declared_options(COMMAND_OPTIONS[command], PREFIX).values())}\n"
         f"Example:\n  topicmappr {command} {_EXAMPLES[command]}"
     )

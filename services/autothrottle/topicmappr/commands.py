@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.core.placement.brokers import BrokerSelection, select_brokers
+from autothrottle.core.placement.brokers import ALL_REGISTERED, BrokerSelection, select_brokers
 from autothrottle.core.placement.partition_map import (
     PartitionMap,
     PartitionReplicas,
@@ -22,11 +22,12 @@ from autothrottle.core.placement.plan import (
     RebuildOptions,
     Strategy,
 )
-from autothrottle.core.placement.rebalance import rebalance, scale
+from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
 from autothrottle.core.placement.steps import chunks, phased
 from autothrottle.ports.placement import PlacementCluster
 from autothrottle.topicmappr.options import (
+    DecommissionCommandOptions,
     PlanningOptions,
     RebalanceCommandOptions,
     RebuildCommandOptions,
@@ -119,6 +120,22 @@ def plan_rebalance(options: RebalanceCommandOptions | ScaleCommandOptions, clust
     else:
         plan = scale(partitions, chosen.brokers, wanted)
     return _result(options, cluster, chosen, plan, (without_no_ops(plan.before, plan.after),))
+
+
+def plan_decommission(options: DecommissionCommandOptions, leaving: Sequence[int], cluster: PlacementCluster) -> Result:
+    """Return the result of `decommission`: all topics and all brokers of the cluster unless the options name some.
+
+    Raises:
+        Invalid: a leaving broker is unknown, or none would remain.
+        Missing: no topic matches.
+    """
+    topics, brokers = options.topics or (".*",), options.brokers or (ALL_REGISTERED,)
+    wanted = replace(options, topics=topics, brokers=brokers)
+    partitions = _partitions(wanted, cluster)
+    chosen = select_brokers(partitions, (*brokers, *leaving), cluster.brokers)
+    plan = decommission(partitions, chosen.brokers, leaving)
+    actions = (f"Moving all replicas away from {len(leaving)} broker(s)",)
+    return _result(wanted, cluster, chosen, plan, (without_no_ops(plan.before, plan.after),), actions)
 
 
 def _check_rebuild(options: RebuildCommandOptions) -> None:

@@ -231,10 +231,17 @@ class ScaleCommandOptions(_StorageOptions):
     """Options of `topicmappr scale`."""
 
 
+@dataclass(frozen=True)
+class DecommissionCommandOptions(PlanningOptions):
+    """Options of `topicmappr decommission`; the brokers to empty are its argument."""
+
+
 COMMAND_OPTIONS: Mapping[str, type[ClusterOptions]] = {
     "rebuild": RebuildCommandOptions,
     "rebalance": RebalanceCommandOptions,
     "scale": ScaleCommandOptions,
+    "decommission": DecommissionCommandOptions,
+    "uncordon": ClusterOptions,
     "export": ClusterOptions,
 }
 """Command -> its options."""

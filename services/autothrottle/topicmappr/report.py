@@ -32,6 +32,8 @@ def report(options: PlanningOptions, result: Result) -> str:
         blocks += _rebuild_blocks(result)
     elif isinstance(options, RebalanceCommandOptions | ScaleCommandOptions):
         blocks += _rebalance_blocks(options, result)
+    else:
+        blocks.append(_section("Action:", result.actions))
     blocks.append(_section("Partition map changes:", _changes(result.plan)))
     blocks.append(_section("Broker distribution:", _distribution(result.plan)))
     blocks += _storage(options, result.plan)

@@ -5,8 +5,8 @@ Adapters are imported where they are used: offline commands need none of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+    from autothrottle.adapters.kafka_admin.cordons import KafkaCordons
 
 READ_TIMEOUT = timedelta(seconds=120)
 """Timeout of reading a cluster, and of reading its metrics."""
@@ -60,6 +61,18 @@ def read_cluster(options: ClusterOptions, with_metrics: bool, max_age: timedelta
         metrics = connections.metrics(options).fetch_storage_metrics(READ_TIMEOUT)
     check_age(metrics, max_age, datetime.now(UTC))
     return cluster.with_storage(metrics)
+
+
+@contextmanager
+def open_cordons(options: ClusterOptions) -> Iterator[KafkaCordons]:
+    """Open the cordons of the cluster's brokers."""
+    from autothrottle.adapters.kafka_admin.cordons import KafkaCordons
+
+    if options.cluster_file:
+        raise Invalid("--cluster-file is no cluster whose brokers can be cordoned; leave it out")
+    with ExitStack() as stack:
+        connections = _Connections(options.kafka_addr, options.kafka_client_config, options.zk_addr, stack)
+        yield KafkaCordons(connections.admin())
 
 
 def check_age(metrics: StorageMetrics, max_age: timedelta | None, now: datetime) -> None:

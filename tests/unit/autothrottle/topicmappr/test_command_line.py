@@ -253,3 +253,25 @@ def test_a_cordoned_broker_receives_nothing(capsys: pytest.CaptureFixture[str]) 
 def test_help_and_version_succeed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     assert ("Usage: topicmappr" if "version" not in arguments else __version__) in capsys.readouterr().out
+
+
+def test_decommission_empties_brokers_and_moves_nothing_else(
+    seed: str, in_own_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["decommission", "1002", "--cluster-file", seed]) == 0
+    assert "Action:\n  Moving all replicas away from 1 broker(s)\n" in capsys.readouterr().out
+    rows = json.loads((in_own_directory / "test_topic.json").read_text())["partitions"]
+    assert len(rows) == 4
+    assert all(1002 not in row["replicas"] and 1001 in row["replicas"] for row in rows)
+
+
+def test_brokers_of_a_file_cannot_be_cordoned(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["decommission", "1002", "--execute"], ["uncordon", "1002"]):
+        assert main([*arguments, "--cluster-file", seed]) == 1
+        assert "cordoned; leave it out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["decommission"], ["uncordon", "b"], ["decommission", "--brokers", "1"]])
+def test_a_missing_broker_has_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert f"topicmappr {arguments[0]} 1002" in capsys.readouterr().err

@@ -17,6 +17,8 @@ _SAMPLES = 48
 """Replicas of a broker that are tried for swaps."""
 _PARTNERS = 10
 """Brokers that are tried for an exchange, besides those of the same rack."""
+_STEPS = 150
+"""Exchanges for each broker, at most."""
 _TRIED = 3
 """Partners with an exchange that are compared."""
 
@@ -78,6 +80,7 @@ class Levelling:
         self.excess = [self._level - each for each in free]
         self._slack = int((rules.tolerance or 0) * self._level)
         self._spent = table_cost(table)
+        self._changed = (-1, -1)
         self._left = [0] * table.count
         for old, new in zip(table.home, table.sets, strict=True):
             for broker in set(old).difference(new) if list(old) != new else ():
@@ -87,9 +90,9 @@ class Levelling:
             weight = weights[partition]
             if table.sizes[partition] < rules.smallest or weight < 1:
                 continue
-            home = table.home[partition]
+            fixed = table.fixed[partition] if rules.only_moved else ()
             for broker in replicas:
-                if not (rules.only_moved and broker in home):
+                if broker not in fixed:
                     self._held[broker].append((weight, partition))
         for held in self._held:
             held.sort()
@@ -170,7 +173,7 @@ class Levelling:
         entry = (weight, partition)
         held = self._held[source]
         del held[bisect_left(held, entry)]
-        if not (self._rules.only_moved and destination in home):
+        if not (self._rules.only_moved and destination in table.fixed[partition]):
             insort(self._held[destination], entry)
         self.excess[source] -= weight
         self.excess[destination] += weight
@@ -182,7 +185,7 @@ class Levelling:
         stuck: set[int] = set()
         excess, active = self.excess, self._active
         goal = max(self._slack, self._level // 200_000, 1)
-        for _ in range(60 * len(active)):
+        for _ in range(_STEPS * len(active)):
             open_brokers = [broker for broker in active if broker not in stuck]
             if not open_brokers:
                 return
@@ -190,7 +193,7 @@ class Levelling:
             if abs(excess[worst]) <= goal:
                 return
             if self._improve(worst):
-                stuck.clear()
+                stuck.difference_update(self._changed)
             else:
                 stuck.add(worst)
 
@@ -206,10 +209,12 @@ class Levelling:
                 tried += 1
                 if found is None or best.gain > found.gain:
                     found, pair = best, (full, empty)
-                if tried == _TRIED or best.gain >= _enough(excess[full] - excess[empty]):
+                gap = excess[full] - excess[empty]
+                if tried == _TRIED or best.gain >= _enough(gap) or 2 * self._held[full][-1][0] < gap:
                     break
         if found is None:
             return False
+        self._changed = pair
         self._move(found.there, *pair)
         if found.back >= 0:
             self._move(found.back, pair[1], pair[0])

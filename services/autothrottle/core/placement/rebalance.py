@@ -64,14 +64,14 @@ def _levelled(
     )
     if targets:
         Levelling(table, free, rules).run()
+    moved = relocations(table.partitions, table.result())
     if options.optimize_leadership:
         even_leaders(table.sets, [True] * table.count)
-    after = table.result()
-    plan = build_plan(table, after, check_range=True)
+    plan = build_plan(table, table.result(), check_range=True)
     spread = plan.statistics_after.storage
     return replace(
         plan,
-        relocations=relocations(table.partitions, after),
+        relocations=moved,
         offload_targets=tuple(table.brokers[broker].id for broker in targets),
         tolerance=options.tolerance if options.tolerance is not None else _distance(spread),
     )
@@ -114,13 +114,23 @@ def _offload_targets(table: ReplicaTable, free: Sequence[int], options: Rebalanc
 
 def relocations(before: PartitionMap, after: PartitionMap) -> tuple[Relocation, ...]:
     """Return each replica that moves, ordered by source, size (largest first) and partition."""
-    found = []
-    for old, new in zip(before, after, strict=True):
-        if old.replicas != new.replicas:
-            left = sorted(set(old.replicas).difference(new.replicas))
-            joined = sorted(set(new.replicas).difference(old.replicas))
-            found += [Relocation(old, *pair) for pair in zip(left, joined, strict=False)]
+    found = [
+        Relocation(old, *pair)
+        for old, new in zip(before, after, strict=True)
+        if old.replicas != new.replicas
+        for pair in _moves(old.replicas, new.replicas)
+    ]
     return tuple(sorted(found, key=lambda each: (each.source, -(each.partition.size or 0), each.partition.key)))
+
+
+def _moves(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return the brokers that leave a set with those that join it, at the same position if both are there."""
+    left = [id for id in old if id not in new]
+    joined = [id for id in new if id not in old]
+    same = [pair for pair in zip(old, new, strict=False) if pair[0] in left and pair[1] in joined]
+    left = [id for id in left if id not in {pair[0] for pair in same}]
+    joined = [id for id in joined if id not in {pair[1] for pair in same}]
+    return same + list(zip(left, joined, strict=False))
 
 
 def decommission(

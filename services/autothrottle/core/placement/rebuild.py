@@ -19,6 +19,8 @@ from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
 
 _EVEN = 1e-5
 """A range of free storage up to this fraction of the mean counts as even."""
+_NEARLY_EVEN = 1e-2
+"""A range up to this fraction becomes even by a few more moves."""
 _SWAPS = MoveRules(budget=float("inf"), only_swaps=True)
 
 
@@ -99,6 +101,7 @@ def _open_holes(table: ReplicaTable, affinities: Sequence[Affinity]) -> None:
             replicas[position] = HOLE
             if substitute != HOLE and _suits(table, partition, substitute):
                 replicas[position] = substitute
+                table.fixed[partition] += (substitute,)
 
 
 def _suits(table: ReplicaTable, partition: int, substitute: int) -> bool:
@@ -142,7 +145,8 @@ def _counts_even_storage(table: ReplicaTable) -> bool:
     fill_by_count(table)
     even_replicas(table, only_moved=False)
     Levelling(table, table.free(), _SWAPS).refine()
-    if all(HOLE not in replicas for replicas in table.sets) and _range(table) <= _EVEN * _mean_free(table):
+    if all(HOLE not in replicas for replicas in table.sets) and _range(table) <= _NEARLY_EVEN * _mean_free(table):
+        Levelling(table, table.free(), replace(_SWAPS, only_swaps=False)).refine()
         return True
     for replicas in table.sets:
         replicas[:] = [HOLE] * len(replicas)

@@ -18,9 +18,9 @@ def even_replicas(table: ReplicaTable, only_moved: bool) -> None:
     """
     items: list[list[int]] = [[] for _ in range(table.count)]
     for partition in sorted(range(len(table.sets)), key=lambda each: table.sizes[each]):
-        home = table.home[partition] if only_moved else ()
+        fixed = table.fixed[partition] if only_moved else ()
         for broker in table.sets[partition]:
-            if broker != HOLE and broker not in home:
+            if broker != HOLE and broker not in fixed:
                 items[broker].append(partition)
     receivers = [broker for broker in range(table.count) if table.receives[broker]]
 

@@ -40,6 +40,8 @@ class ReplicaTable:
         index = self.index
         self.sets = [[index[id] for id in entry.replicas] for entry in self.partitions]
         self.home = [tuple(replicas) for replicas in self.sets]
+        # Replicas that stay when only moved ones may be placed elsewhere.
+        self.fixed = list(self.home)
         self.sizes = _sizes(self.partitions, size_factor)
         self.receiving_racks = frozenset(self.racks[broker] for broker in range(self.count) if self.receives[broker])
         self._min_rack_ids = min_rack_ids
@@ -95,12 +97,10 @@ class ReplicaTable:
         Raises:
             Invalid: the free storage of a broker that stays is unknown.
         """
-        for broker in self.brokers:
-            if broker.storage_free is None and not (broker.replace or broker.missing):
-                raise Invalid(
-                    f"free storage of broker {broker.id} is unknown; fetch metrics, or use placement by count"
-                )
-        free = [broker.storage_free or 0 for broker in self.brokers]
+        unknown = [each.id for each in self.brokers if each.storage_free is None and not (each.replace or each.missing)]
+        if unknown:
+            raise Invalid(f"free storage of brokers {unknown} is unknown; fetch metrics, or use placement by count")
+        free = [each.storage_free or 0 for each in self.brokers]
         for size, old, new in zip(self.sizes, self.home, self.sets, strict=True):
             if list(old) != new:
                 for broker in set(old).difference(new):

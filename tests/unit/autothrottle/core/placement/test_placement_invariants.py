@@ -1,6 +1,7 @@
 """What holds for every plan."""
 
 from collections import Counter
+from math import sqrt
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -133,7 +134,7 @@ def test_rebalances_keep_the_rules_and_the_bound(cluster: Cluster, local: bool, 
 
 def _deviation(values: list[int]) -> float:
     mean = sum(values) / len(values)
-    return (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
+    return sqrt(sum((value - mean) ** 2 for value in values) / len(values))
 
 
 @given(clusters())

@@ -48,7 +48,7 @@ def test_mixed_replication_factors_keep_all_replicas(force: bool) -> None:
 
 
 def test_satisfied_racks_do_not_skip_the_storage_check() -> None:
-    """With enough distinct racks, a used rack was accepted before its free storage was checked. Storage went negative."""
+    """With enough distinct racks, a used rack was accepted without a check of its storage. Storage went negative."""
     given = [
         *brokers(1, 2, racks="ab", free=1000),
         PlacementBroker(3, "a", 50),
@@ -77,16 +77,16 @@ def test_locality_scoped_moves_place_no_broker_twice() -> None:
 
 def test_a_stuck_source_does_not_end_the_moves_of_another() -> None:
     """Failed attempts were counted over all sources and never reset. One stuck source left 8 of 10 moves out."""
-    stuck = tuple(PartitionReplicas("a", number, (1, 3), 400 * MIB) for number in range(2))
+    stuck = tuple(PartitionReplicas("a", number, (1, 3), 5000 * MIB) for number in range(2))
     movable = tuple(PartitionReplicas("b", number, (2,), 100 * MIB) for number in range(10))
     given = [
         PlacementBroker(1, "x", 400 * MIB),
-        PlacementBroker(2, "y", 400 * MIB),
-        PlacementBroker(3, "x", 2400 * MIB),
+        PlacementBroker(2, "y", 300 * MIB),
+        PlacementBroker(3, "x", 2300 * MIB),
     ]
     plan = rebalance(stuck + movable, given, RebalanceOptions())
-    assert {move.source for move in plan.relocations} == {2}
-    assert len(plan.relocations) >= 6
+    assert plan.offload_targets == (2, 1)
+    assert [move.source for move in plan.relocations] == [2] * 7 and plan.after[:2] == stuck
 
 
 def test_offline_replicas_and_empty_maps_are_planned() -> None:
@@ -126,7 +126,7 @@ def test_the_same_input_gives_the_same_bytes_with_any_hash_seed() -> None:
 
 
 def test_a_dot_in_a_topic_name_selects_that_topic_only() -> None:
-    """A name with a dot was an unanchored expression, and selected other topics as well. No topics at all were accepted."""
+    """A name with a dot was an unanchored expression, and selected other topics too. No topics were accepted."""
     assert matching_topics(["a.b", "a.b.c", "axb"], ["a.b"]) == ("a.b",)
     assert matching_topics(["test_1", "my_test_1"], ["test_.*"]) == ("test_1",)
     with pytest.raises(Invalid, match="no topic is given"):
@@ -224,7 +224,7 @@ def test_smaller_partitions_than_the_threshold_stay() -> None:
 
 def test_new_brokers_do_not_offload() -> None:
     """A new broker with less free storage than the threshold became an offload target itself."""
-    given = [PlacementBroker(1, "", 300), PlacementBroker(2, "", 5000), PlacementBroker(3, "", 200, new=True)]
+    given = [PlacementBroker(1, "", 100), PlacementBroker(2, "", 5000), PlacementBroker(3, "", 80, new=True)]
     plan = rebalance(partitions(*[(1,)] * 30), given, RebalanceOptions(storage_threshold=0.2))
     assert plan.offload_targets == (1,)
     plan = scale(partitions(*[(1,)] * 30), given)

@@ -249,7 +249,8 @@ def _placement_request(read: argparse.Namespace) -> PlacementRequest:
         raise Invalid(f"--leaving has no effect on {read.operation}; leave it out, or plan a decommission")
     match read.operation:
         case "rebuild":
-            strategy = placement_pb2.PLACEMENT_STRATEGY_STORAGE if read.by_storage else None
+            storage, count = placement_pb2.PLACEMENT_STRATEGY_STORAGE, placement_pb2.PLACEMENT_STRATEGY_COUNT
+            strategy = storage if read.by_storage else count
             return placement_pb2.RebuildRequest(scope=scope, strategy=strategy, force=read.force)
         case "rebalance":
             return placement_pb2.RebalanceRequest(scope=scope)

@@ -63,12 +63,15 @@ def cordon(cluster: KraftCluster) -> str | None:
 
 
 def test_a_broker_is_cordoned_and_drained_under_throttle(
-    kraft_cluster: KraftCluster, topic: str, admin: str, tmp_path: Path
+    kraft_cluster: KraftCluster, topic: str, admin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = [f"--kafka-addr={kraft_cluster.bootstrap_servers}", "--metrics-source=kafka", "--ignore-warns"]
+    flags = [f"--kafka-addr={kraft_cluster.bootstrap_servers}", "--metrics-source=kafka"]
     target = ["decommission", str(LEAVING), *flags, "--topics", topic, f"--out-path={tmp_path}"]
-    assert main([*target, "--execute", "--admin-addr=127.0.0.1:1"]) == 1
-    assert main([*target, "--execute", f"--admin-addr={admin}"]) == 0
+    execution = ["--execute", f"--admin-addr={admin}"]
+    assert main([*target, *execution]) == 1, "brokers without racks are a warning"
+    assert "Cordoned: 1005\n" in (out := capsys.readouterr().out) and out.endswith("Uncordoned: 1005\n")
+    assert cordon(kraft_cluster) is None
+    assert main([*target, *execution, "--ignore-warns"]) == 0
     try:
         assert cordon(kraft_cluster) == "*"
         assert kraft_cluster.stored_configs()[f"topics/{topic}"]

@@ -198,6 +198,7 @@ def test_phases_have_numbered_files(seed: str, in_own_directory: Path) -> None:
         (["rebuild", "--topics", "t"], "give --brokers"),
         (["rebuild", "--topics", "absent", "--brokers", "-1"], "no topic of the cluster matches"),
         (["rebuild", "--topics", "(", "--brokers", "-1"], "not a regular expression"),
+        (["rebuild", "--map-string", "{", "--brokers", "-1"], "not JSON"),
         (["rebuild", "--topics", ".*", "--brokers", "1001,1001"], "names 1001 twice"),
         (["rebalance", "--topics", ".*", "--brokers", "1001"], "only allows broker additions"),
     ],

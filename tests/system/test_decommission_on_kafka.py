@@ -1,4 +1,4 @@
-"""`topicmappr decommission` on Kafka 4.3: cordoned, drained under throttle, and uncordoned."""
+"""topicmappr's plans executed under throttle on Kafka 4.3: a broker is decommissioned, and a killed one replaced."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from autothrottle.core.cluster.configs import THROTTLE_KEYS
 from autothrottle.topicmappr.command_line import main
 from autothrottle_lab.observation.traffic import fill
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from tests.builders import eventually
 from tests.system.recovery_watch import FOLLOWER_RATE, admin_backend_options
 
 SECONDS = 120.0
@@ -32,8 +34,10 @@ def topic(kraft_cluster: KraftCluster) -> Iterator[str]:
         kraft_cluster.delete_topic(TOPIC)
 
 
-@pytest.fixture
-def admin(kraft_cluster: KraftCluster, zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def admin(
+    kraft_cluster: KraftCluster, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """All services in one process; the address of the admin service."""
     options = {
         "zk-addr": zookeeper.connect,
@@ -46,7 +50,7 @@ def admin(kraft_cluster: KraftCluster, zookeeper: ZooKeeperServer, tmp_path: Pat
         **admin_backend_options(kraft_cluster),
     }
     flags = [f"--{name}={value}" for name, value in options.items()]
-    log = tmp_path / "autothrottle.log"
+    log = tmp_path_factory.mktemp("decommission") / "autothrottle.log"
     with Process("autothrottle", [sys.executable, "-m", "autothrottle", "run", *flags], log, KEYS) as process:
 
         def logged(pattern: str) -> str:
@@ -85,3 +89,23 @@ def test_a_broker_is_cordoned_and_drained_under_throttle(
         assert main(["uncordon", str(LEAVING), flags[0]]) == 0
         kraft_cluster.delete_topic("meanwhile")
     assert cordon(kraft_cluster) is None
+
+
+def throttled(cluster: KraftCluster) -> bool:
+    return any(config.keys() & {*THROTTLE_KEYS} for config in cluster.stored_configs().values())
+
+
+def test_a_killed_broker_is_replaced_under_throttle(
+    kraft_cluster: KraftCluster, topic: str, admin: str, tmp_path: Path
+) -> None:
+    kraft_cluster.kill_broker(LEAVING)
+    try:
+        arguments = ["rebuild", "--topics", topic, "--brokers", "1001,1002,1003,1004", f"--out-path={tmp_path}"]
+        cluster = [f"--kafka-addr={kraft_cluster.bootstrap_servers}", "--ignore-warns"]
+        assert main([*arguments, *cluster, "--execute", f"--admin-addr={admin}"]) == 0
+        assert throttled(kraft_cluster)
+        kraft_cluster.wait_until_reassigned()
+        assert all(LEAVING not in state.replicas for state in kraft_cluster.partitions([topic]).values())
+        eventually(lambda: not throttled(kraft_cluster))
+    finally:
+        kraft_cluster.start_broker(LEAVING)

@@ -100,6 +100,7 @@ def test_a_killed_broker_is_replaced_under_throttle(
 ) -> None:
     kraft_cluster.kill_broker(LEAVING)
     try:
+        eventually(lambda: LEAVING not in {state.leader for state in kraft_cluster.partitions([topic]).values()})
         arguments = ["rebuild", "--topics", topic, "--brokers", "1001,1002,1003,1004", f"--out-path={tmp_path}"]
         cluster = [f"--kafka-addr={kraft_cluster.bootstrap_servers}", "--ignore-warns"]
         assert main([*arguments, *cluster, "--execute", f"--admin-addr={admin}"]) == 0

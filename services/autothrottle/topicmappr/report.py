@@ -38,7 +38,9 @@ def report(options: PlanningOptions, result: Result) -> str:
     blocks.append(_section("Broker distribution:", _distribution(result.plan)))
     blocks += _storage(options, result.plan)
     if options.explain or getattr(options, "verbose", False):
-        blocks.append(_section("Reasons:", [_reason(*one) for one in explain(result.plan)]))
+        blocks.append(
+            _section("Reasons:", [f"{one.topic} p{one.partition}: {one.reason}" for one in explain(result.plan)])
+        )
     blocks.append(_section("WARN:", result.warnings or [_NONE]))
     return "\n".join(blocks)
 
@@ -191,15 +193,6 @@ def _spread(spread: StorageSpread) -> str:
 
 def _gigabytes(size: float) -> str:
     return f"{size / GIBIBYTE:.2f}GB"
-
-
-def _reason(topic: str, partition: int, broker_id: int, replaces: int | None, reason: str) -> str:
-    """Return one line about one replica."""
-    return (
-        f"{topic} p{partition}: {broker_id} {reason}"
-        if replaces is None
-        else (f"{topic} p{partition}: {replaces} -> {broker_id} {reason}")
-    )
 
 
 def result_value(result: Result, files: Sequence[str], explained: bool) -> dict[str, Any]:

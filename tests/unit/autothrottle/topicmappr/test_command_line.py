@@ -167,6 +167,20 @@ def test_json_holds_changes_statistics_and_files(seed: str, capsys: pytest.Captu
     assert value["after"]["leader_spread"] == 0
 
 
+def test_explain_gives_a_reason_for_each_replica_of_a_changed_partition(
+    seed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rebuild", "--topics", ".*", "--brokers", "1001,1003", "--cluster-file", seed, "--explain"]) == 0
+    reasons = capsys.readouterr().out.split("Reasons:\n")[1].split("WARN:")[0].splitlines()
+    assert len(reasons) == 8
+    assert all(line.startswith("  test_topic p") for line in reasons)
+    assert (
+        main(["rebuild", "--topics", ".*", "--brokers", "1001,1003", "--cluster-file", seed, "--explain", "--json"])
+        == 0
+    )
+    assert len(json.loads(capsys.readouterr().out)["reasons"]) == 8
+
+
 def test_no_changes_write_no_map(seed: str, in_own_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["rebuild", "--topics", ".*", "--brokers", "-1", "--cluster-file", seed, "--skip-no-ops"]
     assert main(arguments) == 0

@@ -8,8 +8,9 @@ import pytest
 
 from autothrottle.adapters.kafka_admin.cordons import KafkaCordons
 from autothrottle.adapters.kafka_admin.values import Answers, ConfigEdit, ConfigValue
+from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.errors import Conflict, Invalid, Missing, Unavailable
-from tests.unit.autothrottle.adapters.kafka_admin.kafka_in_memory import MemoryCluster, MemoryKafka
+from tests.unit.autothrottle.adapters.kafka_admin.kafka_in_memory import MemoryKafka
 
 KEY = "cordoned.log.dirs"
 

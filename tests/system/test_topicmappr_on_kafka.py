@@ -16,7 +16,6 @@ from autothrottle_lab.servers.kafka_process import java_command
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import run_command
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from tests.builders import eventually
 from tests.server_fixtures import repeat_on_kraft, repeat_on_zookeeper
 
 TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
@@ -93,23 +92,3 @@ def test_metrics_are_fetched_stored_and_used(
         assert len(sizes) == PARTITIONS
         assert min(sizes) >= PARTITION_BYTES
     assert all(broker["storage_total"] > broker["storage_free"] for broker in json.loads(live.read_text())["brokers"])
-
-
-@pytest.mark.parametrize("each_cluster", [pytest.param("kraft_cluster", id="kraft")], indirect=True)
-def test_a_plan_starts_from_the_end_of_reassignments_in_progress(
-    each_cluster: KafkaCluster, topic: str, flags: list[str], tmp_path: Path
-) -> None:
-    """A plan made during a reassignment counted its adding and removing replicas, so that it undid half of it.
-
-    A plan starts from the replicas that the reassignment ends with (T11)."""
-    each_cluster.stop_broker(1005)
-    try:
-        each_cluster.reassign_through_bootstrap({(topic, 0): [1001, 1005]})
-        eventually(lambda: (topic, 0) in each_cluster.reassigning())
-        path = tmp_path / "cluster.json"
-        assert command_line.main(["export", str(path), *flags, "--metrics-source=kafka"]) == 0
-        rows = {(one["topic"], one["partition"]): one for one in json.loads(path.read_text())["partitions"]}
-        assert rows[topic, 0]["replicas"] == [1001, 1005]
-    finally:
-        each_cluster.start_broker(1005)
-        each_cluster.wait_until_reassigned()

@@ -1,14 +1,18 @@
-"""Storage from DescribeLogDirs."""
+"""The cluster of a plan from the Admin API, and storage from DescribeLogDirs."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 from autothrottle.adapters.kafka_admin.messages import log_dirs
-from autothrottle.adapters.kafka_admin.placement import storage_metrics
-from autothrottle.adapters.kafka_admin.values import LogDirs
+from autothrottle.adapters.kafka_admin.placement import CORDONED_LOG_DIRS, AdminClusterSource, storage_metrics
+from autothrottle.adapters.kafka_admin.values import Answers, ConfigValue, LogDirs
+from autothrottle.adapters.memory import MemoryCluster
+from tests.unit.autothrottle.adapters.kafka_admin.kafka_in_memory import MemoryKafka
 
+TIMEOUT = timedelta(seconds=1)
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
 
 
@@ -53,3 +57,46 @@ def test_a_sample_has_the_largest_replica_and_names_what_is_unknown() -> None:
     assert found.storage_free == {1: 40}
     assert found.problems == ("broker 2 does not report its free storage; it needs Kafka 3.3",)
     assert found.unanswered == ("broker 3 does not answer",)
+
+
+class PlacedKafka(MemoryKafka):
+    """Brokers with racks; one is cordoned, one does not report its configs."""
+
+    def racks(self, *, timeout: timedelta | None = None) -> Mapping[int, str]:
+        return {1001: "a", 1002: "", 1003: "b", 1004: "c"}
+
+    def broker_configs(self, *_: object, **__: object) -> Answers[int, Mapping[str, ConfigValue]]:
+        directories = {"log.dirs": ConfigValue("/data1, /data2")}
+        return Answers(
+            {
+                1001: {},
+                1002: {CORDONED_LOG_DIRS: ConfigValue("*"), **directories},
+                1003: {CORDONED_LOG_DIRS: ConfigValue("/data2,/data1"), **directories},
+                1004: {CORDONED_LOG_DIRS: ConfigValue("/data2"), **directories},
+            },
+            {},
+        )
+
+
+def test_a_plan_starts_from_the_end_of_reassignments_in_progress() -> None:
+    """A plan made during a reassignment counted its adding and removing replicas, so that it undid half of it.
+
+    A plan starts from the replicas that the reassignment ends with (T11)."""
+    cluster = MemoryCluster(brokers=(1001, 1002, 1003, 1004))
+    cluster.add_topic("t", {0: (1001, 1002), 1: (1002, 1001)})
+    cluster.submit_reassignment("t", {0: (1003, 1001)})
+    found = AdminClusterSource(PlacedKafka(cluster)).fetch_cluster(TIMEOUT)
+    assert [(one.topic, one.partition, one.replicas) for one in found.partitions] == [
+        ("t", 0, (1003, 1001)),
+        ("t", 1, (1002, 1001)),
+    ]
+
+
+def test_brokers_have_their_racks_and_cordons() -> None:
+    found = AdminClusterSource(PlacedKafka(MemoryCluster())).fetch_cluster(TIMEOUT).brokers
+    assert {id: (one.rack, one.cordoned) for id, one in found.items()} == {
+        1001: ("a", False),
+        1002: ("", True),
+        1003: ("b", True),
+        1004: ("c", False),
+    }

@@ -47,6 +47,7 @@ def admin(
         "min-rate": "1",
         "api-listen": "127.0.0.1:0",
         "grpc-listen": "127.0.0.1:0",
+        "kafka-bootstrap-controllers": kraft_cluster.bootstrap_controllers,
         **admin_backend_options(kraft_cluster),
     }
     flags = [f"--{name}={value}" for name, value in options.items()]

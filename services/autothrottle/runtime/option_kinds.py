@@ -337,13 +337,16 @@ def advertised(meaning: str) -> str:
     return option(parse, "", meaning, range, example="planner1.example.com")
 
 
-def znode(default: str, meaning: str, example: str = "") -> str:
-    """Declare the path of a znode; the value is `/a/b`, or "" if the default is empty."""
+def znode(default: str, meaning: str, example: str = "", *, root: bool = False) -> str:
+    """Declare the path of a znode; the value is `/a/b`, or "" for the root.
+
+    The root is allowed if the default is empty, or with `root`.
+    """
 
     def parse(text: str) -> str:
         path = text.strip().removeprefix("/").removesuffix("/")
         if text.strip() in ("", "/"):
-            if default:
+            if default and not root:
                 raise Refused("is empty")
             return ""
         if not path.isprintable():
@@ -355,7 +358,7 @@ def znode(default: str, meaning: str, example: str = "") -> str:
             raise Refused("is below /zookeeper, which belongs to ZooKeeper")
         return f"/{path}"
 
-    range = "a path of a znode without empty, '.' or '..' parts" + ("" if default else ", or empty")
+    range = "a path of a znode without empty, '.' or '..' parts" + ("" if default and not root else ", or empty")
     return option(parse, default, meaning, range, example=example)
 
 

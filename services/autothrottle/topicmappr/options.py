@@ -108,7 +108,7 @@ class ClusterOptions:
     )
     zk_addr: tuple[str, ...] = kinds.addresses("localhost:2181", "ZooKeeper servers")
     zk_prefix: str = kinds.znode("", "Kafka's chroot in ZooKeeper", "/kafka")
-    zk_metrics_prefix: str = kinds.znode("topicmappr", "Parent of the znodes that metricsfetcher writes")
+    zk_metrics_prefix: str = kinds.znode("topicmappr", "Parent of the znodes that metricsfetcher writes", root=True)
     metrics_source: MetricsSource = kinds.choice(
         MetricsSource.ZOOKEEPER,
         "Source of partition sizes and free storage: the znodes of metricsfetcher, or the brokers",
@@ -281,7 +281,7 @@ class FetcherOptions:
 
     DESTINATION: ClassVar[str] = "Destination"
     zk_addr: tuple[str, ...] = kinds.addresses("localhost:2181", "ZooKeeper servers")
-    zk_prefix: str = kinds.znode("topicmappr", "Parent of the znodes")
+    zk_prefix: str = kinds.znode("topicmappr", "Parent of the znodes", root=True)
     compression: bool = _true("Compress the znodes with gzip")
     accept_smaller: bool = kinds.boolean("Replace a stored sample that has more brokers or many more partitions")
     verbose: bool = kinds.boolean("Also print every series that is skipped")

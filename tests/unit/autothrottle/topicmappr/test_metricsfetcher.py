@@ -9,7 +9,9 @@ import pytest
 
 from autothrottle.core.errors import Incomplete, Invalid
 from autothrottle.ports.placement import StorageMetrics
+from autothrottle.runtime.configuration_reader import parse_command
 from autothrottle.topicmappr.metricsfetcher import main, require_complete
+from autothrottle.topicmappr.options import FETCHER_PREFIX, FetcherOptions
 from autothrottle.topicmappr.sources import check_age
 from tests.contract.storage_metrics_contract import SAMPLE
 
@@ -55,6 +57,12 @@ def test_wrong_options_have_status_2_and_show_no_key(capsys: pytest.CaptureFixtu
 def test_an_unreachable_source_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--datadog-url", "http://127.0.0.1:1", "--api-key", "k", "--app-key", "k", "--dry-run"]) == 1
     assert "Datadog (validate)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("root", ["", "/"])
+def test_the_root_is_a_valid_prefix(root: str) -> None:
+    options, _ = parse_command(FetcherOptions, [f"--zk-prefix={root}"], {}, FETCHER_PREFIX)
+    assert options is not None and options.zk_prefix == ""
 
 
 def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:

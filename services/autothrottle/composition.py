@@ -390,7 +390,7 @@ class Composition:
             from autothrottle.adapters.kafka_admin.placement import AdminClusterSource
 
             return AdminClusterSource(self._kafka_admin)
-        return ZooKeeperClusterSource(self._session(), self._kafka)
+        return ZooKeeperClusterSource(self._placement_session, self._kafka)
 
     def _storage_metrics(self) -> StorageMetricsSource:
         """Prefers the brokers themselves to the sample of metricsfetcher."""
@@ -398,7 +398,11 @@ class Composition:
             from autothrottle.adapters.kafka_admin.placement import LogDirMetrics
 
             return LogDirMetrics(self._kafka_admin)
-        return ZooKeeperStorageMetrics(self._session())
+        return ZooKeeperStorageMetrics(self._placement_session)
+
+    @cached_property
+    def _placement_session(self) -> KazooClient:
+        return self._session()
 
     def _brokers(self) -> BrokerRegistry:
         if self._by_admin_api and self._kafka_admin:

@@ -67,6 +67,27 @@ def cordon(cluster: KraftCluster) -> str | None:
     return cluster.stored_configs().get(f"brokers/{LEAVING}", {}).get("cordoned.log.dirs")
 
 
+def throttled(cluster: KraftCluster) -> bool:
+    return any(config.keys() & {*THROTTLE_KEYS} for config in cluster.stored_configs().values())
+
+
+def test_a_killed_broker_is_replaced_under_throttle(
+    kraft_cluster: KraftCluster, topic: str, admin: str, tmp_path: Path
+) -> None:
+    kraft_cluster.kill_broker(LEAVING)
+    try:
+        eventually(lambda: LEAVING not in {state.leader for state in kraft_cluster.partitions([topic]).values()})
+        arguments = ["rebuild", "--topics", topic, "--brokers", "1001,1002,1003,1004", f"--out-path={tmp_path}"]
+        cluster = [f"--kafka-addr={kraft_cluster.bootstrap_servers}", "--ignore-warns"]
+        assert main([*arguments, *cluster, "--execute", f"--admin-addr={admin}"]) == 0
+        assert throttled(kraft_cluster)
+        kraft_cluster.wait_until_reassigned()
+        assert all(LEAVING not in state.replicas for state in kraft_cluster.partitions([topic]).values())
+        eventually(lambda: not throttled(kraft_cluster))
+    finally:
+        kraft_cluster.start_broker(LEAVING)
+
+
 def test_a_broker_is_cordoned_and_drained_under_throttle(
     kraft_cluster: KraftCluster, topic: str, admin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,24 +111,3 @@ def test_a_broker_is_cordoned_and_drained_under_throttle(
         assert main(["uncordon", str(LEAVING), flags[0]]) == 0
         kraft_cluster.delete_topic("meanwhile")
     assert cordon(kraft_cluster) is None
-
-
-def throttled(cluster: KraftCluster) -> bool:
-    return any(config.keys() & {*THROTTLE_KEYS} for config in cluster.stored_configs().values())
-
-
-def test_a_killed_broker_is_replaced_under_throttle(
-    kraft_cluster: KraftCluster, topic: str, admin: str, tmp_path: Path
-) -> None:
-    kraft_cluster.kill_broker(LEAVING)
-    try:
-        eventually(lambda: LEAVING not in {state.leader for state in kraft_cluster.partitions([topic]).values()})
-        arguments = ["rebuild", "--topics", topic, "--brokers", "1001,1002,1003,1004", f"--out-path={tmp_path}"]
-        cluster = [f"--kafka-addr={kraft_cluster.bootstrap_servers}", "--ignore-warns"]
-        assert main([*arguments, *cluster, "--execute", f"--admin-addr={admin}"]) == 0
-        assert throttled(kraft_cluster)
-        kraft_cluster.wait_until_reassigned()
-        assert all(LEAVING not in state.replicas for state in kraft_cluster.partitions([topic]).values())
-        eventually(lambda: not throttled(kraft_cluster))
-    finally:
-        kraft_cluster.start_broker(LEAVING)

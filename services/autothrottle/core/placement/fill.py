@@ -34,15 +34,22 @@ def holes_by_position(table: ReplicaTable) -> list[list[int]]:
     return holes
 
 
-def fill_by_count(table: ReplicaTable) -> None:
+def fill_by_count(table: ReplicaTable, free: list[int], *, largest_first: bool = False) -> None:
     """Fill the holes: leaders where few leaders are, followers where few replicas are.
 
-    Among equal brokers, those that share the fewest partitions with the set win.
+    Among equal brokers, those with the most free storage come first, and of these the one that shares the fewest
+    partitions with the set.
+
+    Args:
+        table: its holes are filled.
+        free: free storage of each broker without the holes, bytes, or zeros; it is updated.
+        largest_first: fill by descending size, which makes storage more even, rather than topic by topic.
     """
-    pairs = _shared_pairs(table)
+    pairs, sizes = _shared_pairs(table), table.sizes
     for position, partitions in enumerate(holes_by_position(table)):
         if partitions:
-            _CountFill(table, position, pairs).fill(partitions)
+            order = sorted(partitions, key=lambda each: -sizes[each]) if largest_first else partitions
+            _CountFill(table, position, pairs, free).fill(order)
 
 
 def _shared_pairs(table: ReplicaTable) -> list[int]:
@@ -60,8 +67,9 @@ def _shared_pairs(table: ReplicaTable) -> list[int]:
 class _CountFill:
     """Fills one position. A tier holds the brokers of a group with the lowest load that have not been chosen since."""
 
-    def __init__(self, table: ReplicaTable, position: int, pairs: list[int]) -> None:
+    def __init__(self, table: ReplicaTable, position: int, pairs: list[int], free: list[int]) -> None:
         self._table = table
+        self._free = free
         self._position = position
         self._pairs = pairs
         self._totals = table.loads()
@@ -88,15 +96,16 @@ class _CountFill:
         self._rounds += 1
         level = min(loads[broker] for broker in brokers)
         tier = [broker for broker in brokers if loads[broker] == level]
-        totals, salt = self._totals, self._rounds * 0x10001
+        totals, free, salt = self._totals, self._free, self._rounds * 0x10001
         if len(tier) > 1:
             # The last entries are taken first.
-            tier.sort(key=lambda broker: (-totals[broker], mixed(broker + salt)))
+            tier.sort(key=lambda broker: (-totals[broker], free[broker], mixed(broker + salt)))
         self._levels[group], self._tiers[group] = level, tier
 
     def fill(self, partitions: Iterable[int]) -> None:
         table, pairs, loads, levels, tiers = self._table, self._pairs, self._loads, self._levels, self._tiers
         racks, sets, count, rackless = table.racks, table.sets, table.count, table.rackless
+        free, sizes = self._free, table.sizes
         position, totals, first = self._position, self._totals, self._position == 0
         groups = range(len(levels))
         for partition in partitions:
@@ -125,6 +134,7 @@ class _CountFill:
                     continue
                 home = racks[chosen] if table.brokers[chosen].rack else rackless
             replicas[position] = chosen
+            free[chosen] -= sizes[partition]
             loads[chosen] += 1
             if first:
                 totals[chosen] += 1

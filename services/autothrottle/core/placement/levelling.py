@@ -19,6 +19,8 @@ _PARTNERS = 10
 """Brokers that are tried for an exchange, besides those of the same rack."""
 _STEPS = 150
 """Exchanges for each broker, at most."""
+_ALL_STEPS = 15_000
+"""Exchanges in all, at most: a limit on the time for large clusters."""
 _TRIED = 3
 """Partners with an exchange that are compared."""
 
@@ -185,7 +187,7 @@ class Levelling:
         stuck: set[int] = set()
         excess, active = self.excess, self._active
         goal = max(self._slack, self._level // 200_000, 1)
-        for _ in range(_STEPS * len(active)):
+        for _ in range(min(_STEPS * len(active), _ALL_STEPS)):
             open_brokers = [broker for broker in active if broker not in stuck]
             if not open_brokers:
                 return

@@ -21,7 +21,7 @@ _EVEN = 1e-5
 """A range of free storage up to this fraction of the mean counts as even."""
 _NEARLY_EVEN = 1e-2
 """A range up to this fraction becomes even by a few more moves."""
-_SWAPS = MoveRules(budget=float("inf"), only_swaps=True)
+_SWAPS = MoveRules(budget=float("inf"), only_swaps=True, tolerance=0.0005)
 
 
 def rebuild(
@@ -117,10 +117,11 @@ def _place(table: ReplicaTable, options: RebuildOptions) -> list[str]:
     """Fill the holes evenly; return warnings about unknown sizes."""
     forced = options.force and options.optimization is not Optimization.MINIMAL
     if options.strategy is Strategy.COUNT:
-        fill_by_count(table)
+        measured = _is_measured(table)
+        fill_by_count(table, table.free() if measured else [0] * table.count)
         even_replicas(table, only_moved=not forced)
-        if forced and _is_measured(table):
-            Levelling(table, table.free(), _SWAPS).refine()
+        if forced and measured:
+            _swap(table)
         return []
     warnings = [
         f"{entry.topic} p{entry.partition}: size unknown; it counts as 0 bytes"
@@ -140,13 +141,22 @@ def _is_measured(table: ReplicaTable) -> bool:
     )
 
 
+def _swap(table: ReplicaTable) -> bool:
+    """Swap replicas until storage is nearly even; undo the swaps and return False if it does not become so."""
+    before = [list(replicas) for replicas in table.sets]
+    Levelling(table, table.free(), _SWAPS).refine()
+    if _range(table) <= _NEARLY_EVEN * _mean_free(table):
+        return True
+    table.sets[:] = before
+    return False
+
+
 def _counts_even_storage(table: ReplicaTable) -> bool:
     """Fill the holes by count, and swap until storage is even; empty them again if it does not become even."""
-    fill_by_count(table)
+    fill_by_count(table, table.free(), largest_first=True)
     even_replicas(table, only_moved=False)
-    Levelling(table, table.free(), _SWAPS).refine()
-    if all(HOLE not in replicas for replicas in table.sets) and _range(table) <= _NEARLY_EVEN * _mean_free(table):
-        Levelling(table, table.free(), replace(_SWAPS, only_swaps=False)).refine()
+    if all(HOLE not in replicas for replicas in table.sets) and _swap(table):
+        Levelling(table, table.free(), MoveRules(budget=float("inf"))).refine()
         return True
     for replicas in table.sets:
         replicas[:] = [HOLE] * len(replicas)

@@ -19,8 +19,6 @@ _PARTNERS = 10
 """Brokers that are tried for an exchange, besides those of the same rack."""
 _STEPS = 150
 """Exchanges for each broker, at most."""
-_ALL_STEPS = 15_000
-"""Exchanges in all, at most: a limit on the time for large clusters."""
 _TRIED = 3
 """Partners with an exchange that are compared."""
 
@@ -54,6 +52,8 @@ class MoveRules:
     """The number of replicas of each broker stays as it is."""
     tolerance: float | None = None
     """Free storage may end this fraction away from the mean; None: as even as possible."""
+    steps: int = 15_000
+    """Exchanges in all, at most: a limit on the time for large clusters."""
 
 
 class Levelling:
@@ -187,7 +187,7 @@ class Levelling:
         stuck: set[int] = set()
         excess, active = self.excess, self._active
         goal = max(self._slack, self._level // 200_000, 1)
-        for _ in range(min(_STEPS * len(active), _ALL_STEPS)):
+        for _ in range(min(_STEPS * len(active), self._rules.steps)):
             open_brokers = [broker for broker in active if broker not in stuck]
             if not open_brokers:
                 return

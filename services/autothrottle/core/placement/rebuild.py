@@ -19,9 +19,9 @@ from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
 
 _EVEN = 1e-5
 """A range of free storage up to this fraction of the mean counts as even."""
-_NEARLY_EVEN = 1e-2
+_NEARLY_EVEN = 0.08
 """A range up to this fraction becomes even by a few more moves."""
-_SWAPS = MoveRules(budget=float("inf"), only_swaps=True, tolerance=0.0005)
+_SWAPS = MoveRules(budget=float("inf"), only_swaps=True, tolerance=0.002, steps=4_000)
 
 
 def rebuild(

@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo score test test-unit test-all chaos check format proto bench bench-control bench-links bench-score pictures docs lock clean java
+.PHONY: help install demo score test test-unit test-all chaos check format proto bench bench-control bench-links bench-placement bench-score pictures docs lock clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-13s %s\n' "$$t" "$$d"; done
@@ -89,6 +89,9 @@ bench-links: $(STAMP) java ## move partitions over real, shaped links (root, Deb
 	  echo "bench-links shapes links with 'ip' and 'tc', which are not there." >&2; \
 	  echo "Fix on Debian and Ubuntu: apt-get install iproute2." >&2; exit 1; }
 	$(BIN)/python -m tests.benchmarks.links.contest $(ARGS)
+
+bench-placement: $(STAMP) ## measure placement plans on generated clusters; ARGS="--cases xl --seeds 1,2,3 --record"
+	$(BIN)/python -m tests.benchmarks.placement_bench $(ARGS)
 
 bench-score: $(STAMP) java ## measure the scorer at 1 and 10 million rows beside pandas; ARGS="--millions 1,10,50"
 	$(BIN)/python -m tests.benchmarks.scorer_bench $(ARGS)

@@ -20,6 +20,8 @@ from autothrottle.adapters.memory import (
     MemoryMembership,
     MemoryOverrides,
     MemoryPauses,
+    MemoryPlacementCluster,
+    MemoryStorageMetrics,
 )
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
@@ -27,18 +29,21 @@ from autothrottle.applier import ApplierServicer
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
+from autothrottle.placement import PlacementServicer
 from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
+from autothrottle.ports.placement import PlacementCluster
 from autothrottle.ports.telemetry import EventSink, LoadSource
 from autothrottle.runtime.access import Access, AccessInterceptor
-from autothrottle.runtime.server import ServiceServer
+from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.tracing import Tracing
 from autothrottle.v1 import (
     admin_pb2_grpc,
     applier_pb2_grpc,
     discovery_pb2_grpc,
     metrics_pb2_grpc,
+    placement_pb2_grpc,
     planner_pb2_grpc,
 )
 from tests import builders
@@ -83,7 +88,9 @@ class InProcessServices:
         admin = AdminServicer(
             self.overrides, leading, self.cluster, snapshots, membership, self.pauses, self.estimator, self.catch_ups
         )
-        self._serve("admin", admin)
+        self.placement = MemoryPlacementCluster(PlacementCluster({}, ()))
+        self.storage = MemoryStorageMetrics()
+        self._serve("admin", admin, PlacementServicer(self.placement, self.storage))
 
     def __enter__(self) -> InProcessServices:
         return self
@@ -134,7 +141,7 @@ class InProcessServices:
         self._serve(name, PlannerServicer(planner))
         return planner
 
-    def _serve(self, name: str, servicer: object) -> None:
+    def _serve(self, name: str, servicer: object, placement: object = None) -> None:
         services: dict[str, tuple[Callable[[Any, grpc.Server], None], str]] = {
             "discovery": (discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server, "DiscoveryService"),
             "metrics": (metrics_pb2_grpc.add_MetricsServiceServicer_to_server, "MetricsService"),
@@ -143,7 +150,10 @@ class InProcessServices:
             "admin": (admin_pb2_grpc.add_AdminServiceServicer_to_server, "AdminService"),
         }
         add, service = services[name.partition("-")[0]]
-        served = [(add, servicer, f"autothrottle.v1.{service}")]
+        served: list[Servicer] = [(add, servicer, f"autothrottle.v1.{service}")]
+        if placement is not None:
+            add = placement_pb2_grpc.add_PlacementServiceServicer_to_server
+            served.append((add, placement, "autothrottle.v1.PlacementService"))
         access, interceptors = AccessInterceptor(self._access), self._tracing.server_interceptors
         server = ServiceServer(name, served, access=access, interceptors=interceptors)
         self.servers[name] = self._stack.enter_context(server)

@@ -28,6 +28,7 @@ from autothrottle_client.model import (
     validate_rate,
     validate_reason,
 )
+from autothrottle_client.placement import PlacementPlan, PlacementRequest, call_placement, plan_from_message
 from autothrottle_client.reassignments import (
     PARTITIONS_PER_REQUEST,
     Partition,
@@ -44,6 +45,9 @@ SUBMIT_TIMEOUT = timedelta(seconds=60)
 
 ESTIMATE_TIMEOUT = timedelta(seconds=30)
 """Timeout of an estimate, which reads log sizes twice, some seconds apart."""
+
+PLAN_TIMEOUT = timedelta(seconds=60)
+"""Timeout of a plan: the service reads the whole cluster."""
 
 
 class AdminClient(Client[AdminServiceStub]):
@@ -263,6 +267,18 @@ class AdminClient(Client[AdminServiceStub]):
             partitions=targets_to_messages(targets), max_ratio=max_ratio or 0.0, within=span
         )
         return estimate_from_message(self._unary(lambda admin: admin.EstimateReassignment, request, timeout))
+
+    def plan_placement(self, request: PlacementRequest, timeout: timedelta = PLAN_TIMEOUT) -> PlacementPlan:
+        """Return a plan for the replicas of topics. Changes nothing; submit its `targets` to execute it.
+
+        Raises:
+            Invalid: the request is wrong, or sizes or free storage are unknown.
+            Missing: no topic matches, or no metrics are stored.
+            Incomplete: the cluster cannot be read completely.
+        """
+        return plan_from_message(
+            self._call(lambda replica, seconds: call_placement(replica, request, seconds), timeout)
+        )
 
     def cancel_reassignment(
         self, partitions: Collection[Partition], timeout: timedelta = SUBMIT_TIMEOUT

@@ -64,6 +64,7 @@ _ETAG = "change only this version, in the form printed by get (default any versi
 _EXPIRY = "expiry: a duration like 30m, 2h, 1d, or a time like 2030-01-31T18:00:00Z (default never)"
 _LIMIT = f"number of records, 1 to {MAX_AUDIT_RECORDS} (default 20)"
 _RATIO = "share of every link's capacity for throttles, above 0 and at most 100 (default: current headroom)"
+_WANTED = "brokers that shall hold the replicas; -1: all that hold them now, -2: all of the cluster"
 _PLANNERS = "addresses of planners (default: the leader's address, from admin)"
 
 _SOURCED_BY_ZSH = "[[ $zsh_eval_context[-1] == file ]] && compdef _shtab_throttlectl throttlectl && return"
@@ -175,6 +176,16 @@ def _add_reassignments(command: _AddCommand) -> None:
     _value(command("cancel", commands.cancel), "file", "FILE", str, _FILE)
     command("reassignments", commands.reassignments)
 
+    plan = command("plan", commands.plan)
+    plan.add_argument("operation", choices=("rebuild", "rebalance", "scale", "decommission"), help="kind of plan")
+    _value(plan, "--topics", "TOPIC[,TOPIC]", _words, "names or regular expressions of topics", required=True)
+    _value(plan, "--topics-exclude", "TOPIC[,TOPIC]", _words, "topics to leave out", default=())
+    _value(plan, "--brokers", "ID[,ID]", _broker_ids, _WANTED, default=())
+    _value(plan, "--leaving", "ID[,ID]", _broker_ids, "brokers to decommission", default=())
+    _switch(plan, "--by-storage", "rebuild: make free storage even instead of the number of replicas")
+    _switch(plan, "--force", "rebuild: place every replica anew")
+    _value(plan, "--out", "FILE", str, "file for the changes, in the format of reassign")
+
     catchup = command("catchup", commands.catchup)
     _value(catchup, "broker", "BROKER", _broker_id, "broker id; the broker may be down")
     _switch(catchup, "--stop", "remove the throttles; the catch-up continues without them")
@@ -264,6 +275,17 @@ def _broker_id(text: str) -> int:
             f"{text[:60]!r} is not a broker id: it must be an integer, 0 to {MAX_BROKER_ID}; give for example 1001"
         )
     return int(text)
+
+
+def _broker_ids(text: str) -> tuple[int, ...]:
+    return tuple(int(word) if word in ("-1", "-2") else _broker_id(word) for word in _words(text))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not words:
+        raise Invalid(f"{text[:60]!r} is an empty list; give at least one entry")
+    return words
 
 
 def _etag(text: str) -> str:

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from autothrottle.v1 import placement_pb2
 from autothrottle_client import tables
-from autothrottle_client.admin import ESTIMATE_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
+from autothrottle_client.admin import ESTIMATE_TIMEOUT, PLAN_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
 from autothrottle_client.errors import Incomplete, Invalid, Missing, Unavailable
 from autothrottle_client.model import PauseMode
+from autothrottle_client.placement import PlacementRequest, format_targets, plan_text
 from autothrottle_client.planner import PlannerClient
 from autothrottle_client.progress import Progress, ProgressTracker, progress_line
 from autothrottle_client.reassignments import Partition, Targets, parse_reassignment
@@ -222,6 +224,39 @@ def estimate(call: Call) -> None:
     timeout = max(call.timeout, ESTIMATE_TIMEOUT)
     found = call.admin.estimate_reassignment(_read_file(read.file), read.max_ratio, read.within, timeout)
     call.show(found, tables.estimate_text(found), found.warnings)
+
+
+def plan(call: Call) -> None:
+    """Plan the replicas of topics, and write the changes to a file for reassign.
+
+    throttlectl plan rebuild --topics orders --brokers 1001,1003 --out plan.json
+    throttlectl plan rebalance --topics '.*' --brokers=-1
+    throttlectl plan decommission --topics '.*' --leaving 1002
+    """
+    read = call.arguments
+    found = call.admin.plan_placement(_placement_request(read), max(call.timeout, PLAN_TIMEOUT))
+    if read.out:
+        try:
+            Path(read.out).write_text(format_targets(found.targets), "utf-8")
+        except OSError as error:
+            raise Invalid(f"{read.out} cannot be written: {error.strerror}; give the path of a new file") from None
+    call.show(found, plan_text(found), found.warnings)
+
+
+def _placement_request(read: argparse.Namespace) -> PlacementRequest:
+    scope = placement_pb2.PlacementScope(topics=read.topics, topics_exclude=read.topics_exclude, brokers=read.brokers)
+    if read.operation != "decommission" and read.leaving:
+        raise Invalid(f"--leaving has no effect on {read.operation}; leave it out, or plan a decommission")
+    match read.operation:
+        case "rebuild":
+            storage, count = placement_pb2.PLACEMENT_STRATEGY_STORAGE, placement_pb2.PLACEMENT_STRATEGY_COUNT
+            strategy = storage if read.by_storage else count
+            return placement_pb2.RebuildRequest(scope=scope, strategy=strategy, force=read.force)
+        case "rebalance":
+            return placement_pb2.RebalanceRequest(scope=scope)
+        case "scale":
+            return placement_pb2.ScaleRequest(scope=scope)
+    return placement_pb2.DecommissionRequest(scope=scope, leaving=read.leaving)
 
 
 def cancel(call: Call) -> None:

@@ -67,8 +67,7 @@ def _planner(composition: Composition) -> None:
 
 def _admin(composition: Composition) -> None:
     give_way()
-    servicer = composition.admin()
-    address = composition.serve_alone("admin", servicer)
+    address = composition.serve_alone("admin", composition.admin(), composition.placement())
     _serve_metrics("admin", composition)
     composition.join("admin", address)
     log.info("gRPC API: %s", address)
@@ -88,8 +87,8 @@ def _run(composition: Composition) -> None:
     """
     directory = composition.private_directory()
 
-    def serve_privately(name: str, servicer: Servicer) -> tuple[str]:
-        return (composition.serve(name, [servicer], f"unix:{directory}/{name}.sock"),)
+    def serve_privately(name: str, *servicers: Servicer) -> tuple[str]:
+        return (composition.serve(name, servicers, f"unix:{directory}/{name}.sock"),)
 
     composition.use(
         discovery_addr=serve_privately("discovery", composition.discovery()),
@@ -98,9 +97,9 @@ def _run(composition: Composition) -> None:
     )
     servicer, planner = composition.planner()
     composition.use(planner_addr=serve_privately("planner", servicer))
-    admin = composition.admin()
-    address = composition.serve("admin", [admin, servicer], composition.configuration.grpc_listen)
-    composition.use(admin_addr=serve_privately("admin", admin))
+    operators = [composition.admin(), composition.placement()]
+    address = composition.serve("admin", [*operators, servicer], composition.configuration.grpc_listen)
+    composition.use(admin_addr=serve_privately("admin", *operators))
     http = composition.gateway("run")
     member = composition.join("run", address, _ROLES)
     planner.start(leader_address(member), member.host)

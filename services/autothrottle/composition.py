@@ -33,6 +33,7 @@ from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
 from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
+from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperClusterSource
 from autothrottle.adapters.kafka_zookeeper.reassigner import ZooKeeperReassigner
 from autothrottle.adapters.kafka_zookeeper.registrations import ZooKeeperRegistrations
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
@@ -45,6 +46,7 @@ from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership
 from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper_state.pauses import ZooKeeperPauses
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
+from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
@@ -61,6 +63,7 @@ from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import BrokerRegistry, ConfigWriter, FetchSettingsSource, Reassigner, SnapshotSource, Term
+from autothrottle.ports.placement import ClusterSource, StorageMetricsSource
 from autothrottle.ports.telemetry import DecisionSink, LoadSource, NoLoads
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, Configuration, KafkaBackend
@@ -73,6 +76,7 @@ from autothrottle.v1 import (
     applier_pb2_grpc,
     discovery_pb2_grpc,
     metrics_pb2_grpc,
+    placement_pb2_grpc,
     planner_pb2_grpc,
 )
 
@@ -209,6 +213,14 @@ class Composition:
         self._needs_state_store("autothrottle.v1.AdminService")
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
 
+    def placement(self) -> Servicer:
+        """The placement service, which any admin process serves: it has no state."""
+        from autothrottle.placement import PlacementServicer
+
+        servicer = PlacementServicer(self._cluster_source(), self._storage_metrics())
+        add = placement_pb2_grpc.add_PlacementServiceServicer_to_server
+        return add, servicer, "autothrottle.v1.PlacementService"
+
     def _pause(self, seconds: float) -> None:
         if self._stack.requested.wait(seconds):
             raise Unavailable("the service is stopping; call another replica, or try again in a few seconds")
@@ -274,8 +286,8 @@ class Composition:
         self._stack.callback(lambda: server.stop(self._stack.grace()))
         return server.address
 
-    def serve_alone(self, name: str, servicer: Servicer) -> str:
-        """Serve the only service of this process until the stack closes; return the address.
+    def serve_alone(self, name: str, *servicers: Servicer) -> str:
+        """Serve the services of a process with one role until the stack closes; return the address.
 
         Raises:
             Invalid: the other services could not call it, since they have neither a certificate nor a token.
@@ -287,7 +299,7 @@ class Composition:
                 "one another. Fix: add the line `services TOKEN service` to the file, or give tls-cert, tls-key and "
                 "tls-ca"
             )
-        return self.serve(name, [servicer], listen)
+        return self.serve(name, servicers, listen)
 
     def join(self, service: str, address: str, roles: Sequence[str] = ()) -> Member:
         """Add this process to the list of members once ZooKeeper answers; the stack removes it. Return its entry.
@@ -501,6 +513,25 @@ class Composition:
             polled = AdminSnapshots(self._kafka_admin, ledger, poll, bool(controllers), progress)
             return self._stack.enter_context(closing(polled))
         return self._stack.enter_context(closing(ZooKeeperSnapshots(client, self._kafka, self._own, progress)))
+
+    def _cluster_source(self) -> ClusterSource:
+        if self._by_admin_api and self._kafka_admin:
+            from autothrottle.adapters.kafka_admin.placement import AdminClusterSource
+
+            return AdminClusterSource(self._kafka_admin)
+        return ZooKeeperClusterSource(self._placement_session, self._kafka)
+
+    def _storage_metrics(self) -> StorageMetricsSource:
+        """Prefers the brokers themselves to the sample of metricsfetcher."""
+        if self._kafka_admin:
+            from autothrottle.adapters.kafka_admin.placement import LogDirMetrics
+
+            return LogDirMetrics(self._kafka_admin)
+        return ZooKeeperStorageMetrics(self._placement_session)
+
+    @cached_property
+    def _placement_session(self) -> KazooClient:
+        return self._session()
 
     def _brokers(self) -> BrokerRegistry:
         if self._by_admin_api and self._kafka_admin:

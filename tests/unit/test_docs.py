@@ -21,10 +21,12 @@ from google.protobuf.message import Message
 
 from autothrottle.__main__ import main
 from autothrottle.gateway import legacy, rest
-from autothrottle.gateway.web import SERVICE
+from autothrottle.gateway.web import SERVICES
 from autothrottle.runtime.configuration import OPTIONS
-from autothrottle.runtime.configuration_reader import parse
+from autothrottle.runtime.configuration_reader import parse, parse_command
+from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.scorer.command import make_parser as make_score_parser
+from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PREFIX, FetcherOptions
 from autothrottle.v1 import admin_pb2, planner_pb2
 from autothrottle_client import AdminClient, Cycle
 from autothrottle_client.command_line import ADDRESS_VARIABLE, CONTEXT_VARIABLE, TOKEN_VARIABLE, make_parser
@@ -171,7 +173,8 @@ def test_every_flag_in_the_pages_exists() -> None:
     flags = set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", ALL_TEXT)) - {"name"}
     sources = [(ROOT / path).read_text("utf-8") for path in FLAG_SOURCES]
     known = {flag for source in sources for flag in re.findall(r'"--([a-z][a-z-]+)"', source)}
-    assert flags <= OPTIONS.keys() | known.union(*FOREIGN_FLAGS.values())
+    placement = {flag for kind in (*COMMAND_OPTIONS.values(), FetcherOptions) for flag in declared_options(kind)}
+    assert flags <= OPTIONS.keys() | placement | known.union(*FOREIGN_FLAGS.values())
     assert flags >= OPTIONS.keys()
 
 
@@ -220,6 +223,20 @@ def check_autothrottle(words: list[str], directory: Path) -> None:
         assert main([command, "--help"]) == 0
         (directory / "autothrottle.toml").write_text(code("toml")[0])
         assert parse(flags, KEYS | {"AUTOTHROTTLE_CONFIG": "autothrottle.toml"}).listen
+
+
+def check_topicmappr(words: list[str], directory: Path) -> None:
+    command, *flags = words[1:]
+    kind = COMMAND_OPTIONS[command]
+    found, warnings = parse_command(
+        kind, flags[1:] if command in ("export", "decommission", "uncordon") else flags, {}, PREFIX
+    )
+    assert isinstance(found, kind) and not warnings
+
+
+def check_metricsfetcher(words: list[str], directory: Path) -> None:
+    found, warnings = parse_command(FetcherOptions, words[1:], {}, FETCHER_PREFIX)
+    assert found and not warnings
 
 
 def check_throttlectl(words: list[str], directory: Path) -> None:
@@ -292,7 +309,7 @@ def check_curl(words: list[str], directory: Path) -> None:
 
 
 def route(verb: str, path: str) -> tuple[rest.Binding, Mapping[str, str]]:
-    for binding in rest.bindings(SERVICE):
+    for binding in (binding for service in SERVICES for binding in rest.bindings(service)):
         pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", binding.path)
         if binding.verb == verb and (found := re.fullmatch(pattern, path)):
             return binding, found.groupdict()
@@ -353,6 +370,8 @@ def check_script(words: list[str], directory: Path) -> None:
 CHECKS: Mapping[str, Callable[[list[str], Path], None]] = {
     ".venv/bin/autothrottle": check_autothrottle,
     ".venv/bin/throttlectl": check_throttlectl,
+    ".venv/bin/topicmappr": check_topicmappr,
+    ".venv/bin/metricsfetcher": check_metricsfetcher,
     ".venv/bin/python": check_python,
     "source": check_completion,
     "make": check_make,
@@ -434,7 +453,7 @@ def test_throttlectl_page_has_every_command_and_option() -> None:
 
 def test_http_page_has_every_route() -> None:
     table = {name.strip("`") for name, _ in rows(PAGES["docs/http-api.md"])}
-    json_routes = {f"{binding.verb} {binding.path}" for binding in rest.bindings(SERVICE)}
+    json_routes = {f"{one.verb} {one.path}" for service in SERVICES for one in rest.bindings(service)}
     assert table == json_routes | {f"{verb} {path}" for verb, path, _ in legacy.ROUTES}
 
 

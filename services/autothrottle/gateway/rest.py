@@ -22,7 +22,8 @@ from google.protobuf.message_factory import GetMessageClass
 from autothrottle.core.errors import Invalid
 from autothrottle.gateway.answers import ADMIN_TIMEOUT, SUBMIT_TIMEOUT, Answer, Call, document, parameters
 
-_TIMEOUTS = {"SubmitReassignment": SUBMIT_TIMEOUT, "EstimateReassignment": SUBMIT_TIMEOUT}
+_PLANS = ("Rebuild", "Rebalance", "Scale", "Decommission")
+_TIMEOUTS = dict.fromkeys(("SubmitReassignment", "EstimateReassignment", *_PLANS), SUBMIT_TIMEOUT)
 """Method -> timeout, if longer than the default."""
 
 _TEMPLATE = re.compile(r"\{([a-z0-9_.]+)\}")

@@ -36,10 +36,12 @@ from autothrottle.runtime.call_limits import (
     Slots,
 )
 from autothrottle.runtime.health import Health, Scope
-from autothrottle.v1 import admin_pb2
+from autothrottle.v1 import admin_pb2, placement_pb2
 from autothrottle.wire.common import forwarded_metadata
 
 SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+SERVICES = (SERVICE, placement_pb2.DESCRIPTOR.services_by_name["PlacementService"])
+"""The services whose routes the gateway serves; every admin process has both."""
 
 CERTIFICATE_NAMES = "certificate_names"
 """Key of the request's state with the names in the verified client certificate; empty: none was given."""
@@ -126,7 +128,7 @@ def application(
 
 def _api(admin: AdminService) -> dict[str, dict[str, _Action]]:
     """Path -> verb -> action of the API and its descriptions."""
-    routes, descriptions = rest.bindings(SERVICE), comments()
+    routes, descriptions = [binding for service in SERVICES for binding in rest.bindings(service)], comments()
     described, shown = openapi(routes, descriptions), page(routes, descriptions)
     paths: dict[str, dict[str, _Action]] = {
         "/": {

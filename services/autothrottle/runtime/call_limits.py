@@ -28,6 +28,15 @@ SMALL_REQUEST = 64 * 1024
 LARGE_REQUESTS: Mapping[str, int] = {
     **dict.fromkeys(
         (
+            "/autothrottle.v1.PlacementService/Rebuild",
+            "/autothrottle.v1.PlacementService/Rebalance",
+            "/autothrottle.v1.PlacementService/Scale",
+            "/autothrottle.v1.PlacementService/Decommission",
+        ),
+        SMALL_REQUEST,
+    ),
+    **dict.fromkeys(
+        (
             "/autothrottle.v1.AdminService/SubmitReassignment",
             "/autothrottle.v1.AdminService/CancelReassignment",
             "/autothrottle.v1.AdminService/EstimateReassignment",

@@ -7,7 +7,7 @@ because argparse stops at the first problem (see `sources.Flags`). The type to k
 from __future__ import annotations
 
 from argparse import ArgumentParser, RawTextHelpFormatter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -124,14 +124,24 @@ def help_text(name: str) -> str:
 
 def options_text(names: Collection[str]) -> str:
     """Return the description of options in groups, with units, ranges, defaults and variables."""
-    layout = partial(RawTextHelpFormatter, max_help_position=8)
-    parser = ArgumentParser(usage="", formatter_class=layout, add_help=False)
-    add_options(parser, names)
     return (
         "Give an option as a flag (--name=value or -name value), as an environment variable (AUTOTHROTTLE_NAME),\n"
         "or as a key of the TOML file named by --config. Precedence: flag, environment, file, default.\n\n"
-        + parser.format_help().partition("\n\n")[2]
+        + described(named(names))
     )
+
+
+def named(names: Collection[str]) -> list[Option[Any]]:
+    """Return the options with these names, in the order of their groups."""
+    return [option for option in OPTIONS.values() if option.name in names]
+
+
+def described(options: Iterable[Option[Any]]) -> str:
+    """Return the description of these options, in groups."""
+    layout = partial(RawTextHelpFormatter, max_help_position=8)
+    parser = ArgumentParser(usage="", formatter_class=layout, add_help=False)
+    add_options(parser, options)
+    return parser.format_help().partition("\n\n")[2]
 
 
 def completion_script(shell: str, parsers: Mapping[str, ArgumentParser]) -> str:
@@ -148,7 +158,7 @@ def completion_script(shell: str, parsers: Mapping[str, ArgumentParser]) -> str:
     for name, command in COMMANDS.items():
         parents = [parsers[name]] if name in parsers else []
         own = commands.add_parser(name, help=command.purpose, parents=parents, add_help=not parents)
-        add_options(own, command.options, completion=True)
+        add_options(own, named(command.options), completion=True)
         for action in own._actions:
             if kind := {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}.get(str(action.metavar)):
                 vars(action)["complete"] = kind
@@ -156,9 +166,8 @@ def completion_script(shell: str, parsers: Mapping[str, ArgumentParser]) -> str:
     return shtab.complete(parser, shell)
 
 
-def add_options(parser: ArgumentParser, names: Collection[str], completion: bool = False) -> None:
+def add_options(parser: ArgumentParser, used: Iterable[Option[Any]], completion: bool = False) -> None:
     """Describe options for a help text, or for a completion script, which needs only their meaning."""
-    used = (option for option in OPTIONS.values() if option.name in names)
     for title, options in groupby(used, lambda option: option.group):
         group = parser.add_argument_group(title)
         for option in options:

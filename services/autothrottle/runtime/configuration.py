@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -38,7 +38,7 @@ from autothrottle.core.units import MEGABYTE, BytesPerSecond
 from autothrottle.runtime import option_kinds as kinds
 from autothrottle.runtime.access import OPEN_ENDPOINTS
 from autothrottle.runtime.logs import FORMATS, LEVELS
-from autothrottle.runtime.option_kinds import Option, Refused, option
+from autothrottle.runtime.option_kinds import Option, Refused, declared_options, option
 
 
 class KafkaBackend(StrEnum):
@@ -457,18 +457,5 @@ class Configuration:
                 return StaticPolicy(self.static_rate)
 
 
-def _options() -> dict[str, Option[Any]]:
-    declared = {one.name: one.metadata.get("option") for one in fields(Configuration)}
-    found: dict[str, Option[Any]] = {}
-    group = ""
-    for name in Configuration.__annotations__:
-        if name.isupper():
-            group = getattr(Configuration, name)
-        elif one := declared[name]:
-            flag = name.replace("_", "-")
-            found[flag] = replace(one, name=flag, group=group)
-    return found
-
-
-OPTIONS: Mapping[str, Option[Any]] = _options()
+OPTIONS: Mapping[str, Option[Any]] = declared_options(Configuration)
 """Name -> option, in the order of their declarations."""

@@ -13,15 +13,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS, Configuration, KafkaBackend, PolicyName
-from autothrottle.runtime.option_kinds import Option, Refused
+from autothrottle.runtime.option_kinds import Option, Refused, declared_options
 from autothrottle.runtime.sources import Flags, Given, Rank, from_environment, from_file
 from autothrottle_client.addresses import is_loopback, is_loopback_host
+
+T = TypeVar("T")
 
 _SCRAPE_WINDOW = timedelta(seconds=12)
 """Default of metrics-window with scraping: the shortest that is steady, see docs/how-it-works.md."""
@@ -67,15 +69,8 @@ def parse(
     given = variables | flags.given
     file, file_problems = from_file(given.pop("config", None))
     given = {**(preset or {}), **(file or {}), **given}
-    values: dict[str, Any] = {}
-    problems = [*flags.problems, *file_problems]
-    valid = {}
-    for option in (one for name, one in OPTIONS.items() if name in given):
-        try:
-            values[option.name.replace("-", "_")] = option.parse(given[option.name].text)
-            valid[option.name] = given[option.name]
-        except (Refused, Invalid) as error:
-            problems.append(_problem(option, given[option.name], error))
+    values, valid, problems = _parsed(given, OPTIONS)
+    problems = [*flags.problems, *file_problems, *problems]
     if flags.help or values.get("version"):
         return Configuration(help=flags.help, version=not flags.help)
     configuration = Configuration(**values)
@@ -87,6 +82,53 @@ def parse(
     if problems:
         raise InvalidConfiguration(problems)
     return replace(configuration, warnings=tuple(warnings))
+
+
+def parse_command(
+    kind: type[T],
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    prefix: str,
+    in_environment: Collection[str] | None = None,
+) -> tuple[T | None, Sequence[str]]:
+    """Return the options of a command, and warnings; None: the command line asks for help.
+
+    Args:
+        kind: dataclass whose fields declare the options.
+        argv: flags.
+        environ: the environment; only variables with the prefix are read.
+        prefix: of the environment variables.
+        in_environment: names of the options that the environment may give; None: all.
+
+    Raises:
+        InvalidConfiguration: contains every problem.
+    """
+    options = declared_options(kind, prefix)
+    flags = Flags.read(argv, options)
+    shared = {name: one for name, one in options.items() if in_environment is None or name in in_environment}
+    variables, warnings = from_environment(environ, shared, prefix)
+    values, _, problems = _parsed(variables | flags.given, options)
+    if flags.help:
+        return None, ()
+    if flags.problems or problems:
+        raise InvalidConfiguration([*flags.problems, *problems])
+    return kind(**values), warnings
+
+
+def _parsed(
+    given: Mapping[str, Given], options: Mapping[str, Option[Any]]
+) -> tuple[dict[str, Any], dict[str, Given], list[str]]:
+    """Return the values by field name, the valid texts by option name, and the problems of the others."""
+    values: dict[str, Any] = {}
+    valid: dict[str, Given] = {}
+    problems: list[str] = []
+    for option in (one for name, one in options.items() if name in given):
+        try:
+            values[option.name.replace("-", "_")] = option.parse(given[option.name].text)
+            valid[option.name] = given[option.name]
+        except (Refused, Invalid) as error:
+            problems.append(_problem(option, given[option.name], error))
+    return values, valid, problems
 
 
 def _missing(option: Option[Any], source: str) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from decimal import Decimal
+from inspect import get_annotations
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -65,11 +66,13 @@ class Option(Generic[T]):
     """Flag name without dashes, and key in the TOML file; `configuration` sets it, and the group."""
     group: str = ""
     """Title of its section in help texts and in docs/configuration.md."""
+    prefix: str = ENVIRONMENT_PREFIX
+    """Prefix of its environment variable."""
 
     @property
     def variable(self) -> str:
         """Name of the environment variable."""
-        return ENVIRONMENT_PREFIX + self.name.upper().replace("-", "_")
+        return self.prefix + self.name.upper().replace("-", "_")
 
     @property
     def good_value(self) -> str:
@@ -81,6 +84,24 @@ def option(parse: Callable[[str], T], default: str, meaning: str, range: str, **
     """Declare an option: return a dataclass field with its default value, and with the `Option` as metadata."""
     declared = Option(parse, default, meaning, range, **more)
     return field(default_factory=lambda: parse(default), repr=not declared.secret, metadata={"option": declared})
+
+
+def declared_options(kind: type[Any], prefix: str = ENVIRONMENT_PREFIX) -> dict[str, Option[Any]]:
+    """Return name -> option of a dataclass whose fields declare options, in their order.
+
+    The name of a field is the name of its flag, with `_` for `-`. A name in capitals starts a group of options; its
+    value is the title.
+    """
+    declared = {one.name: one.metadata.get("option") for one in fields(kind)}
+    found: dict[str, Option[Any]] = {}
+    group = ""
+    for name in (name for base in reversed(kind.__mro__) for name in get_annotations(base)):
+        if name.isupper():
+            group = getattr(kind, name)
+        elif one := declared[name]:
+            flag = name.replace("_", "-")
+            found[flag] = replace(one, name=flag, group=group, prefix=prefix)
+    return found
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?", re.ASCII)
@@ -319,13 +340,16 @@ def advertised(meaning: str) -> str:
     return option(parse, "", meaning, range, example="planner1.example.com")
 
 
-def znode(default: str, meaning: str, example: str = "") -> str:
-    """Declare the path of a znode; the value is `/a/b`, or "" if the default is empty."""
+def znode(default: str, meaning: str, example: str = "", *, root: bool = False) -> str:
+    """Declare the path of a znode; the value is `/a/b`, or "" for the root.
+
+    The root is allowed if the default is empty, or with `root`.
+    """
 
     def parse(text: str) -> str:
         path = text.strip().removeprefix("/").removesuffix("/")
         if text.strip() in ("", "/"):
-            if default:
+            if default and not root:
                 raise Refused("is empty")
             return ""
         if not path.isprintable():
@@ -337,7 +361,7 @@ def znode(default: str, meaning: str, example: str = "") -> str:
             raise Refused("is below /zookeeper, which belongs to ZooKeeper")
         return f"/{path}"
 
-    range = "a path of a znode without empty, '.' or '..' parts" + ("" if default else ", or empty")
+    range = "a path of a znode without empty, '.' or '..' parts" + ("" if default and not root else ", or empty")
     return option(parse, default, meaning, range, example=example)
 
 

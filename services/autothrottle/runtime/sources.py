@@ -15,9 +15,10 @@ from datetime import datetime
 from difflib import get_close_matches
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 from autothrottle.runtime.configuration import OPTIONS
-from autothrottle.runtime.option_kinds import ENVIRONMENT_PREFIX
+from autothrottle.runtime.option_kinds import ENVIRONMENT_PREFIX, Option
 
 
 class Rank(IntEnum):
@@ -55,11 +56,13 @@ class Flags:
     problems: list[str] = field(default_factory=list)
     help: bool = False
     """True: -h or --help is given."""
+    options: Mapping[str, Option[Any]] = field(default_factory=lambda: OPTIONS)
+    """The options that may be given."""
 
     @staticmethod
-    def read(argv: Sequence[str]) -> Flags:
+    def read(argv: Sequence[str], options: Mapping[str, Option[Any]] = OPTIONS) -> Flags:
         """Parse the whole command line."""
-        flags, words = Flags(), list(argv)
+        flags, words = Flags(options=options), list(argv)
         while words:
             word = words.pop(0)
             match = re.fullmatch(r"--?([^-=][^=]*)(?:=(.*))?", word, re.DOTALL)
@@ -76,9 +79,9 @@ class Flags:
 
     def _take(self, name: str, text: str | None, words: list[str]) -> None:
         """Record one flag; its value may be the next word."""
-        option = OPTIONS.get(name)
+        option = self.options.get(name)
         if option is None:
-            self.problems.append(_unknown(f"flag --{name}", name, "--"))
+            self.problems.append(_unknown(f"flag --{name}", name, "--", self.options))
             if text is None and words and not words[0].startswith("-"):
                 words.pop(0)  # the value of the unknown flag
             return
@@ -94,20 +97,22 @@ class Flags:
             self.given[name] = Given(text, f"flag --{name}", Rank.FLAG)
 
 
-def from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Given], list[str]]:
-    """Return the options in the environment, and a warning per unknown variable with our prefix.
+def from_environment(
+    environ: Mapping[str, str], options: Mapping[str, Option[Any]] = OPTIONS, prefix: str = ENVIRONMENT_PREFIX
+) -> tuple[dict[str, Given], list[str]]:
+    """Return the options in the environment, and a warning per unknown variable with the prefix.
 
     Kubernetes, for example, sets AUTOTHROTTLE_PORT for a service named autothrottle. Warnings show no value, because
     it may be a key.
     """
     given: dict[str, Given] = {}
     warnings = []
-    for variable in sorted(v for v in environ if v.startswith(ENVIRONMENT_PREFIX)):
-        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", "-")
-        option = OPTIONS.get(name)
+    for variable in sorted(v for v in environ if v.startswith(prefix)):
+        name = variable.removeprefix(prefix).lower().replace("_", "-")
+        option = options.get(name)
         if option is None or option.variable != variable:
-            near = nearest(name, OPTIONS)
-            hint = f"; did you mean {OPTIONS[near].variable}?" if near else ""
+            near = nearest(name, options)
+            hint = f"; did you mean {options[near].variable}?" if near else ""
             warnings.append(f"environment variable {variable} is unknown and ignored{hint}")
         elif environ[variable]:
             given[name] = Given(environ[variable], f"environment variable {variable}", Rank.ENVIRONMENT)
@@ -156,8 +161,8 @@ def _toml_text(value: object) -> str:
     return str(value)
 
 
-def _unknown(where: str, name: str, prefix: str) -> str:
-    near = nearest(name, OPTIONS)
+def _unknown(where: str, name: str, prefix: str, options: Mapping[str, Option[Any]] = OPTIONS) -> str:
+    near = nearest(name, options)
     return (
         f"{where} is unknown. Fix: {f'did you mean {prefix}{near}?' if near else 'remove it; --help lists the options'}"
     )

@@ -153,6 +153,12 @@ class KafkaCluster(ABC):
         self._call_admin(lambda admin: admin.create_topics({name: wanted}, wait_for_metadata=True))
         self.wait_until_in_sync([name])
 
+    def create_topic_anywhere(self, name: str, partitions: int, replication_factor: int) -> None:
+        """Create a topic whose replicas the controller places; return when all are in sync."""
+        wanted = {"num_partitions": partitions, "replication_factor": replication_factor}
+        self._call_admin(lambda admin: admin.create_topics({name: wanted}, wait_for_metadata=True))
+        self.wait_until_in_sync([name])
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic; return when the controller has removed it."""
         self._call_admin(lambda admin: admin.delete_topics([name]))

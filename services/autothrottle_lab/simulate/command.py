@@ -20,7 +20,7 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import MEGABYTE
-from autothrottle.runtime.command_line import add_options, options_text
+from autothrottle.runtime.command_line import add_options, named, options_text
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
@@ -65,7 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return a description of all three forms, for completion."""
     parser = _parser(parents=[_plot_parser(), _logged_parser(), _live_parser()], add_help=True)
     parser.add_argument("scenario", metavar="FILE")
-    add_options(parser, {"config", *PLANNER_OPTIONS, *_TLS_OPTIONS}, completion=True)
+    add_options(parser, named({"config", *PLANNER_OPTIONS, *_TLS_OPTIONS}), completion=True)
     return parser
 
 

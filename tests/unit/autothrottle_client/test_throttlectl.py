@@ -43,6 +43,7 @@ COMMANDS = (
     "audit",
     "estimate",
     "reassign",
+    "plan",
     "cancel",
     "reassignments",
     "catchup",

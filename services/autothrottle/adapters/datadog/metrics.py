@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from datadog_api_client.v1.api.authentication_api import AuthenticationApi
@@ -13,12 +13,13 @@ from datadog_api_client.v1.api.tags_api import TagsApi
 from datadog_api_client.v1.model.event_create_request import EventCreateRequest
 
 from autothrottle.adapters.datadog.client import CONCURRENT_POSTS, CONCURRENT_READS, DatadogApiClient, datadog_call
+from autothrottle.adapters.datadog.failures import raise_failure, without_keys
 from autothrottle.adapters.datadog.load_reading import LoadReading
-from autothrottle.adapters.datadog.rate_limit import TOO_MANY_REQUESTS, RateLimit
+from autothrottle.adapters.datadog.rate_limit import RateLimit
 from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
 from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.adapters.datadog.tags import HostTags, TagCache, host_tags, with_tags
-from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure, TimedOut
+from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Loads
@@ -31,8 +32,6 @@ MAX_EVENT_TEXT = 4_000
 
 _TIME_FOR_CALLS = 0.95
 """Share of a timeout for the calls; the rest is for parsing the responses."""
-
-_MAX_REASON = 200
 
 
 class DatadogMetrics:
@@ -87,7 +86,7 @@ class DatadogMetrics:
                 f"Datadog rejects api-key (status {answer.status} from {server}); give a key of this organization, or "
                 "set datadog-url to the site of the key, for example https://api.datadoghq.eu"
             )
-        self._raise_failure([call], [answer])
+        raise_failure(self._settings, [call], [answer])
 
     def post_event(self, event: Event, timeout: timedelta) -> None:
         configured = self._settings.event_tags
@@ -101,14 +100,14 @@ class DatadogMetrics:
             answers = self._posts.run([call], _deadline(timeout), stop_at_failure=True)
         finally:
             self._client.drop_idle_connections()
-        self._raise_failure([call], answers)
+        raise_failure(self._settings, [call], answers)
 
     def _fetch_series(self, window: MetricWindow, deadline: float) -> tuple[MetricSeries, MetricSeries]:
         """Fetch both queries concurrently."""
         queries = {"net-tx-query": self._settings.net_tx_query, "net-rx-query": self._settings.net_rx_query}
         calls = [self._query(name, query, window) for name, query in queries.items()]
         answers = self._reads.run(calls, deadline, stop_at_failure=True)
-        self._raise_failure(calls, answers)
+        raise_failure(self._settings, calls, answers)
         try:
             outbound, inbound = (MetricSeries.of(name, answer) for name, answer in zip(queries, answers, strict=True))
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
@@ -140,7 +139,7 @@ class DatadogMetrics:
         for host, answer in zip(missing, self._reads.run(calls, deadline, stop_at_failure=False), strict=True):
             if isinstance(answer, Failure):
                 if answer.status != 404:
-                    unreadable[host] = self._without_keys(answer.reason)
+                    unreadable[host] = without_keys(self._settings, answer.reason)
                 continue
             found = answer.get("tags") if isinstance(answer, dict) else None
             if isinstance(found, list):
@@ -151,26 +150,6 @@ class DatadogMetrics:
 
     def _host_tags(self, host: str) -> Call:
         return datadog_call(host, lambda: TagsApi(self._client).get_host_tags(host_name=host), self._tags_limit)
-
-    def _raise_failure(self, calls: Sequence[Call], answers: Sequence[object]) -> None:
-        failures = [(call, a) for call, a in zip(calls, answers, strict=True) if isinstance(a, Failure)]
-        if failures:
-            # Prefer the first real failure: it caused the others to be cut.
-            raise self._error(*min(failures, key=lambda failed: isinstance(failed[1], TimedOut)))
-
-    def _error(self, call: Call, failure: Failure) -> Unavailable:
-        reason = self._without_keys(failure.reason)
-        if failure.status in (401, 403):
-            reason += "; check api-key and app-key, and that they may read metrics and host tags"
-        if failure.status == TOO_MANY_REQUESTS:
-            reason += "; give a longer interval, or ask Datadog for a higher limit"
-        return Unavailable(f"Datadog ({call.name}) {reason}")
-
-    def _without_keys(self, text: str) -> str:
-        # A server may quote our headers.
-        for key in (self._settings.api_key, self._settings.app_key):
-            text = text.replace(key, "***") if key else text
-        return text[:_MAX_REASON]
 
 
 def _deadline(timeout: timedelta) -> float:

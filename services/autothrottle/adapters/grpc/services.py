@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -22,6 +22,7 @@ from autothrottle.v1 import admin_pb2, applier_pb2, metrics_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle.v1.applier_pb2_grpc import ApplierServiceStub
 from autothrottle.v1.metrics_pb2_grpc import MetricsServiceStub
+from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
 from autothrottle.wire.applier import change_to_message, outcome_from_message
 from autothrottle.wire.common import (
     partitions_to_messages,
@@ -110,11 +111,22 @@ class ApplierClient(ServiceClient[ApplierServiceStub]):
         return self._call(rpc, timeout, probe)
 
 
-class AdminClient(ServiceClient[AdminServiceStub]):
-    """Client of admin; it passes messages through unchanged, because the gateway works with their descriptors."""
+class _OperatorStub:
+    """The methods of both services that an admin process serves; their names are distinct."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._stubs = (AdminServiceStub(channel), PlacementServiceStub(channel))
+
+    def __getattr__(self, method: str) -> Any:
+        admin, placement = self._stubs
+        return getattr(admin, method, None) or getattr(placement, method)
+
+
+class AdminClient(ServiceClient[_OperatorStub]):
+    """Client of admin and placement; it passes messages through unchanged: the gateway works with their descriptors."""
 
     service = "admin"
-    stub = AdminServiceStub
+    stub = _OperatorStub
     connection = Connection(rotates=True)
 
     def call(

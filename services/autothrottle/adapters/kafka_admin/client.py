@@ -23,6 +23,7 @@ from autothrottle.adapters.kafka_admin.values import (
     ConfigEdit,
     ConfigValue,
     KafkaSettings,
+    LogDirs,
     PartitionMetadata,
     PartitionReassignment,
 )
@@ -64,6 +65,11 @@ class KafkaAdmin:
         """Return the ids of the brokers that are registered and not fenced."""
         metadata = self._routing.metadata(self._deadline(timeout))
         return frozenset(broker.node_id for broker in metadata.brokers)
+
+    def racks(self, *, timeout: timedelta | None = None) -> Mapping[int, str]:
+        """Return broker id -> rack of the brokers that are registered and not fenced; "": it has none."""
+        metadata = self._routing.metadata(self._deadline(timeout))
+        return {broker.node_id: broker.rack or "" for broker in metadata.brokers}
 
     @property
     def has_controllers(self) -> bool:
@@ -159,6 +165,12 @@ class KafkaAdmin:
         build = partial(messages.describe_log_dirs, partitions)
         return messages.log_sizes(broker_id, self._ask_one(broker_id, build, self._deadline(timeout), again=True))
 
+    def log_dirs(self, broker_ids: Collection[int], *, timeout: timedelta | None = None) -> Answers[int, LogDirs]:
+        """Return broker id -> all log sizes and free storage, queried in parallel."""
+        builds = {b: partial(messages.describe_log_dirs, None) for b in broker_ids}
+        answers = self._routing.each(builds, self._deadline(timeout)) if builds else {}
+        return _split({b: _log_dirs(b, answer) for b, answer in answers.items()})
+
     # Writing. A write is sent at most once; after Unavailable it is unknown whether Kafka carried it out. `until` is a
     # time on the monotonic clock after which nothing is sent, however long this process was stopped before.
 
@@ -250,6 +262,13 @@ class KafkaAdmin:
             return answers
         middle = len(topics) // 2
         return _together(self._topic_configs(half, keys, deadline) for half in (topics[:middle], topics[middle:]))
+
+
+def _log_dirs(broker_id: int, answer: Any) -> LogDirs | AutothrottleError:
+    try:
+        return answer if isinstance(answer, AutothrottleError) else messages.log_dirs(broker_id, answer)
+    except AutothrottleError as error:
+        return error
 
 
 def _all_unexplained(failures: Mapping[str, AutothrottleError]) -> bool:

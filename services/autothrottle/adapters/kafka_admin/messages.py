@@ -12,6 +12,7 @@ from autothrottle.adapters.kafka_admin.values import (
     Answers,
     ConfigEdit,
     ConfigValue,
+    LogDirs,
     PartitionMetadata,
     PartitionReassignment,
 )
@@ -222,3 +223,21 @@ def log_sizes(broker_id: int, response: Any) -> Mapping[TopicPartition, int]:
     if wrong and not found:
         raise code_error(wrong, None, f"the log directories of broker {broker_id}")
     return found
+
+
+def log_dirs(broker_id: int, response: Any) -> LogDirs:
+    """Return a broker's log sizes and free storage, or raise why they are unknown.
+
+    Directories with the same total and usable bytes are on one volume, which counts once.
+    """
+    sizes = log_sizes(broker_id, response)
+    online = [directory for directory in response.results if not directory.error_code]
+    known = [directory for directory in online if directory.total_bytes >= 0]
+    total = {(directory.total_bytes, directory.usable_bytes) for directory in known}
+    usable = {(directory.total_bytes, directory.usable_bytes) for directory in known if not directory.is_cordoned}
+    return LogDirs(
+        sizes,
+        sum(size for size, _ in total) if known else None,
+        sum(free for _, free in usable) if known else None,
+        bool(online) and all(directory.is_cordoned for directory in online),
+    )

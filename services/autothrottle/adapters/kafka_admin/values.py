@@ -8,6 +8,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Generic, TypeVar
 
+from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError
 
 K = TypeVar("K")
@@ -79,6 +80,20 @@ class PartitionMetadata:
     """Broker id; -1: the partition has no leader."""
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirs:
+    """The log directories of one broker."""
+
+    sizes: Mapping[TopicPartition, int]
+    """Partition -> log size, bytes."""
+    total_bytes: int | None
+    """Size of the volumes; None: Kafka is older than 3.3."""
+    usable_bytes: int | None
+    """Free bytes of the volumes whose directories accept new replicas; None: Kafka is older than 3.3."""
+    cordoned: bool
+    """Whether no directory accepts new replicas (KIP-1066)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from autothrottle.adapters.memory.membership import MemoryMembers, MemoryMembers
 from autothrottle.adapters.memory.metrics import MemoryMetrics
 from autothrottle.adapters.memory.overrides import MemoryOverrides
 from autothrottle.adapters.memory.pauses import MemoryPauses
+from autothrottle.adapters.memory.placement import MemoryPlacementCluster, MemoryStorageMetrics
 from autothrottle.adapters.memory.tracing import MemorySpan, MemoryTracer
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "MemoryMetrics",
     "MemoryOverrides",
     "MemoryPauses",
+    "MemoryPlacementCluster",
     "MemorySpan",
+    "MemoryStorageMetrics",
     "MemoryTracer",
 ]

@@ -25,6 +25,8 @@ class KafkaPaths:
         """Parent of one ephemeral node per registered broker."""
         self.topics = f"{root}/brokers/topics"
         """Parent of one node per topic."""
+        self.topics_to_delete = f"{root}/admin/delete_topics"
+        """Parent of one node per topic that waits for its deletion."""
         self.configs = f"{root}/config"
         """Parent of all dynamic configs."""
         self.default_broker_config = f"{self.configs}/brokers/<default>"

@@ -11,7 +11,7 @@ from openapi_spec_validator import validate
 from autothrottle.gateway import legacy
 from autothrottle.gateway.openapi import comments
 from autothrottle.gateway.rest import bindings
-from autothrottle.gateway.web import SERVICE
+from autothrottle.gateway.web import SERVICES
 from tests.builders import mb
 from tests.unit.autothrottle.gateway.front import Front, Reply
 
@@ -78,7 +78,7 @@ def test_a_client_built_on_the_document_sets_and_removes_an_override(front: Fron
 def test_the_document_contains_exactly_the_routes(front: Front) -> None:
     paths = front.ask("GET", "/openapi.json").json["paths"]
     found = {(verb.upper(), path) for path, verbs in paths.items() for verb in verbs}
-    assert found == {(route.verb, route.path) for route in bindings(SERVICE)}
+    assert found == {(route.verb, route.path) for service in SERVICES for route in bindings(service)}
 
 
 def test_the_document_contains_if_match_where_it_is_accepted(front: Front) -> None:
@@ -99,7 +99,7 @@ def test_the_document_contains_the_comments_of_the_protos(front: Front) -> None:
         assert schema["description"], name
         for property, of in schema.get("properties", {}).items():
             assert of["description"], (name, property)
-    assert all(descriptions[f"{SERVICE.full_name}.{method.name}"] for method in SERVICE.methods)
+    assert all(descriptions[method.full_name] for service in SERVICES for method in service.methods)
 
 
 def test_a_64_bit_integer_is_documented_as_a_string(front: Front) -> None:
@@ -120,7 +120,7 @@ def test_enums_are_documented_by_name(front: Front) -> None:
 def test_the_page_lists_every_route_and_loads_no_resources(front: Front) -> None:
     reply = front.ask("GET", "/")
     assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    for route in bindings(SERVICE):
+    for route in (route for service in SERVICES for route in bindings(service)):
         assert f"<td>{route.verb}</td>" in reply.text and route.path in reply.text
         assert comments()[route.method.full_name].partition(".")[0] in reply.text
     for _, path, _ in legacy.ROUTES:

@@ -31,7 +31,7 @@ from autothrottle.core.access import Caller, Role, parse_certificate_roles, requ
 from autothrottle.core.errors import Conflict, Forbidden, Invalid, Unauthenticated
 from autothrottle.gateway import rest
 from autothrottle.gateway.server import GatewayServer
-from autothrottle.gateway.web import SERVICE, application
+from autothrottle.gateway.web import SERVICE, SERVICES, application
 from autothrottle.runtime.access import OPEN_ENDPOINTS, Access, AccessInterceptor, author, method_role, role_of_path
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.v1 import admin_pb2
@@ -44,6 +44,7 @@ from tests.paths import CERTIFICATES
 VIEWER = {
     *("ListOverrides", "GetOverride", "ListAuditRecords", "GetClusterState", "ListReassignments"),
     *("EstimateReassignment", "GetState", "WatchCycles", "Check", "Watch", "List", "ServerReflectionInfo"),
+    *("Rebuild", "Rebalance", "Scale", "Decommission"),
 }
 OPERATOR = {
     *("SetOverride", "RemoveOverride", "RequestCycle", "SubmitReassignment", "CancelReassignment"),
@@ -202,7 +203,7 @@ def test_every_grpc_method_admits_exactly_the_callers_with_its_role(deployment: 
 
 def routes() -> Iterator[tuple[str, str, Role | None]]:
     """(Verb, path, needed role) of every route; None: it is public."""
-    bindings = {(one.verb, one.path): one.method for one in rest.bindings(SERVICE)}
+    bindings = {(one.verb, one.path): one.method for service in SERVICES for one in rest.bindings(service)}
     for route in application(Refusing(), 1, Access(), (), metrics=lambda: "").routes:
         assert isinstance(route, Route) and route.methods
         for verb in sorted(route.methods - {"HEAD"}):
@@ -213,7 +214,8 @@ def routes() -> Iterator[tuple[str, str, Role | None]]:
             elif route.path.startswith("/throttle"):
                 role = Role.VIEWER if verb == "GET" else Role.OPERATOR
             else:
-                role = needed(f"/autothrottle.v1.AdminService/{bindings[verb, route.path].name}")
+                method = bindings[verb, route.path]
+                role = needed(f"/{method.containing_service.full_name}/{method.name}")
             yield verb, re.sub(r"\{.*?\}", "1", route.path), role
 
 

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from autothrottle.runtime import call_limits
 from autothrottle.runtime.call_limits import LARGE_REQUESTS, SMALL_REQUEST, LimitReached, Slots
 from autothrottle.runtime.server import ServiceServer
-from autothrottle.v1 import admin_pb2, applier_pb2, discovery_pb2, metrics_pb2, planner_pb2
+from autothrottle.v1 import admin_pb2, applier_pb2, discovery_pb2, metrics_pb2, placement_pb2, planner_pb2
 from tests.builders import eventually
 
 SERVICE = "autothrottle.v1.AdminService"
@@ -103,7 +103,7 @@ def client(listen: str = "127.0.0.1:0") -> Iterator[Client]:
 
 
 def test_large_requests_name_existing_methods() -> None:
-    modules = (admin_pb2, applier_pb2, discovery_pb2, metrics_pb2, planner_pb2)
+    modules = (admin_pb2, applier_pb2, discovery_pb2, metrics_pb2, placement_pb2, planner_pb2)
     services = [service for module in modules for service in module.DESCRIPTOR.services_by_name.values()]
     methods = {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
     assert methods >= LARGE_REQUESTS.keys()

@@ -1,0 +1,101 @@
+"""Plans of the placement service: which replicas would move, and how even the result is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autothrottle.v1 import placement_pb2
+from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
+from autothrottle_client.model import from_message
+from autothrottle_client.rates import format_size
+from autothrottle_client.reassignments import Partition
+from autothrottle_client.replicas import Replica
+
+PlacementRequest = (
+    placement_pb2.RebuildRequest
+    | placement_pb2.RebalanceRequest
+    | placement_pb2.ScaleRequest
+    | placement_pb2.DecommissionRequest
+)
+"""A request of any method of the placement service."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementFigures:
+    """How evenly a map uses its brokers."""
+
+    leader_spread: int
+    """Difference between the most and the fewest leaders of a broker."""
+    replica_spread: int
+    """Difference between the most and the fewest replicas of a broker."""
+    storage_range_spread: float | None = None
+    """Range of free storage as a fraction of the smallest; None: unknown."""
+    storage_standard_deviation: float | None = None
+    """Of free storage, bytes; None: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementPlan:
+    """A plan, not executed."""
+
+    before: PlacementFigures
+    after: PlacementFigures
+    targets: Mapping[Partition, tuple[int, ...]] = field(default_factory=dict)
+    """Partition that changes -> its new replicas; an argument of `AdminClient.submit_reassignment`."""
+    unchanged_partitions: int = 0
+    copied_bytes: int = 0
+    """Bytes that brokers have to copy; partitions of unknown size count as 0."""
+    bound_bytes: int = 0
+    """The least bytes that equal free storage needs; 0: unknown."""
+    warnings: tuple[str, ...] = ()
+    """Sentences for the operator."""
+
+
+def call_placement(replica: Replica, request: PlacementRequest, seconds: float) -> placement_pb2.PlacementPlan:
+    """Send a request to one replica."""
+    stub = PlacementServiceStub(replica.channel)
+    match request:
+        case placement_pb2.RebuildRequest():
+            return stub.Rebuild(request, timeout=seconds).plan
+        case placement_pb2.RebalanceRequest():
+            return stub.Rebalance(request, timeout=seconds).plan
+        case placement_pb2.ScaleRequest():
+            return stub.Scale(request, timeout=seconds).plan
+        case placement_pb2.DecommissionRequest():
+            return stub.Decommission(request, timeout=seconds).plan
+
+
+def plan_from_message(message: placement_pb2.PlacementPlan) -> PlacementPlan:
+    """Return the plan in a message."""
+    targets = {(one.topic, one.partition): tuple(one.replicas) for one in message.partitions}
+    return from_message(PlacementPlan, message, targets=targets)
+
+
+def format_targets(targets: Mapping[Partition, tuple[int, ...]]) -> str:
+    """Return targets as a file of kafka-reassign-partitions.sh."""
+    rows = [{"topic": topic, "partition": number, "replicas": list(to)} for (topic, number), to in targets.items()]
+    return json.dumps({"version": 1, "partitions": rows}, separators=(",", ":")) + "\n"
+
+
+def plan_text(plan: PlacementPlan) -> str:
+    """Return a plan as lines: each change, then the figures.
+
+    >>> figures = PlacementFigures(1, 2)
+    >>> print(plan_text(PlacementPlan(figures, figures, {("t", 0): (1, 2)}, copied_bytes=5_000_000)))
+    t-0 -> 1,2
+    1 partitions change, 0 stay; 5.00 MB to copy
+    leader spread 1 -> 1, replica spread 2 -> 2
+    """
+    lines = [f"{topic}-{number} -> {','.join(map(str, to))}" for (topic, number), to in plan.targets.items()]
+    size = format_size(plan.copied_bytes)
+    lines.append(f"{len(plan.targets)} partitions change, {plan.unchanged_partitions} stay; {size} to copy")
+    before, after = plan.before, plan.after
+    lines.append(
+        f"leader spread {before.leader_spread} -> {after.leader_spread}, "
+        f"replica spread {before.replica_spread} -> {after.replica_spread}"
+    )
+    if before.storage_range_spread is not None and after.storage_range_spread is not None:
+        lines.append(f"free storage range {before.storage_range_spread:.2%} -> {after.storage_range_spread:.2%}")
+    return "\n".join(lines)

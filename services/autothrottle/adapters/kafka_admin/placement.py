@@ -1,0 +1,99 @@
+"""Brokers, partitions and storage for placements, from Kafka's admin API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from autothrottle.adapters.concurrency.deadlines import time_left
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.adapters.kafka_admin.values import ConfigValue, LogDirs
+from autothrottle.core.errors import Incomplete, Missing, Unavailable
+from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey, settled
+from autothrottle.ports.placement import PlacementCluster, StorageMetrics
+
+CORDONED_LOG_DIRS = "cordoned.log.dirs"
+"""The broker config with the log directories that accept no new replicas, Kafka 4.3 and later; * means all."""
+
+
+class AdminClusterSource:
+    """Brokers and partitions of a cluster; a `ClusterSource`."""
+
+    def __init__(self, kafka: KafkaAdmin) -> None:
+        self._kafka = kafka
+
+    def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
+        deadline = time.monotonic() + timeout.total_seconds()
+        racks = self._kafka.racks(timeout=timeout)
+        reassigning = {
+            (topic, partition): tuple(b for b in one.replicas if b not in one.removing_replicas)
+            for topic, partitions in self._kafka.reassignments(timeout=time_left(deadline)).items()
+            for partition, one in partitions.items()
+        }
+        answers = self._kafka.partitions(None, timeout=time_left(deadline))
+        # A topic that is deleted between two requests is missing.
+        for topic, failure in answers.failures.items():
+            if not isinstance(failure, Missing):
+                raise Incomplete(f"topic {topic} cannot be read: {failure}")
+        current = (
+            PartitionReplicas(topic, partition, one.replicas)
+            for topic, partitions in answers.values.items()
+            for partition, one in partitions.items()
+        )
+        cordoned = self._cordoned(racks, time_left(deadline))
+        brokers = {id: PlacementBroker(id, rack, cordoned=id in cordoned) for id, rack in sorted(racks.items())}
+        return PlacementCluster(brokers, settled(current, reassigning))
+
+    def _cordoned(self, broker_ids: Collection[int], timeout: timedelta) -> frozenset[int]:
+        """Return the brokers whose log directories are all cordoned (KIP-1066); one that does not answer is not."""
+        keys = (CORDONED_LOG_DIRS, "log.dirs")
+        configs = self._kafka.broker_configs(broker_ids, keys, timeout=timeout).values
+        return frozenset(id for id, values in configs.items() if _all_cordoned(values))
+
+
+def _all_cordoned(values: Mapping[str, ConfigValue]) -> bool:
+    cordoned, present = ({*_paths(values.get(key))} for key in (CORDONED_LOG_DIRS, "log.dirs"))
+    return "*" in cordoned or (bool(present) and present <= cordoned)
+
+
+def _paths(config: ConfigValue | None) -> list[str]:
+    return [path.strip() for path in (config.value if config and config.value else "").split(",") if path.strip()]
+
+
+class LogDirMetrics:
+    """Sizes and free storage from DescribeLogDirs; a `StorageMetricsSource`. Free storage needs Kafka 3.3."""
+
+    def __init__(self, kafka: KafkaAdmin, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._kafka, self._now = kafka, now
+
+    def fetch_storage_metrics(self, timeout: timedelta) -> StorageMetrics:
+        deadline, sampled = time.monotonic() + timeout.total_seconds(), self._now()
+        answers = self._kafka.log_dirs(self._kafka.brokers(timeout=timeout), timeout=time_left(deadline))
+        if not answers.values:
+            failure = next(iter(answers.failures.values()), "it has no broker")
+            raise Unavailable(f"the cluster reports no log directory: {failure}")
+        return storage_metrics(answers.values, sampled, [str(error) for error in answers.failures.values()])
+
+
+def storage_metrics(brokers: Mapping[int, LogDirs], sampled: datetime, unanswered: Sequence[str]) -> StorageMetrics:
+    """Return a sample from the answers of the brokers."""
+    sizes: dict[TopicPartitionKey, int] = {}
+    for answer in brokers.values():
+        for row, size in answer.sizes.items():
+            sizes[row] = max(size, sizes.get(row, 0))
+    unknown = [
+        f"broker {id} does not report its free storage; it needs Kafka 3.3"
+        for id in sorted(brokers)
+        if brokers[id].usable_bytes is None
+    ]
+    return StorageMetrics(
+        sizes,
+        {id: answer.usable_bytes for id, answer in brokers.items() if answer.usable_bytes is not None},
+        sampled,
+        tuple(unknown),
+        tuple(unanswered),
+        {id: answer.total_bytes for id, answer in brokers.items() if answer.total_bytes is not None},
+        frozenset(id for id, answer in brokers.items() if answer.cordoned),
+    )

@@ -1,0 +1,120 @@
+"""The brokers on which a plan may place replicas. The types to know are `PlacementBroker` and `BrokerSelection`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from autothrottle.core.placement.partition_map import PartitionReplicas
+
+ALL_MAPPED = -1
+"""In a list of wanted brokers: every broker that the map names."""
+ALL_REGISTERED = -2
+"""In a list of wanted brokers: every broker of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementBroker:
+    """A broker that a plan uses, or from which it moves replicas away."""
+
+    id: int
+    rack: str = ""
+    """`broker.rack`; "": unknown, which conflicts with no other rack."""
+    storage_free: int | None = None
+    """Free bytes before the plan; None: unknown."""
+    replace: bool = False
+    """All its replicas move away."""
+    missing: bool = False
+    """The cluster does not know this broker."""
+    new: bool = False
+    """The map does not name this broker yet."""
+    cordoned: bool = False
+    """It keeps its replicas and receives none (KIP-1066)."""
+
+    @property
+    def receives(self) -> bool:
+        """Whether a plan may place replicas on this broker."""
+        return not (self.replace or self.missing or self.cordoned)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSelection:
+    """The brokers of a plan, and how they differ from those of the map."""
+
+    brokers: tuple[PlacementBroker, ...]
+    """Every broker that the map or the list names, ordered by id; listed brokers that do not exist are left out."""
+    messages: tuple[str, ...] = ()
+    """One line per difference, for example `Broker 1003 marked for removal`, ordered by broker."""
+    replaced: int = 0
+    """Brokers of the map that leave, the missing ones included."""
+    added: int = 0
+    missing: int = 0
+    """Listed brokers that the cluster does not know."""
+    old_missing: int = 0
+    """Brokers of the map that are not listed and that the cluster does not know."""
+    rack_missing: int = 0
+    """Listed brokers without a rack."""
+
+
+def select_brokers(
+    partitions: Iterable[PartitionReplicas],
+    wanted: Collection[int],
+    cluster: Mapping[int, PlacementBroker] | None,
+) -> BrokerSelection:
+    """Return the brokers of a plan.
+
+    Args:
+        partitions: the map that the plan changes.
+        wanted: ids of brokers that shall hold replicas; ALL_MAPPED and ALL_REGISTERED stand for several.
+        cluster: broker id -> rack, free storage and cordon of each registered broker. None: no metadata is in use, and
+            each wanted broker counts as registered.
+    """
+    mapped = {broker for entry in partitions for broker in entry.replicas}
+    listed = _listed(wanted, mapped, cluster)
+    known = {broker: PlacementBroker(broker) for broker in mapped | listed} if cluster is None else cluster
+    chosen = [_classified(broker, broker in mapped, broker in listed, known) for broker in sorted(mapped | listed)]
+    kept = tuple(broker for broker in chosen if broker.id in mapped or not broker.missing)
+    return BrokerSelection(
+        brokers=kept,
+        messages=tuple(message for broker in chosen for message in _messages(broker, broker.id in mapped)),
+        replaced=sum(broker.replace for broker in kept),
+        added=sum(broker.new for broker in kept),
+        missing=sum(broker.missing and broker.id in listed for broker in chosen),
+        old_missing=sum(broker.missing and broker.id not in listed for broker in chosen),
+        rack_missing=sum(broker.id in listed and not broker.rack and not broker.missing for broker in chosen)
+        if cluster is not None
+        else 0,
+    )
+
+
+def _listed(
+    wanted: Collection[int], mapped: Collection[int], cluster: Mapping[int, PlacementBroker] | None
+) -> set[int]:
+    listed = {broker for broker in wanted if broker not in (ALL_MAPPED, ALL_REGISTERED)}
+    if ALL_MAPPED in wanted:
+        listed.update(broker for broker in mapped if broker >= 0)
+    if ALL_REGISTERED in wanted and cluster is not None:
+        listed.update(cluster)
+    return listed
+
+
+def _classified(id: int, mapped: bool, listed: bool, known: Mapping[int, PlacementBroker]) -> PlacementBroker:
+    found = known.get(id)
+    return PlacementBroker(
+        id=id,
+        rack=found.rack if found else "",
+        storage_free=found.storage_free if found else None,
+        replace=mapped and (found is None or not listed),
+        missing=found is None,
+        new=not mapped and found is not None,
+        cordoned=found is not None and found.cordoned,
+    )
+
+
+def _messages(broker: PlacementBroker, mapped: bool) -> list[str]:
+    if broker.missing:
+        text = f"Previous broker {broker.id} missing" if mapped else f"Broker {broker.id} not found in the cluster"
+        return [text]
+    if broker.replace:
+        return [f"Broker {broker.id} marked for removal"]
+    return [f"New broker {broker.id}"] if broker.new else []

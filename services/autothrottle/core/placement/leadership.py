@@ -1,0 +1,127 @@
+"""Which replica of each partition leads. Nothing here moves bytes: only the order of replicas changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from autothrottle.core.errors import Invalid
+from autothrottle.core.placement.even_counts import even_counts
+from autothrottle.core.placement.partition_map import PartitionMap
+from autothrottle.core.placement.plan import LeadershipEvacuation
+
+_SWEEPS = 8
+
+
+def optimize_leadership(partitions: PartitionMap, excluded: frozenset[int] = frozenset()) -> PartitionMap:
+    """Return the map with the numbers of leaders as even as the replica sets allow.
+
+    A new leader changes places with the old one. No order with a smaller spread exists.
+
+    Args:
+        partitions: the map.
+        excluded: brokers that get no further leaders.
+    """
+    ids = sorted({broker for entry in partitions for broker in entry.replicas})
+    index = {broker: number for number, broker in enumerate(ids)}
+    sets = [[index[broker] for broker in entry.replicas] for entry in partitions]
+    even_leaders(sets, [broker >= 0 and broker not in excluded for broker in ids])
+    return tuple(
+        entry
+        if index[entry.replicas[0]] == replicas[0]
+        else entry._replace(replicas=tuple(ids[b] for b in replicas))
+        if replicas
+        else entry
+        for entry, replicas in zip(partitions, sets, strict=True)
+    )
+
+
+def even_leaders(sets: list[list[int]], may_lead: list[bool]) -> None:
+    """Reorder replica sets of broker indices until the numbers of leaders are as even as they can be."""
+    loads = [0] * len(may_lead)
+    for replicas in sets:
+        if replicas:
+            loads[replicas[0]] += 1
+    leading = [load for load, may in zip(loads, may_lead, strict=True) if may]
+    if not leading:
+        return
+    mean = sum(loads) // len(leading)
+    for sweep in range(_SWEEPS):
+        # First from brokers above the mean to brokers below it, which changes the fewest leaders.
+        if not _sweep(sets, loads, may_lead, mean if sweep == 0 else None):
+            break
+    led: list[list[int]] = [[] for _ in loads]
+    for partition, replicas in enumerate(sets):
+        if replicas:
+            led[replicas[0]].append(partition)
+
+    def options(partition: int, _: int) -> Iterable[int]:
+        return [broker for broker in sets[partition] if may_lead[broker]]
+
+    def move(partition: int, _: int, leader: int) -> None:
+        _lead(sets[partition], leader)
+
+    even_counts(loads, led, options, move)
+    _even_followers(sets, loads, may_lead)
+
+
+def _even_followers(sets: list[list[int]], loads: list[int], may_lead: list[bool]) -> None:
+    """Give the extra leader of two brokers to the one with more replicas, so that it has fewer followers."""
+    totals = [0] * len(loads)
+    for replicas in sets:
+        for broker in replicas:
+            totals[broker] += 1
+    for replicas in sets:
+        for broker in replicas[1:]:
+            old = replicas[0]
+            if loads[old] - loads[broker] == 1 and totals[broker] > totals[old] and may_lead[broker]:
+                _lead(replicas, broker)
+                loads[old] -= 1
+                loads[broker] += 1
+                break
+
+
+def _sweep(sets: list[list[int]], loads: list[int], may_lead: list[bool], mean: int | None) -> bool:
+    """Move each leadership to the broker with the fewest leaders if that helps; return whether any moved."""
+    changed = False
+    for replicas in sets:
+        if len(replicas) < 2:
+            continue
+        old = replicas[0]
+        load = loads[old]
+        best = load - 1
+        leader = -1
+        for broker in replicas:
+            if loads[broker] < best and may_lead[broker]:
+                best, leader = loads[broker], broker
+        if leader >= 0 and (mean is None or best < mean < load):
+            _lead(replicas, leader)
+            loads[old] -= 1
+            loads[leader] += 1
+            changed = True
+    return changed
+
+
+def _lead(replicas: list[int], leader: int) -> None:
+    position = replicas.index(leader)
+    replicas[0], replicas[position] = leader, replicas[0]
+
+
+def evacuate_leadership(partitions: PartitionMap, evacuation: LeadershipEvacuation) -> PartitionMap:
+    """Return the map with no leader on the evacuated brokers, for the given topics.
+
+    Raises:
+        Invalid: every replica of a partition is on an evacuated broker.
+    """
+    return tuple(
+        entry._replace(replicas=_evacuated(entry.topic, entry.partition, entry.replicas, evacuation.brokers))
+        if entry.topic in evacuation.topics and entry.replicas[:1] and entry.replicas[0] in evacuation.brokers
+        else entry
+        for entry in partitions
+    )
+
+
+def _evacuated(topic: str, partition: int, replicas: tuple[int, ...], brokers: frozenset[int]) -> tuple[int, ...]:
+    for position, broker in enumerate(replicas):
+        if broker not in brokers:
+            return (broker, *replicas[1:position], replicas[0], *replicas[position + 1 :])
+    raise Invalid(f"all replicas of {topic} p{partition} are on evacuated brokers; evacuate fewer brokers at once")

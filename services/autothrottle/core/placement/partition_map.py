@@ -1,0 +1,144 @@
+"""A partition map: which brokers hold the replicas of each partition. The type to know is `PartitionReplicas`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from autothrottle.core.errors import Invalid
+
+TopicPartitionKey = tuple[str, int]
+"""(topic, partition)."""
+
+
+class PartitionReplicas(NamedTuple):
+    """The replicas of one partition."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    """Broker ids, the preferred leader first. -1: an offline replica of an unknown broker."""
+    size: int | None = None
+    """Bytes of one replica; None: unknown."""
+
+    @property
+    def key(self) -> TopicPartitionKey:
+        """The topic and the partition."""
+        return self.topic, self.partition
+
+
+PartitionMap = tuple[PartitionReplicas, ...]
+
+
+class MapChange(NamedTuple):
+    """One partition before and after a plan."""
+
+    before: PartitionReplicas
+    after: PartitionReplicas
+    notes: tuple[str, ...]
+    """Some of `decreased replication`, `increased replication`, `preferred leader`, `replaced broker`; or `no-op`."""
+
+
+def ordered(partitions: Iterable[PartitionReplicas]) -> PartitionMap:
+    """Return a map ordered by topic and partition.
+
+    Raises:
+        Invalid: the map lists a partition twice.
+    """
+    result = tuple(sorted(partitions, key=_key))
+    for left, right in pairwise(result):
+        if left.partition == right.partition and left.topic == right.topic:
+            raise Invalid(f"the map lists {left.topic} p{left.partition} twice; remove one of them")
+    return result
+
+
+def _key(entry: PartitionReplicas) -> TopicPartitionKey:
+    return entry.topic, entry.partition
+
+
+def settled(
+    partitions: Iterable[PartitionReplicas],
+    reassigning: Mapping[TopicPartitionKey, tuple[int, ...]],
+    deleting: frozenset[str] = frozenset(),
+) -> PartitionMap:
+    """Return the map after all reassignments in progress, without topics that wait for their deletion.
+
+    Args:
+        partitions: the current map, adding and removing replicas included.
+        reassigning: partition -> its replicas at the end of its reassignment.
+        deleting: topics that wait for their deletion.
+    """
+    return ordered(
+        entry._replace(replicas=reassigning.get(entry.key, entry.replicas))
+        for entry in partitions
+        if entry.topic not in deleting
+    )
+
+
+def matching_topics(topics: Iterable[str], patterns: Iterable[str], excluded: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the topics that match a pattern and no excluded pattern, in order.
+
+    A pattern is a topic's name, or a regular expression that matches a whole name. A name beats an expression: `a.b`
+    selects only topic `a.b` if it exists.
+
+    >>> matching_topics(["a.b", "axb", "c"], ["a.b"]), matching_topics(["a1", "a2", "ba1"], ["a.*"], ["a2"])
+    (('a.b',), ('a1',))
+
+    Raises:
+        Invalid: a pattern is not a regular expression, or no pattern is given.
+    """
+    names = frozenset(topics)
+    wanted = [pattern for pattern in patterns if pattern]
+    if not wanted:
+        raise Invalid("no topic is given; name topics or regular expressions, for example `.*`")
+    return tuple(sorted(_matching(names, wanted) - _matching(names, [pattern for pattern in excluded if pattern])))
+
+
+def _matching(names: frozenset[str], patterns: Iterable[str]) -> frozenset[str]:
+    found: set[str] = set()
+    for pattern in patterns:
+        if pattern in names:
+            found.add(pattern)
+            continue
+        try:
+            expression = re.compile(pattern)
+        except re.error as error:
+            raise Invalid(f"topic pattern {pattern!r} is not a regular expression: {error}") from error
+        found.update(name for name in names if expression.fullmatch(name))
+    return frozenset(found)
+
+
+def changes(before: PartitionMap, after: PartitionMap) -> tuple[MapChange, ...]:
+    """Return each partition of a plan with notes about its change.
+
+    Raises:
+        Invalid: the maps do not list the same partitions in the same order.
+    """
+    if [entry.key for entry in before] != [entry.key for entry in after]:
+        raise Invalid("the maps list different partitions; compare a plan's `before` with its `after`")
+    return tuple(
+        MapChange(old, new, _notes(old.replicas, new.replicas)) for old, new in zip(before, after, strict=True)
+    )
+
+
+def _notes(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[str, ...]:
+    if old == new:
+        return ("no-op",)
+    notes = []
+    if len(new) < len(old):
+        notes.append("decreased replication")
+    if len(new) > len(old):
+        notes.append("increased replication")
+    kept = sum(broker in new for broker in old)
+    if kept < min(len(old), len(new)):
+        notes.append("replaced broker")
+    elif old[:1] != new[:1] and new[:1] and new[0] in old:
+        notes.append("preferred leader")
+    return tuple(notes) or ("preferred leader",)
+
+
+def without_no_ops(before: PartitionMap, after: PartitionMap) -> PartitionMap:
+    """Return the partitions of `after` whose replicas or order change."""
+    return tuple(new for old, new in zip(before, after, strict=True) if old.replicas != new.replicas)

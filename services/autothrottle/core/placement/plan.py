@@ -1,0 +1,202 @@
+"""The options and the result of a plan. The type to know is `PlacementPlan`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas
+from autothrottle.core.placement.statistics import BrokerShare, PlacementStatistics
+
+_GB = 1 << 30
+
+
+class Strategy(Enum):
+    """What a placement makes even."""
+
+    COUNT = "count"
+    """The number of replicas and leaders."""
+    STORAGE = "storage"
+    """The free storage; needs sizes and free storage."""
+
+
+class Optimization(Enum):
+    """How a rebuild chooses among placements."""
+
+    DISTRIBUTION = "distribution"
+    """More distinct pairs of brokers share partitions."""
+    STORAGE = "storage"
+    """The free storage is as even as possible."""
+    MINIMAL = "minimal"
+    """As few bytes as possible are copied. Only with `force`."""
+
+
+class LeadershipEvacuation(NamedTuple):
+    """Brokers that shall not lead the partitions of some topics."""
+
+    brokers: frozenset[int]
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildOptions:
+    """Options of `rebuild`."""
+
+    strategy: Strategy = Strategy.COUNT
+    optimization: Optimization = Optimization.DISTRIBUTION
+    force: bool = False
+    """Place every replica anew."""
+    replication_factor: int = 0
+    """Wanted replicas per partition; 0 or less: as they are."""
+    substitution_affinity: bool = False
+    """Each broker that leaves is substituted by one new broker of its rack. Not with `force`."""
+    min_rack_ids: int = 0
+    """Distinct racks that each partition needs; 0: as many as its replicas, or as there are racks."""
+    partition_size_factor: float = 1.0
+    """Each size is multiplied by this factor, > 0: room for growth."""
+    optimize_leadership: bool = False
+    evacuation: LeadershipEvacuation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceOptions:
+    """Options of `rebalance`, `scale` and `decommission`."""
+
+    storage_threshold: float | None = None
+    """Only brokers whose free storage is at least this fraction below the harmonic mean offload.
+
+    None: all below the mean. `scale` and `decommission` ignore both thresholds."""
+    storage_threshold_bytes: int = 0
+    """Only brokers with less free storage offload, bytes; 0: not used. It beats `storage_threshold`."""
+    tolerance: float | None = None
+    """Free storage may end this fraction away from the mean, in (0, 1); None: as even as possible."""
+    partition_limit: int = 0
+    """Relocations away from each broker, at most; 0: no limit."""
+    partition_size_threshold: int = 0
+    """Smaller partitions stay, bytes."""
+    locality_scoped: bool = False
+    """Replicas stay in their rack."""
+    min_rack_ids: int = 0
+    optimize_leadership: bool = False
+
+
+class Affinity(NamedTuple):
+    """A broker that leaves, and the new broker that substitutes it."""
+
+    leaving: int
+    substitute: int
+    inferred: bool
+    """The rack of the leaving broker was inferred from the map."""
+
+
+class Relocation(NamedTuple):
+    """One replica that a rebalance moves."""
+
+    partition: PartitionReplicas
+    """Before the plan."""
+    source: int
+    destination: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementPlan:
+    """A new partition map beside the old one."""
+
+    before: PartitionMap
+    after: PartitionMap
+    """The same partitions in the same order."""
+    brokers: tuple[PlacementBroker, ...]
+    statistics_before: PlacementStatistics
+    """Over the brokers that hold replicas before the plan."""
+    statistics_after: PlacementStatistics
+    """Over the brokers that stay or join."""
+    warnings: tuple[str, ...] = ()
+    """Sorted. A caller should not execute a plan with warnings unless an operator accepts them."""
+    affinities: tuple[Affinity, ...] = ()
+    relocations: tuple[Relocation, ...] = ()
+    """Of `rebalance`, `scale` and `decommission`: each replica that moves, ordered by source, size and partition."""
+    offload_targets: tuple[int, ...] = ()
+    """Brokers that offload replicas, the one with the least free storage first."""
+    tolerance: float = 0.0
+    """Largest distance of a broker's free storage from the mean after the plan, as a fraction; or the option's."""
+    copied_bytes: int = 0
+    """Bytes that the brokers have to copy, unknown sizes as 0."""
+    bound_bytes: int = 0
+    """The least bytes that must be copied to make free storage equal on all brokers; racks and sizes are ignored."""
+
+
+class ReplicaReason(NamedTuple):
+    """Why a plan placed one replica on its broker."""
+
+    topic: str
+    partition: int
+    broker_id: int
+    replaces: int | None
+    """The broker that held the replica; None: it stays, or the replication factor grows."""
+    reason: str
+    """A sentence for operators."""
+
+
+def explain(plan: PlacementPlan) -> tuple[ReplicaReason, ...]:
+    """Return one reason for each replica of a changed partition, in the order of the map."""
+    brokers = {broker.id: broker for broker in plan.brokers}
+    return tuple(
+        reason
+        for old, new in zip(plan.before, plan.after, strict=True)
+        if old.replicas != new.replicas
+        for reason in _reasons(plan, brokers, old, new)
+    )
+
+
+def _reasons(
+    plan: PlacementPlan, brokers: Mapping[int, PlacementBroker], old: PartitionReplicas, new: PartitionReplicas
+) -> list[ReplicaReason]:
+    leaving = [id for id in old.replicas if id not in new.replicas]
+    found = []
+    for position, id in enumerate(new.replicas):
+        if id in old.replicas:
+            found.append(ReplicaReason(new.topic, new.partition, id, None, _stay(position, id, old, new)))
+            continue
+        same = old.replicas[position] if position < len(old.replicas) else None
+        replaces = same if same in leaving else next(iter(leaving), None)
+        if replaces is not None:
+            leaving.remove(replaces)
+        cause = "The replication factor grows" if replaces is None else _departure(plan, brokers[replaces])
+        text = f"{cause}; {_arrival(plan, brokers, id, new.replicas)}"
+        found.append(ReplicaReason(new.topic, new.partition, id, replaces, text))
+    return found
+
+
+def _stay(position: int, id: int, old: PartitionReplicas, new: PartitionReplicas) -> str:
+    if position == 0 and old.replicas[0] != id:
+        return f"Broker {id} keeps its replica and becomes the preferred leader"
+    if position > 0 and old.replicas[0] == id:
+        return f"Broker {id} keeps its replica; broker {new.replicas[0]} becomes the preferred leader"
+    return f"Broker {id} keeps its replica"
+
+
+def _departure(plan: PlacementPlan, broker: PlacementBroker) -> str:
+    if broker.missing:
+        return f"Broker {broker.id} is missing"
+    if broker.replace:
+        return f"Broker {broker.id} leaves"
+    free = plan.statistics_before.storage_free.get(broker.id)
+    if broker.id in plan.offload_targets and free is not None:
+        return f"Broker {broker.id} offloads replicas, with {free / _GB:.2f}GB free before"
+    return f"The replica of broker {broker.id} is placed anew"
+
+
+def _arrival(plan: PlacementPlan, brokers: Mapping[int, PlacementBroker], id: int, replicas: tuple[int, ...]) -> str:
+    rack = brokers[id].rack
+    shared = rack and any(brokers[other].rack == rack for other in replicas if other != id)
+    where = f"broker {id} in rack {rack}" if rack else f"broker {id}"
+    alone = ", which no other replica uses," if rack and not shared else ""
+    old, new = brokers[id].storage_free, plan.statistics_after.storage_free.get(id)
+    if old is not None and new is not None:
+        return f"{where}{alone} has {old / _GB:.2f}GB free before and {new / _GB:.2f}GB after the plan"
+    before = plan.statistics_before.shares.get(id, BrokerShare(0, 0)).total
+    after = plan.statistics_after.shares[id].total
+    return f"{where}{alone} holds {before} replicas before and {after} after the plan"

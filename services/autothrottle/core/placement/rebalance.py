@@ -1,0 +1,171 @@
+"""Move replicas until free storage is even: rebalance, scale and decommission."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from autothrottle.core.errors import Invalid
+from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.leadership import even_leaders
+from autothrottle.core.placement.levelling import Levelling, MoveRules
+from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas
+from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, RebuildOptions, Relocation, Strategy
+from autothrottle.core.placement.plan_builder import BYTES_OVER_BOUND, build_plan, least_bytes
+from autothrottle.core.placement.rebuild import rebuild
+from autothrottle.core.placement.replica_table import ReplicaTable
+from autothrottle.core.placement.statistics import StorageSpread, storage_spread
+
+
+def rebalance(
+    partitions: Iterable[PartitionReplicas],
+    brokers: Sequence[PlacementBroker],
+    options: RebalanceOptions | None = None,
+) -> PlacementPlan:
+    """Return a plan that makes free storage even and copies about as few bytes as that needs.
+
+    Raises:
+        Invalid: a broker leaves or is missing, or sizes or free storage are missing.
+    """
+    options = options or RebalanceOptions()
+    return _levelled(partitions, brokers, options)
+
+
+def scale(
+    partitions: Iterable[PartitionReplicas],
+    brokers: Sequence[PlacementBroker],
+    options: RebalanceOptions | None = None,
+) -> PlacementPlan:
+    """Return a plan that makes free storage even over the old and the new brokers.
+
+    Raises:
+        Invalid: no broker is new; or as for `rebalance`.
+    """
+    if not any(broker.new for broker in brokers):
+        raise Invalid("reassignment requires additional brokers; list brokers that hold no replicas yet")
+    options = replace(options or RebalanceOptions(), storage_threshold=None, storage_threshold_bytes=0)
+    return replace(_levelled(partitions, brokers, options), warnings=())
+
+
+def _levelled(
+    partitions: Iterable[PartitionReplicas], brokers: Sequence[PlacementBroker], options: RebalanceOptions
+) -> PlacementPlan:
+    table = ReplicaTable(partitions, brokers, options.min_rack_ids)
+    _check(table, options)
+    free = table.free()
+    targets = _offload_targets(table, free, options)
+    rules = MoveRules(
+        budget=BYTES_OVER_BOUND * least_bytes(table),
+        sources=frozenset(targets),
+        limit=options.partition_limit,
+        smallest=options.partition_size_threshold,
+        within_rack=options.locality_scoped,
+        tolerance=options.tolerance,
+    )
+    if targets:
+        Levelling(table, free, rules).run()
+    moved = relocations(table.partitions, table.result())
+    if options.optimize_leadership:
+        even_leaders(table.sets, [True] * table.count)
+    plan = build_plan(table, table.result(), check_range=True)
+    spread = plan.statistics_after.storage
+    return replace(
+        plan,
+        relocations=moved,
+        offload_targets=tuple(table.brokers[broker].id for broker in targets),
+        tolerance=options.tolerance if options.tolerance is not None else _distance(spread),
+    )
+
+
+def _check(table: ReplicaTable, options: RebalanceOptions) -> None:
+    leaving = [broker.id for broker in table.brokers if broker.replace or broker.missing]
+    if leaving:
+        raise Invalid(f"reassignment only allows broker additions; brokers {leaving} leave or are missing")
+    unknown = next((entry for entry in table.partitions if entry.size is None), None)
+    if unknown is not None:
+        raise Invalid(f"size of {unknown.topic} p{unknown.partition} is unknown; fetch metrics first")
+    if options.tolerance is not None and not 0 < options.tolerance < 1:
+        raise Invalid(f"tolerance {options.tolerance} is not in (0, 1)")
+
+
+def _distance(spread: StorageSpread | None) -> float:
+    """Return the largest distance from the mean, as a fraction of it."""
+    if spread is None or spread.mean <= 0:
+        return 0.0
+    return max(spread.max - spread.mean, spread.mean - spread.min) / spread.mean
+
+
+def _offload_targets(table: ReplicaTable, free: Sequence[int], options: RebalanceOptions) -> list[int]:
+    """Return the brokers that offload replicas, the one with the least free storage first."""
+    spread = storage_spread(free)
+    if spread is None:
+        return []
+    harmonic = spread.harmonic_mean
+    old = [broker for broker in range(table.count) if not table.brokers[broker].new]
+    if options.storage_threshold_bytes > 0:
+        chosen = [broker for broker in old if free[broker] < options.storage_threshold_bytes]
+    elif options.storage_threshold:
+        limit = (1 - options.storage_threshold) * harmonic
+        chosen = [broker for broker in old if free[broker] <= limit]
+    else:
+        chosen = [broker for broker in old if free[broker] < spread.mean]
+    return sorted(chosen, key=lambda broker: (free[broker], broker))
+
+
+def relocations(before: PartitionMap, after: PartitionMap) -> tuple[Relocation, ...]:
+    """Return each replica that moves, ordered by source, size (largest first) and partition."""
+    found = [
+        Relocation(old, *pair)
+        for old, new in zip(before, after, strict=True)
+        if old.replicas != new.replicas
+        for pair in _moves(old.replicas, new.replicas)
+    ]
+    return tuple(sorted(found, key=lambda each: (each.source, -(each.partition.size or 0), each.partition.key)))
+
+
+def _moves(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return the brokers that leave a set with those that join it, at the same position if both are there."""
+    left = [id for id in old if id not in new]
+    joined = [id for id in new if id not in old]
+    same = [pair for pair in zip(old, new, strict=False) if pair[0] in left and pair[1] in joined]
+    left = [id for id in left if id not in {pair[0] for pair in same}]
+    joined = [id for id in joined if id not in {pair[1] for pair in same}]
+    return same + list(zip(left, joined, strict=False))
+
+
+def decommission(
+    partitions: Iterable[PartitionReplicas],
+    brokers: Sequence[PlacementBroker],
+    leaving: Iterable[int],
+    options: RebalanceOptions | None = None,
+) -> PlacementPlan:
+    """Return a plan that moves the replicas of the leaving brokers, and no others.
+
+    Storage decides where sizes and free storage are known, the number of replicas otherwise.
+
+    Raises:
+        Invalid: `leaving` names an unknown broker, or every broker.
+    """
+    options = options or RebalanceOptions()
+    drained = frozenset(leaving)
+    unknown = drained.difference(broker.id for broker in brokers)
+    if unknown:
+        raise Invalid(f"brokers {sorted(unknown)} are unknown; name brokers of the cluster")
+    marked = [replace(broker, replace=True) if broker.id in drained else broker for broker in brokers]
+    if not any(broker.receives for broker in marked):
+        raise Invalid("no broker would remain; decommission fewer brokers, or add new ones")
+    partitions = list(partitions)
+    measured = all(entry.size is not None for entry in partitions) and all(
+        broker.storage_free is not None for broker in marked if broker.receives
+    )
+    plan = rebuild(
+        partitions,
+        marked,
+        RebuildOptions(
+            strategy=Strategy.STORAGE if measured else Strategy.COUNT,
+            min_rack_ids=options.min_rack_ids,
+            optimize_leadership=options.optimize_leadership,
+        ),
+    )
+    targets = tuple(broker.id for broker in plan.brokers if broker.replace)
+    return replace(plan, relocations=relocations(plan.before, plan.after), offload_targets=targets)

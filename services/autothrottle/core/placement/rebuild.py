@@ -1,0 +1,246 @@
+"""Rebuild a partition map: fill the slots of brokers that leave, or place every replica anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from autothrottle.core.errors import Invalid
+from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.fill import fill_by_count, fill_by_storage
+from autothrottle.core.placement.leadership import evacuate_leadership, even_leaders
+from autothrottle.core.placement.levelling import Levelling, MoveRules
+from autothrottle.core.placement.partition_map import PartitionReplicas
+from autothrottle.core.placement.plan import Affinity, Optimization, PlacementPlan, RebuildOptions, Strategy
+from autothrottle.core.placement.plan_builder import BYTES_OVER_BOUND, build_plan, least_bytes
+from autothrottle.core.placement.replica_counts import even_replicas, level_counts
+from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
+
+_EVEN = 1e-5
+"""A range of free storage up to this fraction of the mean counts as even."""
+_NEARLY_EVEN = 0.08
+"""A range up to this fraction becomes even by a few more moves."""
+_SWAPS = MoveRules(budget=float("inf"), only_swaps=True, tolerance=0.002, steps=4_000)
+
+
+def rebuild(
+    partitions: Iterable[PartitionReplicas],
+    brokers: Sequence[PlacementBroker],
+    options: RebuildOptions | None = None,
+) -> PlacementPlan:
+    """Return a plan in which no replica is on a broker that leaves.
+
+    Order of work: replication factor, placement, leadership optimization, leadership evacuation. Without `force`, a
+    replica whose broker stays keeps its position, and only as many replicas move as must.
+
+    Raises:
+        Invalid: options contradict each other, sizes or free storage are missing, or affinities cannot be formed.
+    """
+    options = options or RebuildOptions()
+    _check(options)
+    table = ReplicaTable(partitions, brokers, options.min_rack_ids, options.partition_size_factor)
+    affinities = substitution_affinities(table.partitions, brokers) if options.substitution_affinity else ()
+    minimal = options.optimization is Optimization.MINIMAL
+    _resize(table, options.replication_factor)
+    if options.force and not minimal:
+        for replicas in table.sets:
+            replicas[:] = [HOLE] * len(replicas)
+    else:
+        _open_holes(table, affinities)
+    warnings = _place(table, options)
+    warnings += _drop_holes(table)
+    if minimal:
+        _level(table, options)
+    if options.force or options.optimize_leadership:
+        even_leaders(table.sets, _may_lead(table, options))
+    after = table.result()
+    if options.evacuation is not None:
+        after = evacuate_leadership(after, options.evacuation)
+    return build_plan(table, after, warnings, affinities, check_range=options.strategy is Strategy.STORAGE)
+
+
+def _check(options: RebuildOptions) -> None:
+    if options.force and options.substitution_affinity:
+        raise Invalid("substitution affinity has no effect with force; leave one of them out")
+    if options.optimization is Optimization.MINIMAL and not options.force:
+        raise Invalid("optimization `minimal` needs force; a rebuild without force already moves as little as it can")
+    if not 0 < options.partition_size_factor < float("inf"):
+        raise Invalid(f"partition size factor {options.partition_size_factor} is not above 0")
+
+
+def _resize(table: ReplicaTable, replication_factor: int) -> None:
+    """Give each set the wanted length.
+
+    Dropped first are replicas that leave, then those that share a rack, then the last.
+    """
+    if replication_factor <= 0:
+        return
+    for replicas in table.sets:
+        while len(replicas) > replication_factor:
+            del replicas[_dispensable(table, replicas)]
+        replicas.extend([HOLE] * (replication_factor - len(replicas)))
+
+
+def _dispensable(table: ReplicaTable, replicas: list[int]) -> int:
+    racks = [table.racks[broker] for broker in replicas]
+    last_first = range(len(replicas) - 1, -1, -1)
+    leaving = [position for position in last_first if not table.stays[replicas[position]]]
+    doubled = [position for position in last_first if racks.count(racks[position]) > 1]
+    return next(iter(leaving + doubled), len(replicas) - 1)
+
+
+def _open_holes(table: ReplicaTable, affinities: Sequence[Affinity]) -> None:
+    """Make holes of replicas whose broker leaves, or give them to its substitute where the rules allow it."""
+    substitutes = {table.index[each.leaving]: table.index[each.substitute] for each in affinities}
+    for partition, replicas in enumerate(table.sets):
+        for position, broker in enumerate(replicas):
+            if broker == HOLE or (table.stays[broker] and broker not in replicas[:position]):
+                continue
+            substitute = substitutes.get(broker, HOLE)
+            replicas[position] = HOLE
+            if substitute != HOLE and _suits(table, partition, substitute):
+                replicas[position] = substitute
+                table.fixed[partition] += (substitute,)
+
+
+def _suits(table: ReplicaTable, partition: int, substitute: int) -> bool:
+    """Return whether a substitute may join the replicas of a set that stay or are placed already."""
+    others = [broker for broker in table.sets[partition] if broker != HOLE and table.stays[broker]]
+    racks = {table.racks[broker] for broker in others}
+    if substitute in others:
+        return False
+    return table.racks[substitute] not in racks or len(racks) >= table.wanted_racks(len(table.sets[partition]), racks)
+
+
+def _place(table: ReplicaTable, options: RebuildOptions) -> list[str]:
+    """Fill the holes evenly; return warnings about unknown sizes."""
+    forced = options.force and options.optimization is not Optimization.MINIMAL
+    if options.strategy is Strategy.COUNT:
+        measured = _is_measured(table)
+        fill_by_count(table, table.free() if measured else [0] * table.count)
+        even_replicas(table, only_moved=not forced)
+        if forced and measured:
+            _swap(table)
+        return []
+    warnings = [
+        f"{entry.topic} p{entry.partition}: size unknown; it counts as 0 bytes"
+        for entry, replicas in zip(table.partitions, table.sets, strict=True)
+        if entry.size is None and HOLE in replicas
+    ]
+    if not (forced and _counts_even_storage(table)):
+        fill_by_storage(table, table.free(), whole_partitions=options.optimization is Optimization.STORAGE)
+        if options.optimization is not Optimization.MINIMAL:
+            _even_storage(table, only_moved=not forced)
+    return warnings
+
+
+def _is_measured(table: ReplicaTable) -> bool:
+    return all(entry.size is not None for entry in table.partitions) and all(
+        broker.storage_free is not None for broker, stays in zip(table.brokers, table.stays, strict=True) if stays
+    )
+
+
+def _swap(table: ReplicaTable) -> bool:
+    """Swap replicas until storage is nearly even; undo the swaps and return False if it does not become so."""
+    before = [list(replicas) for replicas in table.sets]
+    Levelling(table, table.free(), _SWAPS).refine()
+    if _range(table) <= _NEARLY_EVEN * _mean_free(table):
+        return True
+    table.sets[:] = before
+    return False
+
+
+def _counts_even_storage(table: ReplicaTable) -> bool:
+    """Fill the holes by count, and swap until storage is even; empty them again if it does not become even."""
+    fill_by_count(table, table.free(), largest_first=True)
+    even_replicas(table, only_moved=False)
+    if all(HOLE not in replicas for replicas in table.sets) and _swap(table):
+        Levelling(table, table.free(), MoveRules(budget=float("inf"))).refine()
+        return True
+    for replicas in table.sets:
+        replicas[:] = [HOLE] * len(replicas)
+    return False
+
+
+def _even_storage(table: ReplicaTable, only_moved: bool) -> None:
+    """Even out free storage, and also the numbers of replicas if that leaves storage as even."""
+    rules = MoveRules(budget=float("inf"), only_moved=only_moved)
+    Levelling(table, table.free(), rules).refine()
+    best, spread = [list(replicas) for replicas in table.sets], _range(table)
+    even_replicas(table, only_moved)
+    Levelling(table, table.free(), replace(rules, only_swaps=True)).refine()
+    if _range(table) > max(spread, _EVEN * _mean_free(table)):
+        table.sets[:] = best
+
+
+def _mean_free(table: ReplicaTable) -> float:
+    return max(0.0, fmean(free for free, stays in zip(table.free(), table.stays, strict=True) if stays))
+
+
+def _range(table: ReplicaTable) -> int:
+    free = [each for each, stays in zip(table.free(), table.stays, strict=True) if stays]
+    return max(free) - min(free)
+
+
+def _drop_holes(table: ReplicaTable) -> list[str]:
+    """Remove slots that no broker can fill; return a warning for each."""
+    warnings = []
+    for entry, replicas in zip(table.partitions, table.sets, strict=True):
+        if not replicas:
+            warnings.append(f"{entry.topic} p{entry.partition}: configured to zero replicas")
+        while HOLE in replicas:
+            replicas.remove(HOLE)
+            warnings.append(f"{entry.topic} p{entry.partition}: No additional brokers that meet Constraints")
+    return warnings
+
+
+def _level(table: ReplicaTable, options: RebuildOptions) -> None:
+    """Reach an even map from the current one by few moves."""
+    rules = MoveRules(budget=BYTES_OVER_BOUND * least_bytes(table))
+    if options.strategy is Strategy.COUNT:
+        level_counts(table)
+        if _is_measured(table):
+            Levelling(table, table.free(), replace(rules, only_swaps=True)).refine()
+        return
+    Levelling(table, table.free(), rules).run()
+
+
+def _may_lead(table: ReplicaTable, options: RebuildOptions) -> list[bool]:
+    evacuated = options.evacuation.brokers if options.evacuation else frozenset()
+    return [broker.id not in evacuated for broker in table.brokers]
+
+
+def substitution_affinities(
+    partitions: Iterable[PartitionReplicas], brokers: Sequence[PlacementBroker]
+) -> tuple[Affinity, ...]:
+    """Return a new broker of the same rack for each broker that leaves, missing brokers first.
+
+    The rack of a missing broker is inferred: a rack that partitions without it use and partitions with it do not.
+
+    Raises:
+        Invalid: the new brokers are too few, or none is in the rack.
+    """
+    leaving = sorted((broker for broker in brokers if broker.replace), key=lambda each: (not each.missing, each.id))
+    unused = sorted((broker for broker in brokers if broker.new and broker.receives), key=lambda each: each.id)
+    if len(unused) < len(leaving):
+        raise Invalid(f"Insufficient number of new brokers: {len(unused)} new, {len(leaving)} leave")
+    sets = [entry.replicas for entry in partitions]
+    racks = {broker.id: broker.rack for broker in brokers if not broker.missing}
+    affinities = []
+    for broker in leaving:
+        wanted = _inferred_racks(broker.id, sets, racks) if broker.missing else [broker.rack]
+        found = next((new for rack in wanted for new in unused if new.rack == rack), None)
+        if found is None and broker.missing:
+            raise Invalid(f"Could not infer a replacement for {broker.id}; leave substitution affinity out")
+        if found is None:
+            raise Invalid(f"Insufficient free brokers for locality {broker.rack}; add a new broker there")
+        unused.remove(found)
+        affinities.append(Affinity(broker.id, found.id, broker.missing))
+    return tuple(affinities)
+
+
+def _inferred_racks(missing: int, sets: Sequence[tuple[int, ...]], racks: dict[int, str]) -> list[str]:
+    beside = {racks[id] for replicas in sets if missing in replicas for id in replicas if id in racks}
+    elsewhere = {racks[id] for replicas in sets if missing not in replicas for id in replicas if id in racks}
+    return sorted(elsewhere - beside)

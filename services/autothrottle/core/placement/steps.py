@@ -1,0 +1,66 @@
+"""Execute one plan in several steps, each a complete partition map."""
+
+from __future__ import annotations
+
+from autothrottle.core.errors import Invalid
+from autothrottle.core.placement.partition_map import PartitionMap
+
+
+def phased(before: PartitionMap, after: PartitionMap) -> tuple[PartitionMap, PartitionMap]:
+    """Return the maps of two phases: first with the old leader kept in front, then `after`.
+
+    Phase 0 lists the old leader first, also where the plan removes it. Its broker leads until the new replicas are in
+    sync. Partitions that do not change are in both maps.
+    """
+    phase = tuple(
+        new._replace(replicas=(old.replicas[0], *(broker for broker in new.replicas if broker != old.replicas[0])))
+        if old.replicas and old.replicas[0] >= 0 and old.replicas[:1] != new.replicas[:1]
+        else new
+        for old, new in zip(before, after, strict=True)
+    )
+    return phase, after
+
+
+def chunks(before: PartitionMap, after: PartitionMap, brokers_per_chunk: int) -> tuple[PartitionMap, ...]:
+    """Return maps that lead from `before` to `after`, each of which changes replicas of a few brokers.
+
+    Each map is complete and contains no broker twice in a partition; the last one is `after`. A map replaces whole
+    replica sets: those which name one of its brokers, highest ids first, before the plan.
+
+    Args:
+        before: the current map.
+        after: the planned map.
+        brokers_per_chunk: brokers per map; 0 or less: one map.
+
+    Raises:
+        Invalid: a replication factor changes.
+    """
+    changed = [
+        (number, old.replicas, new.replicas)
+        for number, (old, new) in enumerate(zip(before, after, strict=True))
+        if old.replicas != new.replicas
+    ]
+    for number, old, new in changed:
+        if len(old) != len(new):
+            entry = before[number]
+            raise Invalid(
+                f"{entry.topic} p{entry.partition}: chunks cannot change replication factor {len(old)} to {len(new)}"
+            )
+    if brokers_per_chunk <= 0:
+        return (after,)
+    # Kafka moves a partition once: its set changes with the highest broker that loses or reorders a replica.
+    owners = {number: max(_differing(old, new)) for number, old, new in changed}
+    ids = sorted(set(owners.values()), reverse=True)
+    current = list(before)
+    maps = []
+    for start in range(0, len(ids), brokers_per_chunk):
+        chosen = set(ids[start : start + brokers_per_chunk])
+        for number, owner in owners.items():
+            if owner in chosen:
+                current[number] = after[number]
+        maps.append(tuple(current))
+    return tuple(maps)
+
+
+def _differing(old: tuple[int, ...], new: tuple[int, ...]) -> set[int]:
+    return {left for left, right in zip(old, new, strict=True) if left != right}

@@ -1,0 +1,85 @@
+"""The placement service: computes plans from the current cluster. It executes nothing."""
+
+from __future__ import annotations
+
+import grpc
+
+from autothrottle.core.errors import AutothrottleError, Invalid, Missing
+from autothrottle.core.placement.brokers import ALL_REGISTERED, BrokerSelection, select_brokers
+from autothrottle.core.placement.partition_map import PartitionMap, matching_topics
+from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, Strategy
+from autothrottle.core.placement.rebalance import decommission, rebalance, scale
+from autothrottle.core.placement.rebuild import rebuild
+from autothrottle.ports.placement import ClusterSource, PlacementCluster, StorageMetricsSource
+from autothrottle.runtime.server import time_left
+from autothrottle.v1 import placement_pb2, placement_pb2_grpc
+from autothrottle.wire.common import validate_fields
+from autothrottle.wire.placement import plan_to_message, rebalance_options, rebuild_options, wanted_brokers
+
+
+class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
+    def __init__(self, cluster: ClusterSource, metrics: StorageMetricsSource) -> None:
+        self._cluster, self._metrics = cluster, metrics
+
+    def Rebuild(
+        self, request: placement_pb2.RebuildRequest, context: grpc.ServicerContext
+    ) -> placement_pb2.RebuildResponse:
+        validate_fields(request)
+        options, wanted = rebuild_options(request), wanted_brokers(request.scope)
+        partitions, cluster = self._read(request.scope, context, options.strategy is Strategy.STORAGE)
+        chosen = select_brokers(partitions, wanted, cluster.brokers)
+        plan = rebuild(partitions, chosen.brokers, options)
+        return placement_pb2.RebuildResponse(plan=_message(plan, chosen))
+
+    def Rebalance(
+        self, request: placement_pb2.RebalanceRequest, context: grpc.ServicerContext
+    ) -> placement_pb2.RebalanceResponse:
+        validate_fields(request)
+        options, wanted = rebalance_options(request), wanted_brokers(request.scope)
+        partitions, cluster = self._read(request.scope, context, True)
+        chosen = select_brokers(partitions, wanted, cluster.brokers)
+        plan = rebalance(partitions, chosen.brokers, options)
+        return placement_pb2.RebalanceResponse(plan=_message(plan, chosen))
+
+    def Scale(self, request: placement_pb2.ScaleRequest, context: grpc.ServicerContext) -> placement_pb2.ScaleResponse:
+        validate_fields(request)
+        wanted = wanted_brokers(request.scope)
+        partitions, cluster = self._read(request.scope, context, True)
+        chosen = select_brokers(partitions, wanted, cluster.brokers)
+        plan = scale(partitions, chosen.brokers, RebalanceOptions(locality_scoped=request.locality_scoped))
+        return placement_pb2.ScaleResponse(plan=_message(plan, chosen))
+
+    def Decommission(
+        self, request: placement_pb2.DecommissionRequest, context: grpc.ServicerContext
+    ) -> placement_pb2.DecommissionResponse:
+        validate_fields(request)
+        if not request.leaving:
+            raise Invalid("leaving names no broker; list the brokers to empty")
+        wanted = (*wanted_brokers(request.scope, (ALL_REGISTERED,)), *request.leaving)
+        partitions, cluster = self._read(request.scope, context, None)
+        chosen = select_brokers(partitions, wanted, cluster.brokers)
+        plan = decommission(partitions, chosen.brokers, request.leaving)
+        return placement_pb2.DecommissionResponse(plan=_message(plan, chosen))
+
+    def _read(
+        self, scope: placement_pb2.PlacementScope, context: grpc.ServicerContext, with_metrics: bool | None
+    ) -> tuple[PartitionMap, PlacementCluster]:
+        """Return the partitions of the scope's topics, and the cluster; `with_metrics` None: if there are any."""
+        cluster = self._cluster.fetch_cluster(time_left(context))
+        names = {one.topic for one in cluster.partitions}
+        topics = frozenset(matching_topics(names, scope.topics, scope.topics_exclude))
+        if not topics:
+            raise Missing(f"no topic matches {', '.join(scope.topics)[:200]}; the cluster has {len(names)} topics")
+        if with_metrics is not False:
+            try:
+                cluster = cluster.with_storage(self._metrics.fetch_storage_metrics(time_left(context)))
+            except AutothrottleError:
+                if with_metrics:
+                    raise
+        return tuple(one for one in cluster.partitions if one.topic in topics), cluster
+
+
+def _message(plan: PlacementPlan, chosen: BrokerSelection) -> placement_pb2.PlacementPlan:
+    absent = [f"{chosen.missing} listed brokers are not in the cluster"] if chosen.missing else []
+    racks = [f"{chosen.rack_missing} listed brokers have no rack"] if chosen.rack_missing else []
+    return plan_to_message(plan, (*plan.warnings, *absent, *racks))

@@ -1,0 +1,290 @@
+"""`topicmappr`: rebuild, rebalance, scale, decommission, uncordon, export, version.
+
+Exit status: 0 success. 1 failure, also if a file could not be written or warnings prevent a map. 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+from autothrottle import __version__
+from autothrottle.core.cluster.snapshot import parse_broker_id
+from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.runtime.command_line import described
+from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
+from autothrottle.runtime.option_kinds import declared_options
+from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
+from autothrottle.topicmappr.cluster_file import format_cluster
+from autothrottle.topicmappr.commands import (
+    Result,
+    needs_cluster,
+    needs_metrics,
+    plan_decommission,
+    plan_rebalance,
+    plan_rebuild,
+)
+from autothrottle.topicmappr.execution import execute
+from autothrottle.topicmappr.map_files import MapFile, map_files, write_files
+from autothrottle.topicmappr.options import (
+    COMMAND_OPTIONS,
+    IN_ENVIRONMENT,
+    PREFIX,
+    ClusterOptions,
+    DecommissionCommandOptions,
+    PlanningOptions,
+    RebalanceCommandOptions,
+    RebuildCommandOptions,
+    ScaleCommandOptions,
+)
+from autothrottle.topicmappr.report import files_block, report, result_value
+from autothrottle.topicmappr.sources import open_cordons, read_cluster
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+_PURPOSES = {
+    "rebuild": "replaces brokers, changes the replication factor, or places topics anew",
+    "rebalance": "evens out the free storage of brokers, with few bytes to copy",
+    "scale": "evens out the free storage over the old and new brokers",
+    "decommission": "moves all replicas away from brokers; with --execute it cordons them first (Kafka 4.3)",
+    "uncordon": "removes the cordons of brokers",
+    "export": "writes a cluster file, with which every command works offline",
+    "version": "prints the version",
+}
+
+_EXAMPLES = {
+    "rebuild": "--topics orders --brokers 1001,1003,1004",
+    "rebalance": "--topics '.*' --brokers -1",
+    "scale": "--topics '.*' --brokers -1,1007,1008",
+    "decommission": "1002 --metrics-source kafka --execute --admin-addr 10.0.0.1:8090",
+    "uncordon": "1002 --kafka-addr kafka1:9092",
+    "export": "cluster.json --kafka-addr kafka1:9092 --metrics-source kafka",
+}
+
+_OLD_SPELLINGS = {"--rebuild-topics": ("rebuild", "--topics"), "-rebuild-topics": ("rebuild", "--topics")}
+"""Spelling of early versions -> (command, option)."""
+
+T = TypeVar("T", bound=ClusterOptions)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit status."""
+    try:
+        return _main(_without_old_spelling(list(sys.argv[1:] if argv is None else argv)))
+    except BrokenPipeError:
+        discard_output()
+        return EXIT_BROKEN_PIPE
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(arguments: list[str]) -> int:
+    command = arguments.pop(0) if arguments else "help"
+    if command in ("version", "--version", "-version"):
+        print(__version__)
+        return 0
+    if command in ("help", "--help", "-help", "-h"):
+        print(_usage())
+        return 0
+    if command not in COMMAND_OPTIONS:
+        print(f"unknown command {command!r}\n\n{_usage()}", file=sys.stderr)
+        return EXIT_USAGE
+    try:
+        return _COMMANDS[command](arguments)
+    except InvalidConfiguration as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    except AutothrottleError as error:
+        print(error, file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _without_old_spelling(arguments: list[str]) -> list[str]:
+    """Return the new form of the arguments, and print it if they have the form of early versions."""
+    for number, word in enumerate(arguments):
+        name, equals, text = word.partition("=")
+        if name in _OLD_SPELLINGS:
+            command, option = _OLD_SPELLINGS[name]
+            rest = [one for one in (*arguments[:number], *arguments[number + 1 :]) if one != command]
+            new = (
+                [command, f"{option}{equals}{text}", *rest]
+                if equals
+                else [command, option, *rest[number:], *rest[:number]]
+            )
+            print(f"{name} is an old spelling. The new form: topicmappr {' '.join(new)}", file=sys.stderr)
+            return new
+    return arguments
+
+
+def _parse(command: str, kind: type[T], arguments: Sequence[str]) -> T | None:
+    """Return the options, or None after printing the help text."""
+    options, warnings = parse_command(kind, arguments, os.environ, PREFIX, IN_ENVIRONMENT)
+    for warning in warnings:
+        print(warning, file=sys.stderr)
+    if options is None:
+        print(_help(command))
+    return options
+
+
+def _rebuild(arguments: Sequence[str]) -> int:
+    options = _parse("rebuild", RebuildCommandOptions, arguments)
+    if options is None:
+        return 0
+    cluster = None
+    if needs_cluster(options) or options.cluster_file:
+        cluster = read_cluster(options, needs_metrics(options), options.metrics_age)
+    return _finish(options, plan_rebuild(options, cluster))
+
+
+def _rebalance(arguments: Sequence[str]) -> int:
+    options = _parse("rebalance", RebalanceCommandOptions, arguments)
+    return 0 if options is None else _even_out(options)
+
+
+def _scale(arguments: Sequence[str]) -> int:
+    options = _parse("scale", ScaleCommandOptions, arguments)
+    return 0 if options is None else _even_out(options)
+
+
+def _even_out(options: RebalanceCommandOptions | ScaleCommandOptions) -> int:
+    cluster = read_cluster(options, needs_metrics(options), options.metrics_age)
+    return _finish(options, plan_rebalance(options, cluster))
+
+
+def _export(arguments: Sequence[str]) -> int:
+    path = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    options = _parse("export", ClusterOptions, arguments[1:] if path else arguments)
+    if options is None:
+        return 0
+    if not path:
+        raise InvalidConfiguration(["export has no file. Fix: topicmappr export cluster.json"])
+    cluster = read_cluster(options, with_metrics=True)
+    try:
+        Path(path).write_text(format_cluster(cluster), "utf-8")
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be written: {error.strerror}; name another file") from None
+    print(f"{len(cluster.brokers)} brokers and {len(cluster.partitions)} partitions written to {path}")
+    return 0
+
+
+def _decommission(arguments: Sequence[str]) -> int:
+    leaving, rest = _brokers_argument("decommission", arguments)
+    options = _parse("decommission", DecommissionCommandOptions, rest)
+    if options is None:
+        return 0
+    if not options.execute or options.dry_run:
+        return _finish(options, _drain_plan(options, leaving))
+    with open_cordons(options) as cordons, ExitStack() as undo:
+        cordoned = cordons.cordon(leaving)
+        print(f"Cordoned: {_listed(cordoned)}", flush=True)
+        undo.callback(lambda: print(f"Uncordoned: {_listed(cordons.uncordon(cordoned))}"))
+        result = _drain_plan(options, leaving)
+        if _is_refused(options, result):
+            return _finish(options, result)
+        try:
+            status = _finish(options, result)
+        except Unavailable:
+            undo.pop_all()
+            print(
+                "The submission may have been accepted, so the brokers stay cordoned. Repeat the command, or uncordon"
+            )
+            raise
+        undo.pop_all()
+        return status
+
+
+def _drain_plan(options: DecommissionCommandOptions, leaving: Sequence[int]) -> Result:
+    cluster = read_cluster(options, needs_metrics(options), options.metrics_age)
+    return plan_decommission(options, leaving, cluster)
+
+
+def _uncordon(arguments: Sequence[str]) -> int:
+    brokers, rest = _brokers_argument("uncordon", arguments)
+    options = _parse("uncordon", ClusterOptions, rest)
+    if options is None:
+        return 0
+    with open_cordons(options) as cordons:
+        print(f"Uncordoned: {_listed(cordons.uncordon(brokers))}")
+    return 0
+
+
+def _brokers_argument(command: str, arguments: Sequence[str]) -> tuple[tuple[int, ...], Sequence[str]]:
+    """Return the brokers in the first argument, and the other arguments; no broker if help is wanted."""
+    if not {"-h", "-help", "--help"}.isdisjoint(arguments):
+        return (), arguments
+    try:
+        return tuple(parse_broker_id(word) for word in arguments[0].split(",")), arguments[1:]
+    except (IndexError, Invalid):
+        raise InvalidConfiguration([f"{command} has no broker id. Fix: topicmappr {command} 1002"]) from None
+
+
+def _listed(brokers: Sequence[int]) -> str:
+    return ", ".join(map(str, brokers)) or "none"
+
+
+def _finish(options: PlanningOptions, result: Result) -> int:
+    """Print a plan, write its files and submit it, unless warnings prevent that."""
+    refused = _is_refused(options, result)
+    files = () if refused or options.dry_run else map_files(result.maps, options.out_file)
+    if not options.json:
+        print(report(options, result))
+    if not refused:
+        _write(options, result, files)
+    elif options.json:
+        print(json.dumps(result_value(result, (), options.explain), indent=2))
+    if refused:
+        print("Warnings encountered, partition map not created. Override with --ignore-warns.", file=sys.stderr)
+        return EXIT_FAILED
+    return execute(options, result) if options.execute else 0
+
+
+def _is_refused(options: PlanningOptions, result: Result) -> bool:
+    return bool(result.warnings) and not options.ignore_warns
+
+
+def _write(options: PlanningOptions, result: Result, files: Sequence[MapFile]) -> None:
+    write_files(options.out_path, files)
+    if options.json:
+        names = [str(Path(options.out_path or ".") / file.name) for file in files]
+        print(json.dumps(result_value(result, names, options.explain), indent=2))
+    elif not options.dry_run:
+        print(files_block(options.out_path, files))
+
+
+_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "rebuild": _rebuild,
+    "rebalance": _rebalance,
+    "scale": _scale,
+    "decommission": _decommission,
+    "uncordon": _uncordon,
+    "export": _export,
+}
+
+
+def _usage() -> str:
+    commands = "\n".join(f"  {name:<14}{purpose}" for name, purpose in _PURPOSES.items())
+    return (
+        "Usage: topicmappr COMMAND [options]\n\n"
+        "Plans where the replicas of Kafka's partitions go, and moves as little data as possible.\n\n"
+        f"Commands:\n{commands}\n\nExample:\n  topicmappr rebuild {_EXAMPLES['rebuild']}\n\n"
+        f"`topicmappr COMMAND --help` lists the options of a command. Version {__version__}."
+    )
+
+
+def _help(command: str) -> str:
+    argument = {"export": " FILE", "decommission": " BROKERS", "uncordon": " BROKERS"}.get(command, "")
+    return (
+        f"Usage: topicmappr {command}{argument} [options]\n\n{_PURPOSES[command].capitalize()}.\n\n"
+        f"{described(declared_options(COMMAND_OPTIONS[command], PREFIX).values())}\n"
+        f"Example:\n  topicmappr {command} {_EXAMPLES[command]}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

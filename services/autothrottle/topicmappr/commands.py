@@ -1,0 +1,224 @@
+"""The planning commands as pure functions of their options and a cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from autothrottle.adapters.client_errors import as_core_errors
+from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.placement.brokers import ALL_REGISTERED, BrokerSelection, select_brokers
+from autothrottle.core.placement.partition_map import (
+    PartitionMap,
+    PartitionReplicas,
+    matching_topics,
+    ordered,
+    without_no_ops,
+)
+from autothrottle.core.placement.plan import (
+    LeadershipEvacuation,
+    PlacementPlan,
+    RebalanceOptions,
+    RebuildOptions,
+    Strategy,
+)
+from autothrottle.core.placement.rebalance import decommission, rebalance, scale
+from autothrottle.core.placement.rebuild import rebuild
+from autothrottle.core.placement.steps import chunks, phased
+from autothrottle.ports.placement import PlacementCluster
+from autothrottle.topicmappr.options import (
+    DecommissionCommandOptions,
+    PlanningOptions,
+    RebalanceCommandOptions,
+    RebuildCommandOptions,
+    ScaleCommandOptions,
+)
+from autothrottle_client.reassignments import parse_reassignment
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A plan with everything that the report shows."""
+
+    topics: tuple[str, ...]
+    topics_excluded: tuple[str, ...]
+    selection: BrokerSelection
+    plan: PlacementPlan
+    maps: tuple[PartitionMap, ...]
+    """The maps to execute, in this order; empty maps are left out."""
+    actions: tuple[str, ...] = ()
+    """What a rebuild does, one phrase each."""
+    warnings: tuple[str, ...] = ()
+    """Sorted; of the plan and of the brokers."""
+
+
+def needs_metrics(options: PlanningOptions) -> bool:
+    """Return whether a command needs partition sizes and free storage."""
+    return not isinstance(options, RebuildCommandOptions) or options.placement is Strategy.STORAGE
+
+
+def needs_cluster(options: PlanningOptions) -> bool:
+    """Return whether a command needs a cluster at all."""
+    return not isinstance(options, RebuildCommandOptions) or options.use_meta or not options.map_string
+
+
+def plan_rebuild(options: RebuildCommandOptions, cluster: PlacementCluster | None) -> Result:
+    """Return the result of `rebuild`; cluster None: the map and the brokers of the options are all that is known.
+
+    Raises:
+        Invalid: options are missing or contradict each other.
+        Missing: no topic matches.
+    """
+    _check_rebuild(options)
+    partitions = _partitions(options, cluster)
+    chosen = select_brokers(partitions, options.brokers, cluster.brokers if cluster and options.use_meta else None)
+    evacuation = None
+    if options.leader_evac_brokers:
+        topics = matching_topics({one.topic for one in partitions}, options.leader_evac_topics)
+        evacuation = LeadershipEvacuation(frozenset(options.leader_evac_brokers), frozenset(topics))
+    plan = rebuild(
+        partitions,
+        chosen.brokers,
+        RebuildOptions(
+            strategy=options.placement,
+            optimization=options.optimize,
+            force=options.force_rebuild,
+            replication_factor=options.replication,
+            substitution_affinity=options.sub_affinity,
+            min_rack_ids=options.min_rack_ids,
+            partition_size_factor=options.partition_size_factor,
+            optimize_leadership=options.optimize_leadership,
+            evacuation=evacuation,
+        ),
+    )
+    maps = _steps(options, plan)
+    return _result(options, cluster, chosen, plan, maps, _actions(options, chosen))
+
+
+def plan_rebalance(options: RebalanceCommandOptions | ScaleCommandOptions, cluster: PlacementCluster) -> Result:
+    """Return the result of `rebalance` or `scale`, whose maps hold only partitions that change.
+
+    Raises:
+        Invalid: options are missing, a listed broker is unknown, or a broker of the map is not listed.
+        Missing: no topic matches.
+    """
+    partitions = _partitions(options, cluster)
+    chosen = select_brokers(partitions, options.brokers, cluster.brokers)
+    if chosen.missing or chosen.replaced:
+        raise Invalid(f"reassignment only allows broker additions: {'; '.join(chosen.messages)}")
+    wanted = RebalanceOptions(
+        tolerance=options.tolerance,
+        partition_limit=options.partition_limit,
+        partition_size_threshold=options.partition_size_threshold,
+        locality_scoped=options.locality_scoped,
+        optimize_leadership=options.optimize_leadership,
+    )
+    if isinstance(options, RebalanceCommandOptions):
+        threshold, floor = options.storage_threshold, options.storage_threshold_gb
+        wanted = replace(wanted, storage_threshold=threshold, storage_threshold_bytes=floor)
+        plan = rebalance(partitions, chosen.brokers, wanted)
+    else:
+        plan = scale(partitions, chosen.brokers, wanted)
+    return _result(options, cluster, chosen, plan, (without_no_ops(plan.before, plan.after),))
+
+
+def plan_decommission(options: DecommissionCommandOptions, leaving: Sequence[int], cluster: PlacementCluster) -> Result:
+    """Return the result of `decommission`: all topics and all brokers of the cluster unless the options name some.
+
+    Raises:
+        Invalid: a leaving broker is unknown, or none would remain.
+        Missing: no topic matches.
+    """
+    topics, brokers = options.topics or (".*",), options.brokers or (ALL_REGISTERED,)
+    wanted = replace(options, topics=topics, brokers=brokers)
+    partitions = _partitions(wanted, cluster)
+    chosen = select_brokers(partitions, (*brokers, *leaving), cluster.brokers)
+    plan = decommission(partitions, chosen.brokers, leaving)
+    actions = (f"Moving all replicas away from {len(leaving)} broker(s)",)
+    return _result(wanted, cluster, chosen, plan, (without_no_ops(plan.before, plan.after),), actions)
+
+
+def _check_rebuild(options: RebuildCommandOptions) -> None:
+    if not options.topics and not options.map_string:
+        raise Invalid("must specify either --topics or --map-string")
+    if options.placement is Strategy.STORAGE and not options.use_meta:
+        raise Invalid("--placement=storage requires --use-meta=true")
+    if options.force_rebuild and options.sub_affinity:
+        raise Invalid("--force-rebuild disables --sub-affinity; leave one of them out")
+    if bool(options.leader_evac_brokers) != bool(options.leader_evac_topics):
+        raise Invalid("--leader-evac-brokers and --leader-evac-topics must be given together")
+    if options.phased_reassignment and options.chunk_step_size:
+        raise Invalid("--phased-reassignment and --chunk-step-size both divide the map; leave one of them out")
+
+
+def _partitions(options: PlanningOptions, cluster: PlacementCluster | None) -> PartitionMap:
+    if not options.brokers:
+        raise Invalid("no broker is given; give --brokers, -1 for all brokers of the map")
+    repeated = [id for id, count in Counter(options.brokers).items() if count > 1]
+    if repeated:
+        raise Invalid(f"--brokers names {repeated[0]} twice; name every broker once")
+    known = cluster.partitions if cluster else ()
+    if isinstance(options, RebuildCommandOptions) and options.map_string:
+        sizes = {one.key: one.size for one in known}
+        with as_core_errors():
+            targets = parse_reassignment(options.map_string)
+        return ordered(PartitionReplicas(*row, replicas, sizes.get(row)) for row, replicas in targets.items())
+    if not options.topics:
+        raise Invalid("no topic is given; give --topics, '.*' for all topics")
+    topics = {one.topic for one in known}
+    chosen = frozenset(matching_topics(topics, options.topics, options.topics_exclude))
+    if not chosen:
+        raise Missing(f"no topic of the cluster matches --topics {','.join(options.topics)}; it has {len(topics)}")
+    return ordered(one for one in known if one.topic in chosen)
+
+
+def _steps(options: RebuildCommandOptions, plan: PlacementPlan) -> tuple[PartitionMap, ...]:
+    if options.phased_reassignment:
+        steps: Sequence[PartitionMap] = phased(plan.before, plan.after)
+    elif options.chunk_step_size:
+        steps = chunks(plan.before, plan.after, options.chunk_step_size)
+    else:
+        steps = (plan.after,)
+    if not options.skip_no_ops:
+        return tuple(steps)
+    return tuple(without_no_ops(before, after) for before, after in zip((plan.before, *steps), steps, strict=False))
+
+
+def _actions(options: RebuildCommandOptions, chosen: BrokerSelection) -> tuple[str, ...]:
+    change = chosen.added - chosen.replaced
+    found = []
+    if change >= 0 and chosen.replaced:
+        found.append(f"Rebuild topic with {chosen.replaced} broker(s) marked for replacement")
+    if change > 0 and not chosen.replaced:
+        fix = "(this is a no-op unless --force-rebuild is specified)"
+        found.append(f"Expanding/rebalancing topic with {change} additional broker(s) {fix}")
+    if change < 0:
+        found.append(f"Shrinking topic by {-change} broker(s)")
+    if options.force_rebuild:
+        found.append("Force rebuilding map")
+    if options.replication:
+        found.append(f"Setting replication factor to {options.replication}")
+    if options.optimize_leadership:
+        found.append("Optimizing leader/follower ratios")
+    return tuple(found) or ("no-op",)
+
+
+def _result(
+    options: PlanningOptions,
+    cluster: PlacementCluster | None,
+    chosen: BrokerSelection,
+    plan: PlacementPlan,
+    maps: Iterable[PartitionMap],
+    actions: tuple[str, ...] = (),
+) -> Result:
+    topics = tuple(sorted({one.topic for one in plan.before}))
+    known = {one.topic for one in cluster.partitions} if cluster else set()
+    excluded = matching_topics(known, options.topics_exclude) if options.topics_exclude else ()
+    warnings = [*plan.warnings]
+    if chosen.missing:
+        warnings.append(f"{chosen.missing} provided brokers not found in the cluster")
+    if chosen.rack_missing:
+        warnings.append(f"{chosen.rack_missing} provided broker(s) do(es) not have a rack.id defined")
+    kept = tuple(one for one in maps if one)
+    return Result(topics, excluded, chosen, plan, kept, actions, tuple(sorted(warnings)))

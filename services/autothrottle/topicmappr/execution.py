@@ -1,0 +1,57 @@
+"""Submits a map under throttle through autothrottle's admin service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autothrottle.adapters.client_errors import as_core_errors
+from autothrottle.core.errors import Invalid
+from autothrottle.core.placement.partition_map import without_no_ops
+from autothrottle.topicmappr.commands import Result
+from autothrottle.topicmappr.options import PlanningOptions
+from autothrottle_client.admin import AdminClient
+from autothrottle_client.estimates import estimate_line
+from autothrottle_client.tls import Tls
+
+DEFAULT_ADMIN_ADDRESS = "127.0.0.1:8090"
+
+
+def execute(options: PlanningOptions, result: Result) -> int:
+    """Print an estimate, then submit the changed partitions, or only validate them; return the exit status.
+
+    Raises:
+        Invalid: the plan has several maps, or the service refuses it.
+    """
+    if len(result.maps) > 1:
+        raise Invalid(
+            f"the plan has {len(result.maps)} maps, and each must end before the next one starts. Fix: leave out "
+            "--execute, and submit one file after the other with `throttlectl reassign FILE`"
+        )
+    changed = without_no_ops(result.plan.before, result.plan.after)
+    if not changed:
+        print("No partition changes; nothing to submit")
+        return 0
+    targets = {one.key: one.replicas for one in changed}
+    tls = Tls(options.tls_cert, options.tls_key, options.tls_ca) if options.tls_cert else None
+    with (
+        as_core_errors(),
+        AdminClient(options.admin_addr or (DEFAULT_ADMIN_ADDRESS,), tls=tls, token=_token(options)) as admin,
+    ):
+        print(f"Estimate: {estimate_line(admin.estimate_reassignment(targets))}")
+        submission = admin.submit_reassignment(targets, validate_only=options.dry_run)
+    for warning in submission.warnings:
+        print(f"Warning: {warning}")
+    verb = "would be submitted" if options.dry_run else "submitted under throttle"
+    print(f"{submission.submitted} partitions {verb}, {submission.already_in_progress} already move there")
+    for (topic, partition), reason in submission.refused.items():
+        print(f"Kafka refused {topic} p{partition}: {reason}")
+    return 1 if submission.refused else 0
+
+
+def _token(options: PlanningOptions) -> str:
+    if not options.token_file:
+        return ""
+    try:
+        return Path(options.token_file).read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise Invalid(f"token-file {options.token_file!r} cannot be read: {error}; name a file with a token") from None

@@ -1,0 +1,60 @@
+"""The map files: JSON that kafka-reassign-partitions.sh and `throttlectl reassign` execute."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from autothrottle.core.errors import Unavailable
+from autothrottle.core.placement.partition_map import PartitionMap
+
+
+@dataclass(frozen=True, slots=True)
+class MapFile:
+    """One file to write."""
+
+    name: str
+    """File name without its directory."""
+    partitions: PartitionMap
+    combined: bool = False
+    """Whether it holds the maps of all topics."""
+
+
+def format_map(partitions: PartitionMap) -> str:
+    """Format a map as compact JSON with a line end."""
+    rows = [{"topic": one.topic, "partition": one.partition, "replicas": list(one.replicas)} for one in partitions]
+    return json.dumps({"version": 1, "partitions": rows}, separators=(",", ":")) + "\n"
+
+
+def map_files(maps: Sequence[PartitionMap], out_file: str) -> tuple[MapFile, ...]:
+    """Return the files of a plan: of each map, the combined one if named, then one per topic.
+
+    Several maps have the suffixes -phase0, -phase1 and so on, in the order of their execution.
+    """
+    found = []
+    for number, partitions in enumerate(maps):
+        suffix = f"-phase{number}" if len(maps) > 1 else ""
+        if out_file and partitions:
+            found.append(MapFile(f"{out_file.removesuffix('.json')}{suffix}.json", partitions, combined=True))
+        for topic, rows in groupby(partitions, lambda one: one.topic):
+            found.append(MapFile(f"{topic}{suffix}.json", tuple(rows)))
+    return tuple(found)
+
+
+def write_files(directory: str, files: Sequence[MapFile]) -> None:
+    """Write the files, readable by all.
+
+    Raises:
+        Unavailable: a file cannot be written; the message says which.
+    """
+    for file in files:
+        path = Path(directory or ".") / file.name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(format_map(file.partitions), "utf-8")
+            path.chmod(0o644)
+        except OSError as error:
+            raise Unavailable(f"{path} cannot be written: {error.strerror}; give a writable --out-path") from None

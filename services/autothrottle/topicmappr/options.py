@@ -1,0 +1,293 @@
+"""The options of topicmappr and metricsfetcher, with the names and meanings of Kafka-Kit's.
+
+Only the options of a group that names the cluster may come from the environment, as in Kafka-Kit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from autothrottle.core.cluster.snapshot import parse_broker_id
+from autothrottle.core.errors import Invalid
+from autothrottle.core.placement.brokers import ALL_MAPPED, ALL_REGISTERED
+from autothrottle.core.placement.plan import Optimization, Strategy
+from autothrottle.runtime import option_kinds as kinds
+from autothrottle.runtime.configuration import KafkaBackend
+from autothrottle.runtime.option_kinds import Refused, declared_options, option
+
+PREFIX = "TOPICMAPPR_"
+"""Prefix of topicmappr's environment variables."""
+
+GIBIBYTE = 2**30
+"""A GB in the options and the output, as in Kafka-Kit."""
+_MEBIBYTE = 2**20
+
+
+class MetricsSource(StrEnum):
+    """Where partition sizes and free storage come from."""
+
+    ZOOKEEPER = "zookeeper"
+    """The nodes that metricsfetcher writes."""
+    KAFKA = "kafka"
+    """The brokers themselves (DescribeLogDirs)."""
+
+
+def _items(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",") if item.strip())
+
+
+def _brokers(text: str) -> tuple[int, ...]:
+    wanted = [str(ALL_MAPPED), str(ALL_REGISTERED)]
+    try:
+        return tuple(int(item) if item in wanted else parse_broker_id(item) for item in _items(text))
+    except Invalid as error:
+        raise Refused(f"has an entry that is not a broker id ({error})") from None
+
+
+def _broker_ids(meaning: str) -> tuple[int, ...]:
+    range = "a comma-separated list of broker ids; -1: all brokers of the map, -2: all brokers of the cluster"
+    return option(_brokers, "", meaning, range, example="1001,1002")
+
+
+def _names(meaning: str) -> tuple[str, ...]:
+    range = "a comma-separated list of topic names or regular expressions that match whole names"
+    return option(_items, "", meaning, range, example="orders,payments.*")
+
+
+def _true(meaning: str) -> bool:
+    def parse(text: str) -> bool:
+        if text.lower() not in ("true", "t", "1", "false", "f", "0"):
+            raise Refused("is neither true nor false")
+        return text.lower() in ("true", "t", "1")
+
+    return option(parse, "true", meaning, "true or false", boolean=True)
+
+
+def _bytes(default: str, meaning: str, unit: str, factor: int) -> int:
+    return kinds.number(default, meaning, unit, lambda value: round(value * factor), at_most=10**9)
+
+
+def _signed(meaning: str) -> int:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,9}", text.strip(), re.ASCII):
+            raise Refused("is not an integer")
+        return max(int(text), 0)
+
+    return option(parse, "0", meaning, "an integer; 0 or less: not used")
+
+
+def _choice(default: Strategy | Optimization, meaning: str, values: type[Any]) -> Any:
+    words = {each.value: each for each in values}
+
+    def parse(text: str) -> Any:
+        if text not in words:
+            raise Refused(f"must be either {' or '.join(map(repr, words))}")
+        return words[text]
+
+    return option(parse, default.value, meaning, f"one of {', '.join(words)}", choices=tuple(words))
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """How to access the cluster. Each may come from the environment."""
+
+    CLUSTER: ClassVar[str] = "Cluster"
+    kafka_addr: tuple[str, ...] = kinds.addresses("localhost:9092", "Kafka brokers")
+    kafka_backend: KafkaBackend = kinds.choice(
+        KafkaBackend.ADMIN, "How to read topics and brokers: the Admin API or ZooKeeper", KafkaBackend
+    )
+    kafka_client_config: str = kinds.file(
+        "Java properties file with Kafka's SASL and TLS settings, see docs/security.md",
+        "/etc/autothrottle/client.properties",
+        "a readable Java properties file",
+    )
+    zk_addr: tuple[str, ...] = kinds.addresses("localhost:2181", "ZooKeeper servers")
+    zk_prefix: str = kinds.znode("", "Kafka's chroot in ZooKeeper", "/kafka")
+    zk_metrics_prefix: str = kinds.znode("topicmappr", "Parent of the znodes that metricsfetcher writes", root=True)
+    metrics_source: MetricsSource = kinds.choice(
+        MetricsSource.ZOOKEEPER,
+        "Source of partition sizes and free storage: the znodes of metricsfetcher, or the brokers",
+        MetricsSource,
+    )
+    cluster_file: str = kinds.file(
+        "Cluster file of `topicmappr export`; nothing else is read then", "cluster.json", "a readable JSON file"
+    )
+    ignore_warns: bool = kinds.boolean("Write the map despite warnings")
+
+
+IN_ENVIRONMENT = tuple(declared_options(ClusterOptions))
+"""Names of the options that may come from the environment."""
+
+
+@dataclass(frozen=True)
+class OutputOptions(ClusterOptions):
+    """What every planning command prints, writes and executes."""
+
+    OUTPUT: ClassVar[str] = "Output"
+    out_path: str = kinds.text(
+        "", "Directory of the map files; the current one if empty", "a directory", example="maps"
+    )
+    out_file: str = kinds.text("", "Name of a file with the maps of all topics", "a file name", example="combined")
+    json: bool = kinds.boolean("Print the plan and its changes as JSON instead of text")
+    explain: bool = kinds.boolean("Also print why each replica goes where it goes")
+
+    EXECUTION: ClassVar[str] = "Execution"
+    execute: bool = kinds.boolean("Submit the map under throttle through autothrottle's admin service")
+    dry_run: bool = kinds.boolean("With execute: only validate; write no file and submit nothing")
+    admin_addr: tuple[str, ...] = kinds.service_addresses("autothrottle's admin service", "127.0.0.1:8090")
+    token_file: str = kinds.file("File with your token and nothing else", "token", "a readable file")
+    tls_cert: str = kinds.file("Your certificate; turns on mutual TLS", "tls.crt", "a readable PEM file")
+    tls_key: str = kinds.file("Private key of tls-cert, without a password", "tls.key", "a readable PEM file")
+    tls_ca: str = kinds.file("Certificates of the servers' authorities", "ca.crt", "a readable PEM file")
+
+
+@dataclass(frozen=True)
+class PlanningOptions(OutputOptions):
+    """The topics and brokers of a plan."""
+
+    PLAN: ClassVar[str] = "Plan"
+    topics: tuple[str, ...] = _names("Topics of the plan")
+    topics_exclude: tuple[str, ...] = _names("Topics to leave out")
+    brokers: tuple[int, ...] = _broker_ids("Brokers that shall hold the replicas")
+    metrics_age: timedelta = kinds.number(
+        "60",
+        "Largest age of metricsfetcher's sample",
+        "minutes",
+        lambda minutes: timedelta(minutes=float(minutes)),
+        at_most=10**6,
+    )
+    optimize_leadership: bool = kinds.boolean("Even out the numbers of leaders by reordering replicas")
+
+
+@dataclass(frozen=True)
+class RebuildCommandOptions(PlanningOptions):
+    """Options of `topicmappr rebuild`."""
+
+    REBUILD: ClassVar[str] = "Rebuild"
+    map_string: str = kinds.text(
+        "",
+        "Partition map to change, instead of topics",
+        "JSON of kafka-reassign-partitions.sh",
+        example='{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1001,1002]}]}',
+    )
+    use_meta: bool = _true("Read the brokers of the cluster and their racks; false: trust --brokers")
+    force_rebuild: bool = kinds.boolean("Place every replica anew")
+    replication: int = _signed("Replication factor to set")
+    sub_affinity: bool = kinds.boolean("Substitute each broker that leaves by one new broker of its rack")
+    placement: Strategy = _choice(Strategy.COUNT, "What the placement makes even", Strategy)
+    min_rack_ids: int = _signed("Distinct racks that each partition needs; 0: as many as possible")
+    optimize: Optimization = _choice(
+        Optimization.DISTRIBUTION,
+        "Prefer more pairs of brokers that share partitions, more even storage, or with force-rebuild the fewest bytes",
+        Optimization,
+    )
+    partition_size_factor: float = kinds.number(
+        "1.0", "Factor of partition sizes: room for growth", "", float, above=0, at_most=1000
+    )
+    skip_no_ops: bool = kinds.boolean("Leave unchanged partitions out of the maps")
+    phased_reassignment: bool = kinds.boolean("Write two maps; the first one keeps the current leaders")
+    leader_evac_brokers: tuple[int, ...] = _broker_ids("Brokers that shall not lead leader-evac-topics")
+    leader_evac_topics: tuple[str, ...] = _names("Topics that leader-evac-brokers shall not lead")
+    chunk_step_size: int = _signed("Brokers per map of a plan in several maps")
+
+
+@dataclass(frozen=True)
+class _StorageOptions(PlanningOptions):
+    STORAGE: ClassVar[str] = "Storage"
+    tolerance: float | None = kinds.number(
+        "0",
+        "Distance of free storage from the mean that the plan may leave, as a fraction; 0: as even as possible",
+        "",
+        lambda value: float(value) or None,
+        at_most=1,
+    )
+    partition_limit: int = kinds.count("0", "Largest number of relocations from one broker; 0: no limit", at_least=0)
+    partition_size_threshold: int = _bytes("0", "Smaller partitions stay", "MB (2^20 bytes)", _MEBIBYTE)
+    locality_scoped: bool = kinds.boolean("Keep replicas in their rack")
+    verbose: bool = kinds.boolean("Same as explain")
+
+
+@dataclass(frozen=True)
+class RebalanceCommandOptions(_StorageOptions):
+    """Options of `topicmappr rebalance`."""
+
+    storage_threshold: float | None = kinds.number(
+        "0",
+        "Only brokers whose free storage is this fraction below the harmonic mean offload; 0: all below the mean",
+        "",
+        lambda value: float(value) or None,
+        at_most=1,
+    )
+    storage_threshold_gb: int = _bytes("0", "Only brokers with less free storage offload", "GB (2^30 bytes)", GIBIBYTE)
+
+
+@dataclass(frozen=True)
+class ScaleCommandOptions(_StorageOptions):
+    """Options of `topicmappr scale`."""
+
+
+@dataclass(frozen=True)
+class DecommissionCommandOptions(PlanningOptions):
+    """Options of `topicmappr decommission`; the brokers to empty are its argument."""
+
+
+COMMAND_OPTIONS: Mapping[str, type[ClusterOptions]] = {
+    "rebuild": RebuildCommandOptions,
+    "rebalance": RebalanceCommandOptions,
+    "scale": ScaleCommandOptions,
+    "decommission": DecommissionCommandOptions,
+    "uncordon": ClusterOptions,
+    "export": ClusterOptions,
+}
+"""Command -> its options."""
+
+
+class FetchSource(StrEnum):
+    """Where metricsfetcher reads metrics."""
+
+    DATADOG = "datadog"
+    KAFKA = "kafka"
+    """The brokers themselves (DescribeLogDirs); no metrics system is needed."""
+
+
+@dataclass(frozen=True)
+class FetcherOptions:
+    """Options of metricsfetcher."""
+
+    SOURCE: ClassVar[str] = "Source"
+    source: FetchSource = kinds.choice(FetchSource.DATADOG, "Source of the metrics", FetchSource)
+    api_key: str = kinds.text("", "Datadog API key", example="the key", secret=True)
+    app_key: str = kinds.text("", "Datadog application key", example="the key", secret=True)
+    datadog_url: str = kinds.url("https://api.datadoghq.com", "Datadog server")
+    broker_storage_query: str = kinds.text(
+        "avg:system.disk.free{service:kafka,device:/data}", "Datadog query for free storage; broker-id-tag groups it"
+    )
+    broker_id_tag: str = kinds.tag("broker_id", "Datadog tag with the broker id")
+    partition_size_query: str = kinds.text(
+        "max:kafka.log.partition.size{service:kafka} by {topic,partition}", "Datadog query for partition sizes"
+    )
+    span: timedelta = kinds.seconds("3600", "Length of the rollup of partition sizes", whole=True, at_most=30 * 86_400)
+    kafka_addr: tuple[str, ...] = kinds.addresses("localhost:9092", "Kafka brokers, for the source kafka")
+    kafka_client_config: str = kinds.file(
+        "Java properties file with Kafka's SASL and TLS settings, see docs/security.md",
+        "/etc/autothrottle/client.properties",
+        "a readable Java properties file",
+    )
+
+    DESTINATION: ClassVar[str] = "Destination"
+    zk_addr: tuple[str, ...] = kinds.addresses("localhost:2181", "ZooKeeper servers")
+    zk_prefix: str = kinds.znode("topicmappr", "Parent of the znodes", root=True)
+    compression: bool = _true("Compress the znodes with gzip")
+    accept_smaller: bool = kinds.boolean("Replace a stored sample that has more brokers or many more partitions")
+    verbose: bool = kinds.boolean("Also print every series that is skipped")
+    dry_run: bool = kinds.boolean("Fetch and check the metrics; write nothing")
+    version: bool = kinds.boolean("Print the version and exit")
+
+
+FETCHER_PREFIX = "METRICSFETCHER_"
+"""Prefix of metricsfetcher's environment variables."""

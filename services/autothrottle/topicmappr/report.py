@@ -1,0 +1,250 @@
+"""The report of a plan, in Kafka-Kit's layout or as JSON. A GB is 2^30 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.partition_map import changes
+from autothrottle.core.placement.plan import PlacementPlan, explain
+from autothrottle.core.placement.statistics import PlacementStatistics, StorageSpread
+from autothrottle.topicmappr.commands import Result
+from autothrottle.topicmappr.map_files import MapFile
+from autothrottle.topicmappr.options import (
+    GIBIBYTE,
+    PlanningOptions,
+    RebalanceCommandOptions,
+    RebuildCommandOptions,
+    ScaleCommandOptions,
+)
+
+_NONE = "[none]"
+
+
+def report(options: PlanningOptions, result: Result) -> str:
+    """Return everything about a plan, up to its warnings."""
+    blocks = [_section("Topics:", result.topics)]
+    if result.topics_excluded:
+        blocks.append(_section("Topics excluded:", result.topics_excluded))
+    if isinstance(options, RebuildCommandOptions):
+        blocks += _rebuild_blocks(result)
+    elif isinstance(options, RebalanceCommandOptions | ScaleCommandOptions):
+        blocks += _rebalance_blocks(options, result)
+    else:
+        blocks.append(_section("Action:", result.actions))
+    blocks.append(_section("Partition map changes:", _changes(result.plan)))
+    blocks.append(_section("Broker distribution:", _distribution(result.plan)))
+    blocks += _storage(options, result.plan)
+    if options.explain or getattr(options, "verbose", False):
+        blocks.append(
+            _section("Reasons:", [f"{one.topic} p{one.partition}: {one.reason}" for one in explain(result.plan)])
+        )
+    blocks.append(_section("WARN:", result.warnings or [_NONE]))
+    return "\n".join(blocks)
+
+
+def files_block(directory: str, files: Sequence[MapFile]) -> str:
+    """Return the list of the files that were written."""
+    if not files:
+        return "No partition reassignments, skipping map generation"
+    root = f"{directory.rstrip('/')}/" if directory else ""
+    return _section(
+        "New partition maps:",
+        [f"{root or './'}{file.name} [combined map]" if file.combined else f"{root}{file.name}" for file in files],
+    )
+
+
+def _section(title: str, lines: Iterable[str]) -> str:
+    return "\n".join([title, *(f"  {line}" for line in lines)])
+
+
+def _rebuild_blocks(result: Result) -> list[str]:
+    chosen = result.selection
+    total = chosen.added - chosen.replaced
+    counts = (
+        f"Replacing {chosen.replaced}, added {chosen.added}, missing {chosen.missing + chosen.old_missing}, "
+        f"total count changed by {total}"
+    )
+    summary = [*chosen.messages, "-", counts] if chosen.messages else [counts]
+    blocks = [_section("Broker change summary:", summary), _section("Action:", result.actions)]
+    if result.plan.affinities:
+        lines = [
+            f"Substitution affinity: {one.leaving} -> {one.substitute}{' (inferred)' if one.inferred else ''}"
+            for one in result.plan.affinities
+        ]
+        blocks.append(_section("Substitution affinities:", lines))
+    return blocks
+
+
+def _rebalance_blocks(options: RebalanceCommandOptions | ScaleCommandOptions, result: Result) -> Iterator[str]:
+    plan, added = result.plan, result.selection.added
+    lines = [*result.selection.messages, "-", f"{added} additional brokers added", "OK"] if added else ["OK"]
+    yield _section("Validating broker list:", lines)
+    yield _section(
+        f"Brokers targeted for partition offloading ({_targeted(options)}):", map(str, plan.offload_targets or [_NONE])
+    )
+    yield _section("Reassignment parameters:", _parameters(options, plan))
+    for source, moves in groupby(plan.relocations, lambda one: one.source):
+        rows = [
+            f"[{_gigabytes(one.partition.size or 0)}] {one.partition.topic} p{one.partition.partition} "
+            f"-> {one.destination}"
+            for one in moves
+        ]
+        yield _section(f"Broker {source} relocations planned:", rows)
+    if not plan.relocations:
+        yield _section("Relocations planned:", [_NONE])
+    yield f"Total relocation volume: {_gigabytes(sum(one.partition.size or 0 for one in plan.relocations))}"
+
+
+def _targeted(options: RebalanceCommandOptions | ScaleCommandOptions) -> str:
+    if isinstance(options, RebalanceCommandOptions) and options.storage_threshold_gb:
+        return f"< {_gigabytes(options.storage_threshold_gb)} storage free"
+    if isinstance(options, RebalanceCommandOptions) and options.storage_threshold:
+        return f">= {options.storage_threshold:.2%} threshold below hmean"
+    return "storage free below the mean"
+
+
+def _parameters(options: RebalanceCommandOptions | ScaleCommandOptions, plan: PlacementPlan) -> Iterator[str]:
+    if options.partition_size_threshold:
+        yield f"Ignoring partitions smaller than {options.partition_size_threshold // 2**20}MB"
+    spread = plan.statistics_after.storage
+    if spread:
+        yield f"Free storage mean, harmonic mean: {_gigabytes(spread.mean)}, {_gigabytes(spread.harmonic_mean)}"
+        yield f"Broker free storage limits (with a {plan.tolerance:.2%} tolerance from mean):"
+        yield f"  Sources limited to <= {_gigabytes(spread.mean * (1 + plan.tolerance))}"
+        yield f"  Destinations limited to >= {_gigabytes(spread.mean * (1 - plan.tolerance))}"
+    yield f"Bytes to copy: {_gigabytes(plan.copied_bytes)} (equal storage needs {_gigabytes(plan.bound_bytes)})"
+
+
+def _changes(plan: PlacementPlan) -> Iterator[str]:
+    for before, after, notes in changes(plan.before, plan.after):
+        yield (
+            f"{before.topic} p{before.partition}: {_replicas(before.replicas)} -> {_replicas(after.replicas)} "
+            f"{', '.join(notes)}"
+        )
+
+
+def _replicas(replicas: Iterable[int]) -> str:
+    return f"[{' '.join(map(str, replicas))}]"
+
+
+def _distribution(plan: PlacementPlan) -> Iterator[str]:
+    yield f"degree [min/max/avg]: {_degree(plan.statistics_before)} -> {_degree(plan.statistics_after)}"
+    yield "-"
+    for broker, share in plan.statistics_after.shares.items():
+        yield f"Broker {broker} - leader: {share.leaders}, follower: {share.followers}, total: {share.total}"
+
+
+def _degree(statistics: PlacementStatistics) -> str:
+    degree = statistics.degree
+    return f"{degree.min}/{degree.max}/{degree.average:.2f}"
+
+
+def _storage(options: PlanningOptions, plan: PlacementPlan) -> list[str]:
+    """Return the section about free storage; none where it is unknown before or after the plan."""
+    before, after = plan.statistics_before.storage, plan.statistics_after.storage
+    if before is None or after is None:
+        return []
+    factor = getattr(options, "partition_size_factor", 1.0)
+    lines = [f"Partition size factor of {factor:.2f} applied"] if factor != 1 else []
+    lines += [
+        f"range: {_gigabytes(before.range)} -> {_gigabytes(after.range)}",
+        f"range spread: {_spread(before)} -> {_spread(after)}",
+        f"std. deviation: {_gigabytes(before.standard_deviation)} -> {_gigabytes(after.standard_deviation)}",
+        f"min-max: {_gigabytes(before.min)}, {_gigabytes(before.max)} -> "
+        f"{_gigabytes(after.min)}, {_gigabytes(after.max)}",
+        "-",
+        *_storage_of_brokers(plan),
+    ]
+    return [_section("Storage free change estimations:", lines)]
+
+
+def _storage_of_brokers(plan: PlacementPlan) -> Iterator[str]:
+    final = free_after(plan)
+    for broker in plan.brokers:
+        if broker.storage_free is None:
+            continue
+        change = final[broker.id] - broker.storage_free
+        share = change / broker.storage_free if broker.storage_free else 0.0
+        mark = " *marked for replacement" if broker.replace else ""
+        yield (
+            f"Broker {broker.id}: {broker.storage_free / GIBIBYTE:.2f} -> {final[broker.id] / GIBIBYTE:.2f} "
+            f"({change / GIBIBYTE:+.2f}GB, {share:.2%}){mark}"
+        )
+
+
+def free_after(plan: PlacementPlan) -> Mapping[int, int]:
+    """Return broker id -> free bytes after the plan, also of brokers that leave."""
+    free = {broker.id: broker.storage_free or 0 for broker in plan.brokers}
+    for before, after in zip(plan.before, plan.after, strict=True):
+        for broker in set(before.replicas) - set(after.replicas):
+            if broker in free:
+                free[broker] += before.size or 0
+        for broker in set(after.replicas) - set(before.replicas):
+            free[broker] -= before.size or 0
+    return free
+
+
+def _spread(spread: StorageSpread) -> str:
+    return "n/a" if spread.range_spread is None else f"{spread.range_spread:.2%}"
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / GIBIBYTE:.2f}GB"
+
+
+def result_value(result: Result, files: Sequence[str], explained: bool) -> dict[str, Any]:
+    """Return a plan as a JSON value: the changed partitions, statistics, warnings and files."""
+    plan = result.plan
+    value: dict[str, Any] = {
+        "topics": list(result.topics),
+        "changes": _change_values(plan),
+        "unchanged_partitions": sum(
+            old.replicas == new.replicas for old, new in zip(plan.before, plan.after, strict=True)
+        ),
+        "copied_bytes": plan.copied_bytes,
+        "bound_bytes": plan.bound_bytes,
+        "before": _statistics_value(plan.statistics_before),
+        "after": _statistics_value(plan.statistics_after),
+        "brokers": [_broker_value(broker) for broker in plan.brokers],
+        "actions": list(result.actions),
+        "warnings": list(result.warnings),
+        "files": list(files),
+    }
+    if explained:
+        value["reasons"] = [one._asdict() for one in explain(plan)]
+    return value
+
+
+def _change_values(plan: PlacementPlan) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": before.topic,
+            "partition": before.partition,
+            "before": list(before.replicas),
+            "after": list(after.replicas),
+            "notes": list(notes),
+            "bytes": (before.size or 0) * len(set(after.replicas) - set(before.replicas)),
+        }
+        for before, after, notes in changes(plan.before, plan.after)
+        if before.replicas != after.replicas
+    ]
+
+
+def _statistics_value(statistics: PlacementStatistics) -> dict[str, Any]:
+    storage = statistics.storage
+    return {
+        "leader_spread": statistics.leader_spread,
+        "replica_spread": statistics.replica_spread,
+        "degree": statistics.degree._asdict(),
+        "storage_range_bytes": storage.range if storage else None,
+        "storage_range_spread": storage.range_spread if storage else None,
+        "storage_standard_deviation_bytes": storage.standard_deviation if storage else None,
+    }
+
+
+def _broker_value(broker: PlacementBroker) -> dict[str, Any]:
+    flags = [name for name in ("replace", "missing", "new", "cordoned") if getattr(broker, name)]
+    return {"id": broker.id, "rack": broker.rack, "flags": flags}

@@ -1,0 +1,187 @@
+"""Connects topicmappr and metricsfetcher to clusters and metrics: the only module here that names adapters.
+
+Adapters are imported where they are used: offline commands need none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autothrottle.core.errors import Invalid, Missing
+from autothrottle.ports.placement import (
+    ClusterSource,
+    PlacementCluster,
+    StorageMetrics,
+    StorageMetricsSource,
+    StorageMetricsStore,
+)
+from autothrottle.runtime.configuration import KafkaBackend
+from autothrottle.topicmappr.cluster_file import parse_cluster
+from autothrottle.topicmappr.options import ClusterOptions, FetcherOptions, FetchSource, MetricsSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kazoo.client import KazooClient
+
+    from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+    from autothrottle.adapters.kafka_admin.cordons import KafkaCordons
+
+READ_TIMEOUT = timedelta(seconds=120)
+"""Timeout of reading a cluster, and of reading its metrics."""
+
+_CONNECT_TIMEOUT = timedelta(seconds=5)
+_SESSION_TIMEOUT = timedelta(seconds=10)
+
+
+def read_cluster(options: ClusterOptions, with_metrics: bool, max_age: timedelta | None = None) -> PlacementCluster:
+    """Return the cluster of the options, from its file or live.
+
+    Args:
+        options: where the cluster is.
+        with_metrics: whether to read partition sizes and free storage, too.
+        max_age: largest age of the sample; None: any.
+
+    Raises:
+        Invalid: the file cannot be read, or the sample is too old.
+        Unavailable, Missing, Incomplete: the cluster or its metrics cannot be read.
+    """
+    if options.cluster_file:
+        return parse_cluster(_file_text(options.cluster_file))
+    with ExitStack() as stack:
+        connections = _Connections(options.kafka_addr, options.kafka_client_config, options.zk_addr, stack)
+        cluster = connections.cluster(options).fetch_cluster(READ_TIMEOUT)
+        if not with_metrics:
+            return cluster
+        metrics = connections.metrics(options).fetch_storage_metrics(READ_TIMEOUT)
+    check_age(metrics, max_age, datetime.now(UTC))
+    return cluster.with_storage(metrics)
+
+
+@contextmanager
+def open_cordons(options: ClusterOptions) -> Iterator[KafkaCordons]:
+    """Open the cordons of the cluster's brokers."""
+    from autothrottle.adapters.kafka_admin.cordons import KafkaCordons
+
+    if options.cluster_file:
+        raise Invalid("--cluster-file is no cluster whose brokers can be cordoned; leave it out")
+    with ExitStack() as stack:
+        connections = _Connections(options.kafka_addr, options.kafka_client_config, options.zk_addr, stack)
+        yield KafkaCordons(connections.admin())
+
+
+def check_age(metrics: StorageMetrics, max_age: timedelta | None, now: datetime) -> None:
+    """Raise Invalid if a sample is older than allowed."""
+    if metrics.sampled is None or max_age is None or (age := now - metrics.sampled) <= max_age:
+        return
+    minutes = int(age.total_seconds()) // 60
+    shown = f"{minutes // 60}h{minutes % 60}m" if minutes >= 60 else f"{minutes}m"
+    raise Invalid(
+        f"Metrics metadata is older than allowed: {shown}. Fix: run metricsfetcher, raise --metrics-age, or give "
+        "--metrics-source kafka"
+    )
+
+
+def fetch_metrics(options: FetcherOptions, progress: Callable[[str], None]) -> StorageMetrics:
+    """Return a new sample from the source of metricsfetcher."""
+    with ExitStack() as stack:
+        if options.source is FetchSource.KAFKA:
+            connections = _Connections(options.kafka_addr, options.kafka_client_config, options.zk_addr, stack)
+            return connections.log_dirs().fetch_storage_metrics(READ_TIMEOUT)
+        from autothrottle.adapters.datadog.settings import DatadogSettings
+        from autothrottle.adapters.datadog.storage_metrics import DatadogStorageMetrics, StorageQueries
+
+        settings = DatadogSettings(options.api_key, options.app_key, options.datadog_url)
+        span = int(options.span.total_seconds())
+        queries = StorageQueries(
+            options.broker_storage_query, options.broker_id_tag, options.partition_size_query, span
+        )
+        source = stack.enter_context(closing(DatadogStorageMetrics(settings, queries, progress)))
+        return source.fetch_storage_metrics(READ_TIMEOUT)
+
+
+def stored_metrics(options: FetcherOptions) -> StorageMetrics | None:
+    """Return the last sample; None: there is no readable one."""
+    with ExitStack() as stack:
+        connections = _Connections(options.kafka_addr, "", options.zk_addr, stack)
+        try:
+            return connections.store(options.zk_prefix).fetch_storage_metrics(READ_TIMEOUT)
+        except (Missing, Invalid):
+            return None
+
+
+def write_metrics(options: FetcherOptions, metrics: StorageMetrics) -> None:
+    """Store a sample where topicmappr finds it."""
+    with ExitStack() as stack:
+        connections = _Connections(options.kafka_addr, "", options.zk_addr, stack)
+        connections.store(options.zk_prefix).write_storage_metrics(metrics, options.compression, READ_TIMEOUT)
+
+
+class _Connections:
+    """Opens each connection at its first use; the stack closes them."""
+
+    def __init__(self, kafka: Sequence[str], client_config: str, zookeeper: Sequence[str], stack: ExitStack) -> None:
+        self._kafka, self._client_config, self._zookeeper, self._stack = kafka, client_config, zookeeper, stack
+        self._admin: KafkaAdmin | None = None
+        self._session: KazooClient | None = None
+
+    def cluster(self, options: ClusterOptions) -> ClusterSource:
+        if options.kafka_backend is KafkaBackend.ADMIN:
+            from autothrottle.adapters.kafka_admin.placement import AdminClusterSource
+
+            return AdminClusterSource(self.admin())
+        from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperClusterSource
+        from autothrottle.adapters.zookeeper.paths import KafkaPaths
+
+        return ZooKeeperClusterSource(self.session(), KafkaPaths(options.zk_prefix))
+
+    def metrics(self, options: ClusterOptions) -> StorageMetricsSource:
+        if options.metrics_source is MetricsSource.KAFKA:
+            return self.log_dirs()
+        return self.store(options.zk_metrics_prefix)
+
+    def log_dirs(self) -> StorageMetricsSource:
+        from autothrottle.adapters.kafka_admin.placement import LogDirMetrics
+
+        return LogDirMetrics(self.admin())
+
+    def store(self, prefix: str) -> StorageMetricsStore:
+        from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
+
+        return ZooKeeperStorageMetrics(self.session(), prefix)
+
+    def admin(self) -> KafkaAdmin:
+        if self._admin is None:
+            from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+            from autothrottle.adapters.kafka_admin.client_properties import read_client_properties
+            from autothrottle.adapters.kafka_admin.values import KafkaSettings
+
+            settings = KafkaSettings(tuple(self._kafka))
+            if self._client_config:
+                settings = replace(settings, client_properties=read_client_properties(self._client_config))
+            self._admin = self._stack.enter_context(closing(KafkaAdmin(settings)))
+        return self._admin
+
+    def session(self) -> KazooClient:
+        if self._session is None:
+            from autothrottle.adapters.zookeeper.session import connect, disconnect
+
+            self._session = connect(",".join(self._zookeeper), _SESSION_TIMEOUT, _CONNECT_TIMEOUT)
+            self._stack.callback(disconnect, self._session)
+        return self._session
+
+
+def _file_text(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except OSError as error:
+        raise Invalid(
+            f"cluster-file {path!r} cannot be read: {error.strerror}; name a file of `topicmappr export`"
+        ) from None
+    except ValueError:
+        raise Invalid(f"cluster-file {path!r} is not a text file; name a file of `topicmappr export`") from None

@@ -1,0 +1,113 @@
+"""topicmappr's plans executed under throttle on Kafka 4.3: a broker is decommissioned, and a killed one replaced."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autothrottle.core.cluster.configs import THROTTLE_KEYS
+from autothrottle.topicmappr.command_line import main
+from autothrottle_lab.observation.traffic import fill
+from autothrottle_lab.servers.kafka_kraft import KraftCluster
+from autothrottle_lab.servers.processes import Process
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from tests.builders import eventually
+from tests.system.recovery_watch import FOLLOWER_RATE, admin_backend_options
+
+SECONDS = 120.0
+LEAVING = 1005
+TOPIC = "drained"
+KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
+
+
+@pytest.fixture
+def topic(kraft_cluster: KraftCluster) -> Iterator[str]:
+    kraft_cluster.create_topic(TOPIC, {p: [LEAVING, 1001 + p % 3] for p in range(3)})
+    try:
+        fill(kraft_cluster, TOPIC, 1_000_000)
+        yield TOPIC
+    finally:
+        kraft_cluster.delete_topic(TOPIC)
+
+
+@pytest.fixture(scope="module")
+def admin(
+    kraft_cluster: KraftCluster, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """All services in one process; the address of the admin service."""
+    options = {
+        "zk-addr": zookeeper.connect,
+        "zk-config-prefix": "decommission",
+        "datadog-url": "http://127.0.0.1:1",
+        "interval": "3600",
+        "min-rate": "1",
+        "api-listen": "127.0.0.1:0",
+        "grpc-listen": "127.0.0.1:0",
+        "kafka-bootstrap-controllers": kraft_cluster.bootstrap_controllers,
+        **admin_backend_options(kraft_cluster),
+    }
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    log = tmp_path_factory.mktemp("decommission") / "autothrottle.log"
+    with Process("autothrottle", [sys.executable, "-m", "autothrottle", "run", *flags], log, KEYS) as process:
+
+        def logged(pattern: str) -> str:
+            found = re.search(pattern, log.read_text(), re.MULTILINE)
+            return found[1] if found else ""
+
+        process.wait_until(lambda: bool(logged(r"(Leading in term)") and logged(r"gRPC API: (\S+)$")), SECONDS)
+        yield logged(r"gRPC API: (\S+)$")
+        process.stop()
+
+
+def cordon(cluster: KraftCluster) -> str | None:
+    return cluster.stored_configs().get(f"brokers/{LEAVING}", {}).get("cordoned.log.dirs")
+
+
+def throttled(cluster: KraftCluster) -> bool:
+    return any(config.keys() & {*THROTTLE_KEYS} for config in cluster.stored_configs().values())
+
+
+def test_a_killed_broker_is_replaced_under_throttle(
+    kraft_cluster: KraftCluster, topic: str, admin: str, tmp_path: Path
+) -> None:
+    kraft_cluster.kill_broker(LEAVING)
+    try:
+        eventually(lambda: LEAVING not in {state.leader for state in kraft_cluster.partitions([topic]).values()})
+        arguments = ["rebuild", "--topics", topic, "--brokers", "1001,1002,1003,1004", f"--out-path={tmp_path}"]
+        cluster = [f"--kafka-addr={kraft_cluster.bootstrap_servers}", "--ignore-warns"]
+        assert main([*arguments, *cluster, "--execute", f"--admin-addr={admin}"]) == 0
+        assert throttled(kraft_cluster)
+        kraft_cluster.wait_until_reassigned()
+        assert all(LEAVING not in state.replicas for state in kraft_cluster.partitions([topic]).values())
+        eventually(lambda: not throttled(kraft_cluster))
+    finally:
+        kraft_cluster.start_broker(LEAVING)
+
+
+def test_a_broker_is_cordoned_and_drained_under_throttle(
+    kraft_cluster: KraftCluster, topic: str, admin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [f"--kafka-addr={kraft_cluster.bootstrap_servers}", "--metrics-source=kafka"]
+    target = ["decommission", str(LEAVING), *flags, "--topics", topic, f"--out-path={tmp_path}"]
+    execution = ["--execute", f"--admin-addr={admin}"]
+    assert main([*target, *execution]) == 1, "brokers without racks are a warning"
+    assert "Cordoned: 1005\n" in (out := capsys.readouterr().out) and out.endswith("Uncordoned: 1005\n")
+    assert cordon(kraft_cluster) is None
+    assert main([*target, *execution, "--ignore-warns"]) == 0
+    try:
+        assert cordon(kraft_cluster) == "*"
+        assert kraft_cluster.stored_configs()[f"topics/{topic}"]
+        assert any(FOLLOWER_RATE in config for config in kraft_cluster.stored_configs().values())
+        kraft_cluster.create_topic_anywhere("meanwhile", partitions=10, replication_factor=2)
+        kraft_cluster.wait_until_reassigned()
+        current = kraft_cluster.partitions([topic, "meanwhile"])
+        assert len(current) == 13
+        assert all(LEAVING not in state.replicas for state in current.values())
+    finally:
+        assert main(["uncordon", str(LEAVING), flags[0]]) == 0
+        kraft_cluster.delete_topic("meanwhile")
+    assert cordon(kraft_cluster) is None

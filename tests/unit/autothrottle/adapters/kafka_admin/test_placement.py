@@ -1,0 +1,102 @@
+"""The cluster of a plan from the Admin API, and storage from DescribeLogDirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+from autothrottle.adapters.kafka_admin.messages import log_dirs
+from autothrottle.adapters.kafka_admin.placement import CORDONED_LOG_DIRS, AdminClusterSource, storage_metrics
+from autothrottle.adapters.kafka_admin.values import Answers, ConfigValue, LogDirs
+from autothrottle.adapters.memory import MemoryCluster
+from tests.unit.autothrottle.adapters.kafka_admin.kafka_in_memory import MemoryKafka
+
+TIMEOUT = timedelta(seconds=1)
+NOW = datetime(2026, 11, 24, tzinfo=UTC)
+
+
+def directory(total: int, usable: int, cordoned: bool = False, **sizes: int) -> SimpleNamespace:
+    topics = [
+        SimpleNamespace(
+            name=topic, partitions=[SimpleNamespace(partition_index=0, partition_size=size, is_future_key=False)]
+        )
+        for topic, size in sizes.items()
+    ]
+    return SimpleNamespace(error_code=0, topics=topics, total_bytes=total, usable_bytes=usable, is_cordoned=cordoned)
+
+
+def answer(*directories: SimpleNamespace) -> LogDirs:
+    return log_dirs(1, SimpleNamespace(error_code=0, results=list(directories)))
+
+
+def test_directories_of_one_volume_count_once() -> None:
+    assert answer(directory(100, 40), directory(100, 40)).usable_bytes == 40
+    assert answer(directory(100, 40), directory(100, 39)).usable_bytes == 79
+
+
+def test_a_cordoned_directory_has_no_free_storage() -> None:
+    found = answer(directory(100, 40, cordoned=True, t=5), directory(200, 50))
+    assert (found.total_bytes, found.usable_bytes, found.cordoned) == (300, 50, False)
+
+
+def test_a_broker_is_cordoned_if_all_its_directories_are() -> None:
+    found = answer(directory(100, 40, cordoned=True), directory(200, 50, cordoned=True))
+    assert (found.usable_bytes, found.cordoned) == (0, True)
+
+
+def test_kafka_before_3_3_reports_no_free_storage() -> None:
+    assert answer(directory(-1, -1, t=5)) == LogDirs({("t", 0): 5}, None, None, False)
+
+
+def test_a_sample_has_the_largest_replica_and_names_what_is_unknown() -> None:
+    found = storage_metrics(
+        {1: answer(directory(100, 40, t=5)), 2: answer(directory(-1, -1, t=9))}, NOW, ["broker 3 does not answer"]
+    )
+    assert found.sizes == {("t", 0): 9}
+    assert found.storage_free == {1: 40}
+    assert found.problems == ("broker 2 does not report its free storage; it needs Kafka 3.3",)
+    assert found.unanswered == ("broker 3 does not answer",)
+
+
+class PlacedKafka(MemoryKafka):
+    """Brokers with racks; one is cordoned, one does not report its configs."""
+
+    def racks(self, *, timeout: timedelta | None = None) -> Mapping[int, str]:
+        return {1001: "a", 1002: "", 1003: "b", 1004: "c"}
+
+    def broker_configs(self, *_: object, **__: object) -> Answers[int, Mapping[str, ConfigValue]]:
+        directories = {"log.dirs": ConfigValue("/data1, /data2")}
+        return Answers(
+            {
+                1001: {},
+                1002: {CORDONED_LOG_DIRS: ConfigValue("*"), **directories},
+                1003: {CORDONED_LOG_DIRS: ConfigValue("/data2,/data1"), **directories},
+                1004: {CORDONED_LOG_DIRS: ConfigValue("/data2"), **directories},
+            },
+            {},
+        )
+
+
+def test_a_plan_starts_from_the_end_of_reassignments_in_progress() -> None:
+    """A plan made during a reassignment counted its adding and removing replicas, so that it undid half of it.
+
+    A plan starts from the replicas that the reassignment ends with (T11)."""
+    cluster = MemoryCluster(brokers=(1001, 1002, 1003, 1004))
+    cluster.add_topic("t", {0: (1001, 1002), 1: (1002, 1001)})
+    cluster.submit_reassignment("t", {0: (1003, 1001)})
+    found = AdminClusterSource(PlacedKafka(cluster)).fetch_cluster(TIMEOUT)
+    assert [(one.topic, one.partition, one.replicas) for one in found.partitions] == [
+        ("t", 0, (1003, 1001)),
+        ("t", 1, (1002, 1001)),
+    ]
+
+
+def test_brokers_have_their_racks_and_cordons() -> None:
+    found = AdminClusterSource(PlacedKafka(MemoryCluster())).fetch_cluster(TIMEOUT).brokers
+    assert {id: (one.rack, one.cordoned) for id, one in found.items()} == {
+        1001: ("a", False),
+        1002: ("", True),
+        1003: ("b", True),
+        1004: ("c", False),
+    }

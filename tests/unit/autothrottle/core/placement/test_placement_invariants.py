@@ -1,0 +1,168 @@
+"""What holds for every plan."""
+
+from collections import Counter
+from math import sqrt
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.leadership import optimize_leadership
+from autothrottle.core.placement.partition_map import PartitionReplicas
+from autothrottle.core.placement.plan import (
+    Optimization,
+    PlacementPlan,
+    RebalanceOptions,
+    RebuildOptions,
+    Strategy,
+    explain,
+)
+from autothrottle.core.placement.rebalance import decommission, rebalance, scale
+from autothrottle.core.placement.rebuild import rebuild
+from autothrottle.core.placement.statistics import statistics
+from autothrottle.core.placement.steps import chunks
+from tests.examples import examples
+
+Cluster = tuple[list[PlacementBroker], list[PartitionReplicas]]
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """Draw brokers in racks, some new, leaving or cordoned, and partitions that use as many racks as they can."""
+    racks = draw(st.integers(1, 4))
+    count = draw(st.integers(3, 9))
+    old = [PlacementBroker(id, f"r{id % racks}") for id in range(1, count + 1)]
+    free = draw(st.lists(st.integers(2_000, 20_000), min_size=count, max_size=count))
+    partitions = []
+    for number in range(draw(st.integers(0, 24))):
+        order = draw(st.permutations(old))
+        spread = sorted(
+            order, key=lambda broker: [each.rack for each in order[: order.index(broker)]].count(broker.rack)
+        )
+        replicas = tuple(broker.id for broker in spread[: draw(st.integers(1, 3))])
+        size = draw(st.integers(1, 120))
+        partitions.append(PartitionReplicas(f"t{number % 2}", number, replicas, size))
+    flags = draw(st.lists(st.sampled_from(["", "", "", "cordoned", "replace"]), min_size=count, max_size=count))
+    brokers = [
+        PlacementBroker(broker.id, broker.rack, room, replace=flag == "replace", cordoned=flag == "cordoned")
+        for broker, room, flag in zip(old, free, flags, strict=True)
+    ]
+    new = [PlacementBroker(count + n, f"r{n % racks}", 20_000, new=True) for n in range(1, draw(st.integers(2, 4)) + 1)]
+    return brokers + new, partitions
+
+
+def check(plan: PlacementPlan, replication_factor: int = 0) -> None:
+    by_id = {broker.id: broker for broker in plan.brokers}
+    receiving = {broker.rack for broker in plan.brokers if broker.receives}
+    dropped = Counter(text.split(":")[0] for text in plan.warnings if "No additional brokers" in text)
+    for old, new in zip(plan.before, plan.after, strict=True):
+        assert len(set(new.replicas)) == len(new.replicas)
+        wanted = replication_factor or len(old.replicas)
+        assert len(new.replicas) + dropped[f"{new.topic} p{new.partition}"] == wanted
+        joined = set(new.replicas) - set(old.replicas)
+        assert all(by_id[id].receives for id in joined)
+        assert not any(by_id[id].replace for id in new.replicas)
+        if joined and not dropped:
+            racks = {by_id[id].rack for id in new.replicas}
+            before = {by_id[id].rack for id in old.replicas}
+            assert len(racks) >= min(len(new.replicas), len(receiving), len(before))
+    assert all(free >= 0 for free in plan.statistics_after.storage_free.values())
+    assert {(reason.topic, reason.partition) for reason in explain(plan)} == {
+        (new.topic, new.partition)
+        for old, new in zip(plan.before, plan.after, strict=True)
+        if old.replicas != new.replicas and new.replicas
+    }
+
+
+REBUILDS = [
+    RebuildOptions(strategy=strategy, optimization=optimization, force=force)
+    for strategy in Strategy
+    for optimization in Optimization
+    for force in (False, True)
+    if force or optimization is not Optimization.MINIMAL
+]
+
+
+@given(clusters(), st.sampled_from(REBUILDS))
+@settings(max_examples=examples(60, 600), deadline=None)
+def test_rebuilds_keep_the_rules(cluster: Cluster, options: RebuildOptions) -> None:
+    brokers, partitions = cluster
+    plan = rebuild(partitions, brokers, options)
+    check(plan)
+    assert plan == rebuild(partitions[::-1], brokers[::-1], options)
+    assert plan.statistics_after == statistics(
+        plan.after,
+        [broker.id for broker in plan.brokers if not broker.replace],
+        plan.statistics_after.storage_free,
+    )
+
+
+@given(clusters(), st.sampled_from(Strategy), st.integers(1, 4))
+@settings(max_examples=examples(30, 300), deadline=None)
+def test_replication_factors_change_as_asked(cluster: Cluster, strategy: Strategy, replicas: int) -> None:
+    brokers, partitions = cluster
+    check(rebuild(partitions, brokers, RebuildOptions(strategy=strategy, replication_factor=replicas)), replicas)
+
+
+@given(clusters(), st.sampled_from(Strategy))
+@settings(max_examples=examples(40, 400), deadline=None)
+def test_replicas_on_brokers_that_stay_keep_their_position(cluster: Cluster, strategy: Strategy) -> None:
+    brokers, partitions = cluster
+    plan = rebuild(partitions, brokers, RebuildOptions(strategy=strategy))
+    leaving = {broker.id for broker in brokers if broker.replace}
+    for old, new in zip(plan.before, plan.after, strict=True):
+        if len(old.replicas) == len(new.replicas):
+            assert all(a == b for a, b in zip(old.replicas, new.replicas, strict=True) if a not in leaving)
+
+
+@given(clusters(), st.booleans(), st.sampled_from([None, 0.1]))
+@settings(max_examples=examples(60, 600), deadline=None)
+def test_rebalances_keep_the_rules_and_the_bound(cluster: Cluster, local: bool, tolerance: float | None) -> None:
+    brokers, partitions = cluster
+    staying = [PlacementBroker(b.id, b.rack, b.storage_free, new=b.new, cordoned=b.cordoned) for b in brokers]
+    options = RebalanceOptions(locality_scoped=local, tolerance=tolerance)
+    for plan in rebalance(partitions, staying, options), scale(partitions, staying, options):
+        check(plan)
+        assert plan.copied_bytes <= 1.05 * plan.bound_bytes
+        before = [broker.storage_free or 0 for broker in plan.brokers]
+        assert plan.statistics_after.storage is not None
+        assert plan.statistics_after.storage.standard_deviation <= _deviation(before) * (1 + 1e-9)
+        if local:
+            racks = {broker.id: broker.rack for broker in brokers}
+            assert all(racks[move.source] == racks[move.destination] for move in plan.relocations)
+
+
+def _deviation(values: list[int]) -> float:
+    mean = sum(values) / len(values)
+    return sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+
+
+@given(clusters())
+@settings(max_examples=examples(40, 400), deadline=None)
+def test_decommissions_move_only_the_leaving_replicas(cluster: Cluster) -> None:
+    brokers, partitions = cluster
+    staying = [PlacementBroker(b.id, b.rack, b.storage_free, cordoned=b.cordoned) for b in brokers]
+    plan = decommission(partitions, staying, [1])
+    check(plan)
+    assert all(move.source == 1 for move in plan.relocations)
+
+
+@given(clusters())
+@settings(max_examples=examples(40, 400), deadline=None)
+def test_optimized_leadership_moves_no_replica_and_is_not_less_even(cluster: Cluster) -> None:
+    _, partitions = cluster
+    before = tuple(partitions)
+    after = optimize_leadership(before)
+    assert [sorted(entry.replicas) for entry in after] == [sorted(entry.replicas) for entry in before]
+    ids = sorted({id for entry in before for id in entry.replicas})
+    assert statistics(after, ids).leader_spread <= max(1, statistics(before, ids).leader_spread)
+
+
+@given(clusters(), st.integers(1, 3))
+@settings(max_examples=examples(30, 300), deadline=None)
+def test_chunks_end_at_the_plan(cluster: Cluster, size: int) -> None:
+    brokers, partitions = cluster
+    plan = rebuild(partitions, brokers, RebuildOptions(force=True))
+    if not plan.warnings:
+        steps = chunks(plan.before, plan.after, size)
+        assert not steps or steps[-1] == plan.after

@@ -1,0 +1,144 @@
+"""How even plans are, and how few bytes they copy, on generated clusters."""
+
+import pytest
+
+from autothrottle.core.placement.brokers import PlacementBroker, select_brokers
+from autothrottle.core.placement.partition_map import PartitionReplicas, changes
+from autothrottle.core.placement.plan import Optimization, PlacementPlan, RebalanceOptions, RebuildOptions, Strategy
+from autothrottle.core.placement.rebalance import decommission, rebalance, scale
+from autothrottle.core.placement.rebuild import rebuild
+from autothrottle.core.placement.statistics import StorageSpread
+from tests.benchmarks.placement_bench import CASES, Cluster, generate
+
+MAPPED, REGISTERED = [-1], [-2]
+
+
+def storage(plan: PlacementPlan) -> StorageSpread:
+    assert plan.statistics_after.storage is not None
+    return plan.statistics_after.storage
+
+
+def range_spread(plan: PlacementPlan) -> float:
+    spread = storage(plan).range_spread
+    assert spread is not None
+    return spread
+
+
+def chosen(cluster: Cluster, wanted: list[int]) -> tuple[PlacementBroker, ...]:
+    return select_brokers(cluster.partitions, wanted, cluster.brokers).brokers
+
+
+def moved(plan: PlacementPlan) -> int:
+    pairs = zip(plan.before, plan.after, strict=True)
+    return sum(len(set(new.replicas) - set(old.replicas)) for old, new in pairs)
+
+
+@pytest.mark.parametrize("case", ["article", "medium"])
+def test_rebalance_and_scale_are_even_and_copy_about_the_bound(case: str) -> None:
+    cluster = generate(CASES[case], 1)
+    options = RebalanceOptions(partition_size_threshold=512 << 20)
+    for plan in (
+        rebalance(cluster.partitions, chosen(cluster, MAPPED), options),
+        scale(cluster.partitions, chosen(cluster, REGISTERED), options),
+    ):
+        assert range_spread(plan) <= 0.01
+        assert plan.copied_bytes <= 1.05 * plan.bound_bytes
+        assert plan.warnings == ()
+
+
+def test_a_hot_partition_stays_where_it_is() -> None:
+    cluster = generate(CASES["hot"], 1)
+    plan = rebalance(cluster.partitions, chosen(cluster, MAPPED))
+    assert plan.after[0].topic == "hot" and plan.after[0] == plan.before[0]
+    assert range_spread(plan) <= 0.06
+    assert plan.copied_bytes <= 1.05 * plan.bound_bytes
+
+
+@pytest.mark.parametrize("case", ["article", "mixed", "fewracks"])
+@pytest.mark.parametrize("strategy", Strategy)
+def test_a_forced_rebuild_is_even_in_leaders_replicas_and_storage(case: str, strategy: Strategy) -> None:
+    cluster = generate(CASES[case], 2)
+    plan = rebuild(cluster.partitions, chosen(cluster, MAPPED), RebuildOptions(strategy=strategy, force=True))
+    assert plan.statistics_after.leader_spread <= 1
+    assert plan.statistics_after.replica_spread <= 2
+    assert range_spread(plan) <= (0.01 if strategy is Strategy.COUNT else 0.001)
+
+
+def test_a_minimal_forced_rebuild_is_as_even_with_few_bytes() -> None:
+    cluster = generate(CASES["article"], 3)
+    options = RebuildOptions(strategy=Strategy.STORAGE, optimization=Optimization.MINIMAL, force=True)
+    plan = rebuild(cluster.partitions, chosen(cluster, MAPPED), options)
+    assert range_spread(plan) <= 0.01
+    assert plan.copied_bytes <= 1.05 * plan.bound_bytes
+    counted = rebuild(
+        cluster.partitions, chosen(cluster, MAPPED), RebuildOptions(force=True, optimization=Optimization.MINIMAL)
+    )
+    assert counted.statistics_after.replica_spread <= 1
+    assert counted.copied_bytes <= 1.05 * counted.bound_bytes
+
+
+def test_a_lost_broker_moves_only_its_replicas() -> None:
+    cluster = generate(CASES["medium"], 1)
+    kept = [id for id in cluster.brokers if id not in cluster.spares and id != 1]
+    held = sum(1 in entry.replicas for entry in cluster.partitions)
+    for strategy in Strategy:
+        plan = rebuild(cluster.partitions, chosen(cluster, kept), RebuildOptions(strategy=strategy))
+        assert moved(plan) == held
+        assert plan.statistics_after.replica_spread <= plan.statistics_before.replica_spread
+        assert all(
+            old.replicas[0] == new.replicas[0]
+            for old, new, _ in changes(plan.before, plan.after)
+            if old.replicas[0] != 1
+        )
+
+
+def test_leaders_become_even_without_moving_replicas() -> None:
+    cluster = generate(CASES["medium"], 1)
+    plan = rebuild(cluster.partitions, chosen(cluster, MAPPED), RebuildOptions(optimize_leadership=True))
+    assert plan.statistics_after.leader_spread <= 1
+    assert plan.copied_bytes == 0
+
+
+def test_a_decommission_copies_at_most_about_the_bound() -> None:
+    cluster = generate(CASES["medium"], 1)
+    plan = decommission(cluster.partitions, chosen(cluster, MAPPED), [1, 2])
+    assert plan.copied_bytes <= 1.05 * plan.bound_bytes
+    assert not any({1, 2} & set(entry.replicas) for entry in plan.after)
+
+
+def test_the_example_of_the_article_is_at_least_as_even() -> None:
+    sets = [(1001, 1002), (1002, 1001), (1001, 1002), (1002, 1001)]
+    partitions = [PartitionReplicas("test_topic", number, replicas) for number, replicas in enumerate(sets)]
+    brokers = select_brokers(partitions, [1001, 1003, 1004], None).brokers
+    plan = rebuild(partitions, brokers, RebuildOptions(force=True))
+    after = plan.statistics_after
+    assert tuple(after.degree) == (2, 2, 2.0)
+    assert sorted(share.leaders for share in after.shares.values()) == [1, 1, 2]
+    assert sorted(share.followers for share in after.shares.values()) == [1, 1, 2]
+    assert sorted(share.total for share in after.shares.values()) == [2, 3, 3]
+
+
+def test_a_thousand_partitions_over_fifty_brokers_use_all_pairs() -> None:
+    brokers = [PlacementBroker(id, f"r{id % 3}") for id in range(50)]
+    partitions = [PartitionReplicas("t", number, (0, 1, 2)) for number in range(1000)]
+    plan = rebuild(partitions, brokers, RebuildOptions(force=True))
+    racks = [sum(broker.rack == f"r{rack}" for broker in brokers) for rack in range(3)]
+    assert plan.statistics_after.degree.min == 50 - max(racks)
+    assert plan.statistics_after.leader_spread <= 1
+
+
+def test_no_replica_moves_to_a_cordoned_broker() -> None:
+    cluster = generate(CASES["article"], 1)
+    brokers = [
+        PlacementBroker(broker.id, broker.rack, broker.storage_free, new=broker.new, cordoned=broker.id in (2, 31))
+        for broker in chosen(cluster, REGISTERED)
+    ]
+    for plan in (
+        rebalance(cluster.partitions, brokers),
+        rebuild(cluster.partitions, brokers, RebuildOptions(force=True)),
+        decommission(cluster.partitions, brokers, [1]),
+    ):
+        joined = {
+            id for old, new, _ in changes(plan.before, plan.after) for id in set(new.replicas) - set(old.replicas)
+        }
+        assert joined and not joined & {2, 31}

@@ -1,0 +1,156 @@
+"""The placement service over gRPC and HTTP: it computes plans and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.partition_map import PartitionReplicas
+from autothrottle.ports.placement import PlacementCluster, StorageMetrics
+from autothrottle.v1 import placement_pb2
+from autothrottle.wire.placement import MAX_BROKERS
+from autothrottle_client.reassignments import parse_reassignment
+from autothrottle_client.throttlectl import main
+from tests.contract.storage_metrics_contract import SAMPLE
+from tests.unit.autothrottle.gateway.front import Front, Reply
+
+GB = 2**30
+CLUSTER = PlacementCluster(
+    {id: PlacementBroker(id, f"r{id}") for id in (1001, 1002, 1003, 1004)},
+    tuple(PartitionReplicas("t", number, (1001 + number % 2, 1002 - number % 2)) for number in range(4)),
+)
+STORAGE = StorageMetrics(
+    {("t", number): GB for number in range(4)},
+    {1001: 4 * GB, 1002: 4 * GB, 1003: 8 * GB, 1004: 8 * GB},
+    SAMPLE.sampled,
+)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Front]:
+    with Front() as front:
+        yield front
+
+
+@pytest.fixture
+def front(shared: Front) -> Front:
+    shared.services.placement.cluster = CLUSTER
+    shared.services.placement.unavailable(False)
+    shared.services.storage.metrics = STORAGE
+    return shared
+
+
+def ask(front: Front, method: str, **request: Any) -> Reply:
+    return front.ask("POST", f"/v1/placement/{method}", json.dumps(request))
+
+
+def targets(reply: Reply) -> dict[int, list[int]]:
+    assert reply.status == 200, reply.text
+    return {one["partition"]: one["replicas"] for one in reply.json["plan"]["partitions"]}
+
+
+def test_rebuild_replaces_a_broker(front: Front) -> None:
+    found = ask(front, "rebuild", scope={"topics": ["t"], "brokers": [1001, 1003]})
+    assert targets(found) == {0: [1001, 1003], 1: [1003, 1001], 2: [1001, 1003], 3: [1003, 1001]}
+    assert found.json["plan"]["after"]["leaderSpread"] == 0
+
+
+def test_rebuild_by_count_needs_no_metrics(front: Front) -> None:
+    front.services.storage.metrics = None
+    assert len(targets(ask(front, "rebuild", scope={"topics": ["t"], "brokers": [1001, 1003]}))) == 4
+    assert ask(front, "rebalance", scope={"topics": ["t"], "brokers": [-1]}).status == 404
+
+
+def test_scale_moves_to_new_brokers_until_storage_is_even(front: Front) -> None:
+    found = ask(front, "scale", scope={"topics": ["t"], "brokers": [-1, 1003, 1004]})
+    assert found.json["plan"]["after"]["storageRangeSpread"] == 0
+    assert found.json["plan"]["copiedBytes"] == found.json["plan"]["boundBytes"] == str(4 * GB)
+
+
+def test_rebalance_of_even_brokers_changes_nothing(front: Front) -> None:
+    found = ask(front, "rebalance", scope={"topics": ["t"], "brokers": [-1]})
+    assert (targets(found), found.json["plan"]["unchangedPartitions"]) == ({}, 4)
+
+
+def test_decommission_empties_a_broker(front: Front) -> None:
+    found = targets(ask(front, "decommission", scope={"topics": [".*"]}, leaving=[1002]))
+    assert len(found) == 4
+    assert all(1002 not in replicas and 1001 in replicas for replicas in found.values())
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "status", "problem"),
+    [
+        ("rebuild", {"scope": {"topics": ["t"]}}, 400, "brokers has 0 entries"),
+        ("rebuild", {"scope": {"brokers": [1001]}}, 400, "no topic is given"),
+        ("rebuild", {"scope": {"topics": ["u"], "brokers": [1001]}}, 404, "no topic matches u"),
+        ("rebuild", {"scope": {"topics": ["("], "brokers": [1001]}}, 400, "not a regular expression"),
+        ("rebuild", {"scope": {"topics": ["t"], "brokers": [-3]}}, 400, "broker id -3"),
+        ("rebuild", {"scope": {"topics": ["t"], "brokers": [1] * (MAX_BROKERS + 1)}}, 400, "10001 entries"),
+        ("rebuild", {"scope": {"topics": ["t"], "brokers": [1]}, "replicationFactor": -1}, 400, "must be >= 0"),
+        ("rebalance", {"scope": {"topics": ["t"], "brokers": [-1]}, "storageThreshold": 1.0}, 400, "in [0, 1)"),
+        ("rebalance", {"scope": {"topics": ["t"], "brokers": [1001]}}, 400, "only allows broker additions"),
+        ("scale", {"scope": {"topics": ["t"], "brokers": [-1]}}, 400, "additional brokers"),
+        ("decommission", {"scope": {"topics": ["t"]}}, 400, "leaving names no broker"),
+    ],
+)
+def test_a_wrong_request_is_refused_with_the_fix(
+    front: Front, method: str, request_: dict[str, Any], status: int, problem: str
+) -> None:
+    found = ask(front, method, **request_)
+    assert found.status == status, found.text
+    assert problem in found.json["message"]
+
+
+def test_an_unreachable_cluster_is_unavailable(front: Front) -> None:
+    front.services.placement.unavailable(True)
+    assert ask(front, "rebuild", scope={"topics": ["t"], "brokers": [1001]}).status == 503
+
+
+def test_every_method_takes_a_scope() -> None:
+    (service,) = placement_pb2.DESCRIPTOR.services_by_name.values()
+    assert all("scope" in method.input_type.fields_by_name for method in service.methods)
+
+
+def throttlectl(front: Front, *arguments: str) -> int:
+    return main([*arguments, "--addr", front.services.address("admin")])
+
+
+def test_throttlectl_writes_a_plan_for_reassign(
+    front: Front, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    arguments = ["plan", "rebuild", "--topics", "t", "--brokers=-1,1003", "--force", "--by-storage"]
+    assert throttlectl(front, *arguments, "--out", str(path)) == 0
+    out = capsys.readouterr().out
+    written = parse_reassignment(path.read_text())
+    assert f"{len(written)} partitions change, {4 - len(written)} stay; " in out
+    assert "free storage range 0.00% -> " in out
+    assert {broker for replicas in written.values() for broker in replicas} <= {1001, 1002, 1003}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes"),
+    [
+        (["rebalance", "--topics", ".*", "--brokers=-1"], 0),
+        (["scale", "--topics", ".*", "--brokers=-2"], 3),
+        (["decommission", "--topics", ".*", "--leaving", "1002"], 4),
+    ],
+)
+def test_throttlectl_plans_each_operation(
+    front: Front, arguments: list[str], changes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert throttlectl(front, "plan", *arguments, "-o", "json") == 0
+    assert len(json.loads(capsys.readouterr().out)["targets"]) == changes
+
+
+def test_throttlectl_refuses_leaving_brokers_where_they_have_no_effect(
+    front: Front, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert throttlectl(front, "plan", "rebuild", "--topics", "t", "--brokers", "1001", "--leaving", "1002") == 2
+    assert "--leaving has no effect on rebuild" in capsys.readouterr().err

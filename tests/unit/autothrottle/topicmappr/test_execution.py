@@ -1,0 +1,75 @@
+"""`--execute`: plans go to the admin service, which submits them under throttle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.partition_map import PartitionReplicas
+from autothrottle.ports.placement import PlacementCluster
+from autothrottle.topicmappr.cluster_file import format_cluster
+from autothrottle.topicmappr.command_line import main
+from tests.builders import eventually
+from tests.unit.autothrottle.gateway.front import Front
+
+
+@pytest.fixture
+def front() -> Iterator[Front]:
+    with Front() as front:
+        front.services.cluster.add_topic("t", {0: (1001, 1002)})
+        front.services.start_planners()
+        eventually(lambda: front.ask("GET", "/v1/state").status == 200)
+        yield front
+
+
+@pytest.fixture
+def arguments(front: Front, tmp_path: Path) -> list[str]:
+    path = tmp_path / "cluster.json"
+    brokers = {id: PlacementBroker(id, f"r{id}") for id in (1001, 1002, 1003)}
+    path.write_text(format_cluster(PlacementCluster(brokers, (PartitionReplicas("t", 0, (1001, 1002)),))))
+    options = ["rebuild", "--topics", "t", f"--cluster-file={path}", f"--out-path={tmp_path}", "--execute"]
+    return [*options, f"--admin-addr={front.services.address('admin')}"]
+
+
+def test_a_plan_is_submitted_with_its_estimate(
+    front: Front, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--brokers", "1001,1003"]) == 0
+    out = capsys.readouterr().out
+    assert "\nEstimate: " in out
+    assert out.endswith("1 partitions submitted under throttle, 0 already move there\n")
+    assert front.services.cluster.topics["t"][0].adding_replicas == (1003,)
+    assert (tmp_path / "t.json").exists()
+
+
+def test_a_dry_run_only_validates(
+    front: Front, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--brokers", "1001,1003", "--dry-run"]) == 0
+    assert "1 partitions would be submitted" in capsys.readouterr().out
+    assert not front.services.cluster.topics["t"][0].moves
+    assert not (tmp_path / "t.json").exists()
+
+
+def test_a_plan_without_changes_or_in_several_maps_is_not_submitted(
+    front: Front, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--brokers", "-1"]) == 0
+    assert "nothing to submit" in capsys.readouterr().out
+    assert main([*arguments, "--brokers", "1001,1003", "--phased-reassignment"]) == 1
+    assert "throttlectl reassign FILE" in capsys.readouterr().err
+    assert not front.services.cluster.topics["t"][0].moves
+
+
+def test_a_refusal_of_the_admin_service_is_a_failure(
+    front: Front, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The client package has error classes of its own, so that a refusal ended the command with a traceback.
+
+    The command prints the refusal and fails."""
+    front.services.cluster.brokers.discard(1003)
+    assert main([*arguments, "--brokers", "1001,1003"]) == 1
+    assert "1003" in capsys.readouterr().err

@@ -21,6 +21,7 @@ _EVEN = 1e-5
 """A range of free storage up to this fraction of the mean counts as even."""
 _NEARLY_EVEN = 0.08
 """A range up to this fraction becomes even by a few more moves."""
+_MANY_REPLICAS = 150_000
 _SWAPS = MoveRules(budget=float("inf"), only_swaps=True, tolerance=0.002, steps=4_000)
 
 
@@ -152,7 +153,12 @@ def _swap(table: ReplicaTable) -> bool:
 
 
 def _counts_even_storage(table: ReplicaTable) -> bool:
-    """Fill the holes by count, and swap until storage is even; empty them again if it does not become even."""
+    """Fill the holes by count, and swap until storage is even; leave them empty if it does not become even.
+
+    In large maps the swaps would take too long.
+    """
+    if sum(map(len, table.sets)) > _MANY_REPLICAS:
+        return False
     fill_by_count(table, table.free(), largest_first=True)
     even_replicas(table, only_moved=False)
     if all(HOLE not in replicas for replicas in table.sets) and _swap(table):

@@ -540,7 +540,7 @@ def test_without_a_leader_the_error_names_the_missing_leader(services: InProcess
         with pytest.raises(Unavailable, match="no planner leads"):
             client.watch_cycles()
     with (
-        AdminClient([services.address("admin")], SHORT) as impatient,
+        AdminClient([services.address("admin")], timedelta(seconds=1)) as impatient,
         pytest.raises(Unavailable, match="no planner leads"),
     ):
         impatient.request_cycle()

@@ -58,6 +58,8 @@ FLAG_SOURCES = (
 FOREIGN_FLAGS = {
     "kafka-configs.sh": {"bootstrap-server", "alter", "entity-type", "entity-name", "delete-config"},
     "spark-submit": {"master", "deploy-mode"},
+    "docker": {"build"},
+    "helm": {"namespace", "values"},
     "systemctl": {"now"},
     "kafka-reassign-partitions.sh": {"throttle", "verify", "bootstrap-server"},
 }
@@ -344,6 +346,18 @@ def check_foreign(words: list[str], directory: Path) -> None:
     assert flags <= FOREIGN_FLAGS.get(words[0], set())
 
 
+def check_helm(words: list[str], directory: Path) -> None:
+    """tests/unit/deploy renders the chart."""
+    assert words[1] in ("install", "upgrade", "rollback")
+    assert words[1] == "rollback" or (ROOT / words[3] / "Chart.yaml").is_file()
+    check_foreign(words, directory)
+
+
+def check_docker(words: list[str], directory: Path) -> None:
+    assert words[1:3] == ["compose", "-f"] and (ROOT / words[3]).is_file()
+    check_foreign(words, directory)
+
+
 def check_script(words: list[str], directory: Path) -> None:
     assert (ROOT / words[1]).is_file()
 
@@ -363,6 +377,8 @@ CHECKS: Mapping[str, Callable[[list[str], Path], None]] = {
     "/opt/autothrottle/bin/pip": check_pip,
     "spark-submit": check_spark_submit,
     "kafka-configs.sh": check_foreign,
+    "docker": check_docker,
+    "helm": check_helm,
     "systemctl": check_foreign,
     "mkdir": check_foreign,
     "git": check_foreign,
@@ -398,7 +414,7 @@ def test_inline_throttlectl_command_is_accepted(words: list[str], tmp_path: Path
 
 
 def test_every_block_has_a_language_that_is_checked() -> None:
-    assert {block.language for block in blocks()} <= {"sh", "toml", "python", ""}
+    assert {block.language for block in blocks()} <= {"sh", "toml", "python", "yaml", ""}
     commands_without_check = [
         line for text in code("") for line in text.splitlines() if line.split(" ")[0] in CHECKS or line[:2] == "$ "
     ]

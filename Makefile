@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo score test test-unit test-all chaos check format proto bench bench-control bench-links bench-placement bench-score pictures docs lock clean java
+.PHONY: help install demo score test test-unit test-all chaos check format proto bench bench-control bench-links bench-placement bench-score pictures docs lock helm clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-13s %s\n' "$$t" "$$d"; done
@@ -102,7 +102,7 @@ pictures: $(STAMP) ## make the pictures in docs/images anew
 docs: $(STAMP) ## write the tables of options and of metrics into their pages
 	$(BIN)/python docs/generate.py
 
-check: $(STAMP) ## lint, format, types, floors, protos, generated code and pages
+check: $(STAMP) ## lint, format, types, floors, protos, generated code, pages and deploy/
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -110,6 +110,7 @@ check: $(STAMP) ## lint, format, types, floors, protos, generated code and pages
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/buf lint proto
+	$(BIN)/python -m tests.quality.deployment
 
 format: $(STAMP) ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .
@@ -126,6 +127,9 @@ lock: ## resolve requirements.txt anew from pyproject.toml, and deploy/requireme
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra service --extra decisions \
 	  --group build --constraint requirements.txt --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
 	  --output-file deploy/requirements.txt pyproject.toml
+
+helm: ## build helm with go in the cache, for the checks and tests of the chart
+	GOBIN="$${XDG_CACHE_HOME:-$$HOME/.cache}/autothrottle/helm" go install helm.sh/helm/v3/cmd/helm@latest
 
 clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

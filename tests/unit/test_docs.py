@@ -61,6 +61,8 @@ FLAG_SOURCES = (
 FOREIGN_FLAGS = {
     "kafka-configs.sh": {"bootstrap-server", "alter", "entity-type", "entity-name", "delete-config"},
     "spark-submit": {"master", "deploy-mode"},
+    "docker": {"build"},
+    "helm": {"namespace", "values"},
     "systemctl": {"now"},
     "kafka-reassign-partitions.sh": {"throttle", "verify", "bootstrap-server"},
 }
@@ -363,6 +365,18 @@ def check_foreign(words: list[str], directory: Path) -> None:
     assert flags <= FOREIGN_FLAGS.get(words[0], set())
 
 
+def check_helm(words: list[str], directory: Path) -> None:
+    """tests/unit/deploy renders the chart."""
+    assert words[1] in ("install", "upgrade", "rollback")
+    assert words[1] == "rollback" or (ROOT / words[3] / "Chart.yaml").is_file()
+    check_foreign(words, directory)
+
+
+def check_docker(words: list[str], directory: Path) -> None:
+    assert words[1:3] == ["compose", "-f"] and (ROOT / words[3]).is_file()
+    check_foreign(words, directory)
+
+
 def check_script(words: list[str], directory: Path) -> None:
     assert (ROOT / words[1]).is_file()
 
@@ -384,6 +398,8 @@ CHECKS: Mapping[str, Callable[[list[str], Path], None]] = {
     "/opt/autothrottle/bin/pip": check_pip,
     "spark-submit": check_spark_submit,
     "kafka-configs.sh": check_foreign,
+    "docker": check_docker,
+    "helm": check_helm,
     "systemctl": check_foreign,
     "mkdir": check_foreign,
     "git": check_foreign,
@@ -419,7 +435,7 @@ def test_inline_throttlectl_command_is_accepted(words: list[str], tmp_path: Path
 
 
 def test_every_block_has_a_language_that_is_checked() -> None:
-    assert {block.language for block in blocks()} <= {"sh", "toml", "python", ""}
+    assert {block.language for block in blocks()} <= {"sh", "toml", "python", "yaml", ""}
     commands_without_check = [
         line for text in code("") for line in text.splitlines() if line.split(" ")[0] in CHECKS or line[:2] == "$ "
     ]
@@ -512,7 +528,9 @@ def test_services_listen_where_the_example_configuration_expects_them() -> None:
 def test_every_deploy_file_is_named_and_the_unit_matches_the_commands() -> None:
     copied = {ROOT / words[1] for words in commands("cp")}
     named = {ROOT / path for path in re.findall(r"`(deploy/[\w./-]+)`", ALL_TEXT)}
-    assert copied | named == {path for path in (ROOT / "deploy").rglob("*") if path.is_file()}
+    files = {path for path in (ROOT / "deploy").rglob("*") if path.is_file()}
+    assert [path for path in files if (copied | named).isdisjoint({path, *path.parents})] == []
+    assert all(path.exists() for path in copied | named)
     unit = (ROOT / "deploy" / "autothrottle.service").read_text()
     assert "/opt/autothrottle/bin/autothrottle run --config /etc/autothrottle/autothrottle.toml" in unit
     assert "EnvironmentFile=/etc/autothrottle/keys" in unit

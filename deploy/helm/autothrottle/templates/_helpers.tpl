@@ -1,0 +1,67 @@
+{{- define "autothrottle.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name }}{{ else }}{{ .Release.Name }}-{{ .Chart.Name }}{{ end -}}
+{{- end }}
+
+{{- define "autothrottle.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "autothrottle.labels" -}}
+{{ include "autothrottle.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "autothrottle.credentials" -}}
+{{- if .Values.credentials.existingSecret }}{{ .Values.credentials.existingSecret }}
+{{- else if .Values.credentials.data }}{{ include "autothrottle.name" . }}{{ end -}}
+{{- end }}
+
+{{- define "autothrottle.scheme" -}}
+{{ if .Values.tls.secretName }}HTTPS{{ else }}HTTP{{ end }}
+{{- end }}
+
+{{- /* Security context of a container. */}}
+{{- define "autothrottle.container" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- /* The options: those of `config`, and those that follow from the other values. */}}
+{{- define "autothrottle.options" -}}
+{{- $options := dict "api-listen" "0.0.0.0:8080" "grpc-listen" "0.0.0.0:8090" "api-hosts" (list
+      (include "autothrottle.name" .)
+      (printf "%s.%s" (include "autothrottle.name" .) .Release.Namespace)
+      (printf "%s.%s.svc" (include "autothrottle.name" .) .Release.Namespace)) }}
+{{- if .Values.zookeeper.enabled }}
+{{- $_ := set $options "zk-addr" (list (printf "%s-zookeeper:2181" (include "autothrottle.name" .))) }}
+{{- end }}
+{{- with .Values.tls.secretName }}
+{{- $_ := set $options "tls-cert" "/etc/autothrottle/tls/tls.crt" }}
+{{- $_ := set $options "tls-key" "/etc/autothrottle/tls/tls.key" }}
+{{- $_ := set $options "tls-ca" "/etc/autothrottle/tls/ca.crt" }}
+{{- $_ := set $options "tls-server-name" $.Values.tls.serverName }}
+{{- $_ := set $options "certificate-roles" (merge (dict $.Values.tls.serverName "service") $.Values.tls.certificateRoles) }}
+{{- else }}
+{{- if not .Values.insecureListen }}
+{{- fail "tls.secretName is empty, so callers of the gRPC API have no credentials. Fix: name a Secret, or set insecureListen=true" }}
+{{- end }}
+{{- $_ := set $options "insecure-listen" true }}
+{{- end }}
+{{- if .Values.tokens.secretName }}
+{{- $_ := set $options "api-tokens-file" (printf "/etc/autothrottle/tokens/%s" .Values.tokens.key) }}
+{{- end }}
+{{- if .Values.kafkaClient.secretName }}
+{{- $_ := set $options "kafka-client-config" (printf "/etc/autothrottle/kafka/%s" .Values.kafkaClient.key) }}
+{{- end }}
+{{- if hasKey .Values.config "decisions" }}
+{{- $_ := set $options "decisions-spool" "/var/lib/autothrottle/spool" }}
+{{- end }}
+{{- /* JSON's strings, numbers, booleans and lists are TOML, too. Options take a map as a string of JSON. */}}
+{{- range $name, $value := mergeOverwrite (deepCopy .Values.config) $options }}
+{{ $name }} = {{ kindIs "map" $value | ternary ($value | toJson | toJson) ($value | toJson) }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,158 @@
+"""The Helm chart, rendered by helm: its resources are valid, and autothrottle accepts its options and probes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autothrottle.runtime.command_line import COMMANDS
+from autothrottle.runtime.configuration import Configuration
+from autothrottle.runtime.configuration_reader import parse
+from tests.quality.deployment import CHART, NO_HELM, find_helm, render, validate
+
+pytestmark = pytest.mark.skipif(find_helm() is None, reason=NO_HELM)
+
+DEFAULTS: Mapping[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+PEER = {"podSelector": {"matchLabels": {"app": "anna"}}}
+CHANGES: Mapping[str, Any] = {
+    "replicas": 3,
+    "image": {"repository": "registry.example/autothrottle", "tag": "1", "pullPolicy": "Always"},
+    "imagePullSecrets": [{"name": "registry"}],
+    "config": {
+        "zk-addr": ["zk1:2181", "zk2:2181"],
+        "decisions": "s3://bucket/decisions",
+        "interval": 30,
+        "max-rate": 72.5,
+        "pause-over-capacity": True,
+        "cap-map": {"d2.2xlarge": 120, "d2.4xlarge": {"tx": 240, "rx": 200}},
+        "net-tx-query": "avg:net.sent{service:kafka,!env:<test>} by {host}",
+    },
+    "credentials": {"data": {"AUTOTHROTTLE_API_KEY": "a", "AUTOTHROTTLE_APP_KEY": "b"}},
+    "tls": {"secretName": "other", "serverName": "a.example", "certificateRoles": {"anna": "operator"}},
+    "insecureListen": True,
+    "tokens": {"secretName": "tokens", "key": "callers"},
+    "kafkaClient": {"secretName": "client", "key": "kafka.properties"},
+    "spool": {"persistent": True, "size": "5Gi", "storageClassName": "fast"},
+    "resources": {"requests": {"cpu": "1"}},
+    "env": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4317"}],
+    "extraVolumes": [{"name": "kafka-ca", "secret": {"secretName": "kafka-ca"}}],
+    "extraVolumeMounts": [{"name": "kafka-ca", "mountPath": "/etc/kafka-ca"}],
+    "podAnnotations": {"note": "a"},
+    "podLabels": {"team": "kafka"},
+    "nodeSelector": {"zone": "a"},
+    "tolerations": [{"key": "ops", "operator": "Exists"}],
+    "priorityClassName": "high",
+    "antiAffinity": "required",
+    "podDisruptionBudget": {"enabled": False},
+    "service": {"type": "LoadBalancer", "annotations": {"internal": "yes"}},
+    "networkPolicy": {"http": [PEER], "grpc": [PEER]},
+    "serviceMonitor": {
+        "enabled": True,
+        "interval": "10s",
+        "labels": {"release": "p"},
+        "endpoint": {"honorLabels": True},
+    },
+    "zookeeper": {"enabled": True, "size": "2Gi", "storageClassName": "fast"},
+    "score": {"enabled": True, "existingSecret": "store"},
+}
+"""Value -> another value than its default."""
+
+
+def of_kind(resources: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [resource for resource in resources if resource["kind"] == kind]
+
+
+def pod(resources: list[dict[str, Any]]) -> dict[str, Any]:
+    spec: dict[str, Any] = of_kind(resources, "StatefulSet")[0]["spec"]["template"]["spec"]
+    return spec
+
+
+def options(resources: list[dict[str, Any]], directory: Path) -> Configuration:
+    """Parse the container's arguments, with the file of the ConfigMap in the place of the mounted one."""
+    container = pod(resources)["containers"][0]
+    mounted = "/etc/autothrottle/autothrottle.toml"
+    assert mounted in [mount["mountPath"] for mount in container["volumeMounts"]]
+    command, *flags = container["args"]
+    assert command == "run"
+    file = directory / "autothrottle.toml"
+    file.write_text(of_kind(resources, "ConfigMap")[0]["data"]["autothrottle.toml"], "utf-8")
+    names = {variable["name"]: variable.get("value", "autothrottle-0") for variable in container["env"]}
+    variables = {n: value.replace("$(POD_NAME)", names["POD_NAME"]) for n, value in names.items()}
+    return parse([str(file) if flag == mounted else flag for flag in flags], variables, used=COMMANDS["run"].options)
+
+
+def test_every_value_is_changed_in_a_test() -> None:
+    assert CHANGES.keys() == DEFAULTS.keys()
+
+
+@pytest.mark.parametrize("name", ["", *CHANGES])
+def test_resources_are_valid_and_their_options_accepted(name: str, tmp_path: Path) -> None:
+    resources = render({name: CHANGES[name]} if name else {})
+    validate(resources)
+    assert not options(resources, tmp_path).insecure_listen
+
+
+def test_pods_call_one_another_by_their_dns_names_over_mutual_tls(tmp_path: Path) -> None:
+    resources = render({"tls": CHANGES["tls"]})
+    configuration = options(resources, tmp_path)
+    services = {service["metadata"]["name"] for service in of_kind(resources, "Service")}
+    assert of_kind(resources, "StatefulSet")[0]["spec"]["serviceName"] == "autothrottle-pods" in services
+    assert configuration.advertise.partition(":")[0] == "autothrottle-0.autothrottle-pods.kafka.svc"
+    assert configuration.tls and configuration.tls_server_name == "a.example"
+    assert configuration.certificate_roles
+
+
+def test_options_reach_the_file_in_their_units(tmp_path: Path) -> None:
+    configuration = options(render({"config": CHANGES["config"]}), tmp_path)
+    assert configuration.interval.total_seconds() == 30
+    assert configuration.max_tx_rate == 0.725
+    assert configuration.pause_over_capacity
+    assert configuration.capacities.by_instance_type["d2.4xlarge"].inbound == 200_000_000
+    assert configuration.net_tx_query == CHANGES["config"]["net-tx-query"]
+    assert configuration.decisions_spool == "/var/lib/autothrottle/spool"
+
+
+def test_listening_without_credentials_needs_a_value_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="insecureListen=true"):
+        render({"tls": {"secretName": ""}})
+    resources = render({"tls": {"secretName": ""}, "insecureListen": True})
+    assert options(resources, tmp_path).insecure_listen
+    assert pod(resources)["containers"][0]["livenessProbe"]["httpGet"]["scheme"] == "HTTP"
+
+
+@pytest.mark.parametrize("values", [{"replica": 3}, {"replicas": 0}, {"config": {"api-key": "secret"}}])
+def test_the_schema_refuses_unknown_and_unsafe_values(values: Mapping[str, Any]) -> None:
+    with pytest.raises(ValueError, match="values don't meet the specifications"):
+        render(values)
+
+
+@pytest.mark.parametrize("values", [{}, {"zookeeper": {"enabled": True}, "score": {"enabled": True}}])
+def test_containers_have_a_read_only_root_no_privileges_and_a_writable_tmp(values: Mapping[str, Any]) -> None:
+    resources = render(values)
+    templates = [stateful["spec"]["template"] for stateful in of_kind(resources, "StatefulSet")]
+    templates += [job["spec"]["jobTemplate"]["spec"]["template"] for job in of_kind(resources, "CronJob")]
+    assert len(templates) == 1 + len(values)
+    for spec in (template["spec"] for template in templates):
+        assert spec["enableServiceLinks"] is False
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        (container,) = spec["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert "/tmp" in [mount["mountPath"] for mount in container["volumeMounts"]]
+
+
+def test_probes_use_the_paths_and_the_port_of_the_http_api(tmp_path: Path) -> None:
+    resources = render({})
+    (container,) = pod(resources)["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    configuration = options(resources, tmp_path)
+    assert configuration.api_listen.endswith(f":{ports['http']}")
+    assert configuration.grpc_listen.endswith(f":{ports['grpc']}")
+    probes = [container[name]["httpGet"] for name in ("livenessProbe", "readinessProbe")]
+    assert [(probe["path"], probe["port"], probe["scheme"]) for probe in probes] == [
+        ("/healthz", "http", "HTTPS"),
+        ("/readyz", "http", "HTTPS"),
+    ]

@@ -1,0 +1,46 @@
+"""The compose file, the configuration of two hosts and the systemd unit."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from autothrottle.runtime.command_line import COMMANDS
+from autothrottle.runtime.configuration_reader import parse
+from tests.paths import ROOT
+
+DEPLOY = ROOT / "deploy"
+KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
+
+
+def test_replicas_of_the_compose_file_start_and_reach_each_other() -> None:
+    services: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))["services"]
+    replicas = {name: service for name, service in services.items() if name.startswith("autothrottle")}
+    assert len(replicas) == 2
+    for name, service in replicas.items():
+        command, *flags = service["command"]
+        assert command == "run" and service["read_only"]
+        configuration = parse(flags, service["environment"], used=COMMANDS["run"].options)
+        assert configuration.advertise.partition(":")[0] == name
+        assert set(configuration.api_hosts) == replicas.keys()
+        named = {*configuration.zk_addr, *configuration.bootstrap_servers}
+        assert {address.partition(":")[0] for address in named} <= services.keys()
+
+
+def test_configuration_of_two_hosts_listens_for_the_other_one_over_tls() -> None:
+    path = str(DEPLOY / "autothrottle-ha.toml")
+    configuration = parse(["--config", path], KEYS, used=COMMANDS["run"].options)
+    assert configuration.warnings == ()
+    assert configuration.tls and configuration.certificate_roles and not configuration.insecure_listen
+    assert configuration.grpc_listen.startswith("0.0.0.0:") and configuration.advertise
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_rates_the_exposure_of_the_unit_at_most_3() -> None:
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=30", str(DEPLOY / "autothrottle.service")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

@@ -22,6 +22,7 @@ from tests.system.zookeeper_tree import Tree, session
 
 TIMEOUT = timedelta(seconds=20)
 SET, UNSET = (LEADER_RATE, None, "5"), (LEADER_RATE, "5", None)
+ENTRY = ledger_entry(**{LEADER_RATE: "5"})
 BROKER_PATH, TOPIC_PATH = "brokers/1001", "topics/t1"
 
 
@@ -44,7 +45,7 @@ class Installation:
     def apply(self, edit: tuple[str, str | None, str | None]) -> None:
         term = self.election.term
         assert term is not None
-        ledger = ledger_entry(x="5") if edit == SET else None
+        ledger = ENTRY if edit == SET else None
         changes = [change(path, edit, ledger=ledger) for path in (BROKER_PATH, TOPIC_PATH)]
         ZooKeeperConfigWriter(self.client, self.tree.kafka, self.tree.own).apply(Term(term.fence), changes, TIMEOUT)
 
@@ -71,8 +72,8 @@ def test_removal_is_refused_while_the_ledger_has_entries(installation: Installat
     installation.election.leave()
     with pytest.raises(Conflict, match=r"/ledger/brokers is not empty; remove autothrottle's throttles first"):
         remove_own_tree(installation.client, installation.tree.own)
-    assert installation.tree.ledger(ConfigResource(BROKER_PATH)) == ledger_entry(x="5")
-    assert installation.tree.ledger(ConfigResource(TOPIC_PATH)) == ledger_entry(x="5")
+    assert installation.tree.ledger(ConfigResource(BROKER_PATH)) == ENTRY
+    assert installation.tree.ledger(ConfigResource(TOPIC_PATH)) == ENTRY
 
 
 def test_removal_is_refused_while_a_candidate_runs_and_the_candidate_continues(installation: Installation) -> None:
@@ -101,6 +102,6 @@ def test_next_installation_recreates_the_removed_tree(installation: Installation
         eventually(lambda: leading(again))
         installation.election = again
         installation.apply(SET)
-        assert installation.tree.ledger(ConfigResource(TOPIC_PATH)) == ledger_entry(x="5")
+        assert installation.tree.ledger(ConfigResource(TOPIC_PATH)) == ENTRY
     finally:
         again.leave()

@@ -13,16 +13,17 @@ from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
 from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.errors import Conflict
 from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from tests.builders import change, eventually, ledger_entry
+from tests.builders import change, eventually
 from tests.contract.election_contract import leading, nothing
 from tests.system.zookeeper_tree import Tree, session
 
 TIMEOUT = timedelta(seconds=20)
 SET, UNSET = (LEADER_RATE, None, "5"), (LEADER_RATE, "5", None)
-ENTRY = ledger_entry(**{LEADER_RATE: "5"})
+ENTRY = LedgerEntry({LEADER_RATE: LedgerKey(None, "5")}, 1)
 BROKER_PATH, TOPIC_PATH = "brokers/1001", "topics/t1"
 
 

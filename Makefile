@@ -129,7 +129,7 @@ lock: ## resolve requirements.txt anew from pyproject.toml, and deploy/requireme
 	  --output-file deploy/requirements.txt pyproject.toml
 
 helm: ## build helm with go in the cache, for the checks and tests of the chart
-	GOBIN="$${XDG_CACHE_HOME:-$$HOME/.cache}/autothrottle/helm" go install helm.sh/helm/v3/cmd/helm@latest
+	GOBIN="$${XDG_CACHE_HOME:-$$HOME/.cache}/autothrottle/helm" go install helm.sh/helm/v3/cmd/helm@v3.22.0
 
 clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -61,7 +61,7 @@ def _run(options: FetcherOptions) -> None:
 
 
 def require_complete(metrics: StorageMetrics, stored: StorageMetrics | None) -> None:
-    """Refuse a sample that must not replace the stored one; None: there is none.
+    """Check that a sample may replace the stored one (None: nothing is stored).
 
     Raises:
         Incomplete: it is empty, a part of the source did not answer, a stored broker is absent, or more than a tenth of

@@ -69,7 +69,7 @@ def open_cordons(options: ClusterOptions) -> Iterator[KafkaCordons]:
     from autothrottle.adapters.kafka_admin.cordons import KafkaCordons
 
     if options.cluster_file:
-        raise Invalid("--cluster-file is no cluster whose brokers can be cordoned; leave it out")
+        raise Invalid("--cluster-file names an offline cluster, whose brokers cannot be cordoned; leave it out")
     with ExitStack() as stack:
         connections = _Connections(options.kafka_addr, options.kafka_client_config, options.zk_addr, stack)
         yield KafkaCordons(connections.admin())
@@ -106,7 +106,7 @@ def fetch_metrics(options: FetcherOptions, progress: Callable[[str], None]) -> S
 
 
 def stored_metrics(options: FetcherOptions) -> StorageMetrics | None:
-    """Return the last sample; None: there is no readable one."""
+    """Return the stored sample; None if nothing is stored or it cannot be parsed."""
     with ExitStack() as stack:
         connections = _Connections(options.kafka_addr, "", options.zk_addr, stack)
         try:

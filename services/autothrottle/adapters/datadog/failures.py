@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from autothrottle.adapters.datadog.rate_limit import TOO_MANY_REQUESTS
 from autothrottle.adapters.datadog.settings import DatadogSettings
-from autothrottle.adapters.http.bounded_calls import Call, Failure, TimedOut
+from autothrottle.adapters.http.bounded_calls import Call, Failure, first_failure
 from autothrottle.core.errors import Unavailable
 
 _MAX_REASON = 200
@@ -14,10 +14,8 @@ _MAX_REASON = 200
 
 def raise_failure(settings: DatadogSettings, calls: Sequence[Call], answers: Sequence[object]) -> None:
     """Raise Unavailable if a call failed; `answers` has the answer or failure of each call, in order."""
-    failures = [(call, a) for call, a in zip(calls, answers, strict=True) if isinstance(a, Failure)]
-    if failures:
-        # Prefer the first real failure: it caused the others to be cut.
-        raise _error(settings, *min(failures, key=lambda failed: isinstance(failed[1], TimedOut)))
+    if failed := first_failure(calls, answers):
+        raise _error(settings, *failed)
 
 
 def _error(settings: DatadogSettings, call: Call, failure: Failure) -> Unavailable:

@@ -159,6 +159,15 @@ class Exchanges:
             return [self._threads.submit(exchange.run) for exchange in exchanges]
 
 
+def first_failure(calls: Sequence[Call], answers: Sequence[object]) -> tuple[Call, Failure] | None:
+    """Return a failed call and its failure; None: every call succeeded.
+
+    A failure that is not a timeout comes first: it cut the other calls, which then count as timed out.
+    """
+    failures = [(call, answer) for call, answer in zip(calls, answers, strict=True) if isinstance(answer, Failure)]
+    return min(failures, key=lambda failed: isinstance(failed[1], TimedOut), default=None)
+
+
 def _answer(future: Future[object]) -> object | Failure:
     if not future.done():
         return TimedOut()

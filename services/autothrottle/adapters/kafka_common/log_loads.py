@@ -115,7 +115,11 @@ class LogLoads:
         return Loads(brokers, problems, (*notes, *_undescribed(self._leaders.unknown)))
 
     def _load(self, broker_id: int, traffic: LogTraffic, sizes: LogSizes) -> BrokerLoad:
-        """Return the load of a broker; raises Missing if there is no current one, or no capacity."""
+        """Return the load of a broker.
+
+        Raises:
+            Missing: its load is unknown or too old, or its capacity is unknown.
+        """
         found = traffic.utilization(broker_id)
         if found is None or found[0].end < self._now() - timedelta(seconds=self._usable_seconds):
             read = "were read only once so far" if found is None else f"are those of {found[0].end:%H:%M:%S} UTC"

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import urllib3
 
-from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure, TimedOut
+from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure, first_failure
 from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections, get
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.prometheus.responses import QueryResult, read_query
@@ -85,10 +85,8 @@ class PrometheusMetrics:
         headers = self._settings.headers()
         calls = [self._call(name, query, now, headers) for name, query in self._queries.items()]
         answers = self._reads.run(calls, deadline, stop_at_failure=True)
-        failures = [(call, a) for call, a in zip(calls, answers, strict=True) if isinstance(a, Failure)]
-        if failures:
-            # Prefer the first real failure: it caused the others to be cut.
-            raise self._error(*min(failures, key=lambda failed: isinstance(failed[1], TimedOut)))
+        if failed := first_failure(calls, answers):
+            raise self._error(*failed)
         return {call.name: cast(QueryResult, answer) for call, answer in zip(calls, answers, strict=True)}, now
 
     def _call(self, name: str, query: str, now: float, headers: Mapping[str, str]) -> Call:

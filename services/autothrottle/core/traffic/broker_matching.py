@@ -32,7 +32,7 @@ class BrokerLabel:
 
 @dataclass(frozen=True)
 class BrokerMatching:
-    """What is known about the brokers' hosts."""
+    """Finds the broker of a series by its labels and the brokers' hosts."""
 
     by_value: Mapping[str, int] = field(default_factory=dict)
     """Value of a label, or the host in it, -> broker id."""

@@ -110,7 +110,7 @@ def _since_reset(samples: Sequence[tuple[float, float]]) -> Sequence[tuple[float
 
 
 def largest(series: Iterable[Series]) -> float:
-    """Return the largest newest sample that is a number > 0; 0: there is none."""
+    """Return the largest of the newest samples that are finite and > 0; without such samples, 0."""
     newest = (one.samples[-1][1] for one in series if one.samples)
     return max((value for value in newest if 0 < value < math.inf), default=0.0)
 

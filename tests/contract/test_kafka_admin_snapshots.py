@@ -30,6 +30,7 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Assignment, TopicPartition
+from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import SnapshotEvent, SnapshotSource
 from autothrottle_lab.observation.traffic import fill
 from autothrottle_lab.servers.kafka import KafkaCluster
@@ -130,7 +131,8 @@ class RealCluster:
                 self.kafka.set_configs_as_a_user({key: None}, broker_id=resource.broker_id)
         reassigning = {p for p in self.kafka.reassigning() if p[0] in self._topics}
         if reassigning:
-            self.kafka.reassign_through_bootstrap(dict.fromkeys(reassigning))
+            with contextlib.suppress(Invalid):  # some may have ended in the meantime, as nothing throttles them now
+                self.kafka.reassign_through_bootstrap(dict.fromkeys(reassigning))
         for topic in self._topics:
             self.kafka.delete_topic(topic)
 

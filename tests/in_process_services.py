@@ -13,6 +13,7 @@ import grpc
 from autothrottle.adapters.grpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
 from autothrottle.adapters.memory import (
     MemoryCatchUps,
+    MemoryClientQuotas,
     MemoryCluster,
     MemoryElection,
     MemoryElectorate,
@@ -24,6 +25,7 @@ from autothrottle.adapters.memory import (
     MemoryStorageMetrics,
 )
 from autothrottle.admin.estimator import Estimator
+from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
 from autothrottle.core.control.settings import PlannerSettings
@@ -45,6 +47,7 @@ from autothrottle.v1 import (
     metrics_pb2_grpc,
     placement_pb2_grpc,
     planner_pb2_grpc,
+    quotas_pb2_grpc,
 )
 from tests import builders
 
@@ -90,7 +93,17 @@ class InProcessServices:
         )
         self.placement = MemoryPlacementCluster(PlacementCluster({}, ()))
         self.storage = MemoryStorageMetrics()
-        self._serve("admin", admin, PlacementServicer(self.placement, self.storage))
+        self.quotas = MemoryClientQuotas()
+        placement = PlacementServicer(self.placement, self.storage)
+        add_placement = placement_pb2_grpc.add_PlacementServiceServicer_to_server
+        quotas = QuotaServicer(self.quotas, self.overrides)
+        add_quotas = quotas_pb2_grpc.add_QuotaServiceServicer_to_server
+        self._serve(
+            "admin",
+            admin,
+            (add_placement, placement, "autothrottle.v1.PlacementService"),
+            (add_quotas, quotas, "autothrottle.v1.QuotaService"),
+        )
 
     def __enter__(self) -> InProcessServices:
         return self
@@ -141,7 +154,7 @@ class InProcessServices:
         self._serve(name, PlannerServicer(planner))
         return planner
 
-    def _serve(self, name: str, servicer: object, placement: object = None) -> None:
+    def _serve(self, name: str, servicer: object, *others: Servicer) -> None:
         services: dict[str, tuple[Callable[[Any, grpc.Server], None], str]] = {
             "discovery": (discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server, "DiscoveryService"),
             "metrics": (metrics_pb2_grpc.add_MetricsServiceServicer_to_server, "MetricsService"),
@@ -150,10 +163,7 @@ class InProcessServices:
             "admin": (admin_pb2_grpc.add_AdminServiceServicer_to_server, "AdminService"),
         }
         add, service = services[name.partition("-")[0]]
-        served: list[Servicer] = [(add, servicer, f"autothrottle.v1.{service}")]
-        if placement is not None:
-            add = placement_pb2_grpc.add_PlacementServiceServicer_to_server
-            served.append((add, placement, "autothrottle.v1.PlacementService"))
+        served: list[Servicer] = [(add, servicer, f"autothrottle.v1.{service}"), *others]
         access, interceptors = AccessInterceptor(self._access), self._tracing.server_interceptors
         server = ServiceServer(name, served, access=access, interceptors=interceptors)
         self.servers[name] = self._stack.enter_context(server)

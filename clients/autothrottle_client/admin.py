@@ -29,6 +29,7 @@ from autothrottle_client.model import (
     validate_reason,
 )
 from autothrottle_client.placement import PlacementPlan, PlacementRequest, call_placement, plan_from_message
+from autothrottle_client.quotas import QuotaCalls
 from autothrottle_client.reassignments import (
     PARTITIONS_PER_REQUEST,
     Partition,
@@ -58,6 +59,11 @@ class AdminClient(Client[AdminServiceStub]):
 
     service = "admin"
     stub = AdminServiceStub
+
+    @property
+    def quotas(self) -> QuotaCalls:
+        """Kafka's client quotas."""
+        return QuotaCalls(lambda rpc, probe=None: self._call(rpc, None, probe))
 
     def list_overrides(self) -> tuple[tuple[Override, ...], tuple[str, ...]]:
         """Return (all overrides, warnings). The cluster override comes first, then broker overrides by id.

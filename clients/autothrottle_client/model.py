@@ -140,6 +140,8 @@ class AuditAction(StrEnum):
     SUBMIT = "submit"
     CANCEL = "cancel"
     REQUEST_CYCLE = "request_cycle"
+    SET_QUOTA = "set_quota"
+    REMOVE_QUOTA = "remove_quota"
     UNKNOWN = "unknown"
     """A value that this version of the client does not know."""
 

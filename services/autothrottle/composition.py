@@ -32,6 +32,7 @@ from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
 from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
+from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperClusterSource
 from autothrottle.adapters.kafka_zookeeper.reassigner import ZooKeeperReassigner
@@ -48,6 +49,7 @@ from autothrottle.adapters.zookeeper_state.pauses import ZooKeeperPauses
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
 from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
 from autothrottle.admin.estimator import Estimator
+from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
 from autothrottle.core.control.settings import PlannerSettings
@@ -62,7 +64,15 @@ from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
-from autothrottle.ports.kafka import BrokerRegistry, ConfigWriter, FetchSettingsSource, Reassigner, SnapshotSource, Term
+from autothrottle.ports.kafka import (
+    BrokerRegistry,
+    ClientQuotaStore,
+    ConfigWriter,
+    FetchSettingsSource,
+    Reassigner,
+    SnapshotSource,
+    Term,
+)
 from autothrottle.ports.placement import ClusterSource, StorageMetricsSource
 from autothrottle.ports.telemetry import DecisionSink, LoadSource, NoLoads
 from autothrottle.runtime.access import Access, AccessInterceptor
@@ -78,6 +88,7 @@ from autothrottle.v1 import (
     metrics_pb2_grpc,
     placement_pb2_grpc,
     planner_pb2_grpc,
+    quotas_pb2_grpc,
 )
 
 if TYPE_CHECKING:
@@ -157,7 +168,7 @@ class Composition:
         configuration = self.configuration
         metrics = self._client(MetricsClient, configuration.metrics_addr)
         applier = self._client(ApplierClient, configuration.applier_addr)
-        overrides, discovery = self._overrides(), self._client(DiscoveryClient, configuration.discovery_addr)
+        overrides, discovery = self._overrides, self._client(DiscoveryClient, configuration.discovery_addr)
         planner = Planner(
             PlannerDependencies(
                 election=self._election(),
@@ -197,7 +208,7 @@ class Composition:
 
     def admin(self) -> Servicer:
         configuration = self.configuration
-        overrides, discovery = self._overrides(), self._client(DiscoveryClient, configuration.discovery_addr)
+        overrides, discovery = self._overrides, self._client(DiscoveryClient, configuration.discovery_addr)
         metrics = self._client(MetricsClient, configuration.metrics_addr)
         limits, schedule, policy = configuration.limits, configuration.schedule, configuration.new_policy()
         servicer = AdminServicer(
@@ -212,6 +223,11 @@ class Composition:
         )
         self._needs_state_store("autothrottle.v1.AdminService")
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
+
+    def quotas(self) -> Servicer:
+        """The service of Kafka's client quotas, which any admin process serves: it has no state."""
+        servicer = QuotaServicer(self._client_quotas(), self._overrides)
+        return quotas_pb2_grpc.add_QuotaServiceServicer_to_server, servicer, "autothrottle.v1.QuotaService"
 
     def placement(self) -> Servicer:
         """The placement service, which any admin process serves: it has no state."""
@@ -538,6 +554,13 @@ class Composition:
             return self._kafka_admin
         return ZooKeeperRegistrations(self._session(), self._kafka)
 
+    def _client_quotas(self) -> ClientQuotaStore:
+        if self._by_admin_api and self._kafka_admin:
+            from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
+
+            return AdminClientQuotas(self._kafka_admin)
+        return ZooKeeperClientQuotas(self._session(), self._kafka)
+
     def _writer(self, client: KazooClient) -> ConfigWriter:
         if self._by_admin_api and self._kafka_admin:
             from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
@@ -575,6 +598,7 @@ class Composition:
     def _election(self) -> ZooKeeperElection:
         return ZooKeeperElection(self._session(), self._own, self.configuration.zk_session_timeout)
 
+    @cached_property
     def _overrides(self) -> ZooKeeperOverrides:
         return self._stack.enter_context(closing(ZooKeeperOverrides(self._session(), self._own)))
 

@@ -7,6 +7,7 @@ import pytest
 
 from autothrottle.adapters.memory import (
     MemoryCatchUps,
+    MemoryClientQuotas,
     MemoryCluster,
     MemoryElection,
     MemoryElectorate,
@@ -26,6 +27,7 @@ from autothrottle.ports.state_store import Election, OverrideStore
 from autothrottle.ports.telemetry import Event, EventSink, LoadSource
 from tests import builders
 from tests.contract.catch_up_store_contract import CatchUpStoreContract
+from tests.contract.client_quotas_contract import ClientQuotasContract
 from tests.contract.config_writer_contract import ConfigWriterContract, rate
 from tests.contract.election_contract import ElectionContract, nothing
 from tests.contract.override_store_contract import OverrideStoreContract
@@ -62,6 +64,19 @@ class TestMemoryConfigWriter(ConfigWriterContract):
     @pytest.fixture
     def subject(self) -> MemorySubject:
         return MemorySubject()
+
+
+class MemoryClientQuotasSubject:
+    """An in-memory store without quotas."""
+
+    def __init__(self) -> None:
+        self.store = MemoryClientQuotas()
+
+
+class TestMemoryClientQuotas(ClientQuotasContract):
+    @pytest.fixture
+    def subject(self) -> MemoryClientQuotasSubject:
+        return MemoryClientQuotasSubject()
 
 
 class MemoryReassignerSubject:

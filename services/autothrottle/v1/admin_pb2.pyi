@@ -342,6 +342,10 @@ class AuditRecord(_message.Message):
         """A caller cancelled a reassignment; `result` says how it ended."""
         ACTION_REQUEST_CYCLE: AuditRecord._Action.ValueType  # 10
         """A caller requested a cycle."""
+        ACTION_SET_QUOTA: AuditRecord._Action.ValueType  # 11
+        """A caller set client quotas; `result` says which, or why it failed."""
+        ACTION_REMOVE_QUOTA: AuditRecord._Action.ValueType  # 12
+        """A caller removed client quotas; `result` says which, or why it failed."""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
         """The kind of change."""
@@ -368,6 +372,10 @@ class AuditRecord(_message.Message):
     """A caller cancelled a reassignment; `result` says how it ended."""
     ACTION_REQUEST_CYCLE: AuditRecord.Action.ValueType  # 10
     """A caller requested a cycle."""
+    ACTION_SET_QUOTA: AuditRecord.Action.ValueType  # 11
+    """A caller set client quotas; `result` says which, or why it failed."""
+    ACTION_REMOVE_QUOTA: AuditRecord.Action.ValueType  # 12
+    """A caller removed client quotas; `result` says which, or why it failed."""
 
     NUMBER_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
@@ -390,7 +398,7 @@ class AuditRecord(_message.Message):
     reason: _builtins.str
     """Why the planner made the change; empty when a caller made it."""
     result: _builtins.str
-    """How a submission, cancellation or request of a cycle ended; empty for the other actions."""
+    """How a submission, cancellation, request of a cycle or change of quotas ended; empty for the other actions."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """Time of the change by the store's clock."""

@@ -6,6 +6,7 @@ The types to know are `MemoryCluster` and `MemoryElectorate`.
 
 from autothrottle.adapters.memory.audit import MemoryAudit
 from autothrottle.adapters.memory.catch_ups import MemoryCatchUps
+from autothrottle.adapters.memory.client_quotas import MemoryClientQuotas
 from autothrottle.adapters.memory.cluster import MemoryCluster
 from autothrottle.adapters.memory.decisions import MemoryDecisions
 from autothrottle.adapters.memory.election import MemoryElection, MemoryElectorate
@@ -19,6 +20,7 @@ from autothrottle.adapters.memory.tracing import MemorySpan, MemoryTracer
 __all__ = [
     "MemoryAudit",
     "MemoryCatchUps",
+    "MemoryClientQuotas",
     "MemoryCluster",
     "MemoryDecisions",
     "MemoryElection",

@@ -44,7 +44,20 @@ class KafkaPaths:
 
     def config(self, resource: ConfigResource) -> str:
         """One resource's dynamic config."""
-        return f"{self.configs}/{resource.path}"
+        return self.entity_config(resource.path)
+
+    def entity_config(self, entity_path: str) -> str:
+        """The dynamic config of an entity path."""
+        return f"{self.configs}/{entity_path}"
+
+    def entity_parents(self, entity_path: str) -> list[str]:
+        """The parents of an entity's config that may be missing, outermost first.
+
+        >>> KafkaPaths().entity_parents("users/a/clients/b")
+        ['/config/users', '/config/users/a', '/config/users/a/clients']
+        """
+        parts = entity_path.split("/")
+        return [self.entity_config("/".join(parts[:end])) for end in range(1, len(parts))]
 
 
 class OwnPaths:

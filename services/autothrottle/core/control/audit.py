@@ -35,6 +35,8 @@ class AuditAction(StrEnum):
     SUBMIT = "submit"
     CANCEL = "cancel"
     REQUEST_CYCLE = "request_cycle"
+    SET_QUOTA = "set_quota"
+    REMOVE_QUOTA = "remove_quota"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class AuditRecord:
     pause: Pause | None = None
     """The pause that began or ended; None: another action."""
     result: str = ""
-    """How a submission, cancellation or request of a cycle ended; "" for other actions, recorded only on success."""
+    """How a submission, cancellation, request of a cycle or change of quotas ended; "" for the other actions, which are
+    recorded only on success."""
 
 
 def validate_audit_limit(limit: int) -> int:

@@ -23,6 +23,7 @@ from autothrottle.adapters.memory import (
     MemoryPauses,
     MemoryPlacementCluster,
     MemoryStorageMetrics,
+    MemoryTemporaryQuotas,
 )
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.quotas import QuotaServicer
@@ -73,10 +74,11 @@ class InProcessServices:
         self.members = MemoryMembers()
         self.pauses = MemoryPauses(self.overrides.audit)
         self.catch_ups = MemoryCatchUps(self.electorate, self.overrides.audit)
+        self.temporary_quotas = MemoryTemporaryQuotas(self.electorate, self.overrides.audit)
         self.servers: dict[str, ServiceServer] = {}
         self.produce: Callable[[float], None] = lambda seconds: None
         """Simulates the producers over this many seconds; no real time passes."""
-        self._serve("discovery", DiscoveryServicer(self.cluster, self.cluster, self.cluster))
+        self._serve("discovery", DiscoveryServicer(self.cluster, self.cluster, self.cluster, self.cluster))
         self._serve("metrics", MetricsServicer(loads, events))
         self._serve("applier", ApplierServicer(self.cluster, self.cluster))
         self.planners = [self._planner(f"planner-{number}") for number in range(1, planners + 1)]
@@ -96,7 +98,7 @@ class InProcessServices:
         self.quotas = MemoryClientQuotas()
         placement = PlacementServicer(self.placement, self.storage)
         add_placement = placement_pb2_grpc.add_PlacementServiceServicer_to_server
-        quotas = QuotaServicer(self.quotas, self.overrides)
+        quotas = QuotaServicer(self.quotas, self.temporary_quotas, snapshots, self.catch_ups, self.overrides)
         add_quotas = quotas_pb2_grpc.add_QuotaServiceServicer_to_server
         self._serve(
             "admin",
@@ -147,6 +149,8 @@ class InProcessServices:
             pauses=self.pauses,
             catch_ups=self.catch_ups,
             settings=self._closing(DiscoveryClient([self.address("discovery")], interceptors)),
+            quotas=self._closing(DiscoveryClient([self.address("discovery")], interceptors)),
+            temporary_quotas=self.temporary_quotas,
             tracer=self._tracing.tracer,
         )
         planner = Planner(dependencies, PlannerSettings(builders.limits(), interval=timedelta(seconds=60)))

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
@@ -23,6 +22,7 @@ from autothrottle_client.model import (
     PauseMode,
     from_message,
     pause_mode_to_number,
+    to_timestamp,
     validate_broker_id,
     validate_limit,
     validate_rate,
@@ -112,7 +112,7 @@ class AdminClient(Client[AdminServiceStub]):
             broker_id=_optional(broker_id),
             rate_bytes_per_second=validate_rate(rate_bytes_per_second),
             autoremove=autoremove,
-            expire_time=None if expire_time is None else _timestamp(expire_time),
+            expire_time=None if expire_time is None else to_timestamp(expire_time),
             etag=etag,
         )
         request = admin_pb2.SetOverrideRequest(override=wanted)
@@ -335,16 +335,6 @@ class AdminClient(Client[AdminServiceStub]):
 def _list_overrides(replica: Replica, seconds: float) -> None:
     """Return if the service can read its state: the probe of calls that are sent once."""
     AdminServiceStub(replica.channel).ListOverrides(admin_pb2.ListOverridesRequest(), timeout=seconds)
-
-
-def _timestamp(time: datetime) -> Timestamp:
-    if time.tzinfo is None:
-        raise Invalid(
-            f"expire_time {time.isoformat()} has no time zone; give for example datetime.now(UTC) + a timedelta"
-        )
-    found = Timestamp()
-    found.FromDatetime(time)
-    return found
 
 
 def _optional(broker_id: int | None) -> int | None:

@@ -212,6 +212,8 @@ def _add_quotas(command: _AddCommand) -> None:
     _value(quota, "--connection-creation-rate", "RATE", int, "set: connections per second on each broker, with --ip")
     _value(quota, "--keys", "KEY[,KEY]", _words, "remove: keys like producer_byte_rate (default all)")
     _value(quota, "--etag", "ETAG", str, "set, remove: change only this version, as list shows it (default any)")
+    _value(quota, "--expires", "WHEN", lambda text: parse_expiry(text, datetime.now(UTC)), f"set: {_EXPIRY}")
+    _switch(quota, "--until-recovered", "set: restore the quotas when no reassignment and no catch-up is left")
     _switch(quota, "--dry-run", "set, remove: validate only, change nothing")
 
 

@@ -132,6 +132,7 @@ def quota(call: Call) -> None:
     throttlectl quota list
     throttlectl quota describe --user alice --client-id backfill-1
     throttlectl quota set --default-user --client-id backfill-1 --producer-byte-rate 20MB/s
+    throttlectl quota set --client-id backfill-1 --producer-byte-rate 5MB/s --until-recovered --expires 2h
     throttlectl quota remove --user alice --keys producer_byte_rate --dry-run
     """
     operations = {"list": _list_quotas, "describe": _describe_quota, "set": _set_quota, "remove": _remove_quota}
@@ -143,7 +144,7 @@ _QUOTA_PARTS = tuple(field.name for field in fields(QuotaEntity))
 _QUOTA_OPTIONS = {
     "list": (),
     "describe": ("user", "client_id", "ip"),
-    "set": (*_QUOTA_PARTS, *_QUOTA_VALUES, "etag", "dry_run"),
+    "set": (*_QUOTA_PARTS, *_QUOTA_VALUES, "etag", "dry_run", "expires", "until_recovered"),
     "remove": (*_QUOTA_PARTS, "keys", "etag", "dry_run"),
 }
 """Operation -> the options that it takes."""
@@ -177,7 +178,8 @@ def _describe_quota(call: Call) -> None:
 def _set_quota(call: Call) -> None:
     given = _quota_options(call)
     values = QuotaValues(**{name: given[name] for name in _QUOTA_VALUES if name in given})
-    found = call.admin.quotas.set(_quota_entity(given), values, given.get("etag", ""), call.arguments.dry_run)
+    entity, etag, read = _quota_entity(given), given.get("etag", ""), call.arguments
+    found = call.admin.quotas.set(entity, values, etag, read.dry_run, read.expires, read.until_recovered)
     _show_quota(call, found)
 
 

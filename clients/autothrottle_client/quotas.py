@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Protocol, TypeVar
 
 import grpc
 
 from autothrottle.v1 import quotas_pb2
 from autothrottle.v1.quotas_pb2_grpc import QuotaServiceStub
-from autothrottle_client.model import from_message
+from autothrottle_client.model import from_message, to_timestamp
 from autothrottle_client.replicas import Replica, Rpc
 
 _Request = TypeVar("_Request")
@@ -68,6 +69,10 @@ class Quota:
     values: QuotaValues
     etag: str = ""
     """Version of all quotas of the entity."""
+    expire_time: datetime | None = None
+    """When its temporary quotas end, UTC; None: not at a given time."""
+    until_recovered: bool = False
+    """Whether its temporary quotas end when no reassignment and no catch-up is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +126,19 @@ class QuotaCalls:
         found = self._unary(lambda stub: stub.DescribeQuota, request)
         return tuple(from_message(EffectiveQuota, one) for one in found.quotas)
 
-    def set(self, entity: QuotaEntity, values: QuotaValues, etag: str = "", validate_only: bool = False) -> QuotaChange:
+    def set(
+        self,
+        entity: QuotaEntity,
+        values: QuotaValues,
+        etag: str = "",
+        validate_only: bool = False,
+        expire_time: datetime | None = None,
+        until_recovered: bool = False,
+    ) -> QuotaChange:
         """Set quotas of one entity; quotas that are None stay.
+
+        With `expire_time` or `until_recovered` they are temporary: the leading planner sets them within about a second,
+        and restores the quotas before them when they end.
 
         A call with an etag is sent at most once, because a retry would fail with Conflict.
 
@@ -131,19 +147,28 @@ class QuotaCalls:
             values: the quotas to set, at least one.
             etag: change only this version; empty: any version.
             validate_only: check the request only.
+            expire_time: time at which the quotas end, in the future and with a time zone; None: no such time.
+            until_recovered: end the quotas when no reassignment and no catch-up is left.
 
         Raises:
-            Invalid: the entity or a value is wrong.
-            Conflict: the current quotas are not those of the etag.
+            Invalid: the entity, a value or the time is wrong.
+            Conflict: the current quotas are not those of the etag, a temporary quota of the same key exists, or no
+                recovery runs.
         """
-        quota = quotas_pb2.Quota(entity=_entity_message(entity), values=_values_message(values), etag=etag)
+        quota = quotas_pb2.Quota(
+            entity=_entity_message(entity),
+            values=_values_message(values),
+            etag=etag,
+            expire_time=None if expire_time is None else to_timestamp(expire_time),
+            until_recovered=until_recovered,
+        )
         request = quotas_pb2.SetQuotaRequest(quota=quota, validate_only=validate_only)
         return from_message(QuotaChange, self._unary(lambda stub: stub.SetQuota, request, bool(etag)))
 
     def remove(
         self, entity: QuotaEntity, keys: Sequence[str] = (), etag: str = "", validate_only: bool = False
     ) -> QuotaChange:
-        """Remove quotas of one entity. Sent at most once, because a retry would fail with Missing.
+        """Remove quotas of one entity, or end its temporary ones. Sent at most once: a retry would fail with Missing.
 
         Args:
             entity: the entity.

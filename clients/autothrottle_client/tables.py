@@ -104,12 +104,17 @@ def _value(override: Override | None, pause: Pause | None) -> str:
 def quotas_table(quotas: Sequence[Quota]) -> str:
     """Return quotas as a table, one row for each key of an entity."""
     rows = (
-        {"ENTITY": str(one.entity), "KEY": key, "VALUE": f"{value:.15g}", "ETAG": one.etag}
+        {"ENTITY": str(one.entity), "KEY": key, "VALUE": f"{value:.15g}", "ENDS": _quota_end(one), "ETAG": one.etag}
         for one in quotas
         for key, value in asdict(one.values).items()
         if value is not None
     )
     return _table(rows) if quotas else NO_QUOTA
+
+
+def _quota_end(quota: Quota) -> str:
+    ends = [] if quota.expire_time is None else [_time(quota.expire_time)]
+    return " or ".join([*ends, *["with the recovery"] * quota.until_recovered]) or "never"
 
 
 def effective_quotas_table(quotas: Sequence[EffectiveQuota]) -> str:

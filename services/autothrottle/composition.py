@@ -46,8 +46,10 @@ from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerReader
 from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership
 from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper_state.pauses import ZooKeeperPauses
+from autothrottle.adapters.zookeeper_state.quota_ledger import LedgeredQuotas
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
 from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
+from autothrottle.adapters.zookeeper_state.temporary_quotas import ZooKeeperTemporaryQuotas
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
@@ -66,9 +68,9 @@ from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import (
     BrokerRegistry,
-    ClientQuotaStore,
     ConfigWriter,
     FetchSettingsSource,
+    QuotaSource,
     Reassigner,
     SnapshotSource,
     Term,
@@ -94,6 +96,7 @@ from autothrottle.v1 import (
 if TYPE_CHECKING:
     from autothrottle.adapters.datadog import DatadogMetrics
     from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+    from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
     from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
     from autothrottle.adapters.kafka_admin.values import KafkaSettings
 
@@ -145,8 +148,9 @@ class Composition:
         self.configuration = replace(self.configuration, **addresses)  # type: ignore[arg-type]
 
     def discovery(self) -> Servicer:
-        source = self._snapshots(self._session(), self._progress())
-        servicer = DiscoveryServicer(source, self._log_sizes, self._fetch_settings())
+        client = self._session()
+        source = self._snapshots(client, self._progress())
+        servicer = DiscoveryServicer(source, self._log_sizes, self._fetch_settings(), self._quota_source(client))
         self._needs_state_store("autothrottle.v1.DiscoveryService")
         self.health.add("kafka", servicer.check, service="autothrottle.v1.DiscoveryService")
         add = discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server
@@ -181,6 +185,8 @@ class Composition:
                 pauses=self._pauses,
                 catch_ups=self._catch_ups,
                 settings=discovery,
+                quotas=discovery,
+                temporary_quotas=self._temporary_quotas,
                 tracer=self._tracing.tracer,
                 decisions=self._decisions(),
                 on_failure=self.on_failure,
@@ -226,7 +232,9 @@ class Composition:
 
     def quotas(self) -> Servicer:
         """The service of Kafka's client quotas, which any admin process serves: it has no state."""
-        servicer = QuotaServicer(self._client_quotas(), self._overrides)
+        discovery = self._client(DiscoveryClient, self.configuration.discovery_addr)
+        quotas, temporary = self._client_quotas(self._session()), self._temporary_quotas
+        servicer = QuotaServicer(quotas, temporary, discovery, self._catch_ups, self._overrides)
         return quotas_pb2_grpc.add_QuotaServiceServicer_to_server, servicer, "autothrottle.v1.QuotaService"
 
     def placement(self) -> Servicer:
@@ -378,7 +386,7 @@ class Composition:
         election = self._election()
         term = _win_election(election, self.configuration.zk_session_timeout * 2)
         try:
-            outcomes = take_back_everything(term, source, self._writer(client))
+            outcomes = take_back_everything(term, source, self._quota_source(client), self._writer(client))
         finally:
             election.leave()
         remove_own_tree(client, self._own, self.configuration.zk_session_timeout * 2)
@@ -554,12 +562,15 @@ class Composition:
             return self._kafka_admin
         return ZooKeeperRegistrations(self._session(), self._kafka)
 
-    def _client_quotas(self) -> ClientQuotaStore:
+    def _quota_source(self, client: KazooClient) -> QuotaSource:
+        return LedgeredQuotas(client, self._own, self._client_quotas(client).fetch_texts)
+
+    def _client_quotas(self, client: KazooClient) -> AdminClientQuotas | ZooKeeperClientQuotas:
         if self._by_admin_api and self._kafka_admin:
             from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
 
             return AdminClientQuotas(self._kafka_admin)
-        return ZooKeeperClientQuotas(self._session(), self._kafka)
+        return ZooKeeperClientQuotas(client, self._kafka)
 
     def _writer(self, client: KazooClient) -> ConfigWriter:
         if self._by_admin_api and self._kafka_admin:
@@ -609,6 +620,10 @@ class Composition:
     @cached_property
     def _catch_ups(self) -> ZooKeeperCatchUps:
         return self._stack.enter_context(closing(ZooKeeperCatchUps(self._session(), self._own)))
+
+    @cached_property
+    def _temporary_quotas(self) -> ZooKeeperTemporaryQuotas:
+        return self._stack.enter_context(closing(ZooKeeperTemporaryQuotas(self._session(), self._own)))
 
     def _decisions(self) -> DecisionSink | None:
         uri, spool = self.configuration.decisions, self.configuration.decisions_spool

@@ -14,6 +14,7 @@ from autothrottle.adapters.memory import (
     MemoryMetrics,
     MemoryOverrides,
     MemoryPauses,
+    MemoryTemporaryQuotas,
 )
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
@@ -34,6 +35,7 @@ from tests.contract.override_store_contract import OverrideStoreContract
 from tests.contract.pause_store_contract import KEEP, PauseStoreContract
 from tests.contract.reassigner_contract import ReassignerContract
 from tests.contract.snapshot_source_contract import SnapshotSourceContract
+from tests.contract.temporary_quota_store_contract import TemporaryQuotaStoreContract
 
 TIMEOUT = timedelta(seconds=1)
 BROKERS = (1001, 1002, 1003, 1004)
@@ -77,6 +79,24 @@ class TestMemoryClientQuotas(ClientQuotasContract):
     @pytest.fixture
     def subject(self) -> MemoryClientQuotasSubject:
         return MemoryClientQuotasSubject()
+
+
+class TestMemoryTemporaryQuotas(TemporaryQuotaStoreContract):
+    @pytest.fixture
+    def electorate(self) -> MemoryElectorate:
+        return MemoryElectorate()
+
+    @pytest.fixture
+    def fence(self, electorate: MemoryElectorate) -> int:
+        return electorate.begin_term("")
+
+    @pytest.fixture
+    def store(self, electorate: MemoryElectorate) -> MemoryTemporaryQuotas:
+        return MemoryTemporaryQuotas(electorate)
+
+    @pytest.fixture
+    def newest(self, store: MemoryTemporaryQuotas) -> Callable[[], Sequence[AuditRecord]]:
+        return lambda: store.audit.newest(10)
 
 
 class MemoryReassignerSubject:

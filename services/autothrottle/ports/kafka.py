@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
+from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.control.changes import Change, Outcome
+from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.quotas.entities import QuotaEntity
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaValues
 from autothrottle.core.quotas.precedence import ClientQuotas
@@ -242,6 +244,23 @@ class QuotaReading:
     """Entity -> its quotas, for each entity with at least one."""
     problems: tuple[str, ...] = ()
     """Quotas that cannot be parsed, which are absent; one sentence each."""
+
+
+class QuotaSource(Protocol):
+    """Reads client quotas together with the ledger of those that autothrottle wrote."""
+
+    def fetch_quota_state(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
+        """Return the quotas of these resources and of all that are in the ledger.
+
+        Args:
+            resources: config resources of quota entities.
+            timeout: > 0.
+
+        Raises:
+            Unavailable: Kafka or the ledger does not answer in time.
+            Invalid: Kafka refuses the request or our credentials.
+        """
+        ...
 
 
 class ClientQuotaStore(Protocol):

@@ -24,9 +24,10 @@ _sym_db = _symbol_database.Default()
 
 from autothrottle.v1 import access_pb2 as autothrottle_dot_v1_dot_access__pb2
 from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61utothrottle/v1/quotas.proto\x12\x0f\x61utothrottle.v1\x1a\x1c\x61utothrottle/v1/access.proto\x1a\x1cgoogle/api/annotations.proto\"\xac\x01\n\x0bQuotaEntity\x12\x11\n\x04user\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x0c\x64\x65\x66\x61ult_user\x18\x02 \x01(\x08\x12\x16\n\tclient_id\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x19\n\x11\x64\x65\x66\x61ult_client_id\x18\x04 \x01(\x08\x12\x0f\n\x02ip\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x12\n\ndefault_ip\x18\x06 \x01(\x08\x42\x07\n\x05_userB\x0c\n\n_client_idB\x05\n\x03_ip\"\xbd\x02\n\x0bQuotaValues\x12\x1f\n\x12producer_byte_rate\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1f\n\x12\x63onsumer_byte_rate\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x1f\n\x12request_percentage\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12%\n\x18\x63ontroller_mutation_rate\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12%\n\x18\x63onnection_creation_rate\x18\x05 \x01(\x05H\x04\x88\x01\x01\x42\x15\n\x13_producer_byte_rateB\x15\n\x13_consumer_byte_rateB\x15\n\x13_request_percentageB\x1b\n\x19_controller_mutation_rateB\x1b\n\x19_connection_creation_rate\"q\n\x05Quota\x12,\n\x06\x65ntity\x18\x01 \x01(\x0b\x32\x1c.autothrottle.v1.QuotaEntity\x12,\n\x06values\x18\x02 \x01(\x0b\x32\x1c.autothrottle.v1.QuotaValues\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\"\x13\n\x11ListQuotasRequest\"N\n\x12ListQuotasResponse\x12&\n\x06quotas\x18\x01 \x03(\x0b\x32\x16.autothrottle.v1.Quota\x12\x10\n\x08warnings\x18\x02 \x03(\t\"p\n\x14\x44\x65scribeQuotaRequest\x12\x11\n\x04user\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tclient_id\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x0f\n\x02ip\x18\x03 \x01(\tH\x02\x88\x01\x01\x42\x07\n\x05_userB\x0c\n\n_client_idB\x05\n\x03_ip\"Z\n\x15\x44\x65scribeQuotaResponse\x12/\n\x06quotas\x18\x01 \x03(\x0b\x32\x1f.autothrottle.v1.EffectiveQuota\x12\x10\n\x08warnings\x18\x02 \x03(\t\"w\n\x0e\x45\x66\x66\x65\x63tiveQuota\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x0c\n\x04unit\x18\x03 \x01(\t\x12,\n\x06\x65ntity\x18\x04 \x01(\x0b\x32\x1c.autothrottle.v1.QuotaEntity\x12\r\n\x05level\x18\x05 \x01(\x05\"O\n\x0fSetQuotaRequest\x12%\n\x05quota\x18\x01 \x01(\x0b\x32\x16.autothrottle.v1.Quota\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"y\n\x10SetQuotaResponse\x12%\n\x05quota\x18\x01 \x01(\x0b\x32\x16.autothrottle.v1.Quota\x12,\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x1c.autothrottle.v1.QuotaValues\x12\x10\n\x08warnings\x18\x03 \x03(\t\"u\n\x12RemoveQuotaRequest\x12,\n\x06\x65ntity\x18\x01 \x01(\x0b\x32\x1c.autothrottle.v1.QuotaEntity\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\"j\n\x13RemoveQuotaResponse\x12%\n\x05quota\x18\x01 \x01(\x0b\x32\x16.autothrottle.v1.Quota\x12,\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x1c.autothrottle.v1.QuotaValues2\xe8\x03\n\x0cQuotaService\x12m\n\nListQuotas\x12\".autothrottle.v1.ListQuotasRequest\x1a#.autothrottle.v1.ListQuotasResponse\"\x16\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x0c\x12\n/v1/quotas\x12\x7f\n\rDescribeQuota\x12%.autothrottle.v1.DescribeQuotaRequest\x1a&.autothrottle.v1.DescribeQuotaResponse\"\x1f\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/effectiveQuotas\x12m\n\x08SetQuota\x12 .autothrottle.v1.SetQuotaRequest\x1a!.autothrottle.v1.SetQuotaResponse\"\x1c\xd8\xce\x18\x02\x82\xd3\xe4\x93\x02\x12\x1a\t/v1/quota:\x05quota\x12y\n\x0bRemoveQuota\x12#.autothrottle.v1.RemoveQuotaRequest\x1a$.autothrottle.v1.RemoveQuotaResponse\"\x1f\xd8\xce\x18\x02\x82\xd3\xe4\x93\x02\x15\"\x10/v1/quota/remove:\x01*b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61utothrottle/v1/quotas.proto\x12\x0f\x61utothrottle.v1\x1a\x1c\x61utothrottle/v1/access.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xac\x01\n\x0bQuotaEntity\x12\x11\n\x04user\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x0c\x64\x65\x66\x61ult_user\x18\x02 \x01(\x08\x12\x16\n\tclient_id\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x19\n\x11\x64\x65\x66\x61ult_client_id\x18\x04 \x01(\x08\x12\x0f\n\x02ip\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x12\n\ndefault_ip\x18\x06 \x01(\x08\x42\x07\n\x05_userB\x0c\n\n_client_idB\x05\n\x03_ip\"\xbd\x02\n\x0bQuotaValues\x12\x1f\n\x12producer_byte_rate\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1f\n\x12\x63onsumer_byte_rate\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x1f\n\x12request_percentage\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12%\n\x18\x63ontroller_mutation_rate\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12%\n\x18\x63onnection_creation_rate\x18\x05 \x01(\x05H\x04\x88\x01\x01\x42\x15\n\x13_producer_byte_rateB\x15\n\x13_consumer_byte_rateB\x15\n\x13_request_percentageB\x1b\n\x19_controller_mutation_rateB\x1b\n\x19_connection_creation_rate\"\xbb\x01\n\x05Quota\x12,\n\x06\x65ntity\x18\x01 \x01(\x0b\x32\x1c.autothrottle.v1.QuotaEntity\x12,\n\x06values\x18\x02 \x01(\x0b\x32\x1c.autothrottle.v1.QuotaValues\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0funtil_recovered\x18\x05 \x01(\x08\"\x13\n\x11ListQuotasRequest\"N\n\x12ListQuotasResponse\x12&\n\x06quotas\x18\x01 \x03(\x0b\x32\x16.autothrottle.v1.Quota\x12\x10\n\x08warnings\x18\x02 \x03(\t\"p\n\x14\x44\x65scribeQuotaRequest\x12\x11\n\x04user\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tclient_id\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x0f\n\x02ip\x18\x03 \x01(\tH\x02\x88\x01\x01\x42\x07\n\x05_userB\x0c\n\n_client_idB\x05\n\x03_ip\"Z\n\x15\x44\x65scribeQuotaResponse\x12/\n\x06quotas\x18\x01 \x03(\x0b\x32\x1f.autothrottle.v1.EffectiveQuota\x12\x10\n\x08warnings\x18\x02 \x03(\t\"w\n\x0e\x45\x66\x66\x65\x63tiveQuota\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x0c\n\x04unit\x18\x03 \x01(\t\x12,\n\x06\x65ntity\x18\x04 \x01(\x0b\x32\x1c.autothrottle.v1.QuotaEntity\x12\r\n\x05level\x18\x05 \x01(\x05\"O\n\x0fSetQuotaRequest\x12%\n\x05quota\x18\x01 \x01(\x0b\x32\x16.autothrottle.v1.Quota\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"y\n\x10SetQuotaResponse\x12%\n\x05quota\x18\x01 \x01(\x0b\x32\x16.autothrottle.v1.Quota\x12,\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x1c.autothrottle.v1.QuotaValues\x12\x10\n\x08warnings\x18\x03 \x03(\t\"u\n\x12RemoveQuotaRequest\x12,\n\x06\x65ntity\x18\x01 \x01(\x0b\x32\x1c.autothrottle.v1.QuotaEntity\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\"j\n\x13RemoveQuotaResponse\x12%\n\x05quota\x18\x01 \x01(\x0b\x32\x16.autothrottle.v1.Quota\x12,\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x1c.autothrottle.v1.QuotaValues2\xe8\x03\n\x0cQuotaService\x12m\n\nListQuotas\x12\".autothrottle.v1.ListQuotasRequest\x1a#.autothrottle.v1.ListQuotasResponse\"\x16\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x0c\x12\n/v1/quotas\x12\x7f\n\rDescribeQuota\x12%.autothrottle.v1.DescribeQuotaRequest\x1a&.autothrottle.v1.DescribeQuotaResponse\"\x1f\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/effectiveQuotas\x12m\n\x08SetQuota\x12 .autothrottle.v1.SetQuotaRequest\x1a!.autothrottle.v1.SetQuotaResponse\"\x1c\xd8\xce\x18\x02\x82\xd3\xe4\x93\x02\x12\x1a\t/v1/quota:\x05quota\x12y\n\x0bRemoveQuota\x12#.autothrottle.v1.RemoveQuotaRequest\x1a$.autothrottle.v1.RemoveQuotaResponse\"\x1f\xd8\xce\x18\x02\x82\xd3\xe4\x93\x02\x15\"\x10/v1/quota/remove:\x01*b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,30 +42,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_QUOTASERVICE'].methods_by_name['SetQuota']._serialized_options = b'\330\316\030\002\202\323\344\223\002\022\032\t/v1/quota:\005quota'
   _globals['_QUOTASERVICE'].methods_by_name['RemoveQuota']._loaded_options = None
   _globals['_QUOTASERVICE'].methods_by_name['RemoveQuota']._serialized_options = b'\330\316\030\002\202\323\344\223\002\025\"\020/v1/quota/remove:\001*'
-  _globals['_QUOTAENTITY']._serialized_start=110
-  _globals['_QUOTAENTITY']._serialized_end=282
-  _globals['_QUOTAVALUES']._serialized_start=285
-  _globals['_QUOTAVALUES']._serialized_end=602
-  _globals['_QUOTA']._serialized_start=604
-  _globals['_QUOTA']._serialized_end=717
-  _globals['_LISTQUOTASREQUEST']._serialized_start=719
-  _globals['_LISTQUOTASREQUEST']._serialized_end=738
-  _globals['_LISTQUOTASRESPONSE']._serialized_start=740
-  _globals['_LISTQUOTASRESPONSE']._serialized_end=818
-  _globals['_DESCRIBEQUOTAREQUEST']._serialized_start=820
-  _globals['_DESCRIBEQUOTAREQUEST']._serialized_end=932
-  _globals['_DESCRIBEQUOTARESPONSE']._serialized_start=934
-  _globals['_DESCRIBEQUOTARESPONSE']._serialized_end=1024
-  _globals['_EFFECTIVEQUOTA']._serialized_start=1026
-  _globals['_EFFECTIVEQUOTA']._serialized_end=1145
-  _globals['_SETQUOTAREQUEST']._serialized_start=1147
-  _globals['_SETQUOTAREQUEST']._serialized_end=1226
-  _globals['_SETQUOTARESPONSE']._serialized_start=1228
-  _globals['_SETQUOTARESPONSE']._serialized_end=1349
-  _globals['_REMOVEQUOTAREQUEST']._serialized_start=1351
-  _globals['_REMOVEQUOTAREQUEST']._serialized_end=1468
-  _globals['_REMOVEQUOTARESPONSE']._serialized_start=1470
-  _globals['_REMOVEQUOTARESPONSE']._serialized_end=1576
-  _globals['_QUOTASERVICE']._serialized_start=1579
-  _globals['_QUOTASERVICE']._serialized_end=2067
+  _globals['_QUOTAENTITY']._serialized_start=143
+  _globals['_QUOTAENTITY']._serialized_end=315
+  _globals['_QUOTAVALUES']._serialized_start=318
+  _globals['_QUOTAVALUES']._serialized_end=635
+  _globals['_QUOTA']._serialized_start=638
+  _globals['_QUOTA']._serialized_end=825
+  _globals['_LISTQUOTASREQUEST']._serialized_start=827
+  _globals['_LISTQUOTASREQUEST']._serialized_end=846
+  _globals['_LISTQUOTASRESPONSE']._serialized_start=848
+  _globals['_LISTQUOTASRESPONSE']._serialized_end=926
+  _globals['_DESCRIBEQUOTAREQUEST']._serialized_start=928
+  _globals['_DESCRIBEQUOTAREQUEST']._serialized_end=1040
+  _globals['_DESCRIBEQUOTARESPONSE']._serialized_start=1042
+  _globals['_DESCRIBEQUOTARESPONSE']._serialized_end=1132
+  _globals['_EFFECTIVEQUOTA']._serialized_start=1134
+  _globals['_EFFECTIVEQUOTA']._serialized_end=1253
+  _globals['_SETQUOTAREQUEST']._serialized_start=1255
+  _globals['_SETQUOTAREQUEST']._serialized_end=1334
+  _globals['_SETQUOTARESPONSE']._serialized_start=1336
+  _globals['_SETQUOTARESPONSE']._serialized_end=1457
+  _globals['_REMOVEQUOTAREQUEST']._serialized_start=1459
+  _globals['_REMOVEQUOTAREQUEST']._serialized_end=1576
+  _globals['_REMOVEQUOTARESPONSE']._serialized_start=1578
+  _globals['_REMOVEQUOTARESPONSE']._serialized_end=1684
+  _globals['_QUOTASERVICE']._serialized_start=1687
+  _globals['_QUOTASERVICE']._serialized_end=2175
 # @@protoc_insertion_point(module_scope)

@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
@@ -141,8 +142,12 @@ class Quota(_message.Message):
     ENTITY_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    UNTIL_RECOVERED_FIELD_NUMBER: _builtins.int
     etag: _builtins.str
     """Version of all quotas of the entity; set in every response. In SetQuota: the version to change; empty: any version."""
+    until_recovered: _builtins.bool
+    """Whether the temporary quotas of the entity end when no reassignment and no catch-up is left."""
     @_builtins.property
     def entity(self) -> Global___QuotaEntity:
         """The entity. Required."""
@@ -151,16 +156,22 @@ class Quota(_message.Message):
     def values(self) -> Global___QuotaValues:
         """Its quotas."""
 
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """When the temporary quotas of the entity end, in the future by the services' clocks. Absent: not at a given time."""
+
     def __init__(
         self,
         *,
         entity: Global___QuotaEntity | None = ...,
         values: Global___QuotaValues | None = ...,
         etag: _builtins.str = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+        until_recovered: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["entity", b"entity", "values", b"values"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["entity", b"entity", "expire_time", b"expire_time", "values", b"values"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entity", b"entity", "etag", b"etag", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entity", b"entity", "etag", b"etag", "expire_time", b"expire_time", "until_recovered", b"until_recovered", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -86,15 +86,20 @@ class QuotaServiceServicer:
     def SetQuota(self, request, context):
         """Sets quotas of one entity. Quotas that the request does not name stay. Idempotent without an etag.
 
+        With `expire_time` or `until_recovered` the quotas are temporary: the leading planner sets them, and restores the
+        quotas before them when they end, also after a failover. An entity has one set of temporary quotas; a second one
+        replaces the first.
         Errors: INVALID_ARGUMENT when the entity or a value is wrong, or Kafka refuses it; ABORTED when the current quotas
-        are not the etag's; UNAVAILABLE, and then the quotas may be set.
+        are not the etag's, a temporary quota of the same key exists and the request is not temporary, or no recovery runs
+        and the request is `until_recovered`; UNAVAILABLE, and then the quotas may be set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveQuota(self, request, context):
-        """Removes quotas of one entity.
+        """Removes quotas of one entity. A temporary quota of one of these keys ends instead, with all its keys: the leading
+        planner restores the quotas before it within about a second.
 
         Errors: NOT_FOUND when the entity has none of them; INVALID_ARGUMENT; ABORTED when the current quotas are not the
         etag's; UNAVAILABLE, and then the quotas may be removed.

@@ -49,11 +49,16 @@ class QuotaServiceStub:
     SetQuota: _grpc.UnaryUnaryMultiCallable[_quotas_pb2.SetQuotaRequest, _quotas_pb2.SetQuotaResponse]
     """Sets quotas of one entity. Quotas that the request does not name stay. Idempotent without an etag.
 
+    With `expire_time` or `until_recovered` the quotas are temporary: the leading planner sets them, and restores the
+    quotas before them when they end, also after a failover. An entity has one set of temporary quotas; a second one
+    replaces the first.
     Errors: INVALID_ARGUMENT when the entity or a value is wrong, or Kafka refuses it; ABORTED when the current quotas
-    are not the etag's; UNAVAILABLE, and then the quotas may be set.
+    are not the etag's, a temporary quota of the same key exists and the request is not temporary, or no recovery runs
+    and the request is `until_recovered`; UNAVAILABLE, and then the quotas may be set.
     """
     RemoveQuota: _grpc.UnaryUnaryMultiCallable[_quotas_pb2.RemoveQuotaRequest, _quotas_pb2.RemoveQuotaResponse]
-    """Removes quotas of one entity.
+    """Removes quotas of one entity. A temporary quota of one of these keys ends instead, with all its keys: the leading
+    planner restores the quotas before it within about a second.
 
     Errors: NOT_FOUND when the entity has none of them; INVALID_ARGUMENT; ABORTED when the current quotas are not the
     etag's; UNAVAILABLE, and then the quotas may be removed.
@@ -80,11 +85,16 @@ class QuotaServiceAsyncStub(QuotaServiceStub):
     SetQuota: _aio.UnaryUnaryMultiCallable[_quotas_pb2.SetQuotaRequest, _quotas_pb2.SetQuotaResponse]  # type: ignore[assignment]
     """Sets quotas of one entity. Quotas that the request does not name stay. Idempotent without an etag.
 
+    With `expire_time` or `until_recovered` the quotas are temporary: the leading planner sets them, and restores the
+    quotas before them when they end, also after a failover. An entity has one set of temporary quotas; a second one
+    replaces the first.
     Errors: INVALID_ARGUMENT when the entity or a value is wrong, or Kafka refuses it; ABORTED when the current quotas
-    are not the etag's; UNAVAILABLE, and then the quotas may be set.
+    are not the etag's, a temporary quota of the same key exists and the request is not temporary, or no recovery runs
+    and the request is `until_recovered`; UNAVAILABLE, and then the quotas may be set.
     """
     RemoveQuota: _aio.UnaryUnaryMultiCallable[_quotas_pb2.RemoveQuotaRequest, _quotas_pb2.RemoveQuotaResponse]  # type: ignore[assignment]
-    """Removes quotas of one entity.
+    """Removes quotas of one entity. A temporary quota of one of these keys ends instead, with all its keys: the leading
+    planner restores the quotas before it within about a second.
 
     Errors: NOT_FOUND when the entity has none of them; INVALID_ARGUMENT; ABORTED when the current quotas are not the
     etag's; UNAVAILABLE, and then the quotas may be removed.
@@ -126,8 +136,12 @@ class QuotaServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_quotas_pb2.SetQuotaResponse, _abc.Awaitable[_quotas_pb2.SetQuotaResponse]]:
         """Sets quotas of one entity. Quotas that the request does not name stay. Idempotent without an etag.
 
+        With `expire_time` or `until_recovered` the quotas are temporary: the leading planner sets them, and restores the
+        quotas before them when they end, also after a failover. An entity has one set of temporary quotas; a second one
+        replaces the first.
         Errors: INVALID_ARGUMENT when the entity or a value is wrong, or Kafka refuses it; ABORTED when the current quotas
-        are not the etag's; UNAVAILABLE, and then the quotas may be set.
+        are not the etag's, a temporary quota of the same key exists and the request is not temporary, or no recovery runs
+        and the request is `until_recovered`; UNAVAILABLE, and then the quotas may be set.
         """
 
     @_abc_1.abstractmethod
@@ -136,7 +150,8 @@ class QuotaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _quotas_pb2.RemoveQuotaRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_quotas_pb2.RemoveQuotaResponse, _abc.Awaitable[_quotas_pb2.RemoveQuotaResponse]]:
-        """Removes quotas of one entity.
+        """Removes quotas of one entity. A temporary quota of one of these keys ends instead, with all its keys: the leading
+        planner restores the quotas before it within about a second.
 
         Errors: NOT_FOUND when the entity has none of them; INVALID_ARGUMENT; ABORTED when the current quotas are not the
         etag's; UNAVAILABLE, and then the quotas may be removed.

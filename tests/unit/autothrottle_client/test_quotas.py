@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 
+from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.quotas import entities
 from autothrottle.core.quotas.keys import QuotaKey
-from autothrottle_client import AdminClient, Conflict, Missing, QuotaEntity, QuotaValues
+from autothrottle_client import AdminClient, Conflict, Invalid, Missing, QuotaEntity, QuotaValues
 from autothrottle_client.throttlectl import main
 from tests.in_process_services import InProcessServices
 
@@ -43,7 +45,7 @@ def test_quotas_are_set_shown_and_removed(services: InProcessServices, capsys: p
         entities.QuotaEntity(entities.DEFAULT, "backfill"): {PRODUCER: 20_000_000, QuotaKey.REQUEST_PERCENTAGE: 50}
     }
     listed = run(services, capsys, "list").splitlines()
-    assert listed[0].split() == ["ENTITY", "KEY", "VALUE", "ETAG"]
+    assert listed[0].split() == ["ENTITY", "KEY", "VALUE", "ENDS", "ETAG"]
     assert [line.split()[4:6] for line in listed[1:]] == [
         ["producer_byte_rate", "20000000"],
         ["request_percentage", "50"],
@@ -105,3 +107,21 @@ def test_the_client_reports_conflicts_and_absent_quotas(admin: AdminClient) -> N
     assert quotas.remove(ALICE).before == QuotaValues(producer_byte_rate=6)
     with pytest.raises(Missing):
         quotas.remove(ALICE)
+
+
+def test_temporary_quotas_show_their_end(services: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
+    services.quotas.quotas[entities.QuotaEntity("alice")] = {PRODUCER: 70}
+    given = ("set", "--user", "alice", "--producer-byte-rate", "5MB/s")
+    assert "so there is no recovery" in run(services, capsys, *given, "--until-recovered", status=1)
+    services.catch_ups.start_catch_up(CatchUp(1001))
+    run(services, capsys, *given, "--until-recovered", "--expires", "2030-01-31T18:00:00Z")
+    assert "2030-01-31T18:00:00Z or with the recovery" in " ".join(run(services, capsys, "list").split())
+    assert "has a temporary quota of producer_byte_rate; remove it first" in run(services, capsys, *given, status=1)
+    run(services, capsys, "remove", "--user", "alice")
+    assert services.temporary_quotas.read_temporary_quotas() == {}
+    assert "--expires has no effect on quota list" in run(services, capsys, "list", "--expires", "2h", status=2)
+
+
+def test_a_time_without_a_zone_is_refused(admin: AdminClient) -> None:
+    with pytest.raises(Invalid, match="has no time zone"):
+        admin.quotas.set(ALICE, QuotaValues(producer_byte_rate=5), expire_time=datetime(2030, 1, 1))

@@ -19,6 +19,7 @@ from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import format_change_notification, format_config, parse_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path
 from autothrottle.core.quotas.keys import (
@@ -54,6 +55,16 @@ class ZooKeeperClientQuotas:
             if entity is not None and values:
                 quotas[entity] = values
         return QuotaReading(quotas, tuple(problems))
+
+    def fetch_texts(
+        self, resources: Collection[ConfigResource], timeout: timedelta
+    ) -> Mapping[ConfigResource, Mapping[str, str] | Invalid]:
+        """Return resource -> key -> text of its quota, or why its config cannot be parsed."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        wanted = list(resources)
+        with translated_errors("reading client quotas"):
+            nodes = read_nodes(self._client, [self._kafka.config(one) for one in wanted], deadline)
+        return {one: _texts(self._kafka.config(one), node) for one, node in zip(wanted, nodes, strict=True)}
 
     def alter_quota(
         self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta, *, etag: str = "", validate_only: bool = False
@@ -140,6 +151,14 @@ def _config(path: str, node: Node | None) -> Mapping[str, str]:
         return parse_config(node[0]) if node and node[0] else {}
     except Invalid as error:
         raise Invalid(f"{path}: {error}") from error
+
+
+def _texts(path: str, node: Node | None) -> Mapping[str, str] | Invalid:
+    try:
+        found = _config(path, node)
+    except Invalid as error:
+        return error
+    return {str(key): found[key] for key in QuotaKey if key in found}
 
 
 def _edited(config: Mapping[str, str], edits: QuotaEdits) -> Mapping[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from autothrottle.core.cluster.configs import ConfigResource
+from urllib.parse import quote
+
+from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 
 
 def _normalised(prefix: str) -> str:
@@ -79,6 +81,10 @@ class OwnPaths:
         """The brokers that catch up under a throttle, with author and time. Persistent: it outlives every leader."""
         self.ledger = f"{self.root}/ledger"
         """Parent of the ledger."""
+        self.quota_ledger = f"{self.ledger}/{ResourceType.QUOTA.value}"
+        """Parent of the ledger's entries of client quotas, whose names are encoded entity paths."""
+        self.temporary_quotas = f"{self.root}/temporary_quotas"
+        """The client quotas that end by themselves, with their author. Persistent: it outlives every leader."""
         self.overrides = f"{self.root}/override_rate"
         """The cluster override; its children are the broker overrides. Shared with the original program."""
         self.audit = f"{self.root}/audit"
@@ -88,6 +94,8 @@ class OwnPaths:
 
     def ledger_entry(self, resource: ConfigResource) -> str:
         """The record of what we wrote to one resource."""
+        if resource.type is ResourceType.QUOTA:  # one node: its path has several parts
+            return f"{self.quota_ledger}/{quote(resource.path, safe='')}"
         return f"{self.ledger}/{resource.path}"
 
     def override(self, broker_id: int | None) -> str:

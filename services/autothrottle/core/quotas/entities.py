@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import quote, unquote
 
+from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Invalid
 
 MAX_NAME_BYTES = 4_096
@@ -68,6 +69,11 @@ class QuotaEntity:
         client = "" if self.client_id is None else f"clients/{_node(self.client_id)}"
         user = "" if self.user is None else f"users/{_node(self.user)}"
         return "/".join(filter(None, (user, client)))
+
+    @property
+    def resource(self) -> ConfigResource:
+        """The config resource that holds its quotas."""
+        return ConfigResource(self.path)
 
     def __str__(self) -> str:
         return ", ".join(f'{kind} "{n}"' if isinstance(n, str) else f"default {kind}" for kind, n in self.parts.items())

@@ -116,11 +116,16 @@ def validate_edits(entity: QuotaEntity, edits: QuotaEdits) -> QuotaEdits:
         if key not in keys_of(entity):
             raise Invalid(f"{key} cannot be set for {entity}; Kafka knows {', '.join(sorted(keys_of(entity)))} there")
         if value is not None:
-            _validate_value(key, value)
+            validate_value(key, value)
     return edits
 
 
-def _validate_value(key: QuotaKey, value: float) -> None:
+def validate_value(key: QuotaKey, value: float) -> None:
+    """Check the range of a value.
+
+    Raises:
+        Invalid: it is out of range.
+    """
     if not 0 < value <= key.largest or (key.is_integer and value != int(value)):
         above = "1" if key.is_integer else "above 0"
         raise Invalid(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc
 import pytest
 
+from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey, quota_etag
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, quotas_pb2, quotas_pb2_grpc
+from tests.builders import eventually
 from tests.in_process_services import InProcessServices
 
 SLACK = 60.0
@@ -184,3 +187,83 @@ def test_quotas_that_cannot_be_read_are_warnings(services: InProcessServices) ->
 def test_a_principal_with_its_type_is_a_warning(services: InProcessServices) -> None:
     done = set_quota(services, entity=quotas_pb2.QuotaEntity(user="User:alice"), producer_byte_rate=5)
     assert list(done.warnings) == ["Kafka compares the name without the type: 'User:alice' is not the user 'alice'"]
+
+
+# Temporary quotas.
+
+
+def soon(minutes: float = 5) -> datetime:
+    return datetime.now(UTC) + timedelta(minutes=minutes)
+
+
+def set_temporary(services: InProcessServices, recovery: bool = False, **fields: Any) -> Any:
+    quota = quotas_pb2.Quota(
+        entity=ALICE_MESSAGE,
+        values=quotas_pb2.QuotaValues(producer_byte_rate=fields.pop("rate", 5)),
+        until_recovered=recovery,
+        **{name: fields.pop(name) for name in ("expire_time", "etag") if name in fields},
+    )
+    return calls(services).SetQuota(quotas_pb2.SetQuotaRequest(quota=quota, **fields), timeout=SLACK)
+
+
+def test_a_temporary_quota_is_stored_for_the_planner_and_listed_with_its_end(services: InProcessServices) -> None:
+    services.quotas.quotas[ALICE] = {PRODUCER: 70}
+    ends = soon()
+    done = set_temporary(services, expire_time=ends)
+    assert (done.before.producer_byte_rate, done.quota.values.producer_byte_rate) == (70, 5)
+    assert services.quotas.quotas[ALICE] == {PRODUCER: 70}, "the planner writes it"
+    stored = services.temporary_quotas.read_temporary_quotas()[ALICE]
+    assert (stored.values, stored.expire_time, stored.until_recovered) == ({PRODUCER: 5}, ends, False)
+    (listed,) = calls(services).ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=SLACK).quotas
+    assert listed.expire_time.ToDatetime(UTC) == ends
+    (record,) = records(services)
+    assert record[1].startswith('Quota of user "alice": producer_byte_rate 5, ends at ')
+
+
+def test_the_leading_planner_sets_it_and_restores_the_quotas_before(led: InProcessServices) -> None:
+    led.cluster.configs[ALICE.resource] = {"producer_byte_rate": "70"}
+    set_temporary(led, expire_time=soon())
+    eventually(lambda: led.cluster.configs[ALICE.resource] == {"producer_byte_rate": "5"})
+    remove_quota(led)
+    eventually(lambda: led.cluster.configs[ALICE.resource] == {"producer_byte_rate": "70"})
+    eventually(lambda: not led.cluster.ledger)
+    assert records(led)[0][1] == 'Temporary quota of user "alice" ended'
+
+
+def test_a_quota_of_a_recovery_needs_one(services: InProcessServices) -> None:
+    code, details = failure(set_temporary, services, recovery=True)
+    assert code is grpc.StatusCode.ABORTED
+    assert "there is no recovery whose end restores the quotas; start it first" in details
+    services.cluster.add_topic("t1", {0: (1001, 1002)})
+    services.cluster.submit_reassignment("t1", {0: (1001, 1003)})
+    assert set_temporary(services, recovery=True).quota.until_recovered
+    assert services.temporary_quotas.read_temporary_quotas()[ALICE].until_recovered
+
+
+def test_a_catch_up_is_a_recovery(services: InProcessServices) -> None:
+    services.catch_ups.start_catch_up(CatchUp(1001))
+    assert set_temporary(services, recovery=True).quota.until_recovered
+
+
+def test_wrong_temporary_quotas_change_nothing(services: InProcessServices) -> None:
+    code, details = failure(set_temporary, services, expire_time=soon(-1))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT and "is not after the present time" in details
+    code, details = failure(set_temporary, services, expire_time=soon(), rate=0)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT and "outside of 1 to" in details
+    assert failure(set_temporary, services, expire_time=soon(), etag="0" * 16)[0] is grpc.StatusCode.ABORTED
+    assert set_temporary(services, expire_time=soon(), validate_only=True).quota.values.producer_byte_rate == 5
+    assert services.temporary_quotas.read_temporary_quotas() == {} and records(services) == []
+
+
+def test_a_permanent_quota_does_not_replace_a_temporary_one_of_the_same_key(services: InProcessServices) -> None:
+    set_temporary(services, expire_time=soon())
+    code, details = failure(set_quota, services, producer_byte_rate=9)
+    assert code is grpc.StatusCode.ABORTED
+    assert 'user "alice" has a temporary quota of producer_byte_rate; remove it first' in details
+    set_quota(services, consumer_byte_rate=9)
+    assert remove_quota(services, "consumer_byte_rate").before.consumer_byte_rate == 9
+    assert failure(remove_quota, services, "consumer_byte_rate")[0] is grpc.StatusCode.NOT_FOUND
+    remove_quota(services, validate_only=True)
+    assert services.temporary_quotas.read_temporary_quotas().keys() == {ALICE}
+    remove_quota(services, "producer_byte_rate")
+    assert services.temporary_quotas.read_temporary_quotas() == {}

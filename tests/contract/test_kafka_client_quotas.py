@@ -13,6 +13,7 @@ from autothrottle.core.errors import Unavailable
 from autothrottle.core.quotas.keys import keys_of
 from autothrottle_lab.servers.kafka import KafkaCluster
 from tests.contract.client_quotas_contract import ALICE, PRODUCER, TIMEOUT, ClientQuotasContract
+from tests.server_fixtures import repeat_on_zookeeper
 
 
 class Subject:
@@ -26,6 +27,7 @@ class Subject:
             self.store.alter_quota(entity, dict.fromkeys(keys_of(entity)), TIMEOUT)
 
 
+@repeat_on_zookeeper
 class TestAdminClientQuotas(ClientQuotasContract):
     @pytest.fixture
     def subject(self, each_cluster: KafkaCluster) -> Iterator[Subject]:

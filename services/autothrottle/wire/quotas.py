@@ -79,8 +79,9 @@ def quota_to_message(
 
 
 def quotas_to_messages(quotas: ClientQuotas, temporary: TemporaryQuotas) -> list[quotas_pb2.Quota]:
-    ordered = sorted(quotas, key=lambda one: one.order)
-    return [quota_to_message(entity, quotas[entity], temporary.get(entity)) for entity in ordered]
+    """Return one message for each entity with quotas, or with temporary ones that the planner has not set yet."""
+    ordered = sorted({*quotas, *temporary}, key=lambda one: one.order)
+    return [quota_to_message(entity, quotas.get(entity, {}), temporary.get(entity)) for entity in ordered]
 
 
 def temporary_from_message(

@@ -33,6 +33,8 @@ from autothrottle.core.quotas.keys import (
 from autothrottle.ports.kafka import QuotaReading
 
 _KINDS = ("users", "clients", "ips")
+_KEYS = tuple(QuotaKey)
+"""Iterating over an enum takes three times as long, which counts for 10,000 entities."""
 
 
 class ZooKeeperClientQuotas:
@@ -107,7 +109,7 @@ class ZooKeeperClientQuotas:
             problems.append(str(error))
             return {}
         values: dict[QuotaKey, float] = {}
-        for key in QuotaKey:
+        for key in _KEYS:
             if (text := config.get(key)) is not None:
                 try:
                     values[key] = parse_value(key, text)

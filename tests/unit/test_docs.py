@@ -7,10 +7,10 @@ import importlib
 import json
 import re
 import shlex
+import subprocess
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 from xml.etree import ElementTree
 
@@ -36,13 +36,9 @@ from autothrottle_lab.simulate.command import configure
 from autothrottle_lab.simulate.scenario_file import read_scenario
 from tests.benchmarks import pictures
 from tests.benchmarks.control.contest import RESULTS
+from tests.pages import ALL_TEXT, DOCS, PAGES, blocks, code, commands, issue_certificate
 from tests.paths import ROOT
 
-DOCS = sorted((ROOT / "docs").glob("*.md"))
-PROJECT_FILES = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
-PAGES = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in [ROOT / "README.md", *DOCS, *PROJECT_FILES]}
-"""Path from the root -> text."""
-ALL_TEXT = "\n".join(PAGES.values())
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
 
@@ -62,37 +58,14 @@ FOREIGN_FLAGS = {
     "kafka-configs.sh": {"bootstrap-server", "alter", "entity-type", "entity-name", "delete-config"},
     "spark-submit": {"master", "deploy-mode"},
     "docker": {"build"},
+    "groupadd": {"system"},
     "helm": {"namespace", "values"},
+    "kubectl": {"namespace", "from-file", "from-literal"},
     "systemctl": {"now"},
     "kafka-reassign-partitions.sh": {"throttle", "verify", "bootstrap-server"},
 }
 """Foreign program -> its flags in the pages."""
 BANNED = r"\b(nobody|somebody|whoever|everybody|anybody|is told|it is said|there is none|is no (?!longer)[a-z]+)"
-
-
-class Block(NamedTuple):
-    """One fenced block of a page."""
-
-    page: str
-    language: str
-    text: str
-
-
-def blocks() -> Iterator[Block]:
-    for page, text in PAGES.items():
-        for found in re.finditer(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE):
-            yield Block(page, found[2], found[3])
-
-
-def code(language: str, page: str | None = None) -> list[str]:
-    return [block.text for block in blocks() if block.language == language and page in (None, block.page)]
-
-
-def commands(*programs: str) -> list[list[str]]:
-    """The words of all commands in the pages, or of those of some programs; continued lines are joined."""
-    lines = "\n".join(code("sh")).replace("\\\n", " ").splitlines()
-    found = [words for line in lines if (words := shlex.split(line, comments=True))]
-    return [words for words in found if words[0] in programs] if programs else found
 
 
 def rows(text: str) -> list[list[str]]:
@@ -337,7 +310,23 @@ def check_export(words: list[str], directory: Path) -> None:
 
 
 def check_copy(words: list[str], directory: Path) -> None:
-    assert (ROOT / words[1]).is_file()
+    """A file of the repository, or files that the openssl commands write; test_two_hosts.py copies them."""
+    assert (ROOT / words[1]).is_file() or {*words[1:-1]} == {"ca.crt", "tls.crt", "tls.key"}
+
+
+def check_openssl(words: list[str], directory: Path) -> None:
+    issue_certificate(directory, "kafka-ops-7.example.com")
+    verify = ["openssl", "verify", "-CAfile", "ca.crt", "-verify_hostname", "kafka-ops-7.example.com", "tls.crt"]
+    assert subprocess.run(verify, capture_output=True, check=False).returncode == 0
+    assert words in commands("openssl", page="docs/two-hosts.md")
+
+
+def check_sed(words: list[str], directory: Path) -> None:
+    """It changes the file of deploy/ that the page installs."""
+    original = ROOT / "deploy" / Path(words[-1]).name
+    (directory / "installed").write_text(original.read_text("utf-8"))
+    subprocess.run([*words[:-1], directory / "installed"], check=True)
+    assert (directory / "installed").read_text() != original.read_text("utf-8")
 
 
 def check_python(words: list[str], directory: Path) -> None:
@@ -361,7 +350,7 @@ def check_spark_submit(words: list[str], directory: Path) -> None:
 
 
 def check_foreign(words: list[str], directory: Path) -> None:
-    flags = {word[2:] for word in words if word.startswith("--")}
+    flags = {word[2:].partition("=")[0] for word in words if word.startswith("--")}
     assert flags <= FOREIGN_FLAGS.get(words[0], set())
 
 
@@ -372,8 +361,23 @@ def check_helm(words: list[str], directory: Path) -> None:
     check_foreign(words, directory)
 
 
+def check_kubectl(words: list[str], directory: Path) -> None:
+    """The Secret has the files that the chart mounts, or variables of the program."""
+    assert words[1:4] == ["create", "secret", "generic"]
+    given = {word.partition("=")[2].partition("=")[0] for word in words if word.startswith("--from-")}
+    assert given in ({"tls.crt", "tls.key", "ca.crt"}, KEYS.keys())
+    templates = (ROOT / "deploy/helm/autothrottle/templates/_helpers.tpl").read_text("utf-8")
+    assert all(f"/etc/autothrottle/tls/{name}" in templates for name in given - KEYS.keys())
+    check_foreign(words, directory)
+
+
 def check_docker(words: list[str], directory: Path) -> None:
-    assert words[1:3] == ["compose", "-f"] and (ROOT / words[3]).is_file()
+    """test_image.py builds the image, and test_compose.py starts the services, without Docker."""
+    assert (ROOT / words[words.index("-f") + 1]).is_file()
+    if words[1] == "build":
+        assert f"image: {words[words.index('-t') + 1]}\n" in (ROOT / "deploy/compose.yaml").read_text("utf-8")
+    else:
+        assert words[1] == "compose" and words[4] == "up"
     check_foreign(words, directory)
 
 
@@ -384,6 +388,7 @@ def check_script(words: list[str], directory: Path) -> None:
 CHECKS: Mapping[str, Callable[[list[str], Path], None]] = {
     ".venv/bin/autothrottle": check_autothrottle,
     ".venv/bin/throttlectl": check_throttlectl,
+    "/opt/autothrottle/bin/throttlectl": check_throttlectl,
     ".venv/bin/topicmappr": check_topicmappr,
     ".venv/bin/metricsfetcher": check_metricsfetcher,
     ".venv/bin/python": check_python,
@@ -400,8 +405,10 @@ CHECKS: Mapping[str, Callable[[list[str], Path], None]] = {
     "kafka-configs.sh": check_foreign,
     "docker": check_docker,
     "helm": check_helm,
-    "systemctl": check_foreign,
-    "mkdir": check_foreign,
+    "kubectl": check_kubectl,
+    "openssl": check_openssl,
+    "sed": check_sed,
+    **dict.fromkeys(("systemctl", "mkdir", "install", "groupadd", "chgrp", "chmod"), check_foreign),
     "git": check_foreign,
 }
 """Program -> how its command line is checked; a command of any other program fails the test."""
@@ -526,7 +533,7 @@ def test_services_listen_where_the_example_configuration_expects_them() -> None:
 
 
 def test_every_deploy_file_is_named_and_the_unit_matches_the_commands() -> None:
-    copied = {ROOT / words[1] for words in commands("cp")}
+    copied = {ROOT / words[1] for words in commands("cp") if words[1].startswith("deploy/")}
     named = {ROOT / path for path in re.findall(r"`(deploy/[\w./-]+)`", ALL_TEXT)}
     files = {path for path in (ROOT / "deploy").rglob("*") if path.is_file()}
     assert [path for path in files if (copied | named).isdisjoint({path, *path.parents})] == []

@@ -22,6 +22,7 @@ from google.protobuf.message import Message
 from autothrottle.__main__ import main
 from autothrottle.gateway import legacy, rest
 from autothrottle.gateway.web import SERVICES
+from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.configuration_reader import parse, parse_command
 from autothrottle.runtime.option_kinds import declared_options
@@ -60,11 +61,13 @@ FOREIGN_FLAGS = {
     "docker": {"build"},
     "groupadd": {"system"},
     "helm": {"namespace", "values"},
+    "journalctl": {"unit"},
     "kubectl": {"namespace", "from-file", "from-literal"},
     "systemctl": {"now"},
     "kafka-reassign-partitions.sh": {"throttle", "verify", "bootstrap-server"},
 }
 """Foreign program -> its flags in the pages."""
+DEPLOYMENT_PAGES = [f"docs/{name}.md" for name in ("deployment", "two-hosts", "kubernetes", "containers", "upgrade")]
 BANNED = r"\b(nobody|somebody|whoever|everybody|anybody|is told|it is said|there is none|is no (?!longer)[a-z]+)"
 
 
@@ -408,7 +411,7 @@ CHECKS: Mapping[str, Callable[[list[str], Path], None]] = {
     "kubectl": check_kubectl,
     "openssl": check_openssl,
     "sed": check_sed,
-    **dict.fromkeys(("systemctl", "mkdir", "install", "groupadd", "chgrp", "chmod"), check_foreign),
+    **dict.fromkeys(("systemctl", "journalctl", "mkdir", "install", "groupadd", "chgrp", "chmod"), check_foreign),
     "git": check_foreign,
 }
 """Program -> how its command line is checked; a command of any other program fails the test."""
@@ -439,6 +442,19 @@ def test_inline_throttlectl_command_is_accepted(words: list[str], tmp_path: Path
         assert words[1] in throttlectl_commands()
     else:
         check_throttlectl(words, tmp_path)
+
+
+@pytest.mark.parametrize("words", spans("autothrottle"), ids=" ".join)
+def test_inline_autothrottle_command_exists(words: list[str]) -> None:
+    assert words[1] in {*COMMANDS, "SERVICE", "--version"}
+    assert {word.removeprefix("--") for word in words[2:] if word[:2] == "--"} <= {*OPTIONS, "help"}
+
+
+@pytest.mark.parametrize("page", DEPLOYMENT_PAGES)
+def test_inline_commands_of_the_deployment_pages_are_among_the_checked_programs(page: str) -> None:
+    without_blocks = re.sub(r"^( *)```.*?^\1```$", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
+    programs = {Path(found).name for found in re.findall(r"`([a-z/.][\w/.-]+) [^`\n]+`", without_blocks)}
+    assert programs <= {"autothrottle", "throttlectl", "make"}
 
 
 def test_every_block_has_a_language_that_is_checked() -> None:

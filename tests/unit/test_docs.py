@@ -7,7 +7,6 @@ import importlib
 import json
 import re
 import shlex
-import subprocess
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,8 +36,9 @@ from autothrottle_lab.simulate.command import configure
 from autothrottle_lab.simulate.scenario_file import read_scenario
 from tests.benchmarks import pictures
 from tests.benchmarks.control.contest import RESULTS
-from tests.pages import ALL_TEXT, DOCS, PAGES, blocks, code, commands, issue_certificate
+from tests.pages import ALL_TEXT, DOCS, PAGES, blocks, code, commands
 from tests.paths import ROOT
+from tests.unit.deploy import foreign_commands
 
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
@@ -55,18 +55,6 @@ FLAG_SOURCES = (
     "tests/conftest.py",
 )
 """Modules whose command lines the pages use, beside the options of the services."""
-FOREIGN_FLAGS = {
-    "kafka-configs.sh": {"bootstrap-server", "alter", "entity-type", "entity-name", "delete-config"},
-    "spark-submit": {"master", "deploy-mode"},
-    "docker": {"build"},
-    "groupadd": {"system"},
-    "helm": {"namespace", "values"},
-    "journalctl": {"unit"},
-    "kubectl": {"namespace", "from-file", "from-literal"},
-    "systemctl": {"now"},
-    "kafka-reassign-partitions.sh": {"throttle", "verify", "bootstrap-server"},
-}
-"""Foreign program -> its flags in the pages."""
 DEPLOYMENT_PAGES = [f"docs/{name}.md" for name in ("deployment", "two-hosts", "kubernetes", "containers", "upgrade")]
 BANNED = r"\b(nobody|somebody|whoever|everybody|anybody|is told|it is said|there is none|is no (?!longer)[a-z]+)"
 
@@ -152,7 +140,7 @@ def test_every_flag_in_the_pages_exists() -> None:
     sources = [(ROOT / path).read_text("utf-8") for path in FLAG_SOURCES]
     known = {flag for source in sources for flag in re.findall(r'"--([a-z][a-z-]+)"', source)}
     placement = {flag for kind in (*COMMAND_OPTIONS.values(), FetcherOptions) for flag in declared_options(kind)}
-    assert flags <= OPTIONS.keys() | placement | known.union(*FOREIGN_FLAGS.values())
+    assert flags <= OPTIONS.keys() | placement | known.union(*foreign_commands.FOREIGN_FLAGS.values())
     assert flags >= OPTIONS.keys()
 
 
@@ -312,26 +300,6 @@ def check_export(words: list[str], directory: Path) -> None:
     assert words[1:] and all("=" in word for word in words[1:])
 
 
-def check_copy(words: list[str], directory: Path) -> None:
-    """A file of the repository, or files that the openssl commands write; test_two_hosts.py copies them."""
-    assert (ROOT / words[1]).is_file() or {*words[1:-1]} == {"ca.crt", "tls.crt", "tls.key"}
-
-
-def check_openssl(words: list[str], directory: Path) -> None:
-    issue_certificate(directory, "kafka-ops-7.example.com")
-    verify = ["openssl", "verify", "-CAfile", "ca.crt", "-verify_hostname", "kafka-ops-7.example.com", "tls.crt"]
-    assert subprocess.run(verify, capture_output=True, check=False).returncode == 0
-    assert words in commands("openssl", page="docs/two-hosts.md")
-
-
-def check_sed(words: list[str], directory: Path) -> None:
-    """It changes the file of deploy/ that the page installs."""
-    original = ROOT / "deploy" / Path(words[-1]).name
-    (directory / "installed").write_text(original.read_text("utf-8"))
-    subprocess.run([*words[:-1], directory / "installed"], check=True)
-    assert (directory / "installed").read_text() != original.read_text("utf-8")
-
-
 def check_python(words: list[str], directory: Path) -> None:
     """A virtual environment, or a module of this repository."""
     assert words[1] == "-m"
@@ -349,39 +317,7 @@ def check_spark_submit(words: list[str], directory: Path) -> None:
     (script,) = (index for index, word in enumerate(words) if word.endswith(".py"))
     assert (ROOT / words[script]).is_file()
     assert make_score_parser().parse_args(words[script + 1 :]).out
-    check_foreign(words[:script], directory)
-
-
-def check_foreign(words: list[str], directory: Path) -> None:
-    flags = {word[2:].partition("=")[0] for word in words if word.startswith("--")}
-    assert flags <= FOREIGN_FLAGS.get(words[0], set())
-
-
-def check_helm(words: list[str], directory: Path) -> None:
-    """tests/unit/deploy renders the chart."""
-    assert words[1] in ("install", "upgrade", "rollback")
-    assert words[1] == "rollback" or (ROOT / words[3] / "Chart.yaml").is_file()
-    check_foreign(words, directory)
-
-
-def check_kubectl(words: list[str], directory: Path) -> None:
-    """The Secret has the files that the chart mounts, or variables of the program."""
-    assert words[1:4] == ["create", "secret", "generic"]
-    given = {word.partition("=")[2].partition("=")[0] for word in words if word.startswith("--from-")}
-    assert given in ({"tls.crt", "tls.key", "ca.crt"}, KEYS.keys())
-    templates = (ROOT / "deploy/helm/autothrottle/templates/_helpers.tpl").read_text("utf-8")
-    assert all(f"/etc/autothrottle/tls/{name}" in templates for name in given - KEYS.keys())
-    check_foreign(words, directory)
-
-
-def check_docker(words: list[str], directory: Path) -> None:
-    """test_image.py builds the image, and test_compose.py starts the services, without Docker."""
-    assert (ROOT / words[words.index("-f") + 1]).is_file()
-    if words[1] == "build":
-        assert f"image: {words[words.index('-t') + 1]}\n" in (ROOT / "deploy/compose.yaml").read_text("utf-8")
-    else:
-        assert words[1] == "compose" and words[4] == "up"
-    check_foreign(words, directory)
+    foreign_commands.check_foreign(words[:script], directory)
 
 
 def check_script(words: list[str], directory: Path) -> None:
@@ -395,24 +331,16 @@ CHECKS: Mapping[str, Callable[[list[str], Path], None]] = {
     ".venv/bin/topicmappr": check_topicmappr,
     ".venv/bin/metricsfetcher": check_metricsfetcher,
     ".venv/bin/python": check_python,
+    **foreign_commands.CHECKS,
     "source": check_completion,
     "make": check_make,
     "curl": check_curl,
     "grpcurl": check_grpcurl,
     "export": check_export,
-    "cp": check_copy,
     "bash": check_script,
     "python3": check_python,
     "/opt/autothrottle/bin/pip": check_pip,
     "spark-submit": check_spark_submit,
-    "kafka-configs.sh": check_foreign,
-    "docker": check_docker,
-    "helm": check_helm,
-    "kubectl": check_kubectl,
-    "openssl": check_openssl,
-    "sed": check_sed,
-    **dict.fromkeys(("systemctl", "journalctl", "mkdir", "install", "groupadd", "chgrp", "chmod"), check_foreign),
-    "git": check_foreign,
 }
 """Program -> how its command line is checked; a command of any other program fails the test."""
 
@@ -505,23 +433,7 @@ def test_python_example_uses_existing_names() -> None:
     assert fields and fields <= set(Cycle.__dataclass_fields__)
 
 
-# --- deploy/ --------------------------------------------------------------------------------------------------------
-
-
-def test_example_files_are_accepted_without_a_warning(tmp_path: Path) -> None:
-    contexts = code("toml", "docs/throttlectl.md")
-    examples = [text for text in code("toml") if text not in contexts]
-    examples.append((ROOT / "deploy" / "autothrottle.toml").read_text())
-    assert len(examples) == 3
-    for number, text in enumerate(examples):
-        path = tmp_path / f"{number}.toml"
-        path.write_text(text)
-        configuration = parse(["--config", str(path)], KEYS)
-        assert configuration.warnings == ()
-        if "[certificate-roles]" in text.splitlines():
-            assert configuration.certificate_roles
-            continue
-        assert configuration.capacities.by_instance_type["d2.4xlarge"].inbound == 200_000_000
+# --- Other examples -------------------------------------------------------------------------------------------------
 
 
 def test_the_example_of_contexts_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -529,45 +441,6 @@ def test_the_example_of_contexts_is_accepted(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "contexts.toml").write_text(example)
     monkeypatch.setenv(CONTEXTS_VARIABLE, str(tmp_path / "contexts.toml"))
     assert read_contexts().values.keys() == {"prod", "test"}
-
-
-def test_commented_settings_of_the_example_file_are_the_defaults(tmp_path: Path) -> None:
-    text = (ROOT / "deploy" / "autothrottle.toml").read_text()
-    path = tmp_path / "all.toml"
-    # All but the addresses of single services, which have no default.
-    settings = re.findall(r"^# ((?!\w+-addr)[a-z-]+ = .*?)(?:$| {2,})(.*)$", text, re.MULTILINE)
-    assert len(settings) > 15
-    path.write_text("".join(f"{setting}\n" for setting, note in settings if "default: none" not in note))
-    assert parse(["--config", str(path)], KEYS) == parse([], KEYS)
-
-
-def test_services_listen_where_the_example_configuration_expects_them() -> None:
-    (toml,) = (text for text in code("toml") if "planner-addr" in text)
-    expected = set(re.findall(r'"(127\.0\.0\.1:\d+)"', toml))
-    listening = {words[3] for words in commands() if words[2:3] == ["--listen"]}
-    assert expected == listening
-
-
-def test_every_deploy_file_is_named_and_the_unit_matches_the_commands() -> None:
-    copied = {ROOT / words[1] for words in commands("cp") if words[1].startswith("deploy/")}
-    named = {ROOT / path for path in re.findall(r"`(deploy/[\w./-]+)`", ALL_TEXT)}
-    files = {path for path in (ROOT / "deploy").rglob("*") if path.is_file()}
-    assert [path for path in files if (copied | named).isdisjoint({path, *path.parents})] == []
-    assert all(path.exists() for path in copied | named)
-    unit = (ROOT / "deploy" / "autothrottle.service").read_text()
-    assert "/opt/autothrottle/bin/autothrottle run --config /etc/autothrottle/autothrottle.toml" in unit
-    assert "EnvironmentFile=/etc/autothrottle/keys" in unit
-
-
-def test_the_unit_may_write_where_the_examples_log_decisions() -> None:
-    """The file system was read-only for the unit. With the documented `decisions`, no planner started."""
-    unit = (ROOT / "deploy" / "autothrottle.service").read_text()
-    assert "ProtectSystem=strict" in unit
-    states = {f"/var/lib/{name}" for name in re.findall(r"^StateDirectory=(\S+)$", unit, re.MULTILINE)}
-    examples = OPTIONS["decisions"].example + OPTIONS["decisions-spool"].example
-    places = set(re.findall(r"/var/lib/[\w/-]+", ALL_TEXT + examples))
-    assert places
-    assert [place for place in places if not any(f"{place}/".startswith(f"{state}/") for state in states)] == []
 
 
 def test_hosted_workflow_and_hooks_call_the_commands_of_the_project() -> None:

@@ -81,7 +81,7 @@ def test_rolling_restart_delays_no_cycle_of_a_recovery_and_leaves_nothing(
     secrets = {"autothrottle-tls": {name: (tmp_path / name).read_text() for name in ("tls.crt", "tls.key", "ca.crt")}}
     resources = render(values(zookeeper, cluster))
     cluster.create_topic(topic, {p: [1001 + p % 3, 1001 + (p + 1) % 3] for p in range(12)})
-    fill(cluster, topic, 20 * MB, record_bytes=20_000)
+    fill(cluster, topic, 40 * MB, record_bytes=20_000)
     before = cluster.stored_configs()
     first, second = (Pod(resources, number, tmp_path / f"pod-{number}", secrets) for number in (0, 1))
     replicas = Replicas((first, second), tmp_path)

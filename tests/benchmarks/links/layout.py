@@ -38,6 +38,15 @@ CROWD_RATE = 0.45 * LINKS[SECOND_FOLLOWER]
 RING_RATE, BESIDE_RATE, REASSIGNED_RATE = 2.1875 * MEGABYTE, 0.625 * MEGABYTE, 0.0125 * MEGABYTE
 """Produce rate of each partition, bytes/s. The steady topics together use half of every inbound link."""
 
+READ_BROKER = 1001
+"""With consumers, it leads all reassigned partitions, and its outbound link is the bottleneck."""
+
+CONSUMERS = {(RING, 0): 3, (RING, 4): 2, (BESIDE, 0): 2}
+"""Partition of `READ_BROKER` -> number of its consumers."""
+
+FANOUT = (3 * RING_RATE + 2 * RING_RATE + 2 * BESIDE_RATE) / (2 * RING_RATE + BESIDE_RATE)
+"""How often these consumers read each byte that is produced to that broker."""
+
 PARTITIONS = 16
 """Enough that fetches of 128 kB per partition do not wait for one another when a response is slow."""
 
@@ -99,14 +108,29 @@ class RunPlan:
     """Metrics source of the product."""
     surge: float = 1.0
     """Factor by which the clients' produce rates rise `SURGE_SECONDS` after the submission; 1: they stay."""
+    fanout_factor: float | None = None
+    """`--consumer-fanout` of the source `kafka` / `FANOUT`; None: there are no consumers."""
 
     @property
     def topic(self) -> str:
-        return f"moved-{self.policy}-{self.source}-{self.ratio:g}-{self.second}-{self.number}"
+        return f"moved-{self.policy}-{self.source}-{self.fanout_factor}-{self.ratio:g}-{self.second}-{self.number}"
+
+    @property
+    def consumers(self) -> Mapping[tuple[str, int], int]:
+        """Partition -> number of its consumers."""
+        return {} if self.fanout_factor is None else CONSUMERS
+
+    @property
+    def consumer_fanout(self) -> float:
+        """The fan-out that the source `kafka` assumes."""
+        return (self.fanout_factor or 0.0) * FANOUT
 
     def replicas_before(self) -> dict[int, list[int]]:
         """Partition -> replicas of the reassigned topic before the reassignment. A second follower has no replica."""
         among = LEADERS if self.second == "none" else [b for b in LEADERS if b != SECOND_FOLLOWER]
+        if self.consumers:
+            others = [b for b in among if b != READ_BROKER]
+            return {p: [READ_BROKER, others[p % len(others)]] for p in range(PARTITIONS)}
         return round_robin(among)
 
     def replicas_after(self) -> dict[int, list[int]]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
 from autothrottle_lab.servers.kafka import Partition
 
-_POLL_SECONDS = 0.2
+_POLL_MILLISECONDS = 200
 _ENDING_SECONDS = 30.0
 
 
@@ -76,7 +76,7 @@ def _consume(bootstrap_servers: str, partitions: list[Partition], ending: Connec
         consumer.assign([kafka.TopicPartition(*partition) for partition in partitions])
         consumer.seek_to_end()
         while not ending.poll():
-            records = consumer.poll(timeout_ms=1000 * _POLL_SECONDS)
+            records = consumer.poll(timeout_ms=_POLL_MILLISECONDS)
             age, now = time.time(), time.monotonic()
             ages = [age - record.timestamp / 1000 for some in records.values() for record in some]
             found += [Read(now - seconds, seconds) for seconds in ages]

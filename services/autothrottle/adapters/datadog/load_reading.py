@@ -47,7 +47,7 @@ class LoadReading:
             for scope in series.without_host
         ]
         warnings += [
-            f"--{series.query_name} returns no series: check the query"
+            f"--{series.query_name} returns no series; check the query"
             for series in (self.outbound, self.inbound)
             if not series.by_host and not series.without_host
         ]

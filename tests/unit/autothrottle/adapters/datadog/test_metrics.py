@@ -216,8 +216,8 @@ def test_query_that_returns_nothing_is_named(lab: Lab, answer: Any) -> None:
     loads = lab.loads()
     assert loads.brokers == {}
     assert loads.warnings == (
-        "--net-tx-query returns no series: check the query",
-        "--net-rx-query returns no series: check the query",
+        "--net-tx-query returns no series; check the query",
+        "--net-rx-query returns no series; check the query",
     )
 
 

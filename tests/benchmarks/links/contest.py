@@ -2,7 +2,8 @@
 
 `make bench-links` runs it as root, with five real brokers in network namespaces. `tc` shapes their links. A run takes
 about two minutes. `ARGS="--policies adaptive --ratio 0.9,0.7 --runs 1"` chooses runs, and `ARGS=--record` stores each
-run in `../results/links.json` when it ends.
+run in `../results/links.json` when it ends. The environment variable `LINK_MB=5` makes all links and clients 4 times as
+slow, for a busy machine.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,7 +22,10 @@ from tests.benchmarks.links.tally import LinkDirection, Sample
 LEADERS = (1001, 1002, 1003, 1004)
 FOLLOWER = 1005
 
-LINKS = {**dict.fromkeys(LEADERS, 20 * MEGABYTE), FOLLOWER: 10 * MEGABYTE}
+LINK_RATE = round(float(os.environ.get("LINK_MB", "20")) * MEGABYTE)
+"""Link rate of a leader in each direction, bytes/s. All other rates are proportional to it."""
+
+LINKS = {**dict.fromkeys(LEADERS, LINK_RATE), FOLLOWER: LINK_RATE // 2}
 """Broker id -> link rate in each direction, bytes/s."""
 
 SECOND_FOLLOWER = 1004
@@ -35,7 +39,7 @@ The third fills the link of the second follower."""
 CROWD_RATE = 0.45 * LINKS[SECOND_FOLLOWER]
 """Produce rate of the third topic, bytes/s. All clients together then use 95 % of that link."""
 
-RING_RATE, BESIDE_RATE, REASSIGNED_RATE = 2.1875 * MEGABYTE, 0.625 * MEGABYTE, 0.0125 * MEGABYTE
+RING_RATE, BESIDE_RATE, REASSIGNED_RATE = 0.109375 * LINK_RATE, 0.03125 * LINK_RATE, 0.000625 * LINK_RATE
 """Produce rate of each partition, bytes/s. The steady topics together use half of every inbound link."""
 
 READ_BROKER = 1001
@@ -50,7 +54,7 @@ FANOUT = (3 * RING_RATE + 2 * RING_RATE + 2 * BESIDE_RATE) / (2 * RING_RATE + BE
 PARTITIONS = 16
 """Enough that fetches of 128 kB per partition do not wait for one another when a response is slow."""
 
-MIN_RATE = 1 * MEGABYTE
+MIN_RATE = LINK_RATE // 20
 
 SURGE_SECONDS = 10.0
 

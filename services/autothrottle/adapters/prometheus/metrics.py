@@ -10,9 +10,11 @@ from typing import cast
 from urllib.parse import urlencode
 
 import urllib3
+from urllib3 import BaseHTTPResponse
 
 from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure, first_failure
 from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections, get
+from autothrottle.adapters.http.server_clock import ServerClock
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.prometheus.responses import QueryResult, read_query
 from autothrottle.adapters.prometheus.settings import PrometheusSettings
@@ -26,8 +28,6 @@ from autothrottle.core.traffic.series_loads import SeriesReading
 TX_QUERY, RX_QUERY = "prometheus-tx-query", "prometheus-rx-query"
 _BROKERS, _SPEEDS = "kafka_broker_info", "device speeds"
 
-_MAX_OFFSET_SECONDS = 2.0
-"""Difference between the server's clock and ours that is not corrected: the Date header has whole seconds."""
 _TIME_FOR_CALLS = 0.95
 """Share of a timeout for the calls; the rest is for parsing the responses."""
 
@@ -45,9 +45,7 @@ class PrometheusMetrics:
         self._settings = settings
         self._limits = capacity_limits
         self._hosts = hosts
-        self._clock = clock
-        self._offset = 0.0
-        """The server's clock minus ours, seconds."""
+        self._server = ServerClock(clock)
         tx_query, rx_query = settings.queries()
         queries = {
             TX_QUERY: tx_query,
@@ -71,17 +69,16 @@ class PrometheusMetrics:
         registered, warnings = self._hosts.read(timeout / 4)
         try:
             results, now = self._fetch(deadline)
-            if self._corrected_offset(results):
+            if self._server.corrected():
                 results, now = self._fetch(deadline)
         finally:
             drop_idle_connections(self._pools)
-        if abs(self._offset) > _MAX_OFFSET_SECONDS:
-            warnings += (self._wrong_clock(),)
+        warnings += self._server.warnings(f"Prometheus at {self._settings.url}")
         return self._loads(results, now, registered, warnings)
 
     def _fetch(self, deadline: float) -> tuple[Mapping[str, QueryResult], float]:
         """Make all queries for one time; return their results, and the time on the server's clock."""
-        now = self._clock() + self._offset - self._settings.delay.total_seconds()
+        now = self._server.now() - self._settings.delay.total_seconds()
         headers = self._settings.headers()
         calls = [self._call(name, query, now, headers) for name, query in self._queries.items()]
         answers = self._reads.run(calls, deadline, stop_at_failure=True)
@@ -91,27 +88,17 @@ class PrometheusMetrics:
 
     def _call(self, name: str, query: str, now: float, headers: Mapping[str, str]) -> Call:
         url, parameters = f"{self._settings.url}/api/v1/query", urlencode({"query": query, "time": f"{now:.3f}"})
-        return Call(name, partial(get, self._pools, f"{url}?{parameters}", headers), read_query)
+        return Call(name, partial(get, self._pools, f"{url}?{parameters}", headers), self._read)
+
+    def _read(self, response: BaseHTTPResponse) -> QueryResult:
+        self._server.note(response.headers)
+        return read_query(response)
 
     def _error(self, call: Call, failure: Failure) -> Unavailable:
         reason = failure.reason
         if failure.status in (401, 403):
             reason += "; check prometheus-token-file or prometheus-user-file"
         return Unavailable(f"Prometheus at {self._settings.url} ({call.name}) {reason}")
-
-    def _corrected_offset(self, results: Mapping[str, QueryResult]) -> bool:
-        """Set the offset of the server's clock; return whether it differs from the one of these queries."""
-        times = [result.server_time for result in results.values() if result.server_time is not None]
-        offset = max(times) - self._clock() if times else 0.0
-        changed = abs(offset - self._offset) > _MAX_OFFSET_SECONDS
-        self._offset = offset if changed else self._offset
-        return changed
-
-    def _wrong_clock(self) -> str:
-        return (
-            f"the clock of Prometheus at {self._settings.url} differs by {self._offset:+.0f} s from the clock of this "
-            "host. Its samples are used, with this difference. Fix: synchronise both clocks"
-        )
 
     def _loads(
         self,
@@ -120,15 +107,15 @@ class PrometheusMetrics:
         registered: Mapping[int, tuple[str, ...]],
         warnings: tuple[str, ...],
     ) -> Loads:
-        settings, window = self._settings, self._settings.window.total_seconds()
+        settings, window, offset = self._settings, self._settings.window.total_seconds(), self._server.offset
         matching = BrokerMatching(settings.broker_map, settings.broker_label, _addresses(results[_BROKERS]), registered)
         means = {TX_QUERY: settings.tx_query, RX_QUERY: settings.rx_query}
         series = {
-            name: results[name].as_series(None if own else settings.exporter.mean_seconds, window, self._offset)
+            name: results[name].as_series(None if own else settings.exporter.mean_seconds, window, offset)
             for name, own in means.items()
         }
-        speeds = results[_SPEEDS].as_series(None, window, self._offset) if _SPEEDS in results else ()
-        loads = SeriesReading(matching, self._limits, now - self._offset, series, speeds).loads()
+        speeds = results[_SPEEDS].as_series(None, window, offset) if _SPEEDS in results else ()
+        loads = SeriesReading(matching, self._limits, now - offset, series, speeds).loads()
         return Loads(loads.brokers, loads.problems, warnings + loads.warnings)
 
 

@@ -119,8 +119,9 @@ def _row(each: Measurement) -> str:
         f"{verdict.copied_gb:10,.0f} GB (bound {verdict.bound_gb:9,.0f})  leaders {before.leader_spread} -> "
         f"{after.leader_spread}  replicas {before.replica_spread} -> {after.replica_spread}  range "
         f"{before.range_spread:.2%} -> {after.range_spread:.4%}  degree {before.degree_min}, "
-        f"{before.degree_average:.2f} -> {after.degree_min}, {after.degree_average:.2f}  violations {verdict.violations}  lost "
-        f"{verdict.lost_replicas}  warnings {each.warnings}" + (f"  [original: {original}]" if original else "")
+        f"{before.degree_average:.2f} -> {after.degree_min}, {after.degree_average:.2f}  violations "
+        f"{verdict.violations}  lost {verdict.lost_replicas}  warnings {each.warnings}"
+        + (f"  [original: {original}]" if original else "")
     )
 
 

@@ -118,6 +118,7 @@ def test_a_broker_is_cordoned_and_drained_under_throttle(
         assert all(LEAVING not in state.replicas for state in current.values())
         copied = sum(size for log, size in logs(kraft_cluster).items() if log not in before)
         assert 0 < copied <= 1.05 * bound
+        eventually(lambda: not throttled(kraft_cluster))
     finally:
         assert main(["uncordon", str(LEAVING), flags[0]]) == 0
         kraft_cluster.delete_topic("meanwhile")

@@ -184,7 +184,15 @@ def _add_reassignments(command: _AddCommand) -> None:
     _value(plan, "--leaving", "ID[,ID]", _broker_ids, "brokers to decommission", default=())
     _switch(plan, "--by-storage", "rebuild: make free storage even instead of the number of replicas")
     _switch(plan, "--force", "rebuild: place every replica anew")
-    _value(plan, "--out", "FILE", str, "file for the changes, in the format of reassign")
+    _value(
+        plan, "--partition-size-factor", "FACTOR", float, "rebuild: factor of partition sizes, for growth", default=0
+    )
+    _switch(plan, "--sub-affinity", "rebuild: substitute each broker that leaves by one new broker of its rack")
+    _value(plan, "--leader-evac-brokers", "ID[,ID]", _broker_ids, "rebuild: brokers that shall not lead", default=())
+    _value(plan, "--leader-evac-topics", "TOPIC[,TOPIC]", _words, "topics that they shall not lead", default=())
+    _switch(plan, "--phased-reassignment", "rebuild: two steps; the first one keeps the current leaders")
+    _value(plan, "--chunk-step-size", "N", int, "rebuild: several steps, each for N brokers", default=0)
+    _value(plan, "--out", "FILE", str, "file for the changes, in the format of reassign; one file per step")
 
     catchup = command("catchup", commands.catchup)
     _value(catchup, "broker", "BROKER", _broker_id, "broker id; the broker may be down")

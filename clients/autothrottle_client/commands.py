@@ -20,7 +20,7 @@ from autothrottle_client import tables
 from autothrottle_client.admin import ESTIMATE_TIMEOUT, PLAN_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
 from autothrottle_client.errors import Incomplete, Invalid, Missing, Unavailable
 from autothrottle_client.model import PauseMode
-from autothrottle_client.placement import PlacementRequest, format_targets, plan_text
+from autothrottle_client.placement import PlacementPlan, PlacementRequest, format_targets, plan_text
 from autothrottle_client.planner import PlannerClient
 from autothrottle_client.progress import Progress, ProgressTracker, progress_line
 from autothrottle_client.reassignments import Partition, Targets, parse_reassignment
@@ -236,22 +236,54 @@ def plan(call: Call) -> None:
     read = call.arguments
     found = call.admin.plan_placement(_placement_request(read), max(call.timeout, PLAN_TIMEOUT))
     if read.out:
-        try:
-            Path(read.out).write_text(format_targets(found.targets), "utf-8")
-        except OSError as error:
-            raise Invalid(f"{read.out} cannot be written: {error.strerror}; give the path of a new file") from None
+        for path, targets in _plan_files(Path(read.out), found):
+            try:
+                path.write_text(format_targets(targets), "utf-8")
+            except OSError as error:
+                raise Invalid(f"{path} cannot be written: {error.strerror}; give the path of a new file") from None
     call.show(found, plan_text(found), found.warnings)
+
+
+def _plan_files(path: Path, plan: PlacementPlan) -> list[tuple[Path, Mapping[Partition, tuple[int, ...]]]]:
+    """Return each file of a plan with its targets: one file, or one per step."""
+    if not plan.steps:
+        return [(path, plan.targets)]
+    return [(path.with_stem(f"{path.stem}-phase{number}"), step) for number, step in enumerate(plan.steps)]
+
+
+_REBUILD_OPTIONS = (
+    "by_storage",
+    "force",
+    "partition_size_factor",
+    "sub_affinity",
+    "leader_evac_brokers",
+    "leader_evac_topics",
+    "phased_reassignment",
+    "chunk_step_size",
+)
 
 
 def _placement_request(read: argparse.Namespace) -> PlacementRequest:
     scope = placement_pb2.PlacementScope(topics=read.topics, topics_exclude=read.topics_exclude, brokers=read.brokers)
+    if read.operation != "rebuild" and (given := next((name for name in _REBUILD_OPTIONS if getattr(read, name)), "")):
+        raise Invalid(f"--{given.replace('_', '-')} has no effect on {read.operation}; leave it out, or plan a rebuild")
     if read.operation != "decommission" and read.leaving:
         raise Invalid(f"--leaving has no effect on {read.operation}; leave it out, or plan a decommission")
     match read.operation:
         case "rebuild":
             storage, count = placement_pb2.PLACEMENT_STRATEGY_STORAGE, placement_pb2.PLACEMENT_STRATEGY_COUNT
             strategy = storage if read.by_storage else count
-            return placement_pb2.RebuildRequest(scope=scope, strategy=strategy, force=read.force)
+            return placement_pb2.RebuildRequest(
+                scope=scope,
+                strategy=strategy,
+                force=read.force,
+                partition_size_factor=read.partition_size_factor,
+                substitution_affinity=read.sub_affinity,
+                leader_evacuation_brokers=read.leader_evac_brokers,
+                leader_evacuation_topics=read.leader_evac_topics,
+                phased=read.phased_reassignment,
+                brokers_per_step=read.chunk_step_size,
+            )
         case "rebalance":
             return placement_pb2.RebalanceRequest(scope=scope)
         case "scale":

@@ -24,6 +24,8 @@ class QueryResult:
 
     series: Sequence[tuple[Mapping[str, str], Sequence[tuple[float, float]], bool]]
     """Labels, samples (seconds since the epoch, value), and whether they are samples of a range vector."""
+    warnings: tuple[str, ...] = ()
+    """Of the server, for example that a part of its stores did not answer."""
 
     def as_series(self, mean_seconds: float | None, window_seconds: float, offset: float) -> list[Series]:
         """Return the series, with times on our clock.
@@ -56,9 +58,10 @@ def read_query(response: BaseHTTPResponse) -> QueryResult:
         if data["data"]["resultType"] not in ("matrix", "vector"):
             raise Failure(f"answers a {data['data']['resultType']}; the query must return a vector")
         series = [(_labels(one), _samples(one, is_range), is_range) for one in result]
+        warnings = tuple(str(text)[:_MAX_REASON] for text in data.get("warnings") or ())
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise Failure(f"answers in an unexpected format ({type(error).__name__})") from None
-    return QueryResult(series)
+    return QueryResult(series, warnings)
 
 
 def _labels(one: Mapping[str, Any]) -> dict[str, str]:

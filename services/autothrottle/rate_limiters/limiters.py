@@ -61,7 +61,8 @@ class AmountRateLimiter(RateLimiter):
     def throttle_time(self) -> timedelta:
         if self._bucket is None or self._clock is None:
             return NO_PAUSE
-        return timedelta(seconds=self._bucket.wait(self._clock()))
+        seconds = self._bucket.wait(self._clock())
+        return timedelta(seconds=seconds) if seconds else NO_PAUSE
 
 
 class RecordRateLimiter(AmountRateLimiter):

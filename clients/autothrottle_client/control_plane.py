@@ -37,8 +37,8 @@ class ControlPlaneRateLimiter(ByteRateLimiter):
     """Limits bytes per second to one limit while a recovery runs, and to another one otherwise.
 
     A recovery runs while the leading planner's last cycle has topics in reassignment or brokers that catch up. Until
-    the first cycle is known, the limit of a recovery applies. If the service cannot be reached, the last limit stays,
-    `following` is False, and the log says so.
+    the first cycle is known, the limit of a recovery applies. While admin or the planner cannot be reached, the last
+    limit stays, `following` is False, and the log has a warning. A stream of cycles that is still open is followed.
     """
 
     addresses = ConfigKey("control.plane.addresses", "Addresses of all admin services, separated by commas", _addresses)
@@ -71,7 +71,7 @@ class ControlPlaneRateLimiter(ByteRateLimiter):
 
     @property
     def following(self) -> bool:
-        """Whether the limit is current: the cycles of the leading planner arrive."""
+        """Whether the limit is current: cycles arrive, or the services confirmed the leader in the last seconds."""
         return self._following is True
 
     def configure(self, configs: Mapping[str, object]) -> None:
@@ -132,36 +132,41 @@ class ControlPlaneRateLimiter(ByteRateLimiter):
         assert self._admin is not None
         while not self._closed.is_set():
             try:
-                with self._admin.watch_cycles(silence=_SILENCE, on_loss=self._note_loss) as watch:
+                with self._admin.watch_cycles(
+                    silence=_SILENCE, on_loss=self._note_contact, on_check=self._note_contact
+                ) as watch:
                     self._watch = watch
                     if self._closed.is_set():  # `close` may have been too early to see the watch
                         return
                     for cycle in watch:
                         self._note_cycle(cycle)
             except AutothrottleError as error:
-                self._note_loss(error)
+                self._note_contact(error)
             self._closed.wait(_RETRY_SECONDS)
 
     def _note_cycle(self, cycle: Cycle) -> None:
-        if not self._following:
-            log.info("Following the leading planner of term %d", cycle.term)
-        self._following = True
-        if cycle.error:  # the reassignments are unknown: keep the limit
-            return
-        recovering = bool(cycle.topics)
-        wanted = self._low if recovering else self._other
-        if wanted != self._wanted:
-            now = "A recovery runs" if recovering else "No recovery runs"
-            log.info("%s: the limit is %s", now, _words(wanted))
-        self._wanted = wanted
+        if not cycle.error:  # otherwise the reassignments are unknown: keep the limit
+            wanted = self._low if cycle.topics else self._other
+            if wanted != self._wanted:
+                state = "A recovery runs" if cycle.topics else "No recovery runs"
+                log.info("%s: the limit is %s", state, _words(wanted))
+            self._wanted = wanted
+        self._note_contact(None)
 
-    def _note_loss(self, error: AutothrottleError) -> None:
-        if self._closed.is_set() or self._following is False:
+    def _note_contact(self, error: AutothrottleError | None) -> None:
+        """Log the loss of the services once, and their return."""
+        following = error is None
+        if self._following is following or self._closed.is_set():
             return
-        self._following = False
-        log.warning(
-            "The leading planner cannot be followed: %s. The limit stays %s until it can", error, _words(self._wanted)
-        )
+        self._following = following
+        if following:
+            log.info("Following the leading planner; the limit is %s", _words(self._wanted))
+        else:
+            log.warning(
+                "The limit is not confirmed: %s. It stays %s until admin and the planner answer",
+                error,
+                _words(self._wanted),
+            )
 
 
 def _words(limit: float | None) -> str:

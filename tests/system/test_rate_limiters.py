@@ -55,7 +55,7 @@ def test_a_job_yields_to_a_recovery_also_when_the_service_restarts(
             first.wait(30)
             wait_for(lambda: not limiter.following or None, 20, "the limiter notices the stop")
             warned = [one.message for one in caplog.records if one.levelno == logging.WARNING][-1]
-            assert "cannot be followed" in warned and warned.endswith("The limit stays 1MB/s until it can")
+            assert warned.endswith("It stays 1MB/s until admin and the planner answer")
             time.sleep(1.0)
             unreachable = job.rate(time.monotonic() - 1.0, time.monotonic())
             with deployment.process("run", "second", listen):

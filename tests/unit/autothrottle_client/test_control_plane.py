@@ -10,7 +10,7 @@ import pytest
 
 from autothrottle_client import AdminClient
 from autothrottle_client.control_plane import ControlPlaneRateLimiter
-from autothrottle_client.errors import Invalid
+from autothrottle_client.errors import Invalid, Unavailable
 from autothrottle_client.pacing import Pacer
 from tests.builders import eventually
 from tests.in_process_services import InProcessServices
@@ -86,16 +86,47 @@ def test_an_outage_keeps_the_last_limit_and_is_logged_once(
             eventually(lambda: not limiter.following)
             time.sleep(1.5)  # the watch tries again several times
             assert has_limit(limiter, HIGH)
-    lost = [one.getMessage() for one in caplog.records if "cannot be followed" in one.message]
-    assert len(lost) == 1 and lost[0].endswith("The limit stays 20MB/s until it can")
-    assert [one.message for one in caplog.records if "the limit is" in one.message] == [
-        "No recovery runs: the limit is 20MB/s"
+    messages = [one.message for one in caplog.records]
+    assert messages[:2] == [
+        "No recovery runs: the limit is 20MB/s",
+        "Following the leading planner; the limit is 20MB/s",
     ]
+    assert len(messages) == 3
+    assert messages[2].startswith("The limit is not confirmed: ")
+    assert messages[2].endswith("It stays 20MB/s until admin and the planner answer")
+
+
+def test_without_admin_the_limit_stays_and_the_open_stream_is_still_followed(
+    led: InProcessServices, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("autothrottle_client.control_plane._SILENCE", timedelta(seconds=0.2))
+    with AdminClient([led.address("admin")], SHORT) as admin:
+        limiter = limiter_of(admin)
+        with Pacer({}, [limiter]):
+            eventually(lambda: has_limit(limiter, HIGH))
+            led.servers["admin"].stop()
+            eventually(lambda: not limiter.following)
+            assert has_limit(limiter, HIGH)
+            assert caplog.text.count("It stays 20MB/s until admin and the planner answer") == 1
+            start_reassignment(led)
+            eventually(lambda: has_limit(limiter, LOW))
+
+
+def test_after_a_silence_the_confirmed_leader_counts_as_followed(
+    led: InProcessServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autothrottle_client.control_plane._SILENCE", timedelta(seconds=0.1))
+    with AdminClient([led.address("admin")], SHORT) as admin:
+        limiter = limiter_of(admin)
+        with Pacer({}, [limiter]):
+            eventually(lambda: limiter.following)
+            limiter._note_contact(Unavailable("a test says so"))
+            eventually(lambda: limiter.following)
 
 
 def test_without_a_service_at_the_start_the_limit_of_a_recovery_applies(caplog: pytest.LogCaptureFixture) -> None:
     with Pacer(limits("127.0.0.1:1")) as pacer:
-        eventually(lambda: "cannot be followed" in caplog.text)
+        eventually(lambda: "not confirmed" in caplog.text)
         (limiter,) = pacer._limiters._limiters
         assert isinstance(limiter, ControlPlaneRateLimiter)
         assert has_limit(limiter, LOW) and not limiter.following

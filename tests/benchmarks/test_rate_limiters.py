@@ -13,7 +13,7 @@ from autothrottle_client.pacing import Pacer
 from tests.benchmarks.figures import Figures
 from tests.unit.autothrottle_client.test_pacing import record
 
-RUNS, BATCHES = 5, 100_000
+RUNS, BATCHES = 5, 20_000
 ALL: Mapping[str, object] = {
     "rate.limiters": "RecordRateLimiter,RecordBatchRateLimiter,ByteRateLimiter",
     "record.rate.limit": 1e6,

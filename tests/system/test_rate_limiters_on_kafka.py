@@ -142,14 +142,14 @@ def test_a_mirror_yields_to_a_recovery_also_when_the_service_restarts(
         assert isinstance(limiter, ControlPlaneRateLimiter)
         with PacedJob(mirror.move_endlessly) as job:
             with Process("first", command, tmp_path / "first.log"):
-                wait_until(lambda: limiter.limit == HIGH, 60, "the first cycle arrives")
+                wait_until(lambda: limiter.limit == HIGH, 120, "the first cycle arrives")
                 time.sleep(2)
                 started = time.monotonic()
                 kraft_cluster.reassign_through_bootstrap({(moving, 0): [1004]})
                 slower = job.seconds_until(started, lambda rate: rate <= 1.2 * LOW)
             wait_until(lambda: not limiter.following, 20, "the limiter notices the stop")
             with Process("second", command, tmp_path / "second.log"):
-                wait_until(lambda: limiter.following, 60, "the limiter follows again")
+                wait_until(lambda: limiter.following, 120, "the limiter follows again")
                 assert kraft_cluster.reassigning()
                 wait_until(lambda: not kraft_cluster.reassigning(), 120, "the recovery ends")
                 ended = time.monotonic()

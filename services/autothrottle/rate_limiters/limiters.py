@@ -62,7 +62,7 @@ class AmountRateLimiter(RateLimiter):
         if self._bucket is None or self._clock is None:
             return NO_PAUSE
         seconds = self._bucket.wait(self._clock())
-        return timedelta(seconds=seconds) if seconds else NO_PAUSE
+        return timedelta(0, seconds) if seconds else NO_PAUSE
 
 
 class RecordRateLimiter(AmountRateLimiter):

@@ -32,14 +32,16 @@ class TokenBucket:
 
     def take(self, amount: float, now: float) -> None:
         """Take tokens for an amount >= 0 that was moved since the last call. The time of the move counts in full."""
-        self._refill(now)
-        self._tokens -= amount
+        self._tokens += (now - self._at) * self._limit - amount
+        self._at = now
 
     def wait(self, now: float) -> float:
         """Return the seconds until the bucket is no longer overdrawn, >= 0. More than a burst of tokens is dropped."""
-        self._refill(now)
+        self.take(0.0, now)
+        if self._tokens < 0:
+            return -self._tokens / self._limit
         self._tokens = min(self._tokens, BURST_SECONDS * self._limit)
-        return max(0.0, -self._tokens / self._limit)
+        return 0.0
 
     def change_limit(self, limit: float, now: float) -> None:
         """Use another limit from now on. The current wait does not grow, and saved tokens are dropped.
@@ -53,10 +55,6 @@ class TokenBucket:
         >>> bucket.wait(now=0.0)
         0.5
         """
-        self._refill(now)
+        self.take(0.0, now)
         self._tokens = min(0.0, max(self._tokens, self._tokens * limit / self._limit))
         self._limit = limit
-
-    def _refill(self, now: float) -> None:
-        self._tokens += (now - self._at) * self._limit
-        self._at = now

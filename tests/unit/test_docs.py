@@ -10,6 +10,7 @@ import shlex
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qsl, urlsplit
 from xml.etree import ElementTree
 
@@ -18,9 +19,11 @@ from docs.generate import configuration_page
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from autothrottle import rate_limiters
 from autothrottle.__main__ import main
 from autothrottle.gateway import legacy, rest
 from autothrottle.gateway.web import SERVICES
+from autothrottle.rate_limiters import BUILT_IN
 from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.configuration_reader import parse, parse_command
@@ -28,9 +31,10 @@ from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PREFIX, FetcherOptions
 from autothrottle.v1 import admin_pb2, planner_pb2
-from autothrottle_client import AdminClient, Cycle
+from autothrottle_client import AdminClient, Cycle, control_plane, kafka_pacing, pacing
 from autothrottle_client.command_line import ADDRESS_VARIABLE, CONTEXT_VARIABLE, TOKEN_VARIABLE, make_parser
 from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
+from autothrottle_client.pacing import find_rate_limiter
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE
 from autothrottle_lab.simulate.command import configure
 from autothrottle_lab.simulate.scenario_file import read_scenario
@@ -425,12 +429,54 @@ def test_http_page_has_every_route() -> None:
 
 
 def test_python_example_uses_existing_names() -> None:
-    (example,) = code("python")
+    (example,) = code("python", "docs/http-api.md")
     compile(example, "docs/http-api.md", "exec")
     calls = set(re.findall(r"admin\.(\w+)\(", example))
     assert calls == {"set_override", "watch_cycles"} <= set(dir(AdminClient))
     fields = set(re.findall(r"cycle\.(\w+)", example))
     assert fields and fields <= set(Cycle.__dataclass_fields__)
+
+
+def test_the_example_of_a_paced_job_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer's second poll ends the endless loop."""
+    sent: list[tuple[object, ...]] = []
+
+    class Client:
+        def __init__(self, *topics: str, bootstrap_servers: str) -> None:
+            self._polls = iter([{"orders-0": [SimpleNamespace(value=b"v", key=b"k", **SIZES)]}])
+
+        def poll(self, timeout_ms: int) -> object:
+            if (found := next(self._polls, None)) is None:
+                raise KeyboardInterrupt
+            return found
+
+        def send(self, *arguments: object) -> None:
+            sent.append(arguments)
+
+    monkeypatch.setattr("kafka.KafkaConsumer", Client)
+    monkeypatch.setattr("kafka.KafkaProducer", Client)
+    (example,) = code("python", "docs/rate-limiters.md")
+    with pytest.raises(KeyboardInterrupt):
+        exec(
+            compile(example.replace("10.0.0.1:8090,10.0.0.2:8090", "127.0.0.1:1"), "docs/rate-limiters.md", "exec"), {}
+        )
+    assert sent == [("orders", b"v", b"k")]
+
+
+SIZES = {"serialized_key_size": 1, "serialized_value_size": 1, "serialized_header_size": -1}
+
+
+def test_the_page_of_rate_limiters_names_existing_keys_code_and_tests() -> None:
+    page, kip = PAGES["docs/rate-limiters.md"].split("## KIP-731\n")
+    limiters = [find_rate_limiter(name) for name in [*BUILT_IN, "ControlPlaneRateLimiter"]]
+    keys = {key.name for kind in limiters for key in kind.config()}
+    assert keys == set(re.findall(r"`(\w+(?:\.\w+)+)` \|", page))
+    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests" / "unit").rglob("test_*.py"))
+    table = re.findall(r"^\| .+ \| `(\w+)` \| `(\w+)` \|$", kip, re.MULTILINE)
+    assert len(table) == 14
+    for name, test in table:
+        assert any(hasattr(module, name) for module in (rate_limiters, pacing, kafka_pacing, control_plane)), name
+        assert f"def {test}(" in tests, test
 
 
 # --- Other examples -------------------------------------------------------------------------------------------------

@@ -44,11 +44,11 @@ from tests.paths import CERTIFICATES
 VIEWER = {
     *("ListOverrides", "GetOverride", "ListAuditRecords", "GetClusterState", "ListReassignments"),
     *("EstimateReassignment", "GetState", "WatchCycles", "Check", "Watch", "List", "ServerReflectionInfo"),
-    *("Rebuild", "Rebalance", "Scale", "Decommission"),
+    *("Rebuild", "Rebalance", "Scale", "Decommission", "ListRequestQuotas"),
 }
 OPERATOR = {
     *("SetOverride", "RemoveOverride", "RequestCycle", "SubmitReassignment", "CancelReassignment"),
-    *("StartCatchUp", "StopCatchUp", "Pause", "Resume"),
+    *("StartCatchUp", "StopCatchUp", "Pause", "Resume", "SetRequestQuota", "RemoveRequestQuota"),
 }
 """Names of the methods that a viewer and an operator may call; only services may call the others."""
 

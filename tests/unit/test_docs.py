@@ -59,7 +59,7 @@ FLAG_SOURCES = (
 )
 """Modules whose command lines the pages use, beside the options of the services."""
 FOREIGN_FLAGS = {
-    "kafka-configs.sh": {"bootstrap-server", "alter", "entity-type", "entity-name", "delete-config"},
+    "kafka-configs.sh": {"bootstrap-server", "alter", "entity-type", "entity-name", "delete-config", "add-config"},
     "spark-submit": {"master", "deploy-mode"},
     "docker": {"build"},
     "helm": {"namespace", "values"},
@@ -201,7 +201,7 @@ def test_every_path_in_the_pages_exists() -> None:
 
 
 def test_named_throttlectl_commands_exist() -> None:
-    named = set(re.findall(r"throttlectl ([a-z]+)", ALL_TEXT))
+    named = set(re.findall(r"throttlectl ([a-z]+(?:-[a-z]+)*)", ALL_TEXT))
     assert named <= throttlectl_commands().keys()
 
 

@@ -274,7 +274,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListRequestQuotas(self, request, context):
-        """Returns all request quotas of autothrottle's own API. Idempotent. Errors: UNAVAILABLE.
+        """Returns all request quotas of this API. Idempotent. Errors: UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

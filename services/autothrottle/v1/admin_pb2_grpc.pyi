@@ -109,7 +109,7 @@ class AdminServiceStub:
     Resume: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeRequest, _admin_pb2.ResumeResponse]
     """Ends the pause and starts a cycle at once. Idempotent. Errors: UNAVAILABLE."""
     ListRequestQuotas: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListRequestQuotasRequest, _admin_pb2.ListRequestQuotasResponse]
-    """Returns all request quotas of autothrottle's own API. Idempotent. Errors: UNAVAILABLE."""
+    """Returns all request quotas of this API. Idempotent. Errors: UNAVAILABLE."""
     SetRequestQuota: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetRequestQuotaRequest, _admin_pb2.SetRequestQuotaResponse]
     """Sets the request quota of a user, a client id or both, and replaces the current one. It applies within a second.
     Idempotent. Errors: INVALID_ARGUMENT when the rate or a name is out of range, or 1,000 quotas are set; UNAVAILABLE.
@@ -198,7 +198,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     Resume: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeRequest, _admin_pb2.ResumeResponse]  # type: ignore[assignment]
     """Ends the pause and starts a cycle at once. Idempotent. Errors: UNAVAILABLE."""
     ListRequestQuotas: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListRequestQuotasRequest, _admin_pb2.ListRequestQuotasResponse]  # type: ignore[assignment]
-    """Returns all request quotas of autothrottle's own API. Idempotent. Errors: UNAVAILABLE."""
+    """Returns all request quotas of this API. Idempotent. Errors: UNAVAILABLE."""
     SetRequestQuota: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetRequestQuotaRequest, _admin_pb2.SetRequestQuotaResponse]  # type: ignore[assignment]
     """Sets the request quota of a user, a client id or both, and replaces the current one. It applies within a second.
     Idempotent. Errors: INVALID_ARGUMENT when the rate or a name is out of range, or 1,000 quotas are set; UNAVAILABLE.
@@ -380,7 +380,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListRequestQuotasRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListRequestQuotasResponse, _abc.Awaitable[_admin_pb2.ListRequestQuotasResponse]]:
-        """Returns all request quotas of autothrottle's own API. Idempotent. Errors: UNAVAILABLE."""
+        """Returns all request quotas of this API. Idempotent. Errors: UNAVAILABLE."""
 
     @_abc_1.abstractmethod
     def SetRequestQuota(

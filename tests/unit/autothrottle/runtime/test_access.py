@@ -251,7 +251,7 @@ def test_a_method_without_a_role_is_refused_to_every_caller() -> None:
 
 
 def test_without_credentials_a_process_is_open() -> None:
-    assert Access().caller([], "") == Caller(role=Role.SERVICE)
+    assert Access().caller([], "") == Caller(role=Role.SERVICE, is_proven=False)
 
 
 def test_a_certificate_without_a_role_is_known_and_may_do_nothing() -> None:

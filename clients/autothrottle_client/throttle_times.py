@@ -50,6 +50,11 @@ class ThrottleTimes(AddedMetadata):
         self._count, self._total, self._maximum = 0, 0, 0
 
     @property
+    def counted(self) -> int:
+        """Number of responses to which a request quota applied."""
+        return self._count
+
+    @property
     def average(self) -> timedelta:
         """Mean throttle time of the counted responses; zero: there are none."""
         with self._lock:

@@ -120,6 +120,9 @@ class RequestQuotas:
 
         An error is a response, too. A stream is delayed at its beginning.
         """
+        if not self._rates:
+            yield
+            return
         metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
         try:
             with self.reserved(caller, metadata.get(CLIENT_ID, "")) as throttle:

@@ -50,6 +50,7 @@ def test_average_and_maximum_are_those_of_the_responses_with_a_throttle_time() -
     for other in (Done(), Done(("request-throttle-time-ms", "soon")), Done(("x-bin", b"1"))):
         counted(times, other)
     assert (times.average, times.maximum) == (timedelta(milliseconds=100), timedelta(milliseconds=250))
+    assert times.counted == 3
 
 
 def test_the_client_id_is_added_to_the_metadata() -> None:

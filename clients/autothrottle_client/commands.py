@@ -26,6 +26,9 @@ from autothrottle_client.progress import Progress, ProgressTracker, progress_lin
 from autothrottle_client.reassignments import Partition, Targets, parse_reassignment
 from autothrottle_client.tls import Tls
 
+CLIENT_ID = "throttlectl"
+"""The client id of all calls."""
+
 EXIT_FAILED = 1
 """Exit status of a command that failed or was partly refused."""
 
@@ -372,6 +375,36 @@ def resume(call: Call) -> None:
     call.show({"was_paused": was_paused}, "resumed" if was_paused else "autothrottle was not paused")
 
 
+def request_quota(call: Call) -> None:
+    """Show, set or remove quotas of requests to autothrottle itself.
+
+    throttlectl request-quota list
+    throttlectl request-quota set 100 --user anna
+    throttlectl request-quota set 10 --user --client-id
+    throttlectl request-quota remove --user anna --client-id ci
+    """
+    read = call.arguments
+    if read.action == "list":
+        if (read.rate, read.user, read.client_id) != (None, None, None):
+            raise Invalid("list shows all request quotas; leave out the rate, --user and --client-id")
+        quotas = call.admin.list_request_quotas()
+        call.show({"quotas": quotas}, tables.request_quotas_table(quotas))
+        return
+    scope = tables.request_quota_scope(read.user, read.client_id)
+    if not scope:
+        raise Invalid(f"{read.action} needs --user, --client-id or both; without a name they mean the default")
+    if read.action == "remove":
+        if read.rate is not None:
+            raise Invalid("remove takes no rate; leave it out")
+        call.admin.remove_request_quota(read.user, read.client_id)
+        call.show({"removed": {"user": read.user, "client_id": read.client_id}}, f"{scope}: request quota removed")
+        return
+    if read.rate is None:
+        raise Invalid("set needs a rate in requests per second; give for example 100")
+    quota = call.admin.set_request_quota(read.rate, read.user, read.client_id)
+    call.show({"quota": quota}, f"{scope}: at most {quota.request_rate} requests/s")
+
+
 def state(call: Call) -> None:
     """Show the leader, the last cycle and the overrides.
 
@@ -389,7 +422,7 @@ def watch(call: Call) -> None:
     throttlectl watch --addr 10.0.0.1:8090,10.0.0.2:8090
     """
     planners = call.arguments.planner_addr
-    with PlannerClient(planners, call.timeout, call.tls, call.token) if planners else call.admin as client:
+    with PlannerClient(planners, call.timeout, call.tls, call.token, CLIENT_ID) if planners else call.admin as client:
         cycles = client.watch_cycles(on_loss=lambda error: _say(f"lost the leader, locating it again: {error}"))
         for cycle in cycles:
             call.show(cycle, tables.cycle_line(cycle))

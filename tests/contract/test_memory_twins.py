@@ -13,6 +13,7 @@ from autothrottle.adapters.memory import (
     MemoryMetrics,
     MemoryOverrides,
     MemoryPauses,
+    MemoryRequestQuotas,
 )
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
@@ -31,6 +32,7 @@ from tests.contract.election_contract import ElectionContract, nothing
 from tests.contract.override_store_contract import OverrideStoreContract
 from tests.contract.pause_store_contract import KEEP, PauseStoreContract
 from tests.contract.reassigner_contract import ReassignerContract
+from tests.contract.request_quota_store_contract import RequestQuotaStoreContract
 from tests.contract.snapshot_source_contract import SnapshotSourceContract
 
 TIMEOUT = timedelta(seconds=1)
@@ -150,6 +152,16 @@ class TestMemoryCatchUps(CatchUpStoreContract):
 
     @pytest.fixture
     def newest(self, store: MemoryCatchUps) -> Callable[[], Sequence[AuditRecord]]:
+        return lambda: store.audit.newest(10)
+
+
+class TestMemoryRequestQuotas(RequestQuotaStoreContract):
+    @pytest.fixture
+    def store(self) -> MemoryRequestQuotas:
+        return MemoryRequestQuotas()
+
+    @pytest.fixture
+    def newest(self, store: MemoryRequestQuotas) -> Callable[[], Sequence[AuditRecord]]:
         return lambda: store.audit.newest(10)
 
 

@@ -99,7 +99,7 @@ def test_either_host_names_the_leader_and_the_other_one_takes_over(tmp_path: Pat
                 processes[leader].kill()
                 killed = time.monotonic()
                 eventually(lambda: installations[other].state().get("leader_address") == f"{other}:8090")
-                print(f"\nthe other host leads and answers {time.monotonic() - killed:.1f} s after SIGKILL of the leader")
+                print(f"\nthe other host leads {time.monotonic() - killed:.1f} s after SIGKILL of the leader")
                 processes[leader].start()  # as systemd does
                 assert agreed_leader(installations, processes) == other
                 for name, process in processes.items():

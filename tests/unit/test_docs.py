@@ -169,7 +169,7 @@ def test_every_path_in_the_pages_exists() -> None:
 
 
 def test_named_throttlectl_commands_exist() -> None:
-    named = set(re.findall(r"throttlectl ([a-z]+)", ALL_TEXT))
+    named = set(re.findall(r"throttlectl ([a-z]+(?:-[a-z]+)*)", ALL_TEXT))
     assert named <= throttlectl_commands().keys()
 
 

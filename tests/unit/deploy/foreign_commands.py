@@ -14,7 +14,7 @@ from tests.paths import ROOT
 
 KEYS = {"AUTOTHROTTLE_API_KEY", "AUTOTHROTTLE_APP_KEY"}
 FOREIGN_FLAGS = {
-    "kafka-configs.sh": {"bootstrap-server", "alter", "entity-type", "entity-name", "delete-config"},
+    "kafka-configs.sh": {"bootstrap-server", "alter", "entity-type", "entity-name", "delete-config", "add-config"},
     "spark-submit": {"master", "deploy-mode"},
     "docker": {"build"},
     "groupadd": {"system"},

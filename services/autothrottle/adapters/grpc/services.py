@@ -32,7 +32,12 @@ from autothrottle.wire.common import (
 from autothrottle.wire.metrics import event_to_message, loads_from_message
 from autothrottle_client.replicas import Connection, Replica, Rpc, check_health
 
-_NOT_REPEATABLE = (admin_pb2.RemoveOverrideRequest, admin_pb2.StopCatchUpRequest, admin_pb2.CancelReassignmentRequest)
+_NOT_REPEATABLE = (
+    admin_pb2.RemoveOverrideRequest,
+    admin_pb2.StopCatchUpRequest,
+    admin_pb2.CancelReassignmentRequest,
+    admin_pb2.RemoveRequestQuotaRequest,
+)
 """A repeated request fails with Missing."""
 
 _Fenced = TypeVar(

@@ -14,6 +14,7 @@ from autothrottle.adapters.memory.metrics import MemoryMetrics
 from autothrottle.adapters.memory.overrides import MemoryOverrides
 from autothrottle.adapters.memory.pauses import MemoryPauses
 from autothrottle.adapters.memory.placement import MemoryPlacementCluster, MemoryStorageMetrics
+from autothrottle.adapters.memory.request_quotas import MemoryRequestQuotas
 from autothrottle.adapters.memory.tracing import MemorySpan, MemoryTracer
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "MemoryOverrides",
     "MemoryPauses",
     "MemoryPlacementCluster",
+    "MemoryRequestQuotas",
     "MemorySpan",
     "MemoryStorageMetrics",
     "MemoryTracer",

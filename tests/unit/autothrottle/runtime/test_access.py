@@ -44,11 +44,11 @@ from tests.paths import CERTIFICATES
 VIEWER = {
     *("ListOverrides", "GetOverride", "ListAuditRecords", "GetClusterState", "ListReassignments"),
     *("EstimateReassignment", "GetState", "WatchCycles", "Check", "Watch", "List", "ServerReflectionInfo"),
-    *("Rebuild", "Rebalance", "Scale", "Decommission"),
+    *("Rebuild", "Rebalance", "Scale", "Decommission", "ListRequestQuotas"),
 }
 OPERATOR = {
     *("SetOverride", "RemoveOverride", "RequestCycle", "SubmitReassignment", "CancelReassignment"),
-    *("StartCatchUp", "StopCatchUp", "Pause", "Resume"),
+    *("StartCatchUp", "StopCatchUp", "Pause", "Resume", "SetRequestQuota", "RemoveRequestQuota"),
 }
 """Names of the methods that a viewer and an operator may call; only services may call the others."""
 
@@ -251,7 +251,7 @@ def test_a_method_without_a_role_is_refused_to_every_caller() -> None:
 
 
 def test_without_credentials_a_process_is_open() -> None:
-    assert Access().caller([], "") == Caller(role=Role.SERVICE)
+    assert Access().caller([], "") == Caller(role=Role.SERVICE, is_proven=False)
 
 
 def test_a_certificate_without_a_role_is_known_and_may_do_nothing() -> None:

@@ -229,6 +229,11 @@ class SimulatedRecovery:
                     found[f"{kind}/{name}"] = config
         return found
 
+    def config(self, entity_path: str) -> dict[str, str]:
+        """Return the dynamic config of one entity path."""
+        found: dict[str, str] = self._json(f"{self.paths.configs}/{entity_path}")["config"]
+        return found
+
     def ledger(self) -> dict[str, dict[str, Any]]:
         """Return entity path -> keys of its ledger entry."""
         return {path: self._json(f"{self.own.ledger}/{path}")["keys"] for path in ledger_entries(self.client, self.own)}
@@ -327,9 +332,8 @@ class SimulatedRecovery:
         return writes
 
     def _is_fenced(self, path: str) -> bool:
-        parents = [
-            f"{root}/{kind}/" for root in (self.paths.configs, self.own.ledger) for kind in ("brokers", "topics")
-        ]
+        kinds = ("brokers", "topics", "users", "clients", "quotas")
+        parents = [f"{root}/{kind}/" for root in (self.paths.configs, self.own.ledger) for kind in kinds]
         return path.startswith(tuple(parents))
 
     def _json(self, path: str) -> dict[str, Any]:

@@ -39,6 +39,9 @@ from autothrottle.core.policy.required_rates import Work, bottlenecks, needs
 OLD_SECONDS = 300.0
 """Beyond this age of a metric, the margin grows in proportion to its age."""
 
+_SLACK_SECONDS = 30.0
+"""Slack times the delay of a metric, within `Tuning.slacks`: what a surge defers grows with that delay."""
+
 _ENDS_SOON_SECONDS = 30.0
 """Link sides that finish within this time keep their rate. Lowered, they would stall until the quota window drains."""
 
@@ -47,16 +50,14 @@ _ENDS_SOON_SECONDS = 30.0
 class Tuning:
     """Parameters chosen by a benchmark; not for operators."""
 
-    slack: float = 0.5
-    """Rate above the need, as a share of the need, >= 0."""
-    slacks: tuple[float, float] = (0.25, 1.0)
-    """(lowest, highest) slack at which the previous rate stays: a changed need alone does not cause a write."""
-    least: float = 0.5
+    slacks: tuple[float, float] = (0.5, 2.0)
+    """(lowest, highest) rate above the need, as a share of the need, >= 0: with old and with fresh metrics."""
+    stays: tuple[float, float] = (0.5, 2.0)
+    """(lowest, highest) multiple of the slack at which the previous rate stays: a changed need alone causes no write."""
+    least: float = 0.25
     """Share of the median headroom below which a link side counts less as a bottleneck, >= 0."""
     margin: float = 1.5
-    """Margin that stays free, in standard deviations of the forecast error, >= 0."""
-    margin_waited_for: float = 0.75
-    """The same for bottleneck link sides; elsewhere the margin costs no time."""
+    """Margin that stays free, in standard deviations of the forecast error, >= 0; see `_spread` for bottlenecks."""
     kept: float = 0.85
     """Smallest share of `ratio * free` that the margin leaves while the link is as full as usual, in [0, 1]."""
 
@@ -93,12 +94,12 @@ class AdaptivePolicy:
 
     def propose(self, policy_input: PolicyInput) -> Mapping[LinkSide, RateProposal]:
         headrooms = {
-            side: self._headroom(side_input, policy_input, self.tuning.margin)
+            side: self._headroom(side_input, policy_input, is_bottleneck=False)
             for side, side_input in policy_input.sides.items()
         }
         works = self._works(policy_input, headrooms)
         for side in bottlenecks(works):
-            headrooms[side] = self._headroom(policy_input.sides[side], policy_input, self.tuning.margin_waited_for)
+            headrooms[side] = self._headroom(policy_input.sides[side], policy_input, is_bottleneck=True)
         needed_rates = self._needs(policy_input, works)
         in_sync = _in_sync_followers(policy_input.snapshot)
         return {
@@ -113,7 +114,7 @@ class AdaptivePolicy:
             for side, headroom in headrooms.items()
         }
 
-    def _headroom(self, side_input: LinkSideInput, policy_input: PolicyInput, margin: float) -> _Headroom:
+    def _headroom(self, side_input: LinkSideInput, policy_input: PolicyInput, *, is_bottleneck: bool) -> _Headroom:
         load = self.experience.load(side_input.side)
         if load is None:
             guess = float(headroom_rate(side_input, policy_input.limits, policy_input.history, None))
@@ -122,7 +123,7 @@ class AdaptivePolicy:
                 guess = min(guess, float(max(side_input.previous, policy_input.limits.floor)))
             return _Headroom(guess, guess, None)
         ratio, floor = policy_input.limits.max_ratio(side_input.role), float(policy_input.limits.floor)
-        spread = margin * self.experience.spread.sigma * max(load.age / OLD_SECONDS, 1.0)
+        spread = self._spread(load.age, is_bottleneck)
         free = side_input.capacity - load.rate
         # On a link that clients nearly fill all the time, the margin would take most of the headroom and the
         # reassignment would hardly progress. On a link that is full only temporarily, the reassignment can wait.
@@ -130,6 +131,14 @@ class AdaptivePolicy:
         kept = self.tuning.kept * (min(free / usual, 1.0) if usual > 0 else 1.0)
         headroom = max(floor, min(ratio * free, max(free - spread * load.rate, kept * ratio * free)))
         return _Headroom(headroom, max(headroom, ratio * (side_input.capacity - load.long_view)), load)
+
+    def _spread(self, age: float, is_bottleneck: bool) -> float:
+        """Return the margin for a metric's age in seconds, as a share of the client load.
+
+        Bottlenecks have one only if the metric is old: there it makes the whole reassignment longer.
+        """
+        deviations = max(age / OLD_SECONDS, 1.0) - (1.0 if is_bottleneck else 0.0)
+        return deviations * self.tuning.margin * self.experience.spread.sigma
 
     def _works(self, policy_input: PolicyInput, headrooms: Mapping[LinkSide, _Headroom]) -> Mapping[LinkSide, Work]:
         """Return the work of each link side, except of brokers that catch up; empty if the bytes left are unknown."""
@@ -171,7 +180,8 @@ class AdaptivePolicy:
         on_top = in_sync * self.experience.produced(side_input.side) if side_input.role is ReplicaRole.LEADER else 0.0
         rate = headroom.now
         if need is not None:
-            rate = min(rate, self._need_with_slack(side_input, need, left, on_top))
+            slack = self._slack(headroom.load)
+            rate = min(rate, self._need_with_slack(side_input, slack, need, left, on_top))
         rate = max(rate, float(limits.floor)) + on_top
         if headroom.load is None:
             return RateProposal(round(rate), basis=Basis.GUESSED)
@@ -179,14 +189,21 @@ class AdaptivePolicy:
             round(rate), round(headroom.load.rate), max(round(headroom.load.age), 0), headroom.load.basis
         )
 
-    def _need_with_slack(self, side_input: LinkSideInput, need: float, left: float, on_top: float) -> float:
+    def _slack(self, load: ClientLoad | None) -> float:
+        """Return the rate above the need, as a share of the need: more with fresh metrics, which show surges soon."""
+        least, most = self.tuning.slacks
+        return least if load is None else min(max(_SLACK_SECONDS / max(load.delay, 1.0), least), most)
+
+    def _need_with_slack(
+        self, side_input: LinkSideInput, slack: float, need: float, left: float, on_top: float
+    ) -> float:
         """Return the need plus slack, bytes/s; the previous rate if it is near enough or the link side ends soon."""
-        with_slack = (1 + self.tuning.slack) * need
+        with_slack = (1 + slack) * need
         if side_input.previous is None:
             return with_slack
-        least, most = self.tuning.slacks
+        least, most = self.tuning.stays
         kept = side_input.previous - on_top
-        if (1 + least) * need <= kept <= (1 + most) * need:
+        if (1 + least * slack) * need <= kept <= (1 + most * slack) * need:
             return kept
         ends_soon = left <= kept * _ENDS_SOON_SECONDS
         return max(with_slack, kept) if ends_soon else with_slack

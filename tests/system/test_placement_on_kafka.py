@@ -107,6 +107,7 @@ def test_a_broker_is_cordoned_and_drained_under_throttle(
         current = kraft_cluster.partitions([topic, "meanwhile"])
         assert len(current) == 13
         assert all(LEAVING not in state.replicas for state in current.values())
+        eventually(lambda: not throttled(kraft_cluster))
     finally:
         assert main(["uncordon", str(LEAVING), flags[0]]) == 0
         kraft_cluster.delete_topic("meanwhile")

@@ -22,6 +22,7 @@ from autothrottle.adapters.memory import (
     MemoryOverrides,
     MemoryPauses,
     MemoryPlacementCluster,
+    MemoryRequestQuotas,
     MemoryStorageMetrics,
     MemoryTemporaryQuotas,
 )
@@ -39,6 +40,7 @@ from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.ports.placement import PlacementCluster
 from autothrottle.ports.telemetry import EventSink, LoadSource
 from autothrottle.runtime.access import Access, AccessInterceptor
+from autothrottle.runtime.request_quotas import RequestQuotas
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.tracing import Tracing
 from autothrottle.v1 import (
@@ -65,15 +67,26 @@ BROKERS = (1001, 1002, 1003, 1004)
 class InProcessServices:
     """One discovery, metrics, applier and admin service, and planners that have not joined the election yet."""
 
-    def __init__(self, loads: LoadSource, events: EventSink, planners: int = 1, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        loads: LoadSource,
+        events: EventSink,
+        planners: int = 1,
+        tracing: Tracing | None = None,
+        access: Access | None = None,
+    ) -> None:
         self._stack = ExitStack()
-        self._tracing, self._access = tracing or Tracing(), Access()
+        self._tracing, self._access = tracing or Tracing(), access or Access()
         self.electorate = MemoryElectorate()
         self.cluster = MemoryCluster(self.electorate, BROKERS)
         self.overrides = MemoryOverrides(self.electorate)
         self.members = MemoryMembers()
         self.pauses = MemoryPauses(self.overrides.audit)
         self.catch_ups = MemoryCatchUps(self.electorate, self.overrides.audit)
+        self.request_quotas = MemoryRequestQuotas(self.overrides.audit)
+        self.enforced_request_quotas = RequestQuotas()
+        """Those of every server; a real process has its own."""
+        self.enforced_request_quotas.follow(self.request_quotas)
         self.temporary_quotas = MemoryTemporaryQuotas(self.electorate, self.overrides.audit)
         self.servers: dict[str, ServiceServer] = {}
         self.produce: Callable[[float], None] = lambda seconds: None
@@ -91,7 +104,15 @@ class InProcessServices:
             snapshots, snapshots, snapshots, loads, self.overrides, builders.limits(), wait=self._produce
         )
         admin = AdminServicer(
-            self.overrides, leading, self.cluster, snapshots, membership, self.pauses, self.estimator, self.catch_ups
+            self.overrides,
+            leading,
+            self.cluster,
+            snapshots,
+            membership,
+            self.pauses,
+            self.estimator,
+            self.catch_ups,
+            self.request_quotas,
         )
         self.placement = MemoryPlacementCluster(PlacementCluster({}, ()))
         self.storage = MemoryStorageMetrics()
@@ -168,8 +189,8 @@ class InProcessServices:
         }
         add, service = services[name.partition("-")[0]]
         served: list[Servicer] = [(add, servicer, f"autothrottle.v1.{service}"), *others]
-        access, interceptors = AccessInterceptor(self._access), self._tracing.server_interceptors
-        server = ServiceServer(name, served, access=access, interceptors=interceptors)
+        access = AccessInterceptor(self._access, self.enforced_request_quotas)
+        server = ServiceServer(name, served, access=access, interceptors=self._tracing.server_interceptors)
         self.servers[name] = self._stack.enter_context(server)
 
     def _closing(self, opened: _Closable) -> _Closable:

@@ -20,6 +20,7 @@ from autothrottle_client.model import (
     Override,
     Pause,
     PauseMode,
+    RequestQuota,
     from_message,
     pause_mode_to_number,
     to_timestamp,
@@ -27,6 +28,7 @@ from autothrottle_client.model import (
     validate_limit,
     validate_rate,
     validate_reason,
+    validate_request_rate,
 )
 from autothrottle_client.placement import PlacementPlan, PlacementRequest, call_placement, plan_from_message
 from autothrottle_client.quotas import QuotaCalls
@@ -193,6 +195,44 @@ class AdminClient(Client[AdminServiceStub]):
         """
         request = admin_pb2.StopCatchUpRequest(broker_id=validate_broker_id(broker_id))
         self._unary(lambda admin: admin.StopCatchUp, request, probe=_list_overrides)
+
+    def list_request_quotas(self) -> tuple[RequestQuota, ...]:
+        """Return all request quotas by user and client id; defaults come first."""
+        response = self._unary(lambda admin: admin.ListRequestQuotas, admin_pb2.ListRequestQuotasRequest())
+        return tuple(from_message(RequestQuota, one) for one in response.quotas)
+
+    def set_request_quota(
+        self, request_rate: int, user: str | None = None, client_id: str | None = None
+    ) -> RequestQuota:
+        """Set or replace the request quota of a user, a client id or both; return it as stored.
+
+        Args:
+            request_rate: requests per second, 1 to 1,000,000.
+            user: the user; "": every user without a quota of its own; None: any user.
+            client_id: the client id; "": every client id without a quota of its own; None: any client id.
+
+        Raises:
+            Invalid: the rate or a name is out of range, both names are None, or 1,000 quotas are set.
+        """
+        quota = admin_pb2.RequestQuota(user=user, client_id=client_id, request_rate=validate_request_rate(request_rate))
+        request = admin_pb2.SetRequestQuotaRequest(quota=quota)
+        return from_message(RequestQuota, self._unary(lambda admin: admin.SetRequestQuota, request).quota)
+
+    def remove_request_quota(self, user: str | None = None, client_id: str | None = None) -> None:
+        """Remove a request quota. Sent at most once, because a retry would fail with Missing.
+
+        Args:
+            user: the user of the quota, as in `set_request_quota`.
+            client_id: the client id of the quota, as in `set_request_quota`.
+
+        Raises:
+            Missing: the quota is not set.
+            Invalid: both names are None.
+            Unavailable: no replica can be reached, or the connection broke. In the second case the quota may be
+                removed.
+        """
+        request = admin_pb2.RemoveRequestQuotaRequest(user=user, client_id=client_id)
+        self._unary(lambda admin: admin.RemoveRequestQuota, request, probe=_list_overrides)
 
     def state(self) -> ClusterState:
         """Return the leader, its last cycle and all overrides."""

@@ -23,7 +23,7 @@ from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
 from autothrottle_client.errors import Invalid
 from autothrottle_client.estimates import parse_ratio
 from autothrottle_client.expiry import parse_expiry, parse_span
-from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_BROKER_ID
+from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_BROKER_ID, MAX_REQUEST_RATE
 from autothrottle_client.rates import parse_rate
 from autothrottle_client.tls import Tls
 
@@ -63,6 +63,9 @@ _BROKER = "broker id (default: the cluster override, for every broker in a reass
 _ETAG = "change only this version, in the form printed by get (default any version)"
 _EXPIRY = "expiry: a duration like 30m, 2h, 1d, or a time like 2030-01-31T18:00:00Z (default never)"
 _LIMIT = f"number of records, 1 to {MAX_AUDIT_RECORDS} (default 20)"
+_REQUEST_RATE = f"set: requests per second at each process, 1 to {MAX_REQUEST_RATE}"
+_QUOTA_USER = "name in a certificate or of a token; without a name: every user without a quota of its own"
+_QUOTA_CLIENT = "id that a client sends; without an id: every client id without a quota of its own"
 _RATIO = "share of every link's capacity for throttles, above 0 and at most 100 (default: current headroom)"
 _WANTED = "brokers that shall hold the replicas; -1: all that hold them now, -2: all of the cluster"
 _QUOTA_PARTS = (
@@ -191,7 +194,15 @@ def _add_reassignments(command: _AddCommand) -> None:
     _value(plan, "--leaving", "ID[,ID]", _broker_ids, "brokers to decommission", default=())
     _switch(plan, "--by-storage", "rebuild: make free storage even instead of the number of replicas")
     _switch(plan, "--force", "rebuild: place every replica anew")
-    _value(plan, "--out", "FILE", str, "file for the changes, in the format of reassign")
+    _value(
+        plan, "--partition-size-factor", "FACTOR", float, "rebuild: factor of partition sizes, for growth", default=0
+    )
+    _switch(plan, "--sub-affinity", "rebuild: substitute each broker that leaves by one new broker of its rack")
+    _value(plan, "--leader-evac-brokers", "ID[,ID]", _broker_ids, "rebuild: brokers that shall not lead", default=())
+    _value(plan, "--leader-evac-topics", "TOPIC[,TOPIC]", _words, "topics that they shall not lead", default=())
+    _switch(plan, "--phased-reassignment", "rebuild: two steps; the first one keeps the current leaders")
+    _value(plan, "--chunk-step-size", "N", int, "rebuild: several steps, each for N brokers", default=0)
+    _value(plan, "--out", "FILE", str, "file for the changes, in the format of reassign; one file per step")
 
     catchup = command("catchup", commands.catchup)
     _value(catchup, "broker", "BROKER", _broker_id, "broker id; the broker may be down")
@@ -223,6 +234,13 @@ def _add_operation(command: _AddCommand) -> None:
     _value(pause, "--reason", "TEXT", str, "reason, shown in the log and the state", default="")
 
     command("resume", commands.resume)
+
+    quota = command("request-quota", commands.request_quota)
+    quota.add_argument("action", choices=("list", "set", "remove"), help="list all, or change one")
+    _value(quota, "rate", "RATE", _request_rate, _REQUEST_RATE, nargs="?")
+    _value(quota, "--user", "NAME", str, _QUOTA_USER, nargs="?", const="")
+    _value(quota, "--client-id", "ID", str, _QUOTA_CLIENT, nargs="?", const="")
+
     command("state", commands.state)
     _value(command("watch", commands.watch), "--planner-addr", "ADDR[,ADDR]", parse_addresses, _PLANNERS)
 
@@ -334,6 +352,12 @@ def _limit(text: str) -> int:
     return int(text)
 
 
+def _request_rate(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,6}", text) or int(text) > MAX_REQUEST_RATE:
+        raise Invalid(f"{text[:60]!r} is not a request rate: it must be 1 to {MAX_REQUEST_RATE} per second; give one")
+    return int(text)
+
+
 def _seconds(text: str) -> timedelta:
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", text) or not 0 < float(text) <= 3600:
         raise Invalid(
@@ -358,7 +382,7 @@ def call_of(read: argparse.Namespace) -> commands.Call:
         variables[ADDRESS_VARIABLE] = chosen["addr"]
         given.setdefault("token_file", chosen.get("token-file"))
     timeout, tls, token = given.get("timeout", DEFAULT_TIMEOUT), _tls(given, variables), _token(given, variables)
-    admin = AdminClient(given.get("addr") or _default_addresses(variables), timeout, tls, token)
+    admin = AdminClient(given.get("addr") or _default_addresses(variables), timeout, tls, token, commands.CLIENT_ID)
     return commands.Call(read, admin, timeout, given.get("output") == "json", tls, token)
 
 

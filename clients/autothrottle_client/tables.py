@@ -20,12 +20,14 @@ from autothrottle_client.model import (
     Member,
     Override,
     Pause,
+    RequestQuota,
 )
 from autothrottle_client.quotas import EffectiveQuota, Quota, QuotaValues
 from autothrottle_client.rates import about_rate, format_rate, format_size
 from autothrottle_client.reassignments import Reassignments, Submission
 
 NONE_SET = "no throttle override is set"
+NO_REQUEST_QUOTAS = "no request quota is set"
 NO_QUOTA = "no client quota is set"
 NOTHING_CHANGED = "no action is recorded"
 NO_REASSIGNMENTS = "no partitions are being reassigned"
@@ -72,6 +74,26 @@ def overrides_table(overrides: Sequence[Override]) -> str:
         }
         for o in overrides
     )
+
+
+def request_quotas_table(quotas: Sequence[RequestQuota]) -> str:
+    """Return request quotas as a table, one row each."""
+    if not quotas:
+        return NO_REQUEST_QUOTAS
+    return _table(
+        {"USER": _part(q.user), "CLIENT ID": _part(q.client_id), "REQUESTS PER SECOND": str(q.request_rate)}
+        for q in quotas
+    )
+
+
+def request_quota_scope(user: str | None, client_id: str | None) -> str:
+    """Return the callers of a request quota, on one line."""
+    parts = (("user", user), ("client id", client_id))
+    return ", ".join(f"{kind} {_part(name)}" for kind, name in parts if name is not None)
+
+
+def _part(name: str | None) -> str:
+    return "any" if name is None else _printable(name) or "(default)"
 
 
 def audit_table(records: Sequence[AuditRecord]) -> str:

@@ -48,6 +48,7 @@ from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper_state.pauses import ZooKeeperPauses
 from autothrottle.adapters.zookeeper_state.quota_ledger import LedgeredQuotas
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
+from autothrottle.adapters.zookeeper_state.request_quotas import ZooKeeperRequestQuotas
 from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
 from autothrottle.adapters.zookeeper_state.temporary_quotas import ZooKeeperTemporaryQuotas
 from autothrottle.admin.estimator import Estimator
@@ -80,6 +81,7 @@ from autothrottle.ports.telemetry import DecisionSink, LoadSource, NoLoads
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, Configuration, KafkaBackend
 from autothrottle.runtime.health import Health, Scope
+from autothrottle.runtime.request_quotas import RequestQuotas
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import CALLS, SESSIONS, Shutdown
 from autothrottle.runtime.tracing import Tracing, export_metrics
@@ -142,6 +144,7 @@ class Composition:
         self._tokens = Tokens(configuration.api_tokens_file) if configuration.api_tokens_file else None
         roles = configuration.certificate_roles or ({} if self._tls else None)
         self._access = Access(roles, self._tokens, configuration.open_endpoints)
+        self._quotas = RequestQuotas()
 
     def use(self, **addresses: Sequence[str]) -> None:
         """Let the services built from now on use these addresses, named by their options."""
@@ -204,6 +207,7 @@ class Composition:
                 cluster=configuration.cluster_name,
             ),
         )
+        self._follow_request_quotas()
         self._stack.callback(planner.stop)
         self._sample_sources.append(planner.samples)
         self._needs_state_store("autothrottle.v1.PlannerService")
@@ -226,6 +230,7 @@ class Composition:
             self._pauses,
             Estimator(discovery, discovery, discovery, metrics, overrides, limits, schedule, policy, wait=self._pause),
             self._catch_ups,
+            self._follow_request_quotas(),
         )
         self._needs_state_store("autothrottle.v1.AdminService")
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
@@ -252,6 +257,7 @@ class Composition:
     def gateway(self, service: str) -> str:
         """Serve the HTTP API until the stack closes; return the address."""
         admin = self._client(AdminClient, self.configuration.admin_addr)
+        self._follow_request_quotas()
         self.health.add("admin", lambda: admin.check(_CHECK_TIMEOUT), service="gateway")
         return self._serve_http(service, self.configuration.api_listen, admin)
 
@@ -278,6 +284,7 @@ class Composition:
             health=self.health,
             metrics=PrometheusText(partial(self._samples, service), self.configuration.cluster_name).render,
             option=option,
+            quotas=self._quotas,
         )
         server.start()
         self._stack.callback(lambda: server.stop(self._stack.grace()))
@@ -296,7 +303,7 @@ class Composition:
     def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
         """Serve until the stack closes; return the address."""
         credentials = self._tls.server_credentials() if self._tls else None
-        access, interceptors = AccessInterceptor(self._access), self._tracing.server_interceptors
+        access, interceptors = AccessInterceptor(self._access, self._quotas), self._tracing.server_interceptors
         server = ServiceServer(
             name,
             servicers,
@@ -620,6 +627,20 @@ class Composition:
     @cached_property
     def _catch_ups(self) -> ZooKeeperCatchUps:
         return self._stack.enter_context(closing(ZooKeeperCatchUps(self._session(), self._own)))
+
+    def _follow_request_quotas(self) -> ZooKeeperRequestQuotas:
+        """Apply the stored request quotas to every server of this process that serves our API; return their store."""
+        return self._request_quotas
+
+    @cached_property
+    def _request_quotas(self) -> ZooKeeperRequestQuotas:
+        """Does not wait for ZooKeeper: gateways also work on hosts that cannot reach it, without request quotas."""
+        hosts, session_timeout = ",".join(self.configuration.zk_addr), self.configuration.zk_session_timeout
+        session = self._ended(connect_in_background(hosts, session_timeout))
+        store = self._stack.enter_context(closing(ZooKeeperRequestQuotas(session, self._own)))
+        self._quotas.follow(store)
+        self._sample_sources.append(self._quotas.samples)
+        return store
 
     @cached_property
     def _temporary_quotas(self) -> ZooKeeperTemporaryQuotas:

@@ -14,6 +14,7 @@ from autothrottle.adapters.memory import (
     MemoryMetrics,
     MemoryOverrides,
     MemoryPauses,
+    MemoryRequestQuotas,
     MemoryTemporaryQuotas,
 )
 from autothrottle.core.cluster.configs import ConfigResource
@@ -34,6 +35,7 @@ from tests.contract.election_contract import ElectionContract, nothing
 from tests.contract.override_store_contract import OverrideStoreContract
 from tests.contract.pause_store_contract import KEEP, PauseStoreContract
 from tests.contract.reassigner_contract import ReassignerContract
+from tests.contract.request_quota_store_contract import RequestQuotaStoreContract
 from tests.contract.snapshot_source_contract import SnapshotSourceContract
 from tests.contract.temporary_quota_store_contract import TemporaryQuotaStoreContract
 
@@ -185,6 +187,16 @@ class TestMemoryCatchUps(CatchUpStoreContract):
 
     @pytest.fixture
     def newest(self, store: MemoryCatchUps) -> Callable[[], Sequence[AuditRecord]]:
+        return lambda: store.audit.newest(10)
+
+
+class TestMemoryRequestQuotas(RequestQuotaStoreContract):
+    @pytest.fixture
+    def store(self) -> MemoryRequestQuotas:
+        return MemoryRequestQuotas()
+
+    @pytest.fixture
+    def newest(self, store: MemoryRequestQuotas) -> Callable[[], Sequence[AuditRecord]]:
         return lambda: store.audit.newest(10)
 
 

@@ -22,9 +22,10 @@ from autothrottle.core.control.overrides import (
 )
 from autothrottle.core.control.pause import Pause
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
+from autothrottle.core.request_quotas import validate_request_rate
 from autothrottle.ports.kafka import BrokerRegistry, SnapshotSource
 from autothrottle.ports.services import LeadingPlanner
-from autothrottle.ports.state_store import CatchUpStore, Membership, OverrideStore, PauseStore
+from autothrottle.ports.state_store import CatchUpStore, Membership, OverrideStore, PauseStore, RequestQuotaStore
 from autothrottle.runtime.access import author
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
@@ -38,6 +39,8 @@ from autothrottle.wire.admin import (
     override_to_message,
     overrides_to_list,
     overrides_to_messages,
+    request_quota_entity_from_message,
+    request_quotas_to_list,
 )
 from autothrottle.wire.common import (
     partitions_from_messages,
@@ -70,10 +73,12 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         pauses: PauseStore,
         estimator: Estimator,
         catch_ups: CatchUpStore,
+        request_quotas: RequestQuotaStore,
     ) -> None:
         self._overrides, self._planner, self._brokers, self._snapshots = overrides, planner, brokers, snapshots
         self._membership, self._pauses, self._estimator = membership, pauses, estimator
-        self._catch_ups, self._actions = catch_ups, ActionLog(overrides)
+        self._catch_ups, self._request_quotas = catch_ups, request_quotas
+        self._actions = ActionLog(overrides)
 
     def ListOverrides(
         self, request: admin_pb2.ListOverridesRequest, context: grpc.ServicerContext
@@ -245,6 +250,33 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             raise Missing(f"broker {broker_id} has no catch-up under throttle; GetClusterState lists the catch-ups")
         log_action(AuditAction.STOP_CATCH_UP, who, f"Catch-up of broker {broker_id} under throttle ended", broker_id)
         return admin_pb2.StopCatchUpResponse()
+
+    def ListRequestQuotas(
+        self, request: admin_pb2.ListRequestQuotasRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.ListRequestQuotasResponse:
+        validate_fields(request)
+        return request_quotas_to_list(self._request_quotas.read_request_quotas())
+
+    def SetRequestQuota(
+        self, request: admin_pb2.SetRequestQuotaRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.SetRequestQuotaResponse:
+        """Store a request quota. Every process that serves the API watches the store and applies it at once."""
+        validate_fields(request)
+        entity = request_quota_entity_from_message(request.quota)
+        rate, who = validate_request_rate(request.quota.request_rate), author(context)
+        self._request_quotas.set_request_quota(entity, rate, who)
+        log_action(AuditAction.SET_REQUEST_QUOTA, who, f"Request quota of {entity} set to {rate} requests/s")
+        return admin_pb2.SetRequestQuotaResponse(quota=request.quota)
+
+    def RemoveRequestQuota(
+        self, request: admin_pb2.RemoveRequestQuotaRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.RemoveRequestQuotaResponse:
+        validate_fields(request)
+        entity, who = request_quota_entity_from_message(request), author(context)
+        if not self._request_quotas.remove_request_quota(entity, who):
+            raise Missing(f"no request quota is set for {entity}; ListRequestQuotas shows the existing ones")
+        log_action(AuditAction.REMOVE_REQUEST_QUOTA, who, f"Request quota of {entity} removed")
+        return admin_pb2.RemoveRequestQuotaResponse()
 
     def _warnings(self, broker_id: int | None, autoremove: bool) -> list[str]:
         if broker_id is None:

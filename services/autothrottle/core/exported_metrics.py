@@ -156,5 +156,20 @@ DECISION_LOG_DROPS = ExportedMetric(
     kind=MetricKind.COUNTER,
 )
 
+# The request quotas of every process that serves the API.
+_ENTITY = ("user", "client_id")
+REQUEST_RATE = ExportedMetric(
+    "autothrottle_request_rate",
+    "Requests per second of an entity with a request quota, over the last 11 s at most; the 50 busiest entities; an "
+    "empty label: the quota does not depend on it",
+    _ENTITY,
+)
+REQUEST_THROTTLE_TIME = ExportedMetric(
+    "autothrottle_request_throttle_seconds",
+    "Mean delay of the responses to an entity with a request quota, over the same time; the same entities",
+    _ENTITY,
+    "s",
+)
+
 METRICS: tuple[ExportedMetric, ...] = tuple(one for one in list(globals().values()) if isinstance(one, ExportedMetric))
 """All metrics, in the order of their declarations."""

@@ -14,6 +14,7 @@ from autothrottle.core.control.pause import Pause
 from autothrottle.core.members import Member
 from autothrottle.core.quotas.entities import QuotaEntity
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
+from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Term, Watch
 
@@ -263,6 +264,55 @@ class CatchUpStore(Protocol):
 
     def watch_catch_ups(self, notify: Callable[[], None]) -> Watch:
         """Call `notify` after every change; the call comes from another thread and must not block."""
+        ...
+
+
+class RequestQuotaStore(Protocol):
+    """Stores the request quotas of our own API for all services.
+
+    Every change and its audit record are one transaction. The records are among those of the overrides.
+    """
+
+    def read_request_quotas(self) -> RequestRates:
+        """Return all quotas.
+
+        Raises:
+            Unavailable: the quotas cannot be read.
+            Invalid: the stored value cannot be parsed; the message names the node and the fix.
+        """
+        ...
+
+    def set_request_quota(self, entity: RequestQuotaEntity, rate: int, who: str = "") -> None:
+        """Set or replace the quota of an entity. Idempotent.
+
+        Args:
+            entity: the callers.
+            rate: requests per second, 1 to 1,000,000.
+            who: author, for the audit record.
+
+        Raises:
+            Invalid: there would be more than 1,000 quotas.
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def remove_request_quota(self, entity: RequestQuotaEntity, who: str = "") -> bool:
+        """Remove the quota of an entity; return False if it has none. Idempotent.
+
+        Args:
+            entity: the callers.
+            who: author, for the audit record.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def watch_request_quotas(self, notify: Callable[[RequestRates], None]) -> Watch:
+        """Call `notify` with the quotas after every change, and when stored ones are first read.
+
+        The call comes from another thread and must not block. A stored value that cannot be parsed is logged.
+        """
         ...
 
 

@@ -37,6 +37,7 @@ _NOT_REPEATABLE = (
     admin_pb2.RemoveOverrideRequest,
     admin_pb2.StopCatchUpRequest,
     admin_pb2.CancelReassignmentRequest,
+    admin_pb2.RemoveRequestQuotaRequest,
     quotas_pb2.RemoveQuotaRequest,
 )
 """A repeated request fails with Missing."""

@@ -15,6 +15,7 @@ from autothrottle.adapters.memory.metrics import MemoryMetrics
 from autothrottle.adapters.memory.overrides import MemoryOverrides
 from autothrottle.adapters.memory.pauses import MemoryPauses
 from autothrottle.adapters.memory.placement import MemoryPlacementCluster, MemoryStorageMetrics
+from autothrottle.adapters.memory.request_quotas import MemoryRequestQuotas
 from autothrottle.adapters.memory.temporary_quotas import MemoryTemporaryQuotas
 from autothrottle.adapters.memory.tracing import MemorySpan, MemoryTracer
 
@@ -32,6 +33,7 @@ __all__ = [
     "MemoryOverrides",
     "MemoryPauses",
     "MemoryPlacementCluster",
+    "MemoryRequestQuotas",
     "MemorySpan",
     "MemoryStorageMetrics",
     "MemoryTemporaryQuotas",

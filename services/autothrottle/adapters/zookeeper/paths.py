@@ -79,6 +79,8 @@ class OwnPaths:
         """Exists while autothrottle is paused, with author, time and reason. Persistent: it outlives every leader."""
         self.catch_ups = f"{self.root}/catch_ups"
         """The brokers that catch up under a throttle, with author and time. Persistent: it outlives every leader."""
+        self.request_quotas = f"{self.root}/request_quotas"
+        """The request quotas of our own API. Persistent: they outlive every leader."""
         self.ledger = f"{self.root}/ledger"
         """Parent of the ledger."""
         self.quota_ledger = f"{self.ledger}/{ResourceType.QUOTA.value}"

@@ -1,4 +1,4 @@
-"""Brokers that catch up under a throttle: one node in ZooKeeper for all of them, changed by compare-and-set."""
+"""Brokers that catch up under a throttle: one node in ZooKeeper for all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME
-from autothrottle.adapters.zookeeper_state.keyed_node import KeyedNode
+from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode
 from autothrottle.core.control.audit import AuditAction, AuditRecord
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.errors import Invalid
@@ -22,7 +22,7 @@ class ZooKeeperCatchUps:
     """A `CatchUpStore`. Thread-safe."""
 
     def __init__(self, client: KazooClient, own: OwnPaths, timeout: timedelta = timedelta(seconds=5)) -> None:
-        self._node = KeyedNode(client, own, own.catch_ups, "catch-ups", parse_catch_ups, format_catch_ups, timeout)
+        self._node = AuditedNode(client, own, own.catch_ups, "catch-ups", parse_catch_ups, format_catch_ups, timeout)
 
     def close(self) -> None:
         """Stop following the node."""

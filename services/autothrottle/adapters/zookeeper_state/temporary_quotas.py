@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME
-from autothrottle.adapters.zookeeper_state.keyed_node import KeyedNode
+from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode
 from autothrottle.core.control.audit import AuditAction, AuditRecord
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path
@@ -26,7 +26,7 @@ class ZooKeeperTemporaryQuotas:
 
     def __init__(self, client: KazooClient, own: OwnPaths, timeout: timedelta = timedelta(seconds=5)) -> None:
         path = own.temporary_quotas
-        self._node = KeyedNode(client, own, path, "temporary quotas", parse_quotas, format_quotas, timeout)
+        self._node = AuditedNode(client, own, path, "temporary quotas", parse_quotas, format_quotas, timeout)
 
     def close(self) -> None:
         """Stop following the node."""

@@ -1,7 +1,8 @@
-"""A mapping in one node of ZooKeeper, changed by compare-and-set together with its audit record."""
+"""One node in ZooKeeper that holds a whole map, changed by compare-and-set together with its audit record."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Generic, TypeVar
@@ -14,14 +15,17 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail, committed
 from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import Watch
+
+log = logging.getLogger(__name__)
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class KeyedNode(Generic[K, V]):
-    """A small mapping that all services read and few change. Thread-safe."""
+class AuditedNode(Generic[K, V]):
+    """Thread-safe. Without the node, the map is empty."""
 
     def __init__(
         self,
@@ -36,13 +40,13 @@ class KeyedNode(Generic[K, V]):
         """Start to follow the node.
 
         Args:
-            client: connected.
-            own: autothrottle's paths.
-            path: of the node.
-            name: plural of what it holds, for messages.
-            parse: reads the node's text and its path, for messages; raises Invalid.
-            format: returns the node's text.
-            timeout: of each operation.
+            client: session with ZooKeeper.
+            own: the paths of the term and the audit log.
+            path: the node.
+            name: describes its content in messages.
+            parse: reads the map from the node's text and path; raises Invalid.
+            format: writes the map as the node's text.
+            timeout: for each operation.
         """
         self._client, self._own, self._path, self._name = client, own, path, name
         self._parse, self._format = parse, format
@@ -55,13 +59,30 @@ class KeyedNode(Generic[K, V]):
         self._node.close()
 
     def read(self) -> Mapping[K, V]:
-        """Return the mapping; empty if the node does not exist."""
-        data, _ = self._node.read()
-        return {} if data is None else self._parse(data, self._path)
+        """Return the current map.
+
+        Raises:
+            Unavailable: ZooKeeper does not answer in time.
+            Invalid: the node's text cannot be parsed.
+        """
+        return self._parsed(self._node.read()[0])
 
     def watch(self, notify: Callable[[], None]) -> Watch:
-        """Call `notify` after every change, from another thread."""
         return self._node.watch(notify)
+
+    def watch_map(self, notify: Callable[[Mapping[K, V]], None]) -> Watch:
+        """Call `notify` with the map after every change, except to a text that cannot be parsed."""
+
+        def publish() -> None:
+            try:
+                notify(self._parsed(self._node.last_data))
+            except Invalid as error:
+                log.warning("The last %s stay in effect: %s", self._name, error)
+
+        return self._node.watch(publish)
+
+    def _parsed(self, data: bytes | None) -> Mapping[K, V]:
+        return {} if data is None else self._parse(data, self._path)
 
     def edit(
         self,
@@ -69,7 +90,7 @@ class KeyedNode(Generic[K, V]):
         record: AuditRecord | None = None,
         fence: int | None = None,
     ) -> bool:
-        """Apply a change to the current value; return whether anything changed.
+        """Apply a change to the current map; return whether anything changed.
 
         Args:
             change: maps the current value to the wanted one.

@@ -32,6 +32,7 @@ from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
 from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
+from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperClusterSource
 from autothrottle.adapters.kafka_zookeeper.reassigner import ZooKeeperReassigner
@@ -45,9 +46,13 @@ from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerReader
 from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership
 from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper_state.pauses import ZooKeeperPauses
+from autothrottle.adapters.zookeeper_state.quota_ledger import LedgeredQuotas
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
+from autothrottle.adapters.zookeeper_state.request_quotas import ZooKeeperRequestQuotas
 from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
+from autothrottle.adapters.zookeeper_state.temporary_quotas import ZooKeeperTemporaryQuotas
 from autothrottle.admin.estimator import Estimator
+from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
 from autothrottle.core.control.settings import PlannerSettings
@@ -62,12 +67,21 @@ from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
-from autothrottle.ports.kafka import BrokerRegistry, ConfigWriter, FetchSettingsSource, Reassigner, SnapshotSource, Term
+from autothrottle.ports.kafka import (
+    BrokerRegistry,
+    ConfigWriter,
+    FetchSettingsSource,
+    QuotaSource,
+    Reassigner,
+    SnapshotSource,
+    Term,
+)
 from autothrottle.ports.placement import ClusterSource, StorageMetricsSource
 from autothrottle.ports.telemetry import DecisionSink, LoadSource, NoLoads
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, Configuration, KafkaBackend
 from autothrottle.runtime.health import Health, Scope
+from autothrottle.runtime.request_quotas import RequestQuotas
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import CALLS, SESSIONS, Shutdown
 from autothrottle.runtime.tracing import Tracing, export_metrics
@@ -78,11 +92,13 @@ from autothrottle.v1 import (
     metrics_pb2_grpc,
     placement_pb2_grpc,
     planner_pb2_grpc,
+    quotas_pb2_grpc,
 )
 
 if TYPE_CHECKING:
     from autothrottle.adapters.datadog import DatadogMetrics
     from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+    from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
     from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
     from autothrottle.adapters.kafka_admin.values import KafkaSettings
 
@@ -128,14 +144,16 @@ class Composition:
         self._tokens = Tokens(configuration.api_tokens_file) if configuration.api_tokens_file else None
         roles = configuration.certificate_roles or ({} if self._tls else None)
         self._access = Access(roles, self._tokens, configuration.open_endpoints)
+        self._quotas = RequestQuotas()
 
     def use(self, **addresses: Sequence[str]) -> None:
         """Let the services built from now on use these addresses, named by their options."""
         self.configuration = replace(self.configuration, **addresses)  # type: ignore[arg-type]
 
     def discovery(self) -> Servicer:
-        source = self._snapshots(self._session(), self._progress())
-        servicer = DiscoveryServicer(source, self._log_sizes, self._fetch_settings())
+        client = self._session()
+        source = self._snapshots(client, self._progress())
+        servicer = DiscoveryServicer(source, self._log_sizes, self._fetch_settings(), self._quota_source(client))
         self._needs_state_store("autothrottle.v1.DiscoveryService")
         self.health.add("kafka", servicer.check, service="autothrottle.v1.DiscoveryService")
         add = discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server
@@ -157,7 +175,7 @@ class Composition:
         configuration = self.configuration
         metrics = self._client(MetricsClient, configuration.metrics_addr)
         applier = self._client(ApplierClient, configuration.applier_addr)
-        overrides, discovery = self._overrides(), self._client(DiscoveryClient, configuration.discovery_addr)
+        overrides, discovery = self._overrides, self._client(DiscoveryClient, configuration.discovery_addr)
         planner = Planner(
             PlannerDependencies(
                 election=self._election(),
@@ -170,6 +188,8 @@ class Composition:
                 pauses=self._pauses,
                 catch_ups=self._catch_ups,
                 settings=discovery,
+                quotas=discovery,
+                temporary_quotas=self._temporary_quotas,
                 tracer=self._tracing.tracer,
                 decisions=self._decisions(),
                 on_failure=self.on_failure,
@@ -187,6 +207,7 @@ class Composition:
                 cluster=configuration.cluster_name,
             ),
         )
+        self._follow_request_quotas()
         self._stack.callback(planner.stop)
         self._sample_sources.append(planner.samples)
         self._needs_state_store("autothrottle.v1.PlannerService")
@@ -197,7 +218,7 @@ class Composition:
 
     def admin(self) -> Servicer:
         configuration = self.configuration
-        overrides, discovery = self._overrides(), self._client(DiscoveryClient, configuration.discovery_addr)
+        overrides, discovery = self._overrides, self._client(DiscoveryClient, configuration.discovery_addr)
         metrics = self._client(MetricsClient, configuration.metrics_addr)
         limits, schedule, policy = configuration.limits, configuration.schedule, configuration.new_policy()
         servicer = AdminServicer(
@@ -209,9 +230,17 @@ class Composition:
             self._pauses,
             Estimator(discovery, discovery, discovery, metrics, overrides, limits, schedule, policy, wait=self._pause),
             self._catch_ups,
+            self._follow_request_quotas(),
         )
         self._needs_state_store("autothrottle.v1.AdminService")
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
+
+    def quotas(self) -> Servicer:
+        """The service of Kafka's client quotas, which any admin process serves: it has no state."""
+        discovery = self._client(DiscoveryClient, self.configuration.discovery_addr)
+        quotas, temporary = self._client_quotas(self._session()), self._temporary_quotas
+        servicer = QuotaServicer(quotas, temporary, discovery, self._catch_ups, self._overrides)
+        return quotas_pb2_grpc.add_QuotaServiceServicer_to_server, servicer, "autothrottle.v1.QuotaService"
 
     def placement(self) -> Servicer:
         """The placement service, which any admin process serves: it has no state."""
@@ -228,6 +257,7 @@ class Composition:
     def gateway(self, service: str) -> str:
         """Serve the HTTP API until the stack closes; return the address."""
         admin = self._client(AdminClient, self.configuration.admin_addr)
+        self._follow_request_quotas()
         self.health.add("admin", lambda: admin.check(_CHECK_TIMEOUT), service="gateway")
         return self._serve_http(service, self.configuration.api_listen, admin)
 
@@ -254,6 +284,7 @@ class Composition:
             health=self.health,
             metrics=PrometheusText(partial(self._samples, service), self.configuration.cluster_name).render,
             option=option,
+            quotas=self._quotas,
         )
         server.start()
         self._stack.callback(lambda: server.stop(self._stack.grace()))
@@ -272,7 +303,7 @@ class Composition:
     def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
         """Serve until the stack closes; return the address."""
         credentials = self._tls.server_credentials() if self._tls else None
-        access, interceptors = AccessInterceptor(self._access), self._tracing.server_interceptors
+        access, interceptors = AccessInterceptor(self._access, self._quotas), self._tracing.server_interceptors
         server = ServiceServer(
             name,
             servicers,
@@ -362,7 +393,7 @@ class Composition:
         election = self._election()
         term = _win_election(election, self.configuration.zk_session_timeout * 2)
         try:
-            outcomes = take_back_everything(term, source, self._writer(client))
+            outcomes = take_back_everything(term, source, self._quota_source(client), self._writer(client))
         finally:
             election.leave()
         remove_own_tree(client, self._own, self.configuration.zk_session_timeout * 2)
@@ -538,6 +569,16 @@ class Composition:
             return self._kafka_admin
         return ZooKeeperRegistrations(self._session(), self._kafka)
 
+    def _quota_source(self, client: KazooClient) -> QuotaSource:
+        return LedgeredQuotas(client, self._own, self._client_quotas(client).fetch_texts)
+
+    def _client_quotas(self, client: KazooClient) -> AdminClientQuotas | ZooKeeperClientQuotas:
+        if self._by_admin_api and self._kafka_admin:
+            from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
+
+            return AdminClientQuotas(self._kafka_admin)
+        return ZooKeeperClientQuotas(client, self._kafka)
+
     def _writer(self, client: KazooClient) -> ConfigWriter:
         if self._by_admin_api and self._kafka_admin:
             from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
@@ -575,6 +616,7 @@ class Composition:
     def _election(self) -> ZooKeeperElection:
         return ZooKeeperElection(self._session(), self._own, self.configuration.zk_session_timeout)
 
+    @cached_property
     def _overrides(self) -> ZooKeeperOverrides:
         return self._stack.enter_context(closing(ZooKeeperOverrides(self._session(), self._own)))
 
@@ -585,6 +627,24 @@ class Composition:
     @cached_property
     def _catch_ups(self) -> ZooKeeperCatchUps:
         return self._stack.enter_context(closing(ZooKeeperCatchUps(self._session(), self._own)))
+
+    def _follow_request_quotas(self) -> ZooKeeperRequestQuotas:
+        """Apply the stored request quotas to every server of this process that serves our API; return their store."""
+        return self._request_quotas
+
+    @cached_property
+    def _request_quotas(self) -> ZooKeeperRequestQuotas:
+        """Does not wait for ZooKeeper: gateways also work on hosts that cannot reach it, without request quotas."""
+        hosts, session_timeout = ",".join(self.configuration.zk_addr), self.configuration.zk_session_timeout
+        session = self._ended(connect_in_background(hosts, session_timeout))
+        store = self._stack.enter_context(closing(ZooKeeperRequestQuotas(session, self._own)))
+        self._quotas.follow(store)
+        self._sample_sources.append(self._quotas.samples)
+        return store
+
+    @cached_property
+    def _temporary_quotas(self) -> ZooKeeperTemporaryQuotas:
+        return self._stack.enter_context(closing(ZooKeeperTemporaryQuotas(self._session(), self._own)))
 
     def _decisions(self) -> DecisionSink | None:
         uri, spool = self.configuration.decisions, self.configuration.decisions_spool

@@ -37,6 +37,8 @@ class Caller:
     """Name in its certificate or of its token; "": the caller needs no credentials."""
     role: Role | None = None
     """None: the caller may do nothing."""
+    is_proven: bool = True
+    """Whether a certificate, a token or a unix socket proves who calls; False: this process checks no credentials."""
 
 
 def parse_certificate_roles(text: str) -> CertificateRoles | None:

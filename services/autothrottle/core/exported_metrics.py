@@ -69,8 +69,8 @@ CYCLES = ExportedMetric(
 )
 CONFIG_WRITES = ExportedMetric(
     "autothrottle_config_writes_total",
-    "Config changes by this planner, also by ramp steps; resource: brokers or topics; outcome: applied, unchanged "
-    "(already in place) or refused",
+    "Config changes by this planner, also by ramp steps; resource: brokers, topics or quotas; outcome: applied, "
+    "unchanged (already in place) or refused",
     ("resource", "outcome"),
     kind=MetricKind.COUNTER,
 )
@@ -154,6 +154,21 @@ DECISION_LOG_DROPS = ExportedMetric(
     "autothrottle_decision_log_dropped_total",
     "Cycles missing in the decision log, because the disk was full or too slow",
     kind=MetricKind.COUNTER,
+)
+
+# The request quotas of every process that serves the API.
+_ENTITY = ("user", "client_id")
+REQUEST_RATE = ExportedMetric(
+    "autothrottle_request_rate",
+    "Requests per second of an entity with a request quota, over the last 11 s at most; the 50 busiest entities; an "
+    "empty label: the quota does not depend on it",
+    _ENTITY,
+)
+REQUEST_THROTTLE_TIME = ExportedMetric(
+    "autothrottle_request_throttle_seconds",
+    "Mean delay of the responses to an entity with a request quota, over the same time; the same entities",
+    _ENTITY,
+    "s",
 )
 
 METRICS: tuple[ExportedMetric, ...] = tuple(one for one in list(globals().values()) if isinstance(one, ExportedMetric))

@@ -20,6 +20,7 @@ from autothrottle.gateway.answers import AdminService
 from autothrottle.gateway.web import CERTIFICATE_NAMES, application
 from autothrottle.runtime.access import Access
 from autothrottle.runtime.health import Health
+from autothrottle.runtime.request_quotas import RequestQuotas
 from autothrottle_client.addresses import is_loopback_host
 
 HEADER_SECONDS = 10.0
@@ -57,6 +58,7 @@ class GatewayServer:
         health: Health | None = None,
         metrics: Callable[[], str] | None = None,
         option: str = "api-listen",
+        quotas: RequestQuotas | None = None,
     ) -> None:
         """Bind to the address.
 
@@ -71,6 +73,7 @@ class GatewayServer:
             health: the checks of the process; None: there are no checks.
             metrics: renders the metrics of the process in Prometheus' text format; None: there are none.
             option: name of the option with the address, for errors.
+            quotas: the request quotas of the process; None: there are none.
         """
         self._socket = _bind(listen, option)
         self.address = f"{listen.rpartition(':')[0]}:{self._socket.getsockname()[1]}"
@@ -87,7 +90,7 @@ class GatewayServer:
 
         self._server = uvicorn.Server(
             uvicorn.Config(
-                application(admin, body_seconds, access or Access(), allowed, health, metrics, is_local),
+                application(admin, body_seconds, access or Access(), allowed, health, metrics, is_local, quotas),
                 http=Protocol,
                 ws="none",
                 loop="asyncio",

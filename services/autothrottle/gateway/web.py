@@ -9,7 +9,7 @@ import asyncio
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -36,12 +36,17 @@ from autothrottle.runtime.call_limits import (
     Slots,
 )
 from autothrottle.runtime.health import Health, Scope
-from autothrottle.v1 import admin_pb2, placement_pb2
+from autothrottle.runtime.request_quotas import CLIENT_ID, REFUSAL_HEADER, RequestQuotas, RequestThrottle
+from autothrottle.v1 import admin_pb2, placement_pb2, quotas_pb2
 from autothrottle.wire.common import forwarded_metadata
 
 SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
-SERVICES = (SERVICE, placement_pb2.DESCRIPTOR.services_by_name["PlacementService"])
-"""The services whose routes the gateway serves; every admin process has both."""
+SERVICES = (
+    SERVICE,
+    placement_pb2.DESCRIPTOR.services_by_name["PlacementService"],
+    quotas_pb2.DESCRIPTOR.services_by_name["QuotaService"],
+)
+"""The services whose routes the gateway serves; every admin process has them all."""
 
 CERTIFICATE_NAMES = "certificate_names"
 """Key of the request's state with the names in the verified client certificate; empty: none was given."""
@@ -98,6 +103,7 @@ def application(
     health: Health | None = None,
     metrics: Callable[[], str] | None = None,
     is_local: bool = False,
+    quotas: RequestQuotas | None = None,
 ) -> Starlette:
     """Return the application.
 
@@ -109,8 +115,9 @@ def application(
         health: the checks of the process; None: there are no checks.
         metrics: renders the metrics of the process in Prometheus' text format; None: there are none.
         is_local: whether only this host reaches the server; then /metrics needs no credentials.
+        quotas: the request quotas of the process; None: there are none.
     """
-    limits, gate = _Limits(body_seconds), _Gate(access, frozenset(hosts))
+    limits, gate = _Limits(body_seconds), _Gate(access, frozenset(hosts), quotas or RequestQuotas())
     paths = {} if admin is None else _api(admin)
     if metrics is not None:
         paths["/metrics"] = {"GET": _Action("/metrics", _rendered(metrics), Role.VIEWER, is_local)}
@@ -203,11 +210,18 @@ class _Limits:
 
 def _endpoint(actions: Mapping[str, _Action], limits: _Limits, most_bytes: int, gate: _Gate) -> _Endpoint:
     async def answer(request: Request) -> Response:
-        with limits.slot(request, most_bytes):
-            action = actions["GET" if request.method == "HEAD" else request.method]
-            request.state.name = gate.admitted(request, action).name
-            body = await _body(request, limits.body_seconds, most_bytes)
-            return _response(await run_in_threadpool(action.answer, request, body))
+        with ExitStack() as counted:
+            with limits.slot(request, most_bytes):
+                action = actions["GET" if request.method == "HEAD" else request.method]
+                caller = gate.admitted(request, action)
+                throttle = gate.counted(request, caller, counted)
+                request.state.name = caller.name
+                body = await _body(request, limits.body_seconds, most_bytes)
+                response = _response(await run_in_threadpool(action.answer, request, body))
+            if throttle is not None:
+                await asyncio.sleep(throttle.left)
+                response.headers.append(*throttle.header)
+            return response
 
     return answer
 
@@ -218,6 +232,14 @@ class _Gate:
 
     access: Access
     hosts: frozenset[str]
+    quotas: RequestQuotas
+
+    def counted(self, request: Request, caller: Caller, stack: ExitStack) -> RequestThrottle | None:
+        """Count a request for the caller's request quota until the stack closes; otherwise respond with 429."""
+        try:
+            return stack.enter_context(self.quotas.reserved(caller, request.headers.get(CLIENT_ID, "")))
+        except LimitReached as error:
+            raise HTTPException(429, str(error), dict((("retry-after", "1"), REFUSAL_HEADER))) from None
 
     def admitted(self, request: Request, action: _Action) -> Caller:
         """Return the caller of an allowed request; otherwise respond with 401, 403 or 421, and log that."""

@@ -12,6 +12,9 @@ from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.pause import Pause
 from autothrottle.core.members import Member
+from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
+from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Term, Watch
 
@@ -260,5 +263,107 @@ class CatchUpStore(Protocol):
         ...
 
     def watch_catch_ups(self, notify: Callable[[], None]) -> Watch:
+        """Call `notify` after every change; the call comes from another thread and must not block."""
+        ...
+
+
+class RequestQuotaStore(Protocol):
+    """Stores the request quotas of our own API for all services.
+
+    Every change and its audit record are one transaction. The records are among those of the overrides.
+    """
+
+    def read_request_quotas(self) -> RequestRates:
+        """Return all quotas.
+
+        Raises:
+            Unavailable: the quotas cannot be read.
+            Invalid: the stored value cannot be parsed; the message names the node and the fix.
+        """
+        ...
+
+    def set_request_quota(self, entity: RequestQuotaEntity, rate: int, who: str = "") -> None:
+        """Set or replace the quota of an entity. Idempotent.
+
+        Args:
+            entity: the callers.
+            rate: requests per second, 1 to 1,000,000.
+            who: author, for the audit record.
+
+        Raises:
+            Invalid: there would be more than 1,000 quotas.
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def remove_request_quota(self, entity: RequestQuotaEntity, who: str = "") -> bool:
+        """Remove the quota of an entity; return False if it has none. Idempotent.
+
+        Args:
+            entity: the callers.
+            who: author, for the audit record.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def watch_request_quotas(self, notify: Callable[[RequestRates], None]) -> Watch:
+        """Call `notify` with the quotas after every change, and when stored ones are first read.
+
+        The call comes from another thread and must not block. A stored value that cannot be parsed is logged.
+        """
+        ...
+
+
+class TemporaryQuotaStore(Protocol):
+    """Stores the temporary client quotas for all services; a change of leader does not end them.
+
+    Every change and its audit record are one transaction. The records are among those of the overrides.
+    """
+
+    def read_temporary_quotas(self) -> TemporaryQuotas:
+        """Return entity -> its temporary quota.
+
+        Raises:
+            Unavailable: they cannot be read.
+            Invalid: the stored value cannot be parsed; the message names the node and the fix.
+        """
+        ...
+
+    def set_temporary_quota(self, wanted: TemporaryQuota) -> None:
+        """Add a temporary quota and replace the entity's current one; the audit record names its author. Idempotent.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def remove_temporary_quota(self, entity: QuotaEntity, who: str = "") -> bool:
+        """Remove the temporary quota of an entity; return False if it has none. Idempotent.
+
+        The leading planner then restores the quotas before it.
+
+        Args:
+            entity: the entity.
+            who: author, for the audit record.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def purge_temporary_quota(self, fence: int, ended: TemporaryQuota, reason: str) -> bool:
+        """Remove a temporary quota that has ended on behalf of a term, but not a later one of the same entity.
+
+        Returns False if this temporary quota is not stored.
+
+        Raises:
+            NotLeader: the term is over; nothing was done.
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def watch_temporary_quotas(self, notify: Callable[[], None]) -> Watch:
         """Call `notify` after every change; the call comes from another thread and must not block."""
         ...

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any
@@ -23,6 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from autothrottle.adapters.credentials.tokens import Tokens
 from autothrottle.core.access import Caller, CertificateRoles, Role, require_role, role_of_certificate
 from autothrottle.core.errors import AutothrottleError, Forbidden, Unauthenticated
+from autothrottle.runtime.request_quotas import RequestQuotas
 from autothrottle.v1 import access_pb2
 from autothrottle.wire.common import caller, to_status
 
@@ -58,6 +60,11 @@ def role_of_path(path: str) -> Role | None:
         return method_role(descriptor_pool.Default().FindMethodByName(f"{service}.{name}"))
     except KeyError:
         return Role.VIEWER  # the server itself answers calls of unknown methods
+
+
+def has_request_quota(path: str) -> bool:
+    """Whether request quotas apply to a gRPC method: not to health, nor to the methods that only services may call."""
+    return not path.startswith(f"/{health.SERVICE_NAME}/") and role_of_path(path) is not Role.SERVICE
 
 
 class Access:
@@ -103,7 +110,7 @@ class Access:
         if self._certificate_roles is not None and certificate_names:
             return Caller(certificate_names[0], role_of_certificate(certificate_names, self._certificate_roles))
         if self._certificate_roles is None and self._tokens is None:
-            return Caller(role=Role.SERVICE)
+            return Caller(role=Role.SERVICE, is_proven=False)
         ways = ["send `Authorization: Bearer TOKEN`"] if self._tokens is not None else []
         ways += ["use a client certificate"] if self._certificate_roles is not None else []
         raise Unauthenticated(f"the request has no credentials; {' or '.join(ways)}")
@@ -121,7 +128,7 @@ class Access:
 
 
 class AccessInterceptor(grpc.ServerInterceptor):
-    """Refuses gRPC calls whose callers do not have the role. It must be the first interceptor.
+    """Refuses gRPC calls whose callers do not have the role, and applies request quotas. It must be the first one.
 
     The request of a refused call is not received: it stays with its sender, except for a flow-control window.
 
@@ -129,8 +136,8 @@ class AccessInterceptor(grpc.ServerInterceptor):
     checked when it begins.
     """
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    def __init__(self, access: Access, quotas: RequestQuotas | None = None) -> None:
+        self._access, self._quotas = access, quotas or RequestQuotas()
 
     def intercept_service(
         self,
@@ -150,15 +157,18 @@ class AccessInterceptor(grpc.ServerInterceptor):
         return None
 
     def _guarded(self, behavior: Callable[[Any, grpc.ServicerContext], Any], method: str) -> Callable[..., Any]:
+        needed, is_limited = role_of_path(method), has_request_quota(method)
+
         @wraps(behavior)  # keeps the attribute with the threads of the method
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             try:
                 found = self._caller(context)
-                require_role(found, role_of_path(method), method.rpartition("/")[2][:100])
+                require_role(found, needed, method.rpartition("/")[2][:100])
             except (Unauthenticated, Forbidden) as error:
                 self._refuse(error, method, context)
             _caller.set(found)
-            return behavior(request, context)
+            with self._quotas.throttled(found, context) if is_limited else nullcontext():
+                return behavior(request, context)
 
         return answer
 

@@ -54,6 +54,7 @@ LARGE_REQUESTS: Mapping[str, int] = {
             "/autothrottle.v1.DiscoveryService/GetSnapshot",
             "/autothrottle.v1.DiscoveryService/GetLogSizes",
             "/autothrottle.v1.DiscoveryService/GetFetchSettings",
+            "/autothrottle.v1.DiscoveryService/GetQuotaState",
         ),
         64 * 1024 * 1024,
     ),
@@ -77,6 +78,9 @@ _RECEIVERS = 2
 
 _SPARE_THREADS = 4
 """Threads that refuse calls while all others work."""
+
+MOST_DELAYED = 64
+"""Responses that request quotas delay at a time in a process, half of them for one entity. They hold no slots."""
 
 _HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 
@@ -207,7 +211,7 @@ class Admission(grpc.ServerInterceptor):
         self._heavy = Slots(name, f"requests of more than {HEAVY_REQUEST} bytes in progress", HEAVY_REQUESTS)
         self._receiving, self._receiving_checks = _Receiving(RECEIVE_SECONDS), _Receiving(_RECEIVE_CHECK_SECONDS)
         self._pools = {
-            kind: ThreadPoolExecutor(total + _SPARE_THREADS, thread_name_prefix=f"{name}-grpc")
+            kind: ThreadPoolExecutor(total + _SPARE_THREADS + MOST_DELAYED, thread_name_prefix=f"{name}-grpc")
             for kind, total in totals.items()
         }
 

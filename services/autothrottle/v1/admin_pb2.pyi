@@ -309,7 +309,8 @@ Global___ListAuditRecordsResponse: _TypeAlias = ListAuditRecordsResponse  # noqa
 @_typing.final
 class AuditRecord(_message.Message):
     """One action of a caller, or one change that the planner made to an override. The transaction that changes an override,
-    a catch-up or the pause also writes its record; the record of another action is written after the action.
+    a catch-up, a request quota or the pause also writes its record; the record of another action is written after the
+    action.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -342,6 +343,14 @@ class AuditRecord(_message.Message):
         """A caller cancelled a reassignment; `result` says how it ended."""
         ACTION_REQUEST_CYCLE: AuditRecord._Action.ValueType  # 10
         """A caller requested a cycle."""
+        ACTION_SET_REQUEST_QUOTA: AuditRecord._Action.ValueType  # 11
+        """A caller set a request quota; `result` has its entity and its rate."""
+        ACTION_REMOVE_REQUEST_QUOTA: AuditRecord._Action.ValueType  # 12
+        """A caller removed a request quota; `result` has its entity."""
+        ACTION_SET_QUOTA: AuditRecord._Action.ValueType  # 13
+        """A caller set client quotas; `result` says which, or why it failed."""
+        ACTION_REMOVE_QUOTA: AuditRecord._Action.ValueType  # 14
+        """A caller removed client quotas; `result` says which, or why it failed."""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
         """The kind of change."""
@@ -368,6 +377,14 @@ class AuditRecord(_message.Message):
     """A caller cancelled a reassignment; `result` says how it ended."""
     ACTION_REQUEST_CYCLE: AuditRecord.Action.ValueType  # 10
     """A caller requested a cycle."""
+    ACTION_SET_REQUEST_QUOTA: AuditRecord.Action.ValueType  # 11
+    """A caller set a request quota; `result` has its entity and its rate."""
+    ACTION_REMOVE_REQUEST_QUOTA: AuditRecord.Action.ValueType  # 12
+    """A caller removed a request quota; `result` has its entity."""
+    ACTION_SET_QUOTA: AuditRecord.Action.ValueType  # 13
+    """A caller set client quotas; `result` says which, or why it failed."""
+    ACTION_REMOVE_QUOTA: AuditRecord.Action.ValueType  # 14
+    """A caller removed client quotas; `result` says which, or why it failed."""
 
     NUMBER_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
@@ -390,7 +407,7 @@ class AuditRecord(_message.Message):
     reason: _builtins.str
     """Why the planner made the change; empty when a caller made it."""
     result: _builtins.str
-    """How a submission, cancellation or request of a cycle ended; empty for the other actions."""
+    """How a submission, cancellation, request of a cycle or change of quotas ended; empty for the other actions."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """Time of the change by the store's clock."""
@@ -1331,3 +1348,185 @@ class ResumeResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResumeResponse: _TypeAlias = ResumeResponse  # noqa: Y015
+
+@_typing.final
+class RequestQuota(_message.Message):
+    """How many requests per second a caller may send to autothrottle's own API (KIP-124). It needs a user, a client id or
+    both.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_RATE_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """The name in the caller's certificate or of its token, `anonymous` for a caller without credentials. Empty: every
+    user without a quota of its own. Absent: the quota does not depend on the user.
+    """
+    client_id: _builtins.str
+    """The id that the client sends as the metadata or header `client-id`, 1 to 128 printable ASCII characters. Empty:
+    every client id without a quota of its own. Absent: the quota does not depend on the client id.
+    """
+    request_rate: _builtins.int
+    """Requests per second, 1 to 1,000,000, at each process that serves the API."""
+    def __init__(
+        self,
+        *,
+        user: _builtins.str | None = ...,
+        client_id: _builtins.str | None = ...,
+        request_rate: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_user", b"_user", "client_id", b"client_id", "user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_user", b"_user", "client_id", b"client_id", "request_rate", b"request_rate", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__client_id: _TypeAlias = _typing.Literal["client_id"]  # noqa: Y015
+    _WhichOneofArgType__client_id: _TypeAlias = _typing.Literal["_client_id", b"_client_id"]  # noqa: Y015
+    _WhichOneofReturnType__user: _TypeAlias = _typing.Literal["user"]  # noqa: Y015
+    _WhichOneofArgType__user: _TypeAlias = _typing.Literal["_user", b"_user"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__client_id) -> _WhichOneofReturnType__client_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__user) -> _WhichOneofReturnType__user | None: ...
+
+Global___RequestQuota: _TypeAlias = RequestQuota  # noqa: Y015
+
+@_typing.final
+class ListRequestQuotasRequest(_message.Message):
+    """Request for all request quotas."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRequestQuotasRequest: _TypeAlias = ListRequestQuotasRequest  # noqa: Y015
+
+@_typing.final
+class ListRequestQuotasResponse(_message.Message):
+    """All request quotas."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUOTAS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestQuota]:
+        """By user and client id; defaults come first."""
+
+    def __init__(
+        self,
+        *,
+        quotas: _abc.Iterable[Global___RequestQuota] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quotas", b"quotas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRequestQuotasResponse: _TypeAlias = ListRequestQuotasResponse  # noqa: Y015
+
+@_typing.final
+class SetRequestQuotaRequest(_message.Message):
+    """Request to set a request quota."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUOTA_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def quota(self) -> Global___RequestQuota:
+        """The new quota."""
+
+    def __init__(
+        self,
+        *,
+        quota: Global___RequestQuota | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetRequestQuotaRequest: _TypeAlias = SetRequestQuotaRequest  # noqa: Y015
+
+@_typing.final
+class SetRequestQuotaResponse(_message.Message):
+    """The request quota was set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUOTA_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def quota(self) -> Global___RequestQuota:
+        """The quota as stored."""
+
+    def __init__(
+        self,
+        *,
+        quota: Global___RequestQuota | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetRequestQuotaResponse: _TypeAlias = SetRequestQuotaResponse  # noqa: Y015
+
+@_typing.final
+class RemoveRequestQuotaRequest(_message.Message):
+    """Request to remove a request quota."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """The user of the quota, as in `RequestQuota`."""
+    client_id: _builtins.str
+    """The client id of the quota, as in `RequestQuota`."""
+    def __init__(
+        self,
+        *,
+        user: _builtins.str | None = ...,
+        client_id: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_user", b"_user", "client_id", b"client_id", "user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_user", b"_user", "client_id", b"client_id", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__client_id: _TypeAlias = _typing.Literal["client_id"]  # noqa: Y015
+    _WhichOneofArgType__client_id: _TypeAlias = _typing.Literal["_client_id", b"_client_id"]  # noqa: Y015
+    _WhichOneofReturnType__user: _TypeAlias = _typing.Literal["user"]  # noqa: Y015
+    _WhichOneofArgType__user: _TypeAlias = _typing.Literal["_user", b"_user"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__client_id) -> _WhichOneofReturnType__client_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__user) -> _WhichOneofReturnType__user | None: ...
+
+Global___RemoveRequestQuotaRequest: _TypeAlias = RemoveRequestQuotaRequest  # noqa: Y015
+
+@_typing.final
+class RemoveRequestQuotaResponse(_message.Message):
+    """The request quota was removed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveRequestQuotaResponse: _TypeAlias = RemoveRequestQuotaResponse  # noqa: Y015

@@ -114,6 +114,21 @@ class AdminServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_admin__pb2.ResumeRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_admin__pb2.ResumeResponse.FromString,
                 _registered_method=True)
+        self.ListRequestQuotas = channel.unary_unary(
+                '/autothrottle.v1.AdminService/ListRequestQuotas',
+                request_serializer=autothrottle_dot_v1_dot_admin__pb2.ListRequestQuotasRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_admin__pb2.ListRequestQuotasResponse.FromString,
+                _registered_method=True)
+        self.SetRequestQuota = channel.unary_unary(
+                '/autothrottle.v1.AdminService/SetRequestQuota',
+                request_serializer=autothrottle_dot_v1_dot_admin__pb2.SetRequestQuotaRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_admin__pb2.SetRequestQuotaResponse.FromString,
+                _registered_method=True)
+        self.RemoveRequestQuota = channel.unary_unary(
+                '/autothrottle.v1.AdminService/RemoveRequestQuota',
+                request_serializer=autothrottle_dot_v1_dot_admin__pb2.RemoveRequestQuotaRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_admin__pb2.RemoveRequestQuotaResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -258,6 +273,28 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRequestQuotas(self, request, context):
+        """Returns all request quotas of this API. Idempotent. Errors: UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetRequestQuota(self, request, context):
+        """Sets the request quota of a user, a client id or both, and replaces the current one. It applies within a second.
+        Idempotent. Errors: INVALID_ARGUMENT when the rate or a name is out of range, or 1,000 quotas are set; UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveRequestQuota(self, request, context):
+        """Removes a request quota. Errors: NOT_FOUND when it is not set; INVALID_ARGUMENT; UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -335,6 +372,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Resume,
                     request_deserializer=autothrottle_dot_v1_dot_admin__pb2.ResumeRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_admin__pb2.ResumeResponse.SerializeToString,
+            ),
+            'ListRequestQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRequestQuotas,
+                    request_deserializer=autothrottle_dot_v1_dot_admin__pb2.ListRequestQuotasRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_admin__pb2.ListRequestQuotasResponse.SerializeToString,
+            ),
+            'SetRequestQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetRequestQuota,
+                    request_deserializer=autothrottle_dot_v1_dot_admin__pb2.SetRequestQuotaRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_admin__pb2.SetRequestQuotaResponse.SerializeToString,
+            ),
+            'RemoveRequestQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveRequestQuota,
+                    request_deserializer=autothrottle_dot_v1_dot_admin__pb2.RemoveRequestQuotaRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_admin__pb2.RemoveRequestQuotaResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -747,6 +799,87 @@ class AdminService:
             '/autothrottle.v1.AdminService/Resume',
             autothrottle_dot_v1_dot_admin__pb2.ResumeRequest.SerializeToString,
             autothrottle_dot_v1_dot_admin__pb2.ResumeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRequestQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.AdminService/ListRequestQuotas',
+            autothrottle_dot_v1_dot_admin__pb2.ListRequestQuotasRequest.SerializeToString,
+            autothrottle_dot_v1_dot_admin__pb2.ListRequestQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetRequestQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.AdminService/SetRequestQuota',
+            autothrottle_dot_v1_dot_admin__pb2.SetRequestQuotaRequest.SerializeToString,
+            autothrottle_dot_v1_dot_admin__pb2.SetRequestQuotaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveRequestQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.AdminService/RemoveRequestQuota',
+            autothrottle_dot_v1_dot_admin__pb2.RemoveRequestQuotaRequest.SerializeToString,
+            autothrottle_dot_v1_dot_admin__pb2.RemoveRequestQuotaResponse.FromString,
             options,
             channel_credentials,
             insecure,

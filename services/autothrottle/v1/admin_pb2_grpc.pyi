@@ -108,6 +108,14 @@ class AdminServiceStub:
     """
     Resume: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeRequest, _admin_pb2.ResumeResponse]
     """Ends the pause and starts a cycle at once. Idempotent. Errors: UNAVAILABLE."""
+    ListRequestQuotas: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListRequestQuotasRequest, _admin_pb2.ListRequestQuotasResponse]
+    """Returns all request quotas of this API. Idempotent. Errors: UNAVAILABLE."""
+    SetRequestQuota: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetRequestQuotaRequest, _admin_pb2.SetRequestQuotaResponse]
+    """Sets the request quota of a user, a client id or both, and replaces the current one. It applies within a second.
+    Idempotent. Errors: INVALID_ARGUMENT when the rate or a name is out of range, or 1,000 quotas are set; UNAVAILABLE.
+    """
+    RemoveRequestQuota: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemoveRequestQuotaRequest, _admin_pb2.RemoveRequestQuotaResponse]
+    """Removes a request quota. Errors: NOT_FOUND when it is not set; INVALID_ARGUMENT; UNAVAILABLE."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -189,6 +197,14 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """
     Resume: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeRequest, _admin_pb2.ResumeResponse]  # type: ignore[assignment]
     """Ends the pause and starts a cycle at once. Idempotent. Errors: UNAVAILABLE."""
+    ListRequestQuotas: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListRequestQuotasRequest, _admin_pb2.ListRequestQuotasResponse]  # type: ignore[assignment]
+    """Returns all request quotas of this API. Idempotent. Errors: UNAVAILABLE."""
+    SetRequestQuota: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetRequestQuotaRequest, _admin_pb2.SetRequestQuotaResponse]  # type: ignore[assignment]
+    """Sets the request quota of a user, a client id or both, and replaces the current one. It applies within a second.
+    Idempotent. Errors: INVALID_ARGUMENT when the rate or a name is out of range, or 1,000 quotas are set; UNAVAILABLE.
+    """
+    RemoveRequestQuota: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemoveRequestQuotaRequest, _admin_pb2.RemoveRequestQuotaResponse]  # type: ignore[assignment]
+    """Removes a request quota. Errors: NOT_FOUND when it is not set; INVALID_ARGUMENT; UNAVAILABLE."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """The operators' API: overrides, pause, reassignments under throttle, catch-ups and the state of the cluster.
@@ -357,5 +373,31 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ResumeResponse, _abc.Awaitable[_admin_pb2.ResumeResponse]]:
         """Ends the pause and starts a cycle at once. Idempotent. Errors: UNAVAILABLE."""
+
+    @_abc_1.abstractmethod
+    def ListRequestQuotas(
+        self,
+        request: _admin_pb2.ListRequestQuotasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListRequestQuotasResponse, _abc.Awaitable[_admin_pb2.ListRequestQuotasResponse]]:
+        """Returns all request quotas of this API. Idempotent. Errors: UNAVAILABLE."""
+
+    @_abc_1.abstractmethod
+    def SetRequestQuota(
+        self,
+        request: _admin_pb2.SetRequestQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SetRequestQuotaResponse, _abc.Awaitable[_admin_pb2.SetRequestQuotaResponse]]:
+        """Sets the request quota of a user, a client id or both, and replaces the current one. It applies within a second.
+        Idempotent. Errors: INVALID_ARGUMENT when the rate or a name is out of range, or 1,000 quotas are set; UNAVAILABLE.
+        """
+
+    @_abc_1.abstractmethod
+    def RemoveRequestQuota(
+        self,
+        request: _admin_pb2.RemoveRequestQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RemoveRequestQuotaResponse, _abc.Awaitable[_admin_pb2.RemoveRequestQuotaResponse]]:
+        """Removes a request quota. Errors: NOT_FOUND when it is not set; INVALID_ARGUMENT; UNAVAILABLE."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,4 +1,4 @@
-"""Conversion of overrides, audit records, catch-ups, members and estimates to and from messages of admin."""
+"""Conversion of overrides, audit records, catch-ups, members, estimates and request quotas to and from messages."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ from autothrottle.core.control.overrides import (
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.estimate import Estimate, Goal, LinkSideEstimate
 from autothrottle.core.members import Member
+from autothrottle.core.request_quotas import (
+    RequestQuotaEntity,
+    RequestRates,
+    in_order,
+    validate_request_quota_entity,
+)
 from autothrottle.messages import Conversion
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.common import SAME_NAMES, time_from_message
@@ -90,6 +96,24 @@ def catch_up_to_message(catch_up: CatchUp) -> admin_pb2.CatchUp:
 
 def member_to_message(member: Member) -> admin_pb2.Member:
     return SAME_NAMES.to_message(admin_pb2.Member, member, start_time=member.started)
+
+
+def request_quotas_to_list(rates: RequestRates) -> admin_pb2.ListRequestQuotasResponse:
+    """Return the response to a list request."""
+    return admin_pb2.ListRequestQuotasResponse(
+        quotas=[SAME_NAMES.to_message(admin_pb2.RequestQuota, who, request_rate=rate) for who, rate in in_order(rates)]
+    )
+
+
+def request_quota_entity_from_message(
+    message: admin_pb2.RequestQuota | admin_pb2.RemoveRequestQuotaRequest,
+) -> RequestQuotaEntity:
+    """Convert the user and the client id of a message.
+
+    Raises:
+        Invalid: both are absent, or a name is not valid.
+    """
+    return validate_request_quota_entity(SAME_NAMES.from_message(RequestQuotaEntity, message))
 
 
 def goal_from_message(request: admin_pb2.EstimateReassignmentRequest) -> Goal:

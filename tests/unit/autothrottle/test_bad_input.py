@@ -66,6 +66,10 @@ def setting(**fields: Any) -> bytes:
     return admin_pb2.SetOverrideRequest(override=admin_pb2.Override(**fields)).SerializeToString()
 
 
+def request_quota(**fields: Any) -> bytes:
+    return admin_pb2.SetRequestQuotaRequest(quota=admin_pb2.RequestQuota(**fields)).SerializeToString()
+
+
 LARGEST = 2**63 - 1
 BAD: dict[str, tuple[str, bytes, str]] = {
     "no rate": ("SetOverride", b"", "override rate 0 bytes/s is outside of 1..9223372036854775807"),
@@ -96,6 +100,19 @@ BAD: dict[str, tuple[str, bytes, str]] = {
         "is invalid: give the etag of a response, or none",
     ),
     "removal with a malformed etag": ("RemoveOverride", b"\x12\x01x", "give the etag of a response"),
+    "request quota without a user and a client id": (
+        "SetRequestQuota",
+        request_quota(request_rate=1),
+        "a request quota needs a user, a client id or both",
+    ),
+    "request quota without a rate": ("SetRequestQuota", request_quota(user="a"), "request rate 0 is outside of 1.."),
+    "request quota of an invalid client id": (
+        "SetRequestQuota",
+        request_quota(client_id="ö", request_rate=1),
+        "client id 'ö' is not valid; give 1 to 128 printable ASCII characters",
+    ),
+    "request quota with an unknown field": ("SetRequestQuota", UNKNOWN_FIELD, "unknown fields"),
+    "removal of no request quota": ("RemoveRequestQuota", b"", "a request quota needs a user, a client id or both"),
     "audit limit too large": ("ListAuditRecords", b"\x08\xe9\x07", "limit 1001 is outside of 1..1000"),
     "audit with an unknown field": ("ListAuditRecords", UNKNOWN_FIELD, "unknown fields"),
     "pause without a mode": ("Pause", b"", "pause mode 0 is neither MODE_KEEP"),

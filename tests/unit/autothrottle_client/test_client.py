@@ -28,6 +28,7 @@ from autothrottle.adapters.memory import (
     MemoryMetrics,
     MemoryOverrides,
     MemoryPauses,
+    MemoryRequestQuotas,
 )
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
@@ -374,6 +375,7 @@ class SlowAdmin(AdminServicer):
             MemoryPauses(),
             Estimator(cluster, cluster, cluster, MemoryMetrics(), self.overrides, builders.limits()),
             MemoryCatchUps(),
+            MemoryRequestQuotas(),
         )
         self.lists = self.removals = self.settings = self.cancellations = 0
         self.cancellation_seconds = 0.0

@@ -47,8 +47,10 @@ COMMANDS = (
     "cancel",
     "reassignments",
     "catchup",
+    "quota",
     "pause",
     "resume",
+    "request-quota",
     "state",
     "watch",
     "context",
@@ -393,6 +395,46 @@ def test_the_state_is_shown_as_text(at: InProcessServices, capsys: pytest.Captur
     assert "1001    50MB/s  false" in out
 
 
+def test_request_quotas_are_set_listed_and_removed(at: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
+    def quota(*arguments: str, status: int = 0) -> str:
+        out, err = output(capsys, "request-quota", *arguments, status=status)
+        return err if status else out
+
+    assert quota("list") == "no request quota is set\n"
+    assert quota("set", "100", "--user", "anna") == "user anna: at most 100 requests/s\n"
+    assert quota("set", "10", "--user", "--client-id") == "user (default), client id (default): at most 10 requests/s\n"
+    assert quota("list").split()[-6:] == ["(default)", "(default)", "10", "anna", "any", "100"]
+    assert json.loads(quota("list", "-o", "json")) == {
+        "quotas": [
+            {"request_rate": 10, "user": "", "client_id": ""},
+            {"request_rate": 100, "user": "anna", "client_id": None},
+        ]
+    }
+    assert quota("remove", "--user", "anna") == "user anna: request quota removed\n"
+    assert "no request quota is set for user anna" in quota("remove", "--user", "anna", status=3)
+    shown = output(capsys, "audit", "--limit", "3")[0]
+    assert "remove_request_quota" in shown and "default user, default client id: 10 requests/s" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("set", "0", "--user", "anna"), "'0' is not a request rate: it must be 1 to 1000000 per second"),
+        (("set", "1000001", "--user", "anna"), "is not a request rate"),
+        (("set", "--user", "anna"), "set needs a rate in requests per second"),
+        (("set", "10"), "set needs --user, --client-id or both"),
+        (("remove",), "remove needs --user, --client-id or both"),
+        (("remove", "10", "--user", "anna"), "remove takes no rate"),
+        (("list", "--user", "anna"), "list shows all request quotas"),
+    ],
+)
+def test_a_wrong_request_quota_command_is_refused(
+    at: InProcessServices, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], error: str
+) -> None:
+    assert error in output(capsys, "request-quota", *arguments, status=2)[1]
+    assert at.request_quotas.read_request_quotas() == {}
+
+
 def test_a_pause_is_set_shown_and_resumed(at: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = output(capsys, "pause", "--reason", "a release")
     assert re.fullmatch(r"paused: keep, since \S+Z, by ipv4:\S+: a release\n", out)
@@ -731,7 +773,7 @@ def test_a_completion_script_is_valid_in_its_shell(
         (["set", "-"], {*COMMON, "--broker", "--autoremove", "--expires", "--etag"}),
         (["--output", ""], {"table", "json"}),
         (["get", "-o", "j"], {"json"}),
-        (["--output", "json", "re"], {"remove", "reassign", "reassignments", "resume"}),
+        (["--output", "json", "re"], {"remove", "reassign", "reassignments", "resume", "request-quota"}),
         (["remove", "--a"], {"--addr", "--all"}),
         (["watch", "--p"], {"--planner-addr"}),
         (["completion", ""], set(SHELLS)),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import cast
 from urllib.parse import urlencode
 
 import urllib3
+from urllib3 import BaseHTTPResponse
 
 from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure, first_failure
 from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections, get
@@ -19,9 +20,20 @@ from autothrottle.core.errors import Unavailable
 class PrometheusClient:
     """A client of one server. `close` ends its threads."""
 
-    def __init__(self, settings: PrometheusSettings, width: int) -> None:
-        """Prepare; this sends nothing. `width` is the number of concurrent queries."""
-        self._settings = settings
+    def __init__(
+        self,
+        settings: PrometheusSettings,
+        width: int,
+        note_headers: Callable[[Mapping[str, str]], None] = lambda headers: None,
+    ) -> None:
+        """Prepare; this sends nothing.
+
+        Args:
+            settings: address and credentials.
+            width: number of concurrent queries.
+            note_headers: called with the headers of every response, from other threads.
+        """
+        self._settings, self._note_headers = settings, note_headers
         self._reads = Exchanges(width, "prometheus-read")
         self._pools = cut_by_exchanges(urllib3.PoolManager(maxsize=width, ca_certs=settings.ca_file or None))
 
@@ -54,7 +66,11 @@ class PrometheusClient:
     def _call(self, name: str, query: str, at: float | None, headers: Mapping[str, str]) -> Call:
         parameters = urlencode({"query": query, **({} if at is None else {"time": f"{at:.3f}"})})
         url = f"{self._settings.url}/api/v1/query?{parameters}"
-        return Call(name, partial(get, self._pools, url, headers), read_query)
+        return Call(name, partial(get, self._pools, url, headers), self._read)
+
+    def _read(self, response: BaseHTTPResponse) -> QueryResult:
+        self._note_headers(response.headers)
+        return read_query(response)
 
     def _error(self, call: Call, failure: Failure) -> Unavailable:
         reason = failure.reason

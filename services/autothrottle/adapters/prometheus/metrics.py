@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
+from autothrottle.adapters.http.server_clock import ServerClock
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.prometheus.client import PrometheusClient
 from autothrottle.adapters.prometheus.responses import QueryResult
@@ -20,8 +21,6 @@ from autothrottle.core.traffic.series_loads import SeriesReading
 TX_QUERY, RX_QUERY = "prometheus-tx-query", "prometheus-rx-query"
 BROKERS_QUERY, _SPEEDS = "kafka_broker_info", "device speeds"
 
-_MAX_OFFSET_SECONDS = 2.0
-"""Difference between the server's clock and ours that is not corrected: the Date header has whole seconds."""
 _TIME_FOR_CALLS = 0.95
 """Share of a timeout for the calls; the rest is for parsing the responses."""
 
@@ -39,9 +38,7 @@ class PrometheusMetrics:
         self._settings = settings
         self._limits = capacity_limits
         self._hosts = hosts
-        self._clock = clock
-        self._offset = 0.0
-        """The server's clock minus ours, seconds."""
+        self._server = ServerClock(clock)
         tx_query, rx_query = settings.queries()
         queries = {
             TX_QUERY: tx_query,
@@ -50,7 +47,7 @@ class PrometheusMetrics:
             _SPEEDS: settings.exporter.speed_query(settings.selector),
         }
         self._queries = {name: query for name, query in queries.items() if query}
-        self._client = PrometheusClient(settings, len(self._queries))
+        self._client = PrometheusClient(settings, len(self._queries), self._server.note)
 
     def close(self) -> None:
         """End all running calls and threads."""
@@ -61,32 +58,17 @@ class PrometheusMetrics:
         registered, warnings = self._hosts.read(timeout / 4)
         try:
             results, now = self._fetch(deadline)
-            if self._corrected_offset(results):
+            if self._server.corrected():
                 results, now = self._fetch(deadline)
         finally:
             self._client.drop_idle_connections()
-        if abs(self._offset) > _MAX_OFFSET_SECONDS:
-            warnings += (self._wrong_clock(),)
+        warnings += self._server.warnings(f"Prometheus at {self._settings.url}")
         return self._loads(results, now, registered, warnings)
 
     def _fetch(self, deadline: float) -> tuple[Mapping[str, QueryResult], float]:
         """Make all queries for one time; return their results, and the time on the server's clock."""
-        now = self._clock() + self._offset - self._settings.delay.total_seconds()
+        now = self._server.now() - self._settings.delay.total_seconds()
         return self._client.fetch(self._queries, deadline, now), now
-
-    def _corrected_offset(self, results: Mapping[str, QueryResult]) -> bool:
-        """Set the offset of the server's clock; return whether it differs from the one of these queries."""
-        times = [result.server_time for result in results.values() if result.server_time is not None]
-        offset = max(times) - self._clock() if times else 0.0
-        changed = abs(offset - self._offset) > _MAX_OFFSET_SECONDS
-        self._offset = offset if changed else self._offset
-        return changed
-
-    def _wrong_clock(self) -> str:
-        return (
-            f"the clock of Prometheus at {self._settings.url} differs by {self._offset:+.0f} s from the clock of this "
-            "host. Its samples are used, with this difference. Fix: synchronise both clocks"
-        )
 
     def _loads(
         self,
@@ -95,17 +77,17 @@ class PrometheusMetrics:
         registered: Mapping[int, tuple[str, ...]],
         warnings: tuple[str, ...],
     ) -> Loads:
-        settings, window = self._settings, self._settings.window.total_seconds()
+        settings, window, offset = self._settings, self._settings.window.total_seconds(), self._server.offset
         matching = BrokerMatching(
             settings.broker_map, settings.broker_label, reported_addresses(results[BROKERS_QUERY]), registered
         )
         means = {TX_QUERY: settings.tx_query, RX_QUERY: settings.rx_query}
         series = {
-            name: results[name].as_series(None if own else settings.exporter.mean_seconds, window, self._offset)
+            name: results[name].as_series(None if own else settings.exporter.mean_seconds, window, offset)
             for name, own in means.items()
         }
-        speeds = results[_SPEEDS].as_series(None, window, self._offset) if _SPEEDS in results else ()
-        loads = SeriesReading(matching, self._limits, now - self._offset, series, speeds).loads()
+        speeds = results[_SPEEDS].as_series(None, window, offset) if _SPEEDS in results else ()
+        loads = SeriesReading(matching, self._limits, now - offset, series, speeds).loads()
         return Loads(loads.brokers, loads.problems, warnings + loads.warnings)
 
 

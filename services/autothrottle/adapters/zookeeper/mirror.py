@@ -303,7 +303,7 @@ class FollowedNode:
 
     def __init__(self, client: KazooClient, path: str, name: str, timeout: timedelta) -> None:
         """Start to follow the node; `name` describes its content in messages."""
-        self._path, self._name = path, name
+        self._client, self._path, self._name = client, path, name
         self._timeout = timeout.total_seconds()
         self._lock = threading.Lock()
         self._notifier = ChangeNotifier(name, self._refresh)
@@ -320,6 +320,11 @@ class FollowedNode:
         """Call `notify` after every change, from another thread."""
         return self._notifier.watch(notify)
 
+    @property
+    def last_data(self) -> bytes | None:
+        """The node's data when the watchers were last notified; None: it did not exist, or held no data."""
+        return self._published[0]
+
     def read(self) -> tuple[bytes | None, int]:
         """Return the node's data and the zxid of its last write; 0: the node does not exist.
 
@@ -333,6 +338,8 @@ class FollowedNode:
             return self._read_changed()
 
     def _refresh(self) -> bool:
+        if not self._client.connected:  # kazoo would keep the requests of all attempts until it connects
+            raise Unavailable("ZooKeeper is not connected")
         with self._lock, translated_errors(f"reading the {self._name}"):
             current = self._read_changed()
         published, self._published = self._published, current

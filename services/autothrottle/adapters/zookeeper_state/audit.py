@@ -147,7 +147,8 @@ class AuditTrail:
 
     def _contention(self) -> Unavailable:
         return Unavailable(
-            f"overrides, catch-ups or the pause kept changing for {self._timeout:g} s; nothing was written, try again"
+            f"overrides, catch-ups, request quotas or the pause kept changing for {self._timeout:g} s; nothing was "
+            "written, try again"
         )
 
     def newest(self, limit: int) -> tuple[AuditRecord, ...]:

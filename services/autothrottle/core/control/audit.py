@@ -35,11 +35,15 @@ class AuditAction(StrEnum):
     SUBMIT = "submit"
     CANCEL = "cancel"
     REQUEST_CYCLE = "request_cycle"
+    SET_REQUEST_QUOTA = "set_request_quota"
+    REMOVE_REQUEST_QUOTA = "remove_request_quota"
+    SET_QUOTA = "set_quota"
+    REMOVE_QUOTA = "remove_quota"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One action. The transaction that changes an override, a catch-up or the pause also writes its record."""
+    """One action. The transaction that changes an override, a catch-up, a quota or the pause also writes its record."""
 
     number: int
     """Sequence number; a later change has a larger number."""
@@ -59,7 +63,8 @@ class AuditRecord:
     pause: Pause | None = None
     """The pause that began or ended; None: another action."""
     result: str = ""
-    """How a submission, cancellation or request of a cycle ended; "" for other actions, recorded only on success."""
+    """How a submission, cancellation, request of a cycle or change of quotas ended; "" for the other actions, which are
+    recorded only on success."""
 
 
 def validate_audit_limit(limit: int) -> int:

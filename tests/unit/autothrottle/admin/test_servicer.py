@@ -615,7 +615,14 @@ def test_an_outdated_term_writes_nothing_and_gets_the_leaders_address(services: 
         (write(0), "fence 0 is not > 0; pass the fence of the deciding term"),
         (write(-1), "fence -1 is not > 0; pass the fence of the deciding term"),
         (write(1, key="log.retention.ms"), "config key 'log.retention.ms' is not a throttle key"),
-        (write(1, resource="users/admin"), "resource 'users/admin' is neither `brokers/<id>` nor `topics/<name>`"),
+        (
+            write(1, resource="delegation/x"),
+            "resource 'delegation/x' is neither `brokers/<id>` nor `topics/<name>`",
+        ),
+        (
+            write(1, resource="users/admin"),
+            "users/admin has the keys follower.replication.throttled.rate; give each",
+        ),
     ],
 )
 def test_a_write_of_an_unmanaged_config_is_refused(
@@ -624,3 +631,37 @@ def test_a_write_of_an_unmanaged_config_is_refused(
     services.electorate.begin_term()
     assert message in details_of(lambda: applier(services).Apply(request_, timeout=SLACK), INVALID)
     assert services.cluster.writes == []
+
+
+def test_a_request_quota_is_set_listed_audited_and_removed(services: InProcessServices) -> None:
+    stub = admin(services)
+    quotas = [
+        admin_pb2.RequestQuota(user="anna", client_id="", request_rate=100),
+        admin_pb2.RequestQuota(user="", request_rate=1_000_000),
+    ]
+    for quota in quotas:
+        assert stub.SetRequestQuota(admin_pb2.SetRequestQuotaRequest(quota=quota), timeout=SLACK).quota == quota
+    listed = stub.ListRequestQuotas(admin_pb2.ListRequestQuotasRequest(), timeout=SLACK)
+    assert list(listed.quotas) == quotas[::-1]
+    removal = admin_pb2.RemoveRequestQuotaRequest(user="anna", client_id="")
+    stub.RemoveRequestQuota(removal, timeout=SLACK)
+    expected = "no request quota is set for user anna, default client id; ListRequestQuotas shows the existing ones"
+    assert details_of(lambda: stub.RemoveRequestQuota(removal, timeout=SLACK), MISSING) == expected
+    records = stub.ListAuditRecords(admin_pb2.ListAuditRecordsRequest(), timeout=SLACK).records
+    kind = admin_pb2.AuditRecord
+    assert [(record.action, record.result) for record in records] == [
+        (kind.ACTION_REMOVE_REQUEST_QUOTA, "user anna, default client id"),
+        (kind.ACTION_SET_REQUEST_QUOTA, "default user: 1000000 requests/s"),
+        (kind.ACTION_SET_REQUEST_QUOTA, "user anna, default client id: 100 requests/s"),
+    ]
+
+
+def test_request_quotas_are_unavailable_without_the_store(services: InProcessServices) -> None:
+    services.request_quotas.unavailable(True)
+    stub, quota = admin(services), admin_pb2.RequestQuota(user="anna", request_rate=1)
+    for call in (
+        lambda: stub.ListRequestQuotas(admin_pb2.ListRequestQuotasRequest(), timeout=SLACK),
+        lambda: stub.SetRequestQuota(admin_pb2.SetRequestQuotaRequest(quota=quota), timeout=SLACK),
+        lambda: stub.RemoveRequestQuota(admin_pb2.RemoveRequestQuotaRequest(user="anna"), timeout=SLACK),
+    ):
+        assert code_of(call) is UNAVAILABLE

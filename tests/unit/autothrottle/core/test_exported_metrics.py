@@ -22,6 +22,8 @@ LABELS = {
     "queue",
     "broker_id",
     "role",
+    "user",
+    "client_id",
 }
 """Labels whose number of values is bounded. Topics, messages and authors are not."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import select
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
+from autothrottle.core.request_quotas import RequestQuotaEntity
 from autothrottle.gateway.server import MOST_CONNECTIONS_OF_HOST
 from autothrottle.gateway.web import LARGE_BODIES, MAX_REQUESTS
 from autothrottle.runtime.call_limits import HEAVY_REQUEST, LARGE_REQUESTS
@@ -67,3 +69,33 @@ def test_a_host_with_many_connections_loses_its_oldest_idle_one(front: Front, st
         opened(front, stack)
     assert front.ask("GET", "/healthz").status == 200
     assert oldest.recv(1) == b""
+
+
+def test_a_caller_above_its_request_quota_is_delayed_and_learns_for_how_long(front: Front) -> None:
+    """The delay holds no slot of the requests in progress, and probes are exempt."""
+    front.services.request_quotas.set_request_quota(RequestQuotaEntity("anonymous", "ui"), 5)
+    try:
+        begin, ui = time.monotonic(), {"client-id": "ui"}
+        replies = [front.ask("GET", "/v1/overrides", headers=ui) for _ in range(9)]
+        assert time.monotonic() - begin > 9 / 5 - 1.1
+        delays = [int(reply.headers["request-throttle-time-ms"]) for reply in replies]
+        assert {reply.status for reply in replies} == {200} and delays[0] == 0 and 100 < max(delays) <= 1000
+        assert front.ask("GET", "/v1/override", headers=ui).headers["request-throttle-time-ms"] != "0"  # 404
+        for other in (front.ask("GET", "/healthz", headers=ui), front.ask("GET", "/v1/overrides")):
+            assert other.status == 200 and "request-throttle-time-ms" not in other.headers
+    finally:
+        front.services.request_quotas.remove_request_quota(RequestQuotaEntity("anonymous", "ui"))
+
+
+def test_requests_that_would_wait_for_more_than_a_second_are_answered_429(front: Front, stack: ExitStack) -> None:
+    front.services.request_quotas.set_request_quota(RequestQuotaEntity(None, "many"), 2)
+    try:
+        head = "GET /v1/overrides HTTP/1.1\r\nhost: localhost\r\nclient-id: many\r\nconnection: close\r\n\r\n"
+        connections = [opened(front, stack, head) for _ in range(12)]
+        replies = [connection.makefile().read() for connection in connections]
+        refused = [reply for reply in replies if reply.startswith("HTTP/1.1 429 ")]
+        assert 2 <= len(replies) - len(refused) <= 6
+        assert all("retry-after: 1\n" in reply and "request-throttle-time-ms: 1000\n" in reply for reply in refused)
+        assert "client id many has a request quota of 2 requests/s" in refused[0]
+    finally:
+        front.services.request_quotas.remove_request_quota(RequestQuotaEntity(None, "many"))

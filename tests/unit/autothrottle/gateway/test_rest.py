@@ -41,7 +41,9 @@ def test_every_route_calls_its_method() -> None:
         "StartCatchUp": "{}",
         "Pause": '{"mode":"MODE_KEEP"}',
         "CancelReassignment": f'{{"partitions":[{cancelled}]}}',
+        "SetRequestQuota": '{"user":"anna","requestRate":"100"}',
     }
+    queries = {"RemoveRequestQuota": "?user=anna"}
     with Front() as front:
         front.services.cluster.add_topic("t1", {0: (1001, 1002)})
         front.services.cluster.add_topic("lags", {0: (1002, 1001)})
@@ -50,7 +52,8 @@ def test_every_route_calls_its_method() -> None:
         eventually(lambda: front.ask("GET", "/v1/state").status == 200)
         for route in bindings(SERVICE):
             front.overrides.set_override(1001 if route.fields else None, mb(7), False)
-            reply = front.ask(route.verb, route.path.replace("{brokerId}", "1001"), bodies.get(route.method.name))
+            target = route.path.replace("{brokerId}", "1001") + queries.get(route.method.name, "")
+            reply = front.ask(route.verb, target, bodies.get(route.method.name))
             assert reply.status == 200, (route, reply)
             assert set(reply.json) <= {field.json_name for field in route.method.output_type.fields}
 

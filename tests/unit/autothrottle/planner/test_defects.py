@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from autothrottle.adapters.grpc import PlannerClient
-from autothrottle.adapters.memory import MemoryCluster, MemoryMembers, MemoryMembership
+from autothrottle.adapters.memory import MemoryCluster, MemoryMembers, MemoryMembership, MemoryRequestQuotas
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.core.cluster.configs import (
@@ -238,6 +238,7 @@ def test_d28_the_api_answers_at_once_while_the_metrics_source_hangs(tmp_path: Pa
             bench.pauses,
             Estimator(bench.cluster, bench.cluster, bench.cluster, bench.metrics, bench.overrides, builders.limits()),
             bench.catch_ups,
+            MemoryRequestQuotas(),
         )
         add_admin = admin_pb2_grpc.add_AdminServiceServicer_to_server
         admin = ServiceServer("admin", [(add_admin, servicer, "autothrottle.v1.AdminService")])

@@ -44,11 +44,12 @@ from tests.paths import CERTIFICATES
 VIEWER = {
     *("ListOverrides", "GetOverride", "ListAuditRecords", "GetClusterState", "ListReassignments"),
     *("EstimateReassignment", "GetState", "WatchCycles", "Check", "Watch", "List", "ServerReflectionInfo"),
-    *("Rebuild", "Rebalance", "Scale", "Decommission"),
+    *("Rebuild", "Rebalance", "Scale", "Decommission", "ListRequestQuotas", "ListQuotas", "DescribeQuota"),
 }
 OPERATOR = {
     *("SetOverride", "RemoveOverride", "RequestCycle", "SubmitReassignment", "CancelReassignment"),
-    *("StartCatchUp", "StopCatchUp", "Pause", "Resume"),
+    *("StartCatchUp", "StopCatchUp", "Pause", "Resume", "SetRequestQuota", "RemoveRequestQuota"),
+    *("SetQuota", "RemoveQuota"),
 }
 """Names of the methods that a viewer and an operator may call; only services may call the others."""
 
@@ -87,7 +88,7 @@ def needed(path: str) -> Role:
     service, _, name = path.rpartition("/")
     if name in VIEWER:
         return Role.VIEWER
-    return Role.OPERATOR if name in OPERATOR and service.endswith("AdminService") else Role.SERVICE
+    return Role.OPERATOR if name in OPERATOR and service.endswith(("AdminService", "QuotaService")) else Role.SERVICE
 
 
 class Refusing:
@@ -251,7 +252,7 @@ def test_a_method_without_a_role_is_refused_to_every_caller() -> None:
 
 
 def test_without_credentials_a_process_is_open() -> None:
-    assert Access().caller([], "") == Caller(role=Role.SERVICE)
+    assert Access().caller([], "") == Caller(role=Role.SERVICE, is_proven=False)
 
 
 def test_a_certificate_without_a_role_is_known_and_may_do_nothing() -> None:

@@ -14,6 +14,7 @@ from autothrottle.core.control.audit import AuditAction, AuditRecord
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.errors import Invalid
 from autothrottle.core.members import Member
+from autothrottle.core.request_quotas import MAX_REQUEST_RATE, RequestQuotaEntity
 from autothrottle.core.units import MAX_RATE
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2 import Override as Message
@@ -24,6 +25,8 @@ from autothrottle.wire.admin import (
     override_to_message,
     overrides_to_list,
     overrides_to_messages,
+    request_quota_entity_from_message,
+    request_quotas_to_list,
 )
 from autothrottle.wire.common import pause_from_message
 from autothrottle_client.model import ClusterState, from_message
@@ -43,6 +46,17 @@ def test_override_round_trips(broker_id: int | None, override: Override) -> None
 def test_all_overrides_round_trip(cluster: Override | None, brokers: dict[int, Override]) -> None:
     received = dict(map(override_from_message, overrides_to_messages(Overrides(cluster, brokers))))
     assert received == ({None: cluster} if cluster else {}) | brokers
+
+
+names = st.none() | st.text(st.characters(codec="ascii", categories=("L", "N", "P")), max_size=128)
+entities = st.builds(RequestQuotaEntity, names, names).filter(lambda one: one != RequestQuotaEntity())
+
+
+@given(st.dictionaries(entities, st.integers(1, MAX_REQUEST_RATE), max_size=4))
+def test_request_quotas_round_trip_and_an_absent_name_is_not_an_empty_one(rates: dict[RequestQuotaEntity, int]) -> None:
+    raw = request_quotas_to_list(rates).SerializeToString()
+    received = admin_pb2.ListRequestQuotasResponse.FromString(raw).quotas
+    assert {request_quota_entity_from_message(one): one.request_rate for one in received} == rates
 
 
 def test_cluster_override_comes_first_then_brokers_by_id() -> None:

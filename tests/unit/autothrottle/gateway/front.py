@@ -66,7 +66,7 @@ class Front:
             hosts,
             health=health,
             metrics=PrometheusText(lambda: [BUILD_INFO.sample(1, "gateway", "1.2")], "kafka").render,
-            quotas=self.services.quotas,
+            quotas=self.services.enforced_request_quotas,
         )
         self._stack.enter_context(self.server)
 

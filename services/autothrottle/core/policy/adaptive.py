@@ -56,7 +56,7 @@ class Tuning:
     slacks: tuple[float, float] = (0.5, 2.0)
     """(lowest, highest) rate above the need, as a share of the need, >= 0: with old and with fresh metrics."""
     stays: tuple[float, float] = (0.5, 2.0)
-    """(lowest, highest) multiple of the slack at which the previous rate stays: a changed need alone writes nothing."""
+    """(lowest, highest) multiple of the slack at which the previous rate stays: a new need alone causes no write."""
     least: float = 0.5
     """Share of the median headroom below which a link side counts less as a bottleneck, >= 0; at the lowest slack.
 

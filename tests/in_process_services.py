@@ -13,6 +13,7 @@ import grpc
 from autothrottle.adapters.grpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
 from autothrottle.adapters.memory import (
     MemoryCatchUps,
+    MemoryClientQuotas,
     MemoryCluster,
     MemoryElection,
     MemoryElectorate,
@@ -23,8 +24,10 @@ from autothrottle.adapters.memory import (
     MemoryPlacementCluster,
     MemoryRequestQuotas,
     MemoryStorageMetrics,
+    MemoryTemporaryQuotas,
 )
 from autothrottle.admin.estimator import Estimator
+from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
 from autothrottle.core.control.settings import PlannerSettings
@@ -47,6 +50,7 @@ from autothrottle.v1 import (
     metrics_pb2_grpc,
     placement_pb2_grpc,
     planner_pb2_grpc,
+    quotas_pb2_grpc,
 )
 from tests import builders
 
@@ -80,13 +84,14 @@ class InProcessServices:
         self.pauses = MemoryPauses(self.overrides.audit)
         self.catch_ups = MemoryCatchUps(self.electorate, self.overrides.audit)
         self.request_quotas = MemoryRequestQuotas(self.overrides.audit)
-        self.quotas = RequestQuotas()
+        self.enforced_request_quotas = RequestQuotas()
         """Those of every server; a real process has its own."""
-        self.quotas.follow(self.request_quotas)
+        self.enforced_request_quotas.follow(self.request_quotas)
+        self.temporary_quotas = MemoryTemporaryQuotas(self.electorate, self.overrides.audit)
         self.servers: dict[str, ServiceServer] = {}
         self.produce: Callable[[float], None] = lambda seconds: None
         """Simulates the producers over this many seconds; no real time passes."""
-        self._serve("discovery", DiscoveryServicer(self.cluster, self.cluster, self.cluster))
+        self._serve("discovery", DiscoveryServicer(self.cluster, self.cluster, self.cluster, self.cluster))
         self._serve("metrics", MetricsServicer(loads, events))
         self._serve("applier", ApplierServicer(self.cluster, self.cluster))
         self.planners = [self._planner(f"planner-{number}") for number in range(1, planners + 1)]
@@ -111,7 +116,17 @@ class InProcessServices:
         )
         self.placement = MemoryPlacementCluster(PlacementCluster({}, ()))
         self.storage = MemoryStorageMetrics()
-        self._serve("admin", admin, PlacementServicer(self.placement, self.storage))
+        self.quotas = MemoryClientQuotas()
+        placement = PlacementServicer(self.placement, self.storage)
+        add_placement = placement_pb2_grpc.add_PlacementServiceServicer_to_server
+        quotas = QuotaServicer(self.quotas, self.temporary_quotas, snapshots, self.catch_ups, self.overrides)
+        add_quotas = quotas_pb2_grpc.add_QuotaServiceServicer_to_server
+        self._serve(
+            "admin",
+            admin,
+            (add_placement, placement, "autothrottle.v1.PlacementService"),
+            (add_quotas, quotas, "autothrottle.v1.QuotaService"),
+        )
 
     def __enter__(self) -> InProcessServices:
         return self
@@ -155,6 +170,8 @@ class InProcessServices:
             pauses=self.pauses,
             catch_ups=self.catch_ups,
             settings=self._closing(DiscoveryClient([self.address("discovery")], interceptors)),
+            quotas=self._closing(DiscoveryClient([self.address("discovery")], interceptors)),
+            temporary_quotas=self.temporary_quotas,
             tracer=self._tracing.tracer,
         )
         planner = Planner(dependencies, PlannerSettings(builders.limits(), interval=timedelta(seconds=60)))
@@ -162,7 +179,7 @@ class InProcessServices:
         self._serve(name, PlannerServicer(planner))
         return planner
 
-    def _serve(self, name: str, servicer: object, placement: object = None) -> None:
+    def _serve(self, name: str, servicer: object, *others: Servicer) -> None:
         services: dict[str, tuple[Callable[[Any, grpc.Server], None], str]] = {
             "discovery": (discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server, "DiscoveryService"),
             "metrics": (metrics_pb2_grpc.add_MetricsServiceServicer_to_server, "MetricsService"),
@@ -171,12 +188,9 @@ class InProcessServices:
             "admin": (admin_pb2_grpc.add_AdminServiceServicer_to_server, "AdminService"),
         }
         add, service = services[name.partition("-")[0]]
-        served: list[Servicer] = [(add, servicer, f"autothrottle.v1.{service}")]
-        if placement is not None:
-            add = placement_pb2_grpc.add_PlacementServiceServicer_to_server
-            served.append((add, placement, "autothrottle.v1.PlacementService"))
-        access, interceptors = AccessInterceptor(self._access, self.quotas), self._tracing.server_interceptors
-        server = ServiceServer(name, served, access=access, interceptors=interceptors)
+        served: list[Servicer] = [(add, servicer, f"autothrottle.v1.{service}"), *others]
+        access = AccessInterceptor(self._access, self.enforced_request_quotas)
+        server = ServiceServer(name, served, access=access, interceptors=self._tracing.server_interceptors)
         self.servers[name] = self._stack.enter_context(server)
 
     def _closing(self, opened: _Closable) -> _Closable:

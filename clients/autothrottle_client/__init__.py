@@ -7,8 +7,8 @@
         for cycle in admin.watch_cycles():
             print(cycle.sentence or cycle.error)
 
-- `AdminClient`: overrides, reassignments, cluster state, requests for a cycle. `PlannerClient`: the planners
-  themselves, one of which leads.
+- `AdminClient`: overrides, reassignments, cluster state, client quotas, requests for a cycle. `PlannerClient`: the
+  planners themselves, one of which leads.
 - Both accept the addresses of all replicas, `host:port` or `unix:path`, and skip replicas that do not answer.
 - `tls=Tls(certificate, key, authorities)` makes every connection mutual TLS. `token=...` names the caller; it is sent
   only over TLS, to unix sockets and to loopback addresses.
@@ -53,6 +53,7 @@ from autothrottle_client.model import (
     RequestQuota,
 )
 from autothrottle_client.planner import PlannerClient
+from autothrottle_client.quotas import EffectiveQuota, Quota, QuotaCalls, QuotaChange, QuotaEntity, QuotaValues
 from autothrottle_client.reassignments import ReassigningTopic, Reassignments, Submission, parse_reassignment
 from autothrottle_client.throttle_times import ThrottleTimes
 from autothrottle_client.tls import Tls
@@ -70,6 +71,7 @@ __all__ = [
     "Cycle",
     "CycleWatch",
     "Decision",
+    "EffectiveQuota",
     "Estimate",
     "Forbidden",
     "ForeignThrottle",
@@ -86,6 +88,11 @@ __all__ = [
     "PauseMode",
     "PlannerClient",
     "PlannerState",
+    "Quota",
+    "QuotaCalls",
+    "QuotaChange",
+    "QuotaEntity",
+    "QuotaValues",
     "Reason",
     "ReassigningTopic",
     "Reassignments",

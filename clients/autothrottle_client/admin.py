@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
@@ -24,6 +23,7 @@ from autothrottle_client.model import (
     RequestQuota,
     from_message,
     pause_mode_to_number,
+    to_timestamp,
     validate_broker_id,
     validate_limit,
     validate_rate,
@@ -31,6 +31,7 @@ from autothrottle_client.model import (
     validate_request_rate,
 )
 from autothrottle_client.placement import PlacementPlan, PlacementRequest, call_placement, plan_from_message
+from autothrottle_client.quotas import QuotaCalls
 from autothrottle_client.reassignments import (
     PARTITIONS_PER_REQUEST,
     Partition,
@@ -60,6 +61,11 @@ class AdminClient(Client[AdminServiceStub]):
 
     service = "admin"
     stub = AdminServiceStub
+
+    @property
+    def quotas(self) -> QuotaCalls:
+        """Kafka's client quotas."""
+        return QuotaCalls(lambda rpc, probe=None: self._call(rpc, None, probe))
 
     def list_overrides(self) -> tuple[tuple[Override, ...], tuple[str, ...]]:
         """Return (all overrides, warnings). The cluster override comes first, then broker overrides by id.
@@ -108,7 +114,7 @@ class AdminClient(Client[AdminServiceStub]):
             broker_id=_optional(broker_id),
             rate_bytes_per_second=validate_rate(rate_bytes_per_second),
             autoremove=autoremove,
-            expire_time=None if expire_time is None else _timestamp(expire_time),
+            expire_time=None if expire_time is None else to_timestamp(expire_time),
             etag=etag,
         )
         request = admin_pb2.SetOverrideRequest(override=wanted)
@@ -369,16 +375,6 @@ class AdminClient(Client[AdminServiceStub]):
 def _list_overrides(replica: Replica, seconds: float) -> None:
     """Return if the service can read its state: the probe of calls that are sent once."""
     AdminServiceStub(replica.channel).ListOverrides(admin_pb2.ListOverridesRequest(), timeout=seconds)
-
-
-def _timestamp(time: datetime) -> Timestamp:
-    if time.tzinfo is None:
-        raise Invalid(
-            f"expire_time {time.isoformat()} has no time zone; give for example datetime.now(UTC) + a timedelta"
-        )
-    found = Timestamp()
-    found.FromDatetime(time)
-    return found
 
 
 def _optional(broker_id: int | None) -> int | None:

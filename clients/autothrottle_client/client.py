@@ -112,6 +112,7 @@ class Client(StubClient[_Stub]):
         outage: timedelta = DEFAULT_OUTAGE,
         silence: timedelta = DEFAULT_SILENCE,
         on_loss: Callable[[AutothrottleError], None] = lambda error: None,
+        on_check: Callable[[AutothrottleError | None], None] = lambda error: None,
     ) -> CycleWatch:
         """Return an iterator over the cycles of the current leader. The leader's address must be reachable from here.
 
@@ -119,13 +120,14 @@ class Client(StubClient[_Stub]):
             outage: longest time without a leader, > 0; after it the iterator raises Unavailable.
             silence: longest time without a message before the client locates the leader again, > 0.
             on_loss: called once each time the leader is lost.
+            on_check: called after each silence with None if the planner still leads, or why that is unknown.
 
         Raises:
             Unavailable: no leader is found in time.
         """
         # Separate connections, which close with the watch.
         replicas = Replicas(self.service, self._replicas.addresses, self._replicas.connection)
-        watch = CycleWatch(replicas, self._locate, outage, silence, on_loss)
+        watch = CycleWatch(replicas, self._locate, outage, silence, on_loss, on_check)
         self._watches = [w for w in self._watches if not w.closed] + [watch]
         return watch
 

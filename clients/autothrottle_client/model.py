@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from autothrottle.messages import Conversion
 from autothrottle.v1 import types_pb2
 from autothrottle_client.errors import Invalid
@@ -145,6 +147,8 @@ class AuditAction(StrEnum):
     REQUEST_CYCLE = "request_cycle"
     SET_REQUEST_QUOTA = "set_request_quota"
     REMOVE_REQUEST_QUOTA = "remove_request_quota"
+    SET_QUOTA = "set_quota"
+    REMOVE_QUOTA = "remove_quota"
     UNKNOWN = "unknown"
     """A value that this version of the client does not know."""
 
@@ -436,3 +440,18 @@ def pause_mode_to_number(mode: PauseMode) -> types_pb2.Pause.Mode.ValueType:
     if mode not in (PauseMode.KEEP, PauseMode.CLEAR):
         raise Invalid(f"pause mode {mode!r} is neither keep nor clear; give one of them")
     return types_pb2.Pause.Mode.Value(f"MODE_{mode.upper()}")
+
+
+def to_timestamp(time: datetime) -> Timestamp:
+    """Return a time as a message.
+
+    Raises:
+        Invalid: it has no time zone.
+    """
+    if time.tzinfo is None:
+        raise Invalid(
+            f"expire_time {time.isoformat()} has no time zone; give for example datetime.now(UTC) + a timedelta"
+        )
+    found = Timestamp()
+    found.FromDatetime(time)
+    return found

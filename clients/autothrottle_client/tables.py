@@ -22,11 +22,13 @@ from autothrottle_client.model import (
     Pause,
     RequestQuota,
 )
+from autothrottle_client.quotas import EffectiveQuota, Quota, QuotaValues
 from autothrottle_client.rates import about_rate, format_rate, format_size
 from autothrottle_client.reassignments import Reassignments, Submission
 
 NONE_SET = "no throttle override is set"
 NO_REQUEST_QUOTAS = "no request quota is set"
+NO_QUOTA = "no client quota is set"
 NOTHING_CHANGED = "no action is recorded"
 NO_REASSIGNMENTS = "no partitions are being reassigned"
 
@@ -119,6 +121,37 @@ def _value(override: Override | None, pause: Pause | None) -> str:
     if pause is not None:
         return f"{pause.mode.value}: {pause.reason}" if pause.reason else pause.mode.value
     return "-" if override is None else override_words(override)
+
+
+def quotas_table(quotas: Sequence[Quota]) -> str:
+    """Return quotas as a table, one row for each key of an entity."""
+    rows = (
+        {"ENTITY": str(one.entity), "KEY": key, "VALUE": f"{value:.15g}", "ENDS": _quota_end(one), "ETAG": one.etag}
+        for one in quotas
+        for key, value in asdict(one.values).items()
+        if value is not None
+    )
+    return _table(rows) if quotas else NO_QUOTA
+
+
+def _quota_end(quota: Quota) -> str:
+    ends = [] if quota.expire_time is None else [_time(quota.expire_time)]
+    return " or ".join([*ends, *["with the recovery"] * quota.until_recovered]) or "never"
+
+
+def effective_quotas_table(quotas: Sequence[EffectiveQuota]) -> str:
+    """Return the quotas of a client as a table, one row for each key."""
+    rows = (
+        {"KEY": q.key, "VALUE": f"{q.value:.15g}", "UNIT": q.unit, "LEVEL": str(q.level), "ENTITY": str(q.entity)}
+        for q in quotas
+    )
+    return _table(rows) if quotas else "no quota applies to this client"
+
+
+def quota_words(values: QuotaValues) -> str:
+    """Return quotas on one line."""
+    found = [f"{key} {value:.15g}" for key, value in asdict(values).items() if value is not None]
+    return ", ".join(found) or "no quota"
 
 
 def override_words(override: Override) -> str:

@@ -67,7 +67,7 @@ def _planner(composition: Composition) -> None:
 
 def _admin(composition: Composition) -> None:
     give_way()
-    address = composition.serve_alone("admin", composition.admin(), composition.placement())
+    address = composition.serve_alone("admin", composition.admin(), composition.placement(), composition.quotas())
     _serve_metrics("admin", composition)
     composition.join("admin", address)
     log.info("gRPC API: %s", address)
@@ -97,7 +97,7 @@ def _run(composition: Composition) -> None:
     )
     servicer, planner = composition.planner()
     composition.use(planner_addr=serve_privately("planner", servicer))
-    operators = [composition.admin(), composition.placement()]
+    operators = [composition.admin(), composition.placement(), composition.quotas()]
     address = composition.serve("admin", [*operators, servicer], composition.configuration.grpc_listen)
     composition.use(admin_addr=serve_privately("admin", *operators))
     http = composition.gateway("run")

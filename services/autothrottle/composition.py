@@ -32,6 +32,7 @@ from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
 from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
+from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperClusterSource
 from autothrottle.adapters.kafka_zookeeper.reassigner import ZooKeeperReassigner
@@ -45,10 +46,13 @@ from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerReader
 from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership
 from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper_state.pauses import ZooKeeperPauses
+from autothrottle.adapters.zookeeper_state.quota_ledger import LedgeredQuotas
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
 from autothrottle.adapters.zookeeper_state.request_quotas import ZooKeeperRequestQuotas
 from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
+from autothrottle.adapters.zookeeper_state.temporary_quotas import ZooKeeperTemporaryQuotas
 from autothrottle.admin.estimator import Estimator
+from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
 from autothrottle.core.control.settings import PlannerSettings
@@ -63,7 +67,15 @@ from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
-from autothrottle.ports.kafka import BrokerRegistry, ConfigWriter, FetchSettingsSource, Reassigner, SnapshotSource, Term
+from autothrottle.ports.kafka import (
+    BrokerRegistry,
+    ConfigWriter,
+    FetchSettingsSource,
+    QuotaSource,
+    Reassigner,
+    SnapshotSource,
+    Term,
+)
 from autothrottle.ports.placement import ClusterSource, StorageMetricsSource
 from autothrottle.ports.telemetry import DecisionSink, LoadSource, NoLoads
 from autothrottle.runtime.access import Access, AccessInterceptor
@@ -80,11 +92,13 @@ from autothrottle.v1 import (
     metrics_pb2_grpc,
     placement_pb2_grpc,
     planner_pb2_grpc,
+    quotas_pb2_grpc,
 )
 
 if TYPE_CHECKING:
     from autothrottle.adapters.datadog import DatadogMetrics
     from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+    from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
     from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
     from autothrottle.adapters.kafka_admin.values import KafkaSettings
 
@@ -137,8 +151,9 @@ class Composition:
         self.configuration = replace(self.configuration, **addresses)  # type: ignore[arg-type]
 
     def discovery(self) -> Servicer:
-        source = self._snapshots(self._session(), self._progress())
-        servicer = DiscoveryServicer(source, self._log_sizes, self._fetch_settings())
+        client = self._session()
+        source = self._snapshots(client, self._progress())
+        servicer = DiscoveryServicer(source, self._log_sizes, self._fetch_settings(), self._quota_source(client))
         self._needs_state_store("autothrottle.v1.DiscoveryService")
         self.health.add("kafka", servicer.check, service="autothrottle.v1.DiscoveryService")
         add = discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server
@@ -160,7 +175,7 @@ class Composition:
         configuration = self.configuration
         metrics = self._client(MetricsClient, configuration.metrics_addr)
         applier = self._client(ApplierClient, configuration.applier_addr)
-        overrides, discovery = self._overrides(), self._client(DiscoveryClient, configuration.discovery_addr)
+        overrides, discovery = self._overrides, self._client(DiscoveryClient, configuration.discovery_addr)
         planner = Planner(
             PlannerDependencies(
                 election=self._election(),
@@ -173,6 +188,8 @@ class Composition:
                 pauses=self._pauses,
                 catch_ups=self._catch_ups,
                 settings=discovery,
+                quotas=discovery,
+                temporary_quotas=self._temporary_quotas,
                 tracer=self._tracing.tracer,
                 decisions=self._decisions(),
                 on_failure=self.on_failure,
@@ -201,7 +218,7 @@ class Composition:
 
     def admin(self) -> Servicer:
         configuration = self.configuration
-        overrides, discovery = self._overrides(), self._client(DiscoveryClient, configuration.discovery_addr)
+        overrides, discovery = self._overrides, self._client(DiscoveryClient, configuration.discovery_addr)
         metrics = self._client(MetricsClient, configuration.metrics_addr)
         limits, schedule, policy = configuration.limits, configuration.schedule, configuration.new_policy()
         servicer = AdminServicer(
@@ -217,6 +234,13 @@ class Composition:
         )
         self._needs_state_store("autothrottle.v1.AdminService")
         return admin_pb2_grpc.add_AdminServiceServicer_to_server, servicer, "autothrottle.v1.AdminService"
+
+    def quotas(self) -> Servicer:
+        """The service of Kafka's client quotas, which any admin process serves: it has no state."""
+        discovery = self._client(DiscoveryClient, self.configuration.discovery_addr)
+        quotas, temporary = self._client_quotas(self._session()), self._temporary_quotas
+        servicer = QuotaServicer(quotas, temporary, discovery, self._catch_ups, self._overrides)
+        return quotas_pb2_grpc.add_QuotaServiceServicer_to_server, servicer, "autothrottle.v1.QuotaService"
 
     def placement(self) -> Servicer:
         """The placement service, which any admin process serves: it has no state."""
@@ -369,7 +393,7 @@ class Composition:
         election = self._election()
         term = _win_election(election, self.configuration.zk_session_timeout * 2)
         try:
-            outcomes = take_back_everything(term, source, self._writer(client))
+            outcomes = take_back_everything(term, source, self._quota_source(client), self._writer(client))
         finally:
             election.leave()
         remove_own_tree(client, self._own, self.configuration.zk_session_timeout * 2)
@@ -545,6 +569,16 @@ class Composition:
             return self._kafka_admin
         return ZooKeeperRegistrations(self._session(), self._kafka)
 
+    def _quota_source(self, client: KazooClient) -> QuotaSource:
+        return LedgeredQuotas(client, self._own, self._client_quotas(client).fetch_texts)
+
+    def _client_quotas(self, client: KazooClient) -> AdminClientQuotas | ZooKeeperClientQuotas:
+        if self._by_admin_api and self._kafka_admin:
+            from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
+
+            return AdminClientQuotas(self._kafka_admin)
+        return ZooKeeperClientQuotas(client, self._kafka)
+
     def _writer(self, client: KazooClient) -> ConfigWriter:
         if self._by_admin_api and self._kafka_admin:
             from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
@@ -582,6 +616,7 @@ class Composition:
     def _election(self) -> ZooKeeperElection:
         return ZooKeeperElection(self._session(), self._own, self.configuration.zk_session_timeout)
 
+    @cached_property
     def _overrides(self) -> ZooKeeperOverrides:
         return self._stack.enter_context(closing(ZooKeeperOverrides(self._session(), self._own)))
 
@@ -606,6 +641,10 @@ class Composition:
         self._quotas.follow(store)
         self._sample_sources.append(self._quotas.samples)
         return store
+
+    @cached_property
+    def _temporary_quotas(self) -> ZooKeeperTemporaryQuotas:
+        return self._stack.enter_context(closing(ZooKeeperTemporaryQuotas(self._session(), self._own)))
 
     def _decisions(self) -> DecisionSink | None:
         uri, spool = self.configuration.decisions, self.configuration.decisions_spool

@@ -17,6 +17,7 @@ from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.ports.kafka import (
     FetchSettingsSource,
     LogSizeSource,
+    QuotaSource,
     SnapshotEvent,
     SnapshotSource,
 )
@@ -33,6 +34,7 @@ from autothrottle.wire.discovery import (
     validate_brokers,
     validate_topics,
 )
+from autothrottle.wire.quotas import quota_state_to_message, resources_from_paths
 
 _NO_BOOTSTRAP_SERVERS = "discovery has no bootstrap servers; in ZooKeeper mode set --bootstrap-servers"
 
@@ -73,6 +75,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         source: SnapshotSource,
         sizes: LogSizeSource | None = None,
         settings: FetchSettingsSource | None = None,
+        quotas: QuotaSource | None = None,
     ) -> None:
         """Serve from these sources.
 
@@ -80,9 +83,10 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             source: snapshots and their events.
             sizes: log sizes; None: unknown, calls fail with Invalid.
             settings: broker and topic settings; None: unknown, calls fail with Invalid.
+            quotas: client quotas and their ledger; None: unknown, calls fail with Invalid.
         """
         self._source, self._sent = source, _SentSnapshots()
-        self._sizes, self._settings = sizes, settings
+        self._sizes, self._settings, self._quotas = sizes, settings, quotas
         self._failed = False
 
     def check(self) -> None:
@@ -133,6 +137,14 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         if self._settings is None:
             raise Invalid(f"broker settings are unknown: {_NO_BOOTSTRAP_SERVERS}")
         return settings_to_message(self._settings.fetch_settings(broker_ids, topics, time_left(context)))
+
+    def GetQuotaState(
+        self, request: discovery_pb2.GetQuotaStateRequest, context: grpc.ServicerContext
+    ) -> discovery_pb2.GetQuotaStateResponse:
+        resources = resources_from_paths(request.resources)
+        if self._quotas is None:
+            raise Invalid("client quotas are unknown: this discovery was built without their source")
+        return quota_state_to_message(self._quotas.fetch_quota_state(resources, time_left(context)))
 
     def WatchSnapshots(
         self, request: discovery_pb2.WatchSnapshotsRequest, context: grpc.ServicerContext

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import grpc
 
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing
 from autothrottle.core.placement.brokers import ALL_REGISTERED, BrokerSelection, select_brokers
+from autothrottle.core.placement.leadership import leadership_evacuation
 from autothrottle.core.placement.partition_map import PartitionMap, matching_topics
 from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, Strategy
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
+from autothrottle.core.placement.steps import steps
 from autothrottle.ports.placement import ClusterSource, PlacementCluster, StorageMetricsSource
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import placement_pb2, placement_pb2_grpc
@@ -28,8 +33,13 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         options, wanted = rebuild_options(request), wanted_brokers(request.scope)
         partitions, cluster = self._read(request.scope, context, options.strategy is Strategy.STORAGE)
         chosen = select_brokers(partitions, wanted, cluster.brokers)
-        plan = rebuild(partitions, chosen.brokers, options)
-        return placement_pb2.RebuildResponse(plan=_message(plan, chosen))
+        evacuation = leadership_evacuation(
+            partitions, request.leader_evacuation_brokers, request.leader_evacuation_topics
+        )
+        plan = rebuild(partitions, chosen.brokers, replace(options, evacuation=evacuation))
+        divided = request.phased or request.brokers_per_step
+        maps = steps(plan, request.phased, request.brokers_per_step) if divided else ()
+        return placement_pb2.RebuildResponse(plan=_message(plan, chosen, maps))
 
     def Rebalance(
         self, request: placement_pb2.RebalanceRequest, context: grpc.ServicerContext
@@ -79,7 +89,9 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         return tuple(one for one in cluster.partitions if one.topic in topics), cluster
 
 
-def _message(plan: PlacementPlan, chosen: BrokerSelection) -> placement_pb2.PlacementPlan:
+def _message(
+    plan: PlacementPlan, chosen: BrokerSelection, maps: Sequence[PartitionMap] = ()
+) -> placement_pb2.PlacementPlan:
     absent = [f"{chosen.missing} listed brokers are not in the cluster"] if chosen.missing else []
     racks = [f"{chosen.rack_missing} listed brokers have no rack"] if chosen.rack_missing else []
-    return plan_to_message(plan, (*plan.warnings, *absent, *racks))
+    return plan_to_message(plan, (*plan.warnings, *absent, *racks), maps)

@@ -9,9 +9,10 @@ from typing import Protocol
 import pytest
 
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.errors import NotLeader
+from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.ports.kafka import ConfigWriter, Term
 from tests import builders
 
@@ -169,3 +170,28 @@ class ConfigWriterContract:
         assert [o.resource for o in outcomes] == [c.resource for c in changes]
         assert {o.status for o in outcomes} == {OutcomeStatus.APPLIED}
         assert sorted(subject.notifications()) == sorted(f"topics/t{n}" for n in range(40))
+
+    def test_a_client_quota_is_set_and_restored_with_its_ledger_entry(self, subject: ConfigWriterSubject) -> None:
+        pair, key = QuotaEntity("a b", DEFAULT).resource, "producer_byte_rate"
+        subject.set_config_as_user(pair, key, "70")
+        entry = LedgerEntry({key: LedgerKey("70", "5")}, 1, 3)
+        assert list(self.applied(subject, builders.change(pair.path, (key, "70", "5"), ledger=entry))) == [
+            Outcome(pair, OutcomeStatus.APPLIED)
+        ]
+        assert (subject.current(pair), subject.ledger(pair)) == ({key: "5"}, entry)
+        (outcome,) = self.applied(subject, builders.change(pair.path, (key, "70", "9"), ledger=entry))
+        assert outcome.status is OutcomeStatus.REFUSED and "'5'" in outcome.reason
+        (outcome,) = self.applied(subject, builders.change(pair.path, (key, "5", "71"), ledger=None))
+        assert outcome.status is OutcomeStatus.REFUSED and "restored to '71'" in outcome.reason
+        self.applied(subject, builders.change(pair.path, (key, "5", "70"), ledger=None))
+        assert (subject.current(pair), subject.ledger(pair)) == ({key: "70"}, None)
+        subject.set_config_as_user(pair, key, None)
+
+    def test_a_client_quota_of_an_entity_without_any_is_set_and_removed(self, subject: ConfigWriterSubject) -> None:
+        entities = (QuotaEntity("new", "app"), QuotaEntity(client_id=DEFAULT), QuotaEntity(DEFAULT))
+        set_ = [builders.change(e.path, ("request_percentage", None, "12.5")) for e in entities]
+        assert {o.status for o in self.applied(subject, *set_)} == {OutcomeStatus.APPLIED}
+        assert [dict(subject.current(e.resource)) for e in entities] == [{"request_percentage": "12.5"}] * 3
+        removed = [builders.change(e.path, ("request_percentage", "12.5", None)) for e in entities]
+        assert {o.status for o in self.applied(subject, *removed)} == {OutcomeStatus.APPLIED}
+        assert [(dict(subject.current(e.resource)), subject.ledger(e.resource)) for e in entities] == [({}, None)] * 3

@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, quota_texts
 from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, KafkaSettings
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
@@ -27,6 +28,8 @@ from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus, changes
 from autothrottle.core.control.plan import Plan
 from autothrottle.core.errors import AutothrottleError, NotLeader, Unavailable
+from autothrottle.core.quotas.entities import entity_of_path
+from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
@@ -113,6 +116,8 @@ class Subject:
         return list(self.writer.apply(Term(self.begin_term()), wanted, TIMEOUT))
 
     def current(self, resource: ConfigResource) -> Mapping[str, str]:
+        if resource.type is ResourceType.QUOTA:
+            return quota_texts(self.kafka.client_quotas()).get(resource, {})
         return self.cluster.stored_configs().get(resource.path, {})
 
     def notifications(self) -> Sequence[str]:
@@ -126,6 +131,12 @@ class Subject:
         return {key: value.current for key, value in found.items() if value.current is not None}
 
     def set_config_as_user(self, resource: ConfigResource, key: str, value: str | None) -> None:
+        if resource.type is ResourceType.QUOTA:
+            entity = entity_of_path(resource.path)
+            assert entity is not None
+            edits = {QuotaKey(key): None if value is None else float(value)}
+            AdminClientQuotas(self.kafka).alter_quota(entity, edits, TIMEOUT)
+            return
         self.set_configs_as_user(resource, {key: value})
 
     def set_configs_as_user(self, resource: ConfigResource, configs: Mapping[str, str | None]) -> None:
@@ -146,7 +157,7 @@ class Subject:
     def clear(self) -> None:
         """Remove all configs of brokers and topics, except the `<default>` config that Kafka 4 sets itself."""
         for path, keys in self.cluster.stored_configs().items():
-            if keys and path != "brokers/<default>":
+            if keys and path != "brokers/<default>" and ConfigResource(path).type is not ResourceType.QUOTA:
                 self.set_configs_as_user(ConfigResource(path), dict.fromkeys(keys))
 
 

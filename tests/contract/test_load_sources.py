@@ -106,7 +106,7 @@ class TestPrometheusMetrics(LoadSourceContract):
         self, prometheus: PrometheusServer, exporters: ExporterEmulator, hosts: BrokerHosts
     ) -> Iterator[LoadSubject]:
         with closing(source_of(prometheus, hosts)) as source:
-            yield LoadSubject(source, lambda broker_id: exporters.answers.update({broker_id: 500}), 0.1)
+            yield LoadSubject(source, lambda broker_id: exporters.answers.update({broker_id: "hang"}), 0.1)
 
 
 def test_bytes_of_a_real_device_and_the_errors_of_a_real_server(

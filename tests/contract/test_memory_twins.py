@@ -7,6 +7,7 @@ import pytest
 
 from autothrottle.adapters.memory import (
     MemoryCatchUps,
+    MemoryClientQuotas,
     MemoryCluster,
     MemoryElection,
     MemoryElectorate,
@@ -14,6 +15,7 @@ from autothrottle.adapters.memory import (
     MemoryOverrides,
     MemoryPauses,
     MemoryRequestQuotas,
+    MemoryTemporaryQuotas,
 )
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
@@ -27,6 +29,7 @@ from autothrottle.ports.state_store import Election, OverrideStore
 from autothrottle.ports.telemetry import Event, EventSink, LoadSource
 from tests import builders
 from tests.contract.catch_up_store_contract import CatchUpStoreContract
+from tests.contract.client_quotas_contract import ClientQuotasContract
 from tests.contract.config_writer_contract import ConfigWriterContract, rate
 from tests.contract.election_contract import ElectionContract, nothing
 from tests.contract.override_store_contract import OverrideStoreContract
@@ -34,6 +37,7 @@ from tests.contract.pause_store_contract import KEEP, PauseStoreContract
 from tests.contract.reassigner_contract import ReassignerContract
 from tests.contract.request_quota_store_contract import RequestQuotaStoreContract
 from tests.contract.snapshot_source_contract import SnapshotSourceContract
+from tests.contract.temporary_quota_store_contract import TemporaryQuotaStoreContract
 
 TIMEOUT = timedelta(seconds=1)
 BROKERS = (1001, 1002, 1003, 1004)
@@ -64,6 +68,37 @@ class TestMemoryConfigWriter(ConfigWriterContract):
     @pytest.fixture
     def subject(self) -> MemorySubject:
         return MemorySubject()
+
+
+class MemoryClientQuotasSubject:
+    """An in-memory store without quotas."""
+
+    def __init__(self) -> None:
+        self.store = MemoryClientQuotas()
+
+
+class TestMemoryClientQuotas(ClientQuotasContract):
+    @pytest.fixture
+    def subject(self) -> MemoryClientQuotasSubject:
+        return MemoryClientQuotasSubject()
+
+
+class TestMemoryTemporaryQuotas(TemporaryQuotaStoreContract):
+    @pytest.fixture
+    def electorate(self) -> MemoryElectorate:
+        return MemoryElectorate()
+
+    @pytest.fixture
+    def fence(self, electorate: MemoryElectorate) -> int:
+        return electorate.begin_term("")
+
+    @pytest.fixture
+    def store(self, electorate: MemoryElectorate) -> MemoryTemporaryQuotas:
+        return MemoryTemporaryQuotas(electorate)
+
+    @pytest.fixture
+    def newest(self, store: MemoryTemporaryQuotas) -> Callable[[], Sequence[AuditRecord]]:
+        return lambda: store.audit.newest(10)
 
 
 class MemoryReassignerSubject:

@@ -33,6 +33,22 @@ class Image:
     entrypoint: tuple[str, ...] = ()
     health_command: tuple[str, ...] = ()
 
+    def configure(self, name: str, rest: str) -> None:
+        """Carry out an instruction that says how the image runs."""
+        match name:
+            case "ENV":
+                self.environment |= dict([rest.split("=", 1)])
+            case "USER":
+                self.user = rest
+            case "ENTRYPOINT":
+                self.entrypoint = tuple(json.loads(rest))
+            case "HEALTHCHECK":
+                self.health_command = tuple(json.loads(rest.partition("CMD ")[2]))
+            case "EXPOSE" | "CMD":
+                pass
+            case _:
+                raise ValueError(f"{name} is not supported; teach {__name__} the instruction")
+
     def command(self, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> list[str]:
         """Return the command that runs a program as the image's user on a read-only root with a tmpfs at /tmp."""
         root = shlex.quote(str(self.root))
@@ -115,18 +131,19 @@ def build(dockerfile: Path, context: Path, base: Path, directory: Path) -> Image
                 image.copy([stage.root / source.lstrip("/") for source in words[1:-1]], words[-1])
             case "COPY":
                 image.copy([context / source for source in words[:-1]], words[-1])
-            case "ENV":
-                image.environment |= dict([rest.split("=", 1)])
-            case "USER":
-                image.user = rest
-            case "ENTRYPOINT":
-                image.entrypoint = tuple(json.loads(rest))
-            case "HEALTHCHECK":
-                image.health_command = tuple(json.loads(rest.partition("CMD ")[2]))
-            case "EXPOSE" | "CMD":
-                pass
             case _:
-                raise ValueError(f"{dockerfile}: {name} is not supported; teach {__name__} the instruction")
+                image.configure(name, rest)
+    return image
+
+
+def read_image(dockerfile: Path) -> Image:
+    """Return the configuration of the last stage, without building it."""
+    image = Image(Path("/"))
+    for name, rest in instructions(dockerfile.read_text()):
+        if name == "FROM":
+            image = Image(Path("/"))
+        elif name not in ("RUN", "WORKDIR", "COPY"):
+            image.configure(name, rest)
     return image
 
 

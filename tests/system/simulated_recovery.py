@@ -32,6 +32,7 @@ from autothrottle_lab.servers.zookeeper_ensemble import ZooKeeperEnsemble
 from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
 from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
 from autothrottle_lab.simulation.partition import SimulatedPartition
+from tests.system.zookeeper_tree import ledger_entries
 
 SESSION_SECONDS = 2.0
 INTERVAL_SECONDS = 2.0
@@ -228,13 +229,14 @@ class SimulatedRecovery:
                     found[f"{kind}/{name}"] = config
         return found
 
+    def config(self, entity_path: str) -> dict[str, str]:
+        """Return the dynamic config of one entity path."""
+        found: dict[str, str] = self._json(f"{self.paths.configs}/{entity_path}")["config"]
+        return found
+
     def ledger(self) -> dict[str, dict[str, Any]]:
         """Return entity path -> keys of its ledger entry."""
-        found = {}
-        for kind in self._children(self.own.ledger):
-            for name in self._children(f"{self.own.ledger}/{kind}"):
-                found[f"{kind}/{name}"] = self._json(f"{self.own.ledger}/{kind}/{name}")["keys"]
-        return found
+        return {path: self._json(f"{self.own.ledger}/{path}")["keys"] for path in ledger_entries(self.client, self.own)}
 
     def ledger_mismatches(self) -> list[str]:
         """Return one line for each throttle that differs from the ledger. Foreign throttles would count as such."""
@@ -330,16 +332,9 @@ class SimulatedRecovery:
         return writes
 
     def _is_fenced(self, path: str) -> bool:
-        parents = [
-            f"{root}/{kind}/" for root in (self.paths.configs, self.own.ledger) for kind in ("brokers", "topics")
-        ]
+        kinds = ("brokers", "topics", "users", "clients", "quotas")
+        parents = [f"{root}/{kind}/" for root in (self.paths.configs, self.own.ledger) for kind in kinds]
         return path.startswith(tuple(parents))
-
-    def _children(self, path: str) -> list[str]:
-        try:
-            return sorted(self.client.get_children(path))
-        except NoNodeError:
-            return []
 
     def _json(self, path: str) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(self.client.get(path)[0])

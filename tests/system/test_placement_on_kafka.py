@@ -12,6 +12,7 @@ import pytest
 from autothrottle.core.cluster.configs import THROTTLE_KEYS
 from autothrottle.topicmappr.command_line import main
 from autothrottle_lab.observation.traffic import fill
+from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -71,6 +72,11 @@ def throttled(cluster: KraftCluster) -> bool:
     return any(config.keys() & {*THROTTLE_KEYS} for config in cluster.stored_configs().values())
 
 
+def logs(cluster: KraftCluster) -> dict[tuple[int, Partition], int]:
+    """Return (broker id, partition) -> bytes of each log of the topic."""
+    return {(id, row): size for id in cluster.brokers for row, size in cluster.log_bytes(id).items() if row[0] == TOPIC}
+
+
 def test_a_killed_broker_is_replaced_under_throttle(
     kraft_cluster: KraftCluster, topic: str, admin: str, tmp_path: Path
 ) -> None:
@@ -91,6 +97,9 @@ def test_a_killed_broker_is_replaced_under_throttle(
 def test_a_broker_is_cordoned_and_drained_under_throttle(
     kraft_cluster: KraftCluster, topic: str, admin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """No more than the logs of the broker is copied: that is the least that its decommission needs."""
+    before = logs(kraft_cluster)
+    bound = sum(size for (id, _), size in before.items() if id == LEAVING)
     flags = [f"--kafka-addr={kraft_cluster.bootstrap_servers}", "--metrics-source=kafka"]
     target = ["decommission", str(LEAVING), *flags, "--topics", topic, f"--out-path={tmp_path}"]
     execution = ["--execute", f"--admin-addr={admin}"]
@@ -107,6 +116,9 @@ def test_a_broker_is_cordoned_and_drained_under_throttle(
         current = kraft_cluster.partitions([topic, "meanwhile"])
         assert len(current) == 13
         assert all(LEAVING not in state.replicas for state in current.values())
+        copied = sum(size for log, size in logs(kraft_cluster).items() if log not in before)
+        assert 0 < copied <= 1.05 * bound
+        eventually(lambda: not throttled(kraft_cluster))
     finally:
         assert main(["uncordon", str(LEAVING), flags[0]]) == 0
         kraft_cluster.delete_topic("meanwhile")

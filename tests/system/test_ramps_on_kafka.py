@@ -47,8 +47,13 @@ A lowering stops the copying until the mean of the quota's 11 s has fallen. The 
 so Kafka then lets a burst through, with or without a raise (docs/benchmarks.md).
 """
 
-SLACK = 3 * SCALED_FETCHES["replica.fetch.response.max.bytes"]
-"""Bytes by which a second may exceed a throttle: the responses of the three leaders to one round of fetches."""
+PEAK = 3 * HIGH + 3 * SCALED_FETCHES["replica.fetch.response.max.bytes"]
+"""Bytes of the peak second: 3 * HIGH, and the responses of the three leaders to one round of fetches.
+
+A raise in one step has a peak of 42 to 65 MB. Kafka's quota repeats every pause of a second, and lets the bytes of
+that second through later, so that 2 * HIGH is too low here. tests/unit/autothrottle/planner/test_ramps.py simulates the
+quota without pauses, and asserts 2 * HIGH.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,7 @@ def running_stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: 
 @pytest.mark.alone
 @pytest.mark.timeout(600)
 @repeat_on_kraft
-def test_raise_to_three_times_the_rate_causes_no_burst_through_a_failover_or_a_load_step(
+def test_raise_to_three_times_the_rate_causes_no_burst_when_the_leader_is_killed(
     each_cluster: KafkaCluster, zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
     with running_stage(each_cluster, zookeeper, tmp_path) as stage:
@@ -176,8 +181,18 @@ def test_raise_to_three_times_the_rate_causes_no_burst_through_a_failover_or_a_l
         stage.leader().kill()
         stage.until(lambda rate: rate >= 0.9 * HIGH, "the next leader continues the ramp")
         time.sleep(14)  # a burst repeats within this time
-        peaks = [stage.print_raise("the leader is killed halfway", began)]
+        assert stage.print_raise("the leader is killed halfway", began) <= PEAK
 
+
+@pytest.mark.alone
+@pytest.mark.repeat
+@pytest.mark.timeout(600)
+def test_raise_after_a_lowering_causes_no_burst_when_the_client_load_rises(
+    each_cluster: KafkaCluster, zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    with running_stage(each_cluster, zookeeper, tmp_path) as stage:
+        stage.remove_override()
+        stage.until(lambda rate: rate >= 0.9 * HIGH, "the rate has risen")
         stage.set_low_override()
         time.sleep(METER_SECONDS)
         began = stage.remove_override()
@@ -186,8 +201,4 @@ def test_raise_to_three_times_the_rate_causes_no_burst_through_a_failover_or_a_l
         stepped = time.monotonic()
         lowered = stage.until(lambda rate: rate <= 1.2 * LOWER, "the rate leaves room for the clients")
         event = f"client load rises by 5 MB/s, and the rate is lowered {lowered.at - stepped:.1f} s later"
-        peaks.append(stage.print_raise(event, began))
-    # A raise in one step has a peak of 42 to 65 MB. Kafka's quota repeats every pause of a second, and lets the bytes
-    # of that second through later, so that the limit is 3 * HIGH here. tests/unit/autothrottle/planner/test_ramps.py
-    # simulates the quota without pauses, and asserts 2 * HIGH.
-    assert max(peaks) <= 3 * HIGH + SLACK
+        assert stage.print_raise(event, began) <= PEAK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -43,6 +43,15 @@ def read_all_changes(mirror: ZnodeMirror, seconds: float = 30.0) -> set[Key]:
     while some := mirror.read_changed(seconds):
         read |= some
     return read
+
+
+def ledger_entries(client: KazooClient, own: OwnPaths) -> list[str]:
+    """Return the entity paths of all ledger entries."""
+    found = []
+    with suppress(NoNodeError):
+        for kind in sorted(client.get_children(own.ledger)):
+            found += [f"{kind}/{name}" for name in sorted(client.get_children(f"{own.ledger}/{kind}"))]
+    return found
 
 
 def freeze(server: ZooKeeperServer) -> None:

@@ -8,9 +8,9 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 from urllib.parse import parse_qsl, urlsplit
 from xml.etree import ElementTree
 
@@ -19,30 +19,31 @@ from docs.generate import configuration_page
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from autothrottle import rate_limiters
 from autothrottle.__main__ import main
 from autothrottle.gateway import legacy, rest
 from autothrottle.gateway.web import SERVICES
+from autothrottle.rate_limiters import BUILT_IN
+from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.configuration_reader import parse, parse_command
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PREFIX, FetcherOptions
 from autothrottle.v1 import admin_pb2, planner_pb2
-from autothrottle_client import AdminClient, Cycle
+from autothrottle_client import AdminClient, Cycle, control_plane, kafka_pacing, pacing
 from autothrottle_client.command_line import ADDRESS_VARIABLE, CONTEXT_VARIABLE, TOKEN_VARIABLE, make_parser
 from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
+from autothrottle_client.pacing import find_rate_limiter
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE
 from autothrottle_lab.simulate.command import configure
 from autothrottle_lab.simulate.scenario_file import read_scenario
 from tests.benchmarks import pictures
 from tests.benchmarks.control.contest import RESULTS
+from tests.pages import ALL_TEXT, DOCS, PAGES, blocks, code, commands
 from tests.paths import ROOT
+from tests.unit.deploy import foreign_commands
 
-DOCS = sorted((ROOT / "docs").glob("*.md"))
-PROJECT_FILES = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
-PAGES = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in [ROOT / "README.md", *DOCS, *PROJECT_FILES]}
-"""Path from the root -> text."""
-ALL_TEXT = "\n".join(PAGES.values())
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
 
@@ -58,41 +59,8 @@ FLAG_SOURCES = (
     "tests/conftest.py",
 )
 """Modules whose command lines the pages use, beside the options of the services."""
-FOREIGN_FLAGS = {
-    "kafka-configs.sh": {"bootstrap-server", "alter", "entity-type", "entity-name", "delete-config", "add-config"},
-    "spark-submit": {"master", "deploy-mode"},
-    "docker": {"build"},
-    "helm": {"namespace", "values"},
-    "systemctl": {"now"},
-    "kafka-reassign-partitions.sh": {"throttle", "verify", "bootstrap-server"},
-}
-"""Foreign program -> its flags in the pages."""
+DEPLOYMENT_PAGES = [f"docs/{name}.md" for name in ("deployment", "two-hosts", "kubernetes", "containers", "upgrade")]
 BANNED = r"\b(nobody|somebody|whoever|everybody|anybody|is told|it is said|there is none|is no (?!longer)[a-z]+)"
-
-
-class Block(NamedTuple):
-    """One fenced block of a page."""
-
-    page: str
-    language: str
-    text: str
-
-
-def blocks() -> Iterator[Block]:
-    for page, text in PAGES.items():
-        for found in re.finditer(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE):
-            yield Block(page, found[2], found[3])
-
-
-def code(language: str, page: str | None = None) -> list[str]:
-    return [block.text for block in blocks() if block.language == language and page in (None, block.page)]
-
-
-def commands(*programs: str) -> list[list[str]]:
-    """The words of all commands in the pages, or of those of some programs; continued lines are joined."""
-    lines = "\n".join(code("sh")).replace("\\\n", " ").splitlines()
-    found = [words for line in lines if (words := shlex.split(line, comments=True))]
-    return [words for words in found if words[0] in programs] if programs else found
 
 
 def rows(text: str) -> list[list[str]]:
@@ -176,7 +144,7 @@ def test_every_flag_in_the_pages_exists() -> None:
     sources = [(ROOT / path).read_text("utf-8") for path in FLAG_SOURCES]
     known = {flag for source in sources for flag in re.findall(r'"--([a-z][a-z-]+)"', source)}
     placement = {flag for kind in (*COMMAND_OPTIONS.values(), FetcherOptions) for flag in declared_options(kind)}
-    assert flags <= OPTIONS.keys() | placement | known.union(*FOREIGN_FLAGS.values())
+    assert flags <= OPTIONS.keys() | placement | known.union(*foreign_commands.FOREIGN_FLAGS.values())
     assert flags >= OPTIONS.keys()
 
 
@@ -336,10 +304,6 @@ def check_export(words: list[str], directory: Path) -> None:
     assert words[1:] and all("=" in word for word in words[1:])
 
 
-def check_copy(words: list[str], directory: Path) -> None:
-    assert (ROOT / words[1]).is_file()
-
-
 def check_python(words: list[str], directory: Path) -> None:
     """A virtual environment, or a module of this repository."""
     assert words[1] == "-m"
@@ -357,24 +321,7 @@ def check_spark_submit(words: list[str], directory: Path) -> None:
     (script,) = (index for index, word in enumerate(words) if word.endswith(".py"))
     assert (ROOT / words[script]).is_file()
     assert make_score_parser().parse_args(words[script + 1 :]).out
-    check_foreign(words[:script], directory)
-
-
-def check_foreign(words: list[str], directory: Path) -> None:
-    flags = {word[2:] for word in words if word.startswith("--")}
-    assert flags <= FOREIGN_FLAGS.get(words[0], set())
-
-
-def check_helm(words: list[str], directory: Path) -> None:
-    """tests/unit/deploy renders the chart."""
-    assert words[1] in ("install", "upgrade", "rollback")
-    assert words[1] == "rollback" or (ROOT / words[3] / "Chart.yaml").is_file()
-    check_foreign(words, directory)
-
-
-def check_docker(words: list[str], directory: Path) -> None:
-    assert words[1:3] == ["compose", "-f"] and (ROOT / words[3]).is_file()
-    check_foreign(words, directory)
+    foreign_commands.check_foreign(words[:script], directory)
 
 
 def check_script(words: list[str], directory: Path) -> None:
@@ -384,25 +331,20 @@ def check_script(words: list[str], directory: Path) -> None:
 CHECKS: Mapping[str, Callable[[list[str], Path], None]] = {
     ".venv/bin/autothrottle": check_autothrottle,
     ".venv/bin/throttlectl": check_throttlectl,
+    "/opt/autothrottle/bin/throttlectl": check_throttlectl,
     ".venv/bin/topicmappr": check_topicmappr,
     ".venv/bin/metricsfetcher": check_metricsfetcher,
     ".venv/bin/python": check_python,
+    **foreign_commands.CHECKS,
     "source": check_completion,
     "make": check_make,
     "curl": check_curl,
     "grpcurl": check_grpcurl,
     "export": check_export,
-    "cp": check_copy,
     "bash": check_script,
     "python3": check_python,
     "/opt/autothrottle/bin/pip": check_pip,
     "spark-submit": check_spark_submit,
-    "kafka-configs.sh": check_foreign,
-    "docker": check_docker,
-    "helm": check_helm,
-    "systemctl": check_foreign,
-    "mkdir": check_foreign,
-    "git": check_foreign,
 }
 """Program -> how its command line is checked; a command of any other program fails the test."""
 
@@ -432,6 +374,19 @@ def test_inline_throttlectl_command_is_accepted(words: list[str], tmp_path: Path
         assert words[1] in throttlectl_commands()
     else:
         check_throttlectl(words, tmp_path)
+
+
+@pytest.mark.parametrize("words", spans("autothrottle"), ids=" ".join)
+def test_inline_autothrottle_command_exists(words: list[str]) -> None:
+    assert words[1] in {*COMMANDS, "SERVICE", "--version"}
+    assert {word.removeprefix("--") for word in words[2:] if word[:2] == "--"} <= {*OPTIONS, "help"}
+
+
+@pytest.mark.parametrize("page", DEPLOYMENT_PAGES)
+def test_inline_commands_of_the_deployment_pages_are_among_the_checked_programs(page: str) -> None:
+    without_blocks = re.sub(r"^( *)```.*?^\1```$", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
+    programs = {Path(found).name for found in re.findall(r"`([a-z/.][\w/.-]+) [^`\n]+`", without_blocks)}
+    assert programs <= {"autothrottle", "throttlectl", "make"}
 
 
 def test_every_block_has_a_language_that_is_checked() -> None:
@@ -474,7 +429,7 @@ def test_http_page_has_every_route() -> None:
 
 
 def test_python_example_uses_existing_names() -> None:
-    (example,) = code("python")
+    (example,) = code("python", "docs/http-api.md")
     compile(example, "docs/http-api.md", "exec")
     calls = set(re.findall(r"admin\.(\w+)\(", example))
     assert calls == {"set_override", "watch_cycles"} <= set(dir(AdminClient))
@@ -482,23 +437,49 @@ def test_python_example_uses_existing_names() -> None:
     assert fields and fields <= set(Cycle.__dataclass_fields__)
 
 
-# --- deploy/ --------------------------------------------------------------------------------------------------------
+def test_the_example_of_a_paced_job_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer's second poll ends the endless loop."""
+    sent: list[tuple[object, ...]] = []
+
+    class Client:
+        def __init__(self, *topics: str, bootstrap_servers: str) -> None:
+            self._polls = iter([{"orders-0": [SimpleNamespace(value=b"v", key=b"k", **SIZES)]}])
+
+        def poll(self, timeout_ms: int) -> object:
+            if (found := next(self._polls, None)) is None:
+                raise KeyboardInterrupt
+            return found
+
+        def send(self, *arguments: object) -> None:
+            sent.append(arguments)
+
+    monkeypatch.setattr("kafka.KafkaConsumer", Client)
+    monkeypatch.setattr("kafka.KafkaProducer", Client)
+    (example,) = code("python", "docs/rate-limiters.md")
+    with pytest.raises(KeyboardInterrupt):
+        exec(
+            compile(example.replace("10.0.0.1:8090,10.0.0.2:8090", "127.0.0.1:1"), "docs/rate-limiters.md", "exec"), {}
+        )
+    assert sent == [("orders", b"v", b"k")]
 
 
-def test_example_files_are_accepted_without_a_warning(tmp_path: Path) -> None:
-    contexts = code("toml", "docs/throttlectl.md")
-    examples = [text for text in code("toml") if text not in contexts]
-    examples.append((ROOT / "deploy" / "autothrottle.toml").read_text())
-    assert len(examples) == 3
-    for number, text in enumerate(examples):
-        path = tmp_path / f"{number}.toml"
-        path.write_text(text)
-        configuration = parse(["--config", str(path)], KEYS)
-        assert configuration.warnings == ()
-        if "[certificate-roles]" in text.splitlines():
-            assert configuration.certificate_roles
-            continue
-        assert configuration.capacities.by_instance_type["d2.4xlarge"].inbound == 200_000_000
+SIZES = {"serialized_key_size": 1, "serialized_value_size": 1, "serialized_header_size": -1}
+
+
+def test_the_page_of_rate_limiters_names_existing_keys_code_and_tests() -> None:
+    page, kip = PAGES["docs/rate-limiters.md"].split("## KIP-731\n")
+    limiters = [find_rate_limiter(name) for name in [*BUILT_IN, "ControlPlaneRateLimiter"]]
+    keys = {key.name for kind in limiters for key in kind.config()}
+    assert keys == set(re.findall(r"`(\w+(?:\.\w+)+)` \|", page))
+    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests" / "unit").rglob("test_*.py"))
+    table = re.findall(r"^\| .+ \| `(\w+)` \| `(\w+)` \|$", kip, re.MULTILINE)
+    assert len(table) == 14
+    for name, test in table:
+        assert any(hasattr(module, name) for module in (rate_limiters, pacing, kafka_pacing, control_plane)), name
+        assert f"def {test}(" in tests, test
+
+
+# --- Other examples -------------------------------------------------------------------------------------------------
 
 
 def test_the_example_of_contexts_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,45 +487,6 @@ def test_the_example_of_contexts_is_accepted(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "contexts.toml").write_text(example)
     monkeypatch.setenv(CONTEXTS_VARIABLE, str(tmp_path / "contexts.toml"))
     assert read_contexts().values.keys() == {"prod", "test"}
-
-
-def test_commented_settings_of_the_example_file_are_the_defaults(tmp_path: Path) -> None:
-    text = (ROOT / "deploy" / "autothrottle.toml").read_text()
-    path = tmp_path / "all.toml"
-    # All but the addresses of single services, which have no default.
-    settings = re.findall(r"^# ((?!\w+-addr)[a-z-]+ = .*?)(?:$| {2,})(.*)$", text, re.MULTILINE)
-    assert len(settings) > 15
-    path.write_text("".join(f"{setting}\n" for setting, note in settings if "default: none" not in note))
-    assert parse(["--config", str(path)], KEYS) == parse([], KEYS)
-
-
-def test_services_listen_where_the_example_configuration_expects_them() -> None:
-    (toml,) = (text for text in code("toml") if "planner-addr" in text)
-    expected = set(re.findall(r'"(127\.0\.0\.1:\d+)"', toml))
-    listening = {words[3] for words in commands() if words[2:3] == ["--listen"]}
-    assert expected == listening
-
-
-def test_every_deploy_file_is_named_and_the_unit_matches_the_commands() -> None:
-    copied = {ROOT / words[1] for words in commands("cp")}
-    named = {ROOT / path for path in re.findall(r"`(deploy/[\w./-]+)`", ALL_TEXT)}
-    files = {path for path in (ROOT / "deploy").rglob("*") if path.is_file()}
-    assert [path for path in files if (copied | named).isdisjoint({path, *path.parents})] == []
-    assert all(path.exists() for path in copied | named)
-    unit = (ROOT / "deploy" / "autothrottle.service").read_text()
-    assert "/opt/autothrottle/bin/autothrottle run --config /etc/autothrottle/autothrottle.toml" in unit
-    assert "EnvironmentFile=/etc/autothrottle/keys" in unit
-
-
-def test_the_unit_may_write_where_the_examples_log_decisions() -> None:
-    """The file system was read-only for the unit. With the documented `decisions`, no planner started."""
-    unit = (ROOT / "deploy" / "autothrottle.service").read_text()
-    assert "ProtectSystem=strict" in unit
-    states = {f"/var/lib/{name}" for name in re.findall(r"^StateDirectory=(\S+)$", unit, re.MULTILINE)}
-    examples = OPTIONS["decisions"].example + OPTIONS["decisions-spool"].example
-    places = set(re.findall(r"/var/lib/[\w/-]+", ALL_TEXT + examples))
-    assert places
-    assert [place for place in places if not any(f"{place}/".startswith(f"{state}/") for state in states)] == []
 
 
 def test_hosted_workflow_and_hooks_call_the_commands_of_the_project() -> None:

@@ -11,7 +11,8 @@ import pytest
 from tests.paths import ROOT
 
 SERVICES, CLIENTS = ROOT / "services", ROOT / "clients"
-CORE = SERVICES / "autothrottle" / "core"
+PURE = ("core", "rate_limiters")
+"""Packages of the services that compute only."""
 GENERATED = SERVICES / "autothrottle" / "v1"
 
 
@@ -24,10 +25,10 @@ def imported(source: str) -> Iterator[str]:
             yield node.module or ""
 
 
-def is_foreign(name: str) -> bool:
-    """Whether a module belongs neither to core nor to the standard library."""
+def is_foreign(name: str, package: str = "core") -> bool:
+    """Whether a module belongs neither to a pure package nor to the standard library."""
     if name.startswith("autothrottle."):
-        return not f"{name}.".startswith("autothrottle.core.")
+        return not f"{name}.".startswith(f"autothrottle.{package}.")
     return name.split(".")[0] not in sys.stdlib_module_names
 
 
@@ -36,10 +37,11 @@ def classes(source: str) -> Iterator[str]:
     yield from (node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
 
 
-def test_core_imports_only_itself_and_the_standard_library() -> None:
-    modules = sorted(CORE.rglob("*.py"))
+@pytest.mark.parametrize("package", PURE)
+def test_a_pure_package_imports_only_itself_and_the_standard_library(package: str) -> None:
+    modules = sorted((SERVICES / "autothrottle" / package).rglob("*.py"))
     assert modules
-    foreign = {path.name: [n for n in imported(path.read_text()) if is_foreign(n)] for path in modules}
+    foreign = {path.name: [n for n in imported(path.read_text()) if is_foreign(n, package)] for path in modules}
     assert {name: names for name, names in foreign.items() if names} == {}
 
 

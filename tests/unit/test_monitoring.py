@@ -38,13 +38,18 @@ def test_queries_select_labels_that_their_metrics_have(query: str) -> None:
 
 
 def test_every_panel_reads_the_data_source_that_grafana_asks_for_at_the_import() -> None:
-    """Strimzi's convention."""
+    """Strimzi's convention. The first variable answers for the import where Grafana reads the file from a directory.
+
+    Grafana then ignores __inputs, and each panel of deploy/compose.yaml said that the data source does not exist.
+    """
     dashboard = json.loads(DASHBOARD.read_text("utf-8"))
     assert [(given["name"], given["type"]) for given in dashboard["__inputs"]] == [("DS_PROMETHEUS", "datasource")]
     source = {"type": "prometheus", "uid": "${DS_PROMETHEUS}"}
     assert all(panel["datasource"] == source for panel in panels())
     assert all(target["datasource"] == source for panel in panels() for target in panel["targets"])
-    assert all(variable["datasource"] == source for variable in dashboard["templating"]["list"])
+    choice, *variables = dashboard["templating"]["list"]
+    assert (choice["name"], choice["type"], choice["query"]) == ("DS_PROMETHEUS", "datasource", "prometheus")
+    assert all(variable["datasource"] == source for variable in variables)
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len({*ids}) == len(ids)
     assert {panel["type"] for panel in panels() if panel["gridPos"]["y"] == 0} == {"stat"}

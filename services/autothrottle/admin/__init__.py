@@ -1,4 +1,4 @@
-"""Admin service: overrides, pause, catch-ups, reassignments and the cluster state, for operators.
+"""Admin service: overrides, pause, catch-ups, reassignments, client quotas and the cluster state, for operators.
 
-Every change starts a cycle; no call waits for that cycle. The type to know is `AdminServicer`.
+Every change starts a cycle; no call waits for that cycle. The types to know are `AdminServicer` and `QuotaServicer`.
 """

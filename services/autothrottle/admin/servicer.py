@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 
 import grpc
 
+from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.admin.estimator import Estimator
 from autothrottle.core.control.audit import AuditAction, validate_audit_limit
 from autothrottle.core.control.catch_up import CatchUp
@@ -54,11 +54,6 @@ from autothrottle.wire.common import (
 )
 from autothrottle.wire.planner import STATE
 
-log = logging.getLogger(__name__)
-
-audit_log = logging.getLogger("autothrottle.audit")
-"""One line for each write; as JSON, its field `audit` has the action, the author and the values."""
-
 _TIMEOUT = timedelta(seconds=5)
 
 _WARNING_TIMEOUT = timedelta(seconds=1)
@@ -83,6 +78,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self._overrides, self._planner, self._brokers, self._snapshots = overrides, planner, brokers, snapshots
         self._membership, self._pauses, self._estimator = membership, pauses, estimator
         self._catch_ups, self._request_quotas = catch_ups, request_quotas
+        self._actions = ActionLog(overrides)
 
     def ListOverrides(
         self, request: admin_pb2.ListOverridesRequest, context: grpc.ServicerContext
@@ -113,7 +109,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             broker_id, wanted.rate, wanted.autoremove, wanted.expire_time, version=wanted.version, who=who
         )
         sentence = f"Override of {override_owner(broker_id)} set to {override.rate} bytes/s"
-        _log(AuditAction.SET, who, sentence, broker_id)
+        log_action(AuditAction.SET, who, sentence, broker_id)
         return admin_pb2.SetOverrideResponse(
             override=override_to_message(broker_id, override),
             warnings=self._warnings(broker_id, wanted.autoremove),
@@ -126,7 +122,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         broker_id, version, who = _broker_id(request), parse_etag(request.etag), author(context)
         if not self._overrides.remove_override(broker_id, version=version, who=who):
             raise Missing(_no_override(broker_id))
-        _log(AuditAction.REMOVE, who, f"Override of {override_owner(broker_id)} removed", broker_id)
+        log_action(AuditAction.REMOVE, who, f"Override of {override_owner(broker_id)} removed", broker_id)
         return admin_pb2.RemoveOverrideResponse()
 
     def ListAuditRecords(
@@ -141,9 +137,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.RequestCycleResponse:
         validate_fields(request)
         who = author(context)
-        with self._failure_recorded(AuditAction.REQUEST_CYCLE, who), _leader_required():
+        with self._actions.failure_recorded(AuditAction.REQUEST_CYCLE, who), _leader_required():
             self._planner.run_cycle(f"requested by {who}", _TIMEOUT)
-        self._record(AuditAction.REQUEST_CYCLE, who, "Cycle requested")
+        self._actions.record(AuditAction.REQUEST_CYCLE, who, "Cycle requested")
         return admin_pb2.RequestCycleResponse()
 
     def GetClusterState(
@@ -177,12 +173,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         """Have the leading planner throttle a reassignment and then submit it."""
         validate_fields(request)
         wanted, who = targets_from_messages(request.partitions), author(context)
-        recorded = nullcontext() if request.validate_only else self._failure_recorded(AuditAction.SUBMIT, who)
+        recorded = nullcontext() if request.validate_only else self._actions.failure_recorded(AuditAction.SUBMIT, who)
         with recorded, _leader_required():
             found = self._planner.submit_reassignment(wanted, request.validate_only, time_left(context))
         if not request.validate_only:
             refused = f", {len(found.refused)} refused" if found.refused else ""
-            self._record(AuditAction.SUBMIT, who, f"Reassignment of {found.started} partitions submitted{refused}")
+            self._actions.record(
+                AuditAction.SUBMIT, who, f"Reassignment of {found.started} partitions submitted{refused}"
+            )
         return STATE.to_message(
             admin_pb2.SubmitReassignmentResponse,
             found,
@@ -195,10 +193,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.CancelReassignmentResponse:
         validate_fields(request)
         rows, who = partitions_from_messages(request.partitions), author(context)
-        with self._failure_recorded(AuditAction.CANCEL, who), _leader_required():
+        with self._actions.failure_recorded(AuditAction.CANCEL, who), _leader_required():
             refused = self._planner.cancel_reassignment(rows, time_left(context))
         cancelled, left = len(rows) - len(refused), f", {len(refused)} refused" if refused else ""
-        self._record(AuditAction.CANCEL, who, f"Reassignment of {cancelled} partitions cancelled{left}")
+        self._actions.record(AuditAction.CANCEL, who, f"Reassignment of {cancelled} partitions cancelled{left}")
         return admin_pb2.CancelReassignmentResponse(cancelled=cancelled, refused=refusals_to_messages(refused))
 
     def EstimateReassignment(
@@ -215,7 +213,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         mode, reason = pause_mode_from_number(request.mode), validate_reason(request.reason)
         pause = Pause(mode, author(context), datetime.now(UTC), reason)
         self._pauses.set_pause(pause)
-        _log(AuditAction.PAUSE, pause.author, f"Paused, {mode.value}{f': {reason}' if reason else ''}")
+        log_action(AuditAction.PAUSE, pause.author, f"Paused, {mode.value}{f': {reason}' if reason else ''}")
         return admin_pb2.PauseResponse(pause=pause_to_message(pause))
 
     def Resume(self, request: admin_pb2.ResumeRequest, context: grpc.ServicerContext) -> admin_pb2.ResumeResponse:
@@ -224,7 +222,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         who = author(context)
         was_paused = self._pauses.remove_pause(who)
         if was_paused:
-            _log(AuditAction.RESUME, who, "Resumed")
+            log_action(AuditAction.RESUME, who, "Resumed")
         return admin_pb2.ResumeResponse(was_paused=was_paused)
 
     def StartCatchUp(
@@ -235,7 +233,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         wanted = CatchUp(_required_broker_id(request), author(context), datetime.now(UTC))
         self._catch_ups.start_catch_up(wanted)
         sentence = f"Broker {wanted.broker_id} catches up under throttle"
-        _log(AuditAction.START_CATCH_UP, wanted.author, sentence, wanted.broker_id)
+        log_action(AuditAction.START_CATCH_UP, wanted.author, sentence, wanted.broker_id)
         warnings = self._unregistered(
             wanted.broker_id,
             "its replicas are throttled from their first fetch; without replicas the catch-up ends at once",
@@ -250,7 +248,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         broker_id, who = _required_broker_id(request), author(context)
         if not self._catch_ups.remove_catch_up(broker_id, who):
             raise Missing(f"broker {broker_id} has no catch-up under throttle; GetClusterState lists the catch-ups")
-        _log(AuditAction.STOP_CATCH_UP, who, f"Catch-up of broker {broker_id} under throttle ended", broker_id)
+        log_action(AuditAction.STOP_CATCH_UP, who, f"Catch-up of broker {broker_id} under throttle ended", broker_id)
         return admin_pb2.StopCatchUpResponse()
 
     def ListRequestQuotas(
@@ -267,7 +265,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         entity = request_quota_entity_from_message(request.quota)
         rate, who = validate_request_rate(request.quota.request_rate), author(context)
         self._request_quotas.set_request_quota(entity, rate, who)
-        _log(AuditAction.SET_REQUEST_QUOTA, who, f"Request quota of {entity} set to {rate} requests/s")
+        log_action(AuditAction.SET_REQUEST_QUOTA, who, f"Request quota of {entity} set to {rate} requests/s")
         return admin_pb2.SetRequestQuotaResponse(quota=request.quota)
 
     def RemoveRequestQuota(
@@ -277,24 +275,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         entity, who = request_quota_entity_from_message(request), author(context)
         if not self._request_quotas.remove_request_quota(entity, who):
             raise Missing(f"no request quota is set for {entity}; ListRequestQuotas shows the existing ones")
-        _log(AuditAction.REMOVE_REQUEST_QUOTA, who, f"Request quota of {entity} removed")
+        log_action(AuditAction.REMOVE_REQUEST_QUOTA, who, f"Request quota of {entity} removed")
         return admin_pb2.RemoveRequestQuotaResponse()
-
-    def _record(self, action: AuditAction, who: str, result: str) -> None:
-        """Log and store an action that has ended. It stays in effect if its record cannot be stored."""
-        _log(action, who, result)
-        try:
-            self._overrides.add_audit_record(action, who, result)
-        except AutothrottleError as error:
-            log.warning("The audit record of this action was not stored, the action stays in effect: %s", error)
-
-    @contextmanager
-    def _failure_recorded(self, action: AuditAction, who: str) -> Iterator[None]:
-        try:
-            yield
-        except AutothrottleError as error:
-            self._record(action, who, f"Failed: {error}")
-            raise
 
     def _warnings(self, broker_id: int | None, autoremove: bool) -> list[str]:
         if broker_id is None:
@@ -309,12 +291,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         except AutothrottleError:
             return []
         return [] if is_registered else [f"broker {broker_id} is not registered: {effect}"]
-
-
-def _log(action: AuditAction, who: str, sentence: str, broker_id: int | None = None) -> None:
-    line = " ".join(sentence.split())
-    values = {"action": action.value, "who": who, "result": line, "broker_id": broker_id}
-    audit_log.info("%s by %s", line, who, extra={"audit": values})
 
 
 @contextmanager

@@ -69,8 +69,8 @@ CYCLES = ExportedMetric(
 )
 CONFIG_WRITES = ExportedMetric(
     "autothrottle_config_writes_total",
-    "Config changes by this planner, also by ramp steps; resource: brokers or topics; outcome: applied, unchanged "
-    "(already in place) or refused",
+    "Config changes by this planner, also by ramp steps; resource: brokers, topics or quotas; outcome: applied, "
+    "unchanged (already in place) or refused",
     ("resource", "outcome"),
     kind=MetricKind.COUNTER,
 )

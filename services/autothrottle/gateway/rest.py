@@ -69,7 +69,7 @@ def bindings(service: ServiceDescriptor) -> tuple[Binding, ...]:
 def answer(
     binding: Binding, call: Call, in_path: Mapping[str, str], query: str, body: bytes, if_match: str | None = None
 ) -> Answer:
-    """Call the method and return its response as JSON. The ETag header repeats the etag of an override.
+    """Call the method and return its response as JSON. The ETag header repeats the etag of an override or quota.
 
     Raises:
         Invalid: the request does not fit the route.
@@ -78,7 +78,8 @@ def answer(
     timeout = _TIMEOUTS.get(binding.method.name, ADMIN_TIMEOUT)
     response = call(binding.method.name, request(binding, in_path, query, body, if_match), timeout)
     made = document(200, json_format.MessageToDict(response, always_print_fields_with_no_presence=True))
-    etag = getattr(getattr(response, "override", None), "etag", "")
+    changed = getattr(response, "override", None) or getattr(response, "quota", None)
+    etag = getattr(changed, "etag", "")
     return replace(made, headers={"etag": f'"{etag}"'}) if etag else made
 
 

@@ -37,12 +37,16 @@ from autothrottle.runtime.call_limits import (
 )
 from autothrottle.runtime.health import Health, Scope
 from autothrottle.runtime.request_quotas import CLIENT_ID, REFUSAL_HEADER, RequestQuotas, RequestThrottle
-from autothrottle.v1 import admin_pb2, placement_pb2
+from autothrottle.v1 import admin_pb2, placement_pb2, quotas_pb2
 from autothrottle.wire.common import forwarded_metadata
 
 SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
-SERVICES = (SERVICE, placement_pb2.DESCRIPTOR.services_by_name["PlacementService"])
-"""The services whose routes the gateway serves; every admin process has both."""
+SERVICES = (
+    SERVICE,
+    placement_pb2.DESCRIPTOR.services_by_name["PlacementService"],
+    quotas_pb2.DESCRIPTOR.services_by_name["QuotaService"],
+)
+"""The services whose routes the gateway serves; every admin process has them all."""
 
 CERTIFICATE_NAMES = "certificate_names"
 """Key of the request's state with the names in the verified client certificate; empty: none was given."""

@@ -16,6 +16,7 @@ from autothrottle.core.control.cycle import (
     CycleResults,
     PurgeCatchUp,
     PurgeOverride,
+    PurgeQuota,
     Submit,
 )
 from autothrottle.core.errors import AutothrottleError, NotLeader
@@ -85,6 +86,9 @@ class Applier:
                 return ActionResult(action, purge(term.fence, action.broker_id, action.version, action.reason))
             case PurgeCatchUp():
                 return ActionResult(action, self.dependencies.catch_ups.purge_catch_up(term.fence, action.catch_up))
+            case PurgeQuota():
+                purge_quota = self.dependencies.temporary_quotas.purge_temporary_quota
+                return ActionResult(action, purge_quota(term.fence, action.quota, action.reason))
 
     def _submit(self, term: Term, action: Submit) -> ActionResult:
         if not self.submissions.claim(action.ticket):

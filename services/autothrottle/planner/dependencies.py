@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from autothrottle.ports.kafka import ConfigWriter, FetchSettingsSource, Reassigner, SnapshotSource
-from autothrottle.ports.state_store import CatchUpStore, Election, OverrideStore, PauseStore
+from autothrottle.ports.kafka import ConfigWriter, FetchSettingsSource, QuotaSource, Reassigner, SnapshotSource
+from autothrottle.ports.state_store import CatchUpStore, Election, OverrideStore, PauseStore, TemporaryQuotaStore
 from autothrottle.ports.telemetry import UNTRACED, DecisionSink, EventSink, LoadSource, Tracer
 
 CLUSTER_TIMEOUT = timedelta(seconds=20)
@@ -28,6 +28,8 @@ class PlannerDependencies:
     pauses: PauseStore
     catch_ups: CatchUpStore
     settings: FetchSettingsSource
+    quotas: QuotaSource
+    temporary_quotas: TemporaryQuotaStore
     tracer: Tracer = UNTRACED
     decisions: DecisionSink | None = None
     """The decision log; None: decisions are not logged."""

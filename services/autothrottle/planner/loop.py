@@ -105,6 +105,9 @@ class Planner:
             dependencies.catch_ups.watch_catch_ups(
                 lambda: self._triggers.request("a catch-up began or ended", urgent=True)
             ),
+            dependencies.temporary_quotas.watch_temporary_quotas(
+                lambda: self._triggers.request("a temporary quota changed")
+            ),
         ]
 
     def start(self, address: str, host: str = "") -> None:

@@ -181,6 +181,19 @@ def _status(snapshot: Snapshot, left: Remainder | None) -> str:
     return topics if left is None else f"{topics}, left: {progress_words(left)}"
 
 
+def quota_lines(changes: Sequence[Change], outcomes: Sequence[Outcome]) -> list[str]:
+    """Return one line for each entity whose client quotas were set or restored."""
+    done = {o.resource for o in outcomes if o.status is OutcomeStatus.APPLIED}
+    lines = []
+    for change in changes:
+        edits = [edit for edit in change.edits if edit.writes]
+        if change.resource.type is ResourceType.QUOTA and change.resource in done and edits:
+            verb = "restored" if change.ledger is None else "set"
+            values = (f"{edit.key} {'not set' if edit.value is None else edit.value}" for edit in edits)
+            lines.append(f"Quota of {change.resource} {verb}: {', '.join(values)}")
+    return lines
+
+
 def shadow_sentence(snapshot: Snapshot, would: Sequence[Change], left: Remainder | None = None) -> str:
     """Return what a cycle in shadow mode would have done, in one sentence."""
     action = f"{len(would)} changes would be written" if would else _UP_TO_DATE

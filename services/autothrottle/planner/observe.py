@@ -26,6 +26,7 @@ from autothrottle.core.control.cycle import (
     SourceReadings,
     adopted,
     needed,
+    quotas_needed,
 )
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import KnownLoads, TermState
@@ -76,10 +77,11 @@ class Observer:
             _attempt(self.dependencies.pauses.read_pause),
             _attempt(self.dependencies.overrides.read_overrides),
             _attempt(self.dependencies.catch_ups.read_catch_ups),
+            _attempt(self.dependencies.temporary_quotas.read_temporary_quotas),
         )
         wanted, cancelled = self.submissions.wanted, self.submissions.take_cancelled()
         snapshot: Snapshot | AutothrottleError
-        held, loads = term.held, None
+        held, loads, quotas = term.held, None, None
         sources = adopted(term.sources, read)
         if sources.error is not None:
             snapshot = sources.error
@@ -88,6 +90,8 @@ class Observer:
             is_blocked = obstacle_to_submissions(self.settings.shadow, pause) is not None
             asked = needed(term, sources.known, None if is_blocked else wanted, self.now())
             snapshot, held, loads = self._read(term, asked, pause is not None, scheduled, newest_event)
+            if (entities := quotas_needed(term, sources.known)) is not None:
+                quotas = _attempt(partial(self.dependencies.quotas.fetch_quota_state, entities, CLUSTER_TIMEOUT))
         return CycleObservation(
             at=self.now(),
             clock=self.clock(),
@@ -97,6 +101,7 @@ class Observer:
             held=held,
             loads=loads,
             settings=self.reader.reading,
+            quotas=quotas,
             wanted=wanted if wanted is self.submissions.wanted else None,
             cancelled=cancelled,
         )

@@ -21,6 +21,7 @@ from autothrottle.core.control.cycle import (
     CycleResults,
     PurgeCatchUp,
     PurgeOverride,
+    PurgeQuota,
     Settled,
     Submit,
     WakeUp,
@@ -126,6 +127,8 @@ class Reporter:
         """Log a cycle and post its events; return the findings of its decision and of its results."""
         with batched_lines():
             findings = self._report(decision, settled, findings)
+            for line in narration.quota_lines(decision.changes, settled.outcomes):
+                log.info("%s", line)
             for result in results.actions:
                 if line := _action_line(result, settled):
                     log.info("%s", line)
@@ -202,6 +205,8 @@ def _action_line(result: ActionResult, settled: Settled) -> str:
             return f"Throttle override removed: {reason}"
         case PurgeOverride(broker_id, _, reason) if reason == step.EXPIRED:
             return f"Throttle override of {override_owner(broker_id)} removed: {reason}"
+        case PurgeQuota(quota, reason):
+            return f"Temporary quota of {quota.entity} ended: {reason}"
         case PurgeCatchUp(catch_up):
             return f"Broker {catch_up.broker_id} is in sync: its catch-up under throttle has ended"
     return ""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from autothrottle.core.control.changes import Outcome, OutcomeStatus
 from autothrottle.core.control.pause import release_of_ours
+from autothrottle.core.control.quota_changes import quota_changes
 from autothrottle.core.errors import Conflict
-from autothrottle.ports.kafka import ConfigWriter, SnapshotSource, Term
+from autothrottle.ports.kafka import ConfigWriter, QuotaSource, SnapshotSource, Term
 
 _TIMEOUT = timedelta(seconds=60)
 
 
-def take_back_everything(term: Term, snapshots: SnapshotSource, writer: ConfigWriter) -> Sequence[Outcome]:
-    """Restore every throttle to its value before ours, also during reassignments. Foreign throttles stay.
+def take_back_everything(
+    term: Term, snapshots: SnapshotSource, quotas: QuotaSource, writer: ConfigWriter
+) -> Sequence[Outcome]:
+    """Restore every throttle and client quota to its value before ours, also during reassignments. Others stay.
 
     Safe to retry.
 
@@ -24,8 +27,11 @@ def take_back_everything(term: Term, snapshots: SnapshotSource, writer: ConfigWr
     """
     snapshot = snapshots.fetch_snapshot(timeout=_TIMEOUT)
     found = release_of_ours(snapshot, term.fence)
+    state = quotas.fetch_quota_state((), _TIMEOUT)
+    of_quotas = quota_changes({}, state, datetime.now(UTC), False, term.fence, 0)
+    changes = [*found.changes, *of_quotas.changes]
     # Without the lease: it lasts seconds, and a large cluster takes longer. Each write is fenced by itself.
-    outcomes = [*found.refused, *writer.apply(Term(term.fence), found.changes, _TIMEOUT)]
+    outcomes = [*found.refused, *of_quotas.refused, *writer.apply(Term(term.fence), changes, _TIMEOUT)]
     left = [f"{o.resource}: {o.reason}" for o in outcomes if o.status is OutcomeStatus.REFUSED]
     if left:
         raise Conflict("some configs could not be restored; fix the cause and run this again:\n  " + "\n  ".join(left))

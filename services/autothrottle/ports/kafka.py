@@ -8,10 +8,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
+from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.control.changes import Change, Outcome
+from autothrottle.core.control.quota_changes import QuotaState
+from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.keys import QuotaEdits, QuotaValues
+from autothrottle.core.quotas.precedence import ClientQuotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,5 +232,68 @@ class AllLogsSource(Protocol):
 
         Raises:
             Unavailable, Invalid: no broker can be queried.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaReading:
+    """The client quotas of a cluster at one time."""
+
+    quotas: ClientQuotas
+    """Entity -> its quotas, for each entity with at least one."""
+    problems: tuple[str, ...] = ()
+    """Quotas that cannot be parsed, which are absent; one sentence each."""
+
+
+class QuotaSource(Protocol):
+    """Reads client quotas together with the ledger of those that autothrottle wrote."""
+
+    def fetch_quota_state(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
+        """Return the quotas of these resources and of all that are in the ledger.
+
+        Args:
+            resources: config resources of quota entities.
+            timeout: > 0.
+
+        Raises:
+            Unavailable: Kafka or the ledger does not answer in time.
+            Invalid: Kafka refuses the request or our credentials.
+        """
+        ...
+
+
+class ClientQuotaStore(Protocol):
+    """Reads and edits the client quotas of Kafka."""
+
+    def fetch_quotas(self, timeout: timedelta, entities: Collection[QuotaEntity] | None = None) -> QuotaReading:
+        """Return the quotas of these entities; None: of all entities.
+
+        Raises:
+            Unavailable: Kafka does not answer in time.
+            Invalid: Kafka refuses the request or our credentials.
+        """
+        ...
+
+    def alter_quota(
+        self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta, *, etag: str = "", validate_only: bool = False
+    ) -> QuotaValues:
+        """Edit the quotas of one entity, all edits or none, and notify the brokers; return its quotas before that.
+
+        Safe to repeat without an etag. Edits that change nothing write nothing. Other configs of the entity stay, for
+        example SCRAM credentials. Through the admin API, another party can change the quota between the check of the
+        etag and the write.
+
+        Args:
+            entity: a valid entity.
+            edits: valid edits of this entity.
+            timeout: > 0.
+            etag: change only these values, see `core.quotas.keys.quota_etag`; "": any values.
+            validate_only: check everything, but write nothing.
+
+        Raises:
+            Conflict: the current values are not those of the etag, or another party wrote at the same time.
+            Invalid: Kafka refuses the edits.
+            Unavailable: Kafka does not answer in time; it is unknown whether the quota was changed.
         """
         ...

@@ -12,6 +12,8 @@ from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.pause import Pause
 from autothrottle.core.members import Member
+from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
 from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Term, Watch
@@ -311,4 +313,57 @@ class RequestQuotaStore(Protocol):
 
         The call comes from another thread and must not block. A stored value that cannot be parsed is logged.
         """
+        ...
+
+
+class TemporaryQuotaStore(Protocol):
+    """Stores the temporary client quotas for all services; a change of leader does not end them.
+
+    Every change and its audit record are one transaction. The records are among those of the overrides.
+    """
+
+    def read_temporary_quotas(self) -> TemporaryQuotas:
+        """Return entity -> its temporary quota.
+
+        Raises:
+            Unavailable: they cannot be read.
+            Invalid: the stored value cannot be parsed; the message names the node and the fix.
+        """
+        ...
+
+    def set_temporary_quota(self, wanted: TemporaryQuota) -> None:
+        """Add a temporary quota and replace the entity's current one; the audit record names its author. Idempotent.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def remove_temporary_quota(self, entity: QuotaEntity, who: str = "") -> bool:
+        """Remove the temporary quota of an entity; return False if it has none. Idempotent.
+
+        The leading planner then restores the quotas before it.
+
+        Args:
+            entity: the entity.
+            who: author, for the audit record.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def purge_temporary_quota(self, fence: int, ended: TemporaryQuota, reason: str) -> bool:
+        """Remove a temporary quota that has ended on behalf of a term, but not a later one of the same entity.
+
+        Returns False if this temporary quota is not stored.
+
+        Raises:
+            NotLeader: the term is over; nothing was done.
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def watch_temporary_quotas(self, notify: Callable[[], None]) -> Watch:
+        """Call `notify` after every change; the call comes from another thread and must not block."""
         ...

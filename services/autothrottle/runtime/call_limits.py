@@ -54,6 +54,7 @@ LARGE_REQUESTS: Mapping[str, int] = {
             "/autothrottle.v1.DiscoveryService/GetSnapshot",
             "/autothrottle.v1.DiscoveryService/GetLogSizes",
             "/autothrottle.v1.DiscoveryService/GetFetchSettings",
+            "/autothrottle.v1.DiscoveryService/GetQuotaState",
         ),
         64 * 1024 * 1024,
     ),

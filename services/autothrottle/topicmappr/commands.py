@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from autothrottle.adapters.client_errors import as_core_errors
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.placement.brokers import ALL_REGISTERED, BrokerSelection, select_brokers
+from autothrottle.core.placement.leadership import leadership_evacuation
 from autothrottle.core.placement.partition_map import (
     PartitionMap,
     PartitionReplicas,
@@ -17,7 +18,6 @@ from autothrottle.core.placement.partition_map import (
     without_no_ops,
 )
 from autothrottle.core.placement.plan import (
-    LeadershipEvacuation,
     PlacementPlan,
     RebalanceOptions,
     RebuildOptions,
@@ -25,7 +25,7 @@ from autothrottle.core.placement.plan import (
 )
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
-from autothrottle.core.placement.steps import chunks, phased
+from autothrottle.core.placement.steps import steps
 from autothrottle.ports.placement import PlacementCluster
 from autothrottle.topicmappr.options import (
     DecommissionCommandOptions,
@@ -73,10 +73,7 @@ def plan_rebuild(options: RebuildCommandOptions, cluster: PlacementCluster | Non
     _check_rebuild(options)
     partitions = _partitions(options, cluster)
     chosen = select_brokers(partitions, options.brokers, cluster.brokers if cluster and options.use_meta else None)
-    evacuation = None
-    if options.leader_evac_brokers:
-        topics = matching_topics({one.topic for one in partitions}, options.leader_evac_topics)
-        evacuation = LeadershipEvacuation(frozenset(options.leader_evac_brokers), frozenset(topics))
+    evacuation = leadership_evacuation(partitions, options.leader_evac_brokers, options.leader_evac_topics)
     plan = rebuild(
         partitions,
         chosen.brokers,
@@ -92,7 +89,7 @@ def plan_rebuild(options: RebuildCommandOptions, cluster: PlacementCluster | Non
             evacuation=evacuation,
         ),
     )
-    maps = _steps(options, plan)
+    maps = _maps(options, plan)
     return _result(options, cluster, chosen, plan, maps, _actions(options, chosen))
 
 
@@ -148,8 +145,6 @@ def _check_rebuild(options: RebuildCommandOptions) -> None:
         raise Invalid("--force-rebuild disables --sub-affinity; leave one of them out")
     if bool(options.leader_evac_brokers) != bool(options.leader_evac_topics):
         raise Invalid("--leader-evac-brokers and --leader-evac-topics must be given together")
-    if options.phased_reassignment and options.chunk_step_size:
-        raise Invalid("--phased-reassignment and --chunk-step-size both divide the map; leave one of them out")
 
 
 def _partitions(options: PlanningOptions, cluster: PlacementCluster | None) -> PartitionMap:
@@ -173,16 +168,11 @@ def _partitions(options: PlanningOptions, cluster: PlacementCluster | None) -> P
     return ordered(one for one in known if one.topic in chosen)
 
 
-def _steps(options: RebuildCommandOptions, plan: PlacementPlan) -> tuple[PartitionMap, ...]:
-    if options.phased_reassignment:
-        steps: Sequence[PartitionMap] = phased(plan.before, plan.after)
-    elif options.chunk_step_size:
-        steps = chunks(plan.before, plan.after, options.chunk_step_size)
-    else:
-        steps = (plan.after,)
+def _maps(options: RebuildCommandOptions, plan: PlacementPlan) -> tuple[PartitionMap, ...]:
+    maps = steps(plan, options.phased_reassignment, options.chunk_step_size)
     if not options.skip_no_ops:
-        return tuple(steps)
-    return tuple(without_no_ops(before, after) for before, after in zip((plan.before, *steps), steps, strict=False))
+        return maps
+    return tuple(without_no_ops(before, after) for before, after in zip((plan.before, *maps), maps, strict=False))
 
 
 def _actions(options: RebuildCommandOptions, chosen: BrokerSelection) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ from autothrottle.core.cluster.snapshot import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import ALL_MAPPED, ALL_REGISTERED
 from autothrottle.core.placement.plan import Optimization, Strategy
+from autothrottle.core.traffic.broker_matching import BrokerLabel, parse_broker_label, parse_broker_map
+from autothrottle.core.traffic.exporters import FREE_STORAGE_QUERY, PARTITION_SIZE_QUERY
 from autothrottle.runtime import option_kinds as kinds
 from autothrottle.runtime.configuration import KafkaBackend
 from autothrottle.runtime.option_kinds import Refused, declared_options, option
@@ -207,7 +209,7 @@ class _StorageOptions(PlanningOptions):
         at_most=1,
     )
     partition_limit: int = kinds.count("0", "Largest number of relocations from one broker; 0: no limit", at_least=0)
-    partition_size_threshold: int = _bytes("0", "Smaller partitions stay", "MB (2^20 bytes)", _MEBIBYTE)
+    partition_size_threshold: int = _bytes("512", "Smaller partitions stay", "MB (2^20 bytes)", _MEBIBYTE)
     locality_scoped: bool = kinds.boolean("Keep replicas in their rack")
     verbose: bool = kinds.boolean("Same as explain")
 
@@ -251,6 +253,7 @@ class FetchSource(StrEnum):
     """Where metricsfetcher reads metrics."""
 
     DATADOG = "datadog"
+    PROMETHEUS = "prometheus"
     KAFKA = "kafka"
     """The brokers themselves (DescribeLogDirs); no metrics system is needed."""
 
@@ -272,7 +275,35 @@ class FetcherOptions:
         "max:kafka.log.partition.size{service:kafka} by {topic,partition}", "Datadog query for partition sizes"
     )
     span: timedelta = kinds.seconds("3600", "Length of the rollup of partition sizes", whole=True, at_most=30 * 86_400)
-    kafka_addr: tuple[str, ...] = kinds.addresses("localhost:9092", "Kafka brokers, for the source kafka")
+    prometheus_url: str = kinds.url("", "Prometheus server", "http://prometheus:9090")
+    prometheus_storage_query: str = kinds.text(
+        FREE_STORAGE_QUERY, "PromQL for free storage; values of a broker's devices are added up"
+    )
+    prometheus_size_query: str = kinds.text(PARTITION_SIZE_QUERY, "PromQL for partition sizes, by topic and partition")
+    prometheus_ca: str = kinds.file(
+        "Certificates of the authorities of Prometheus; those of the system if empty", "ca.crt", "a readable PEM file"
+    )
+    prometheus_token_file: str = kinds.file("File with a bearer token for Prometheus", "token", "a readable file")
+    prometheus_user_file: str = kinds.file(
+        "File with USER:PASSWORD for Prometheus", "prometheus-user", "a readable file"
+    )
+    broker_label: BrokerLabel | None = option(
+        lambda text: parse_broker_label(text, "broker-label"),
+        "",
+        "Label of Prometheus with the broker id, as the last group of the expression",
+        "LABEL=REGEX for the whole value of the label",
+        example="pod=.*-([0-9]+)",
+    )
+    broker_map: Mapping[str, int] = option(
+        lambda text: parse_broker_map(text, "broker-map"),
+        "",
+        "Broker id by host, or by the value of another label; beats broker-label",
+        "a JSON object of broker ids",
+        example='{"b1.example.com:9100":1001}',
+    )
+    kafka_addr: tuple[str, ...] = kinds.addresses(
+        "localhost:9092", "Kafka brokers; for prometheus only without broker-label and broker-map"
+    )
     kafka_client_config: str = kinds.file(
         "Java properties file with Kafka's SASL and TLS settings, see docs/security.md",
         "/etc/autothrottle/client.properties",

@@ -93,6 +93,8 @@ def fetch_metrics(options: FetcherOptions, progress: Callable[[str], None]) -> S
         if options.source is FetchSource.KAFKA:
             connections = _Connections(options.kafka_addr, options.kafka_client_config, options.zk_addr, stack)
             return connections.log_dirs().fetch_storage_metrics(READ_TIMEOUT)
+        if options.source is FetchSource.PROMETHEUS:
+            return _from_prometheus(options, stack)
         from autothrottle.adapters.datadog.settings import DatadogSettings
         from autothrottle.adapters.datadog.storage_metrics import DatadogStorageMetrics, StorageQueries
 
@@ -103,6 +105,34 @@ def fetch_metrics(options: FetcherOptions, progress: Callable[[str], None]) -> S
         )
         source = stack.enter_context(closing(DatadogStorageMetrics(settings, queries, progress)))
         return source.fetch_storage_metrics(READ_TIMEOUT)
+
+
+def _from_prometheus(options: FetcherOptions, stack: ExitStack) -> StorageMetrics:
+    from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
+    from autothrottle.adapters.prometheus import PrometheusSettings
+    from autothrottle.adapters.prometheus.storage_metrics import PrometheusStorageMetrics
+    from autothrottle.core.traffic.exporters import EXPORTERS
+
+    if not options.prometheus_url:
+        raise Invalid("the source prometheus has no server; give --prometheus-url")
+    if options.prometheus_token_file and options.prometheus_user_file:
+        raise Invalid("--prometheus-token-file and --prometheus-user-file are both given; give one")
+    settings = PrometheusSettings(
+        url=options.prometheus_url,
+        exporter=EXPORTERS["node_exporter"],
+        ca_file=options.prometheus_ca,
+        token_file=options.prometheus_token_file,
+        user_file=options.prometheus_user_file,
+        broker_label=options.broker_label,
+        broker_map=options.broker_map,
+    )
+    hosts = None
+    if not (options.broker_label or options.broker_map):
+        connections = _Connections(options.kafka_addr, options.kafka_client_config, options.zk_addr, stack)
+        hosts = BrokerHosts(connections.admin())
+    queries = options.prometheus_storage_query, options.prometheus_size_query
+    source = stack.enter_context(closing(PrometheusStorageMetrics(settings, *queries, hosts)))
+    return source.fetch_storage_metrics(READ_TIMEOUT)
 
 
 def stored_metrics(options: FetcherOptions) -> StorageMetrics | None:

@@ -347,6 +347,10 @@ class AuditRecord(_message.Message):
         """A caller set a request quota; `result` has its entity and its rate."""
         ACTION_REMOVE_REQUEST_QUOTA: AuditRecord._Action.ValueType  # 12
         """A caller removed a request quota; `result` has its entity."""
+        ACTION_SET_QUOTA: AuditRecord._Action.ValueType  # 13
+        """A caller set client quotas; `result` says which, or why it failed."""
+        ACTION_REMOVE_QUOTA: AuditRecord._Action.ValueType  # 14
+        """A caller removed client quotas; `result` says which, or why it failed."""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
         """The kind of change."""
@@ -377,6 +381,10 @@ class AuditRecord(_message.Message):
     """A caller set a request quota; `result` has its entity and its rate."""
     ACTION_REMOVE_REQUEST_QUOTA: AuditRecord.Action.ValueType  # 12
     """A caller removed a request quota; `result` has its entity."""
+    ACTION_SET_QUOTA: AuditRecord.Action.ValueType  # 13
+    """A caller set client quotas; `result` says which, or why it failed."""
+    ACTION_REMOVE_QUOTA: AuditRecord.Action.ValueType  # 14
+    """A caller removed client quotas; `result` says which, or why it failed."""
 
     NUMBER_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
@@ -399,7 +407,7 @@ class AuditRecord(_message.Message):
     reason: _builtins.str
     """Why the planner made the change; empty when a caller made it."""
     result: _builtins.str
-    """How a submission, cancellation or request of a cycle ended, or the request quota; empty for the other actions."""
+    """How a submission, cancellation, request of a cycle or change of quotas ended; empty for the other actions."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """Time of the change by the store's clock."""

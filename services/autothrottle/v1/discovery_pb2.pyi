@@ -21,6 +21,112 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class GetQuotaStateRequest(_message.Message):
+    """Request for client quotas."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def resources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Entity paths below `/config`, for example `users/alice/clients/app`. At most 10,000."""
+
+    def __init__(
+        self,
+        *,
+        resources: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetQuotaStateRequest: _TypeAlias = GetQuotaStateRequest  # noqa: Y015
+
+@_typing.final
+class GetQuotaStateResponse(_message.Message):
+    """Client quotas and the ledger."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def configs(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuotaConfig]:
+        """The requested entities, and all that are in the ledger."""
+
+    def __init__(
+        self,
+        *,
+        configs: _abc.Iterable[Global___QuotaConfig] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configs", b"configs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetQuotaStateResponse: _TypeAlias = GetQuotaStateResponse  # noqa: Y015
+
+@_typing.final
+class QuotaConfig(_message.Message):
+    """The client quotas of one entity."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ValuesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    LEDGER_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    resource: _builtins.str
+    """Its entity path below `/config`."""
+    problem: _builtins.str
+    """Why the quotas or the ledger entry cannot be read; empty: they can."""
+    @_builtins.property
+    def values(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Key -> text of its value."""
+
+    @_builtins.property
+    def ledger(self) -> _types_pb2.LedgerEntry:
+        """What autothrottle wrote. Absent: nothing."""
+
+    def __init__(
+        self,
+        *,
+        resource: _builtins.str = ...,
+        values: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        ledger: _types_pb2.LedgerEntry | None = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger", "problem", b"problem", "resource", b"resource", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuotaConfig: _TypeAlias = QuotaConfig  # noqa: Y015
+
+@_typing.final
 class GetLogSizesRequest(_message.Message):
     """Request for log sizes."""
 

@@ -55,6 +55,11 @@ class DiscoveryServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_discovery__pb2.GetFetchSettingsRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_discovery__pb2.GetFetchSettingsResponse.FromString,
                 _registered_method=True)
+        self.GetQuotaState = channel.unary_unary(
+                '/autothrottle.v1.DiscoveryService/GetQuotaState',
+                request_serializer=autothrottle_dot_v1_dot_discovery__pb2.GetQuotaStateRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_discovery__pb2.GetQuotaStateResponse.FromString,
+                _registered_method=True)
 
 
 class DiscoveryServiceServicer:
@@ -96,6 +101,14 @@ class DiscoveryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetQuotaState(self, request, context):
+        """Returns the client quotas of some entities and of all that are in the ledger. Idempotent. Errors: INVALID_ARGUMENT;
+        UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DiscoveryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -118,6 +131,11 @@ def add_DiscoveryServiceServicer_to_server(servicer, server):
                     servicer.GetFetchSettings,
                     request_deserializer=autothrottle_dot_v1_dot_discovery__pb2.GetFetchSettingsRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_discovery__pb2.GetFetchSettingsResponse.SerializeToString,
+            ),
+            'GetQuotaState': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQuotaState,
+                    request_deserializer=autothrottle_dot_v1_dot_discovery__pb2.GetQuotaStateRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_discovery__pb2.GetQuotaStateResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -229,6 +247,33 @@ class DiscoveryService:
             '/autothrottle.v1.DiscoveryService/GetFetchSettings',
             autothrottle_dot_v1_dot_discovery__pb2.GetFetchSettingsRequest.SerializeToString,
             autothrottle_dot_v1_dot_discovery__pb2.GetFetchSettingsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetQuotaState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.DiscoveryService/GetQuotaState',
+            autothrottle_dot_v1_dot_discovery__pb2.GetQuotaStateRequest.SerializeToString,
+            autothrottle_dot_v1_dot_discovery__pb2.GetQuotaStateResponse.FromString,
             options,
             channel_credentials,
             insecure,

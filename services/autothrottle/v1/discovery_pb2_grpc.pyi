@@ -52,6 +52,10 @@ class DiscoveryServiceStub:
     """Returns the settings of brokers and topics that limit replica fetches. Idempotent. Errors: INVALID_ARGUMENT, also
     when discovery has no brokers to query (ZooKeeper mode without bootstrap servers); UNAVAILABLE.
     """
+    GetQuotaState: _grpc.UnaryUnaryMultiCallable[_discovery_pb2.GetQuotaStateRequest, _discovery_pb2.GetQuotaStateResponse]
+    """Returns the client quotas of some entities and of all that are in the ledger. Idempotent. Errors: INVALID_ARGUMENT;
+    UNAVAILABLE.
+    """
 
 @_typing.type_check_only
 class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
@@ -76,6 +80,10 @@ class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
     GetFetchSettings: _aio.UnaryUnaryMultiCallable[_discovery_pb2.GetFetchSettingsRequest, _discovery_pb2.GetFetchSettingsResponse]  # type: ignore[assignment]
     """Returns the settings of brokers and topics that limit replica fetches. Idempotent. Errors: INVALID_ARGUMENT, also
     when discovery has no brokers to query (ZooKeeper mode without bootstrap servers); UNAVAILABLE.
+    """
+    GetQuotaState: _aio.UnaryUnaryMultiCallable[_discovery_pb2.GetQuotaStateRequest, _discovery_pb2.GetQuotaStateResponse]  # type: ignore[assignment]
+    """Returns the client quotas of some entities and of all that are in the ledger. Idempotent. Errors: INVALID_ARGUMENT;
+    UNAVAILABLE.
     """
 
 class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -122,6 +130,16 @@ class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_discovery_pb2.GetFetchSettingsResponse, _abc.Awaitable[_discovery_pb2.GetFetchSettingsResponse]]:
         """Returns the settings of brokers and topics that limit replica fetches. Idempotent. Errors: INVALID_ARGUMENT, also
         when discovery has no brokers to query (ZooKeeper mode without bootstrap servers); UNAVAILABLE.
+        """
+
+    @_abc_1.abstractmethod
+    def GetQuotaState(
+        self,
+        request: _discovery_pb2.GetQuotaStateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_discovery_pb2.GetQuotaStateResponse, _abc.Awaitable[_discovery_pb2.GetQuotaStateResponse]]:
+        """Returns the client quotas of some entities and of all that are in the ledger. Idempotent. Errors: INVALID_ARGUMENT;
+        UNAVAILABLE.
         """
 
 def add_DiscoveryServiceServicer_to_server(servicer: DiscoveryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

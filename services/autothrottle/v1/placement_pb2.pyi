@@ -94,6 +94,12 @@ class RebuildRequest(_message.Message):
     REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
     OPTIMIZE_LEADERSHIP_FIELD_NUMBER: _builtins.int
     MINIMAL_FIELD_NUMBER: _builtins.int
+    PARTITION_SIZE_FACTOR_FIELD_NUMBER: _builtins.int
+    SUBSTITUTION_AFFINITY_FIELD_NUMBER: _builtins.int
+    LEADER_EVACUATION_BROKERS_FIELD_NUMBER: _builtins.int
+    LEADER_EVACUATION_TOPICS_FIELD_NUMBER: _builtins.int
+    PHASED_FIELD_NUMBER: _builtins.int
+    BROKERS_PER_STEP_FIELD_NUMBER: _builtins.int
     strategy: Global___PlacementStrategy.ValueType
     """What the placement makes even."""
     force: _builtins.bool
@@ -104,9 +110,27 @@ class RebuildRequest(_message.Message):
     """Even out the numbers of leaders by reordering replicas."""
     minimal: _builtins.bool
     """With force: copy as few bytes as possible."""
+    partition_size_factor: _builtins.float
+    """Factor of partition sizes, for growth, in (0, 1000]; 0: 1."""
+    substitution_affinity: _builtins.bool
+    """Substitute each broker that leaves by one new broker of its rack. Not with force."""
+    phased: _builtins.bool
+    """Divide the plan into two steps; the first one keeps the current leaders."""
+    brokers_per_step: _builtins.int
+    """Divide the plan into steps that each concern this number of brokers, at least 0; 0: one step. Not with phased, and
+    not with another replication factor.
+    """
     @_builtins.property
     def scope(self) -> Global___PlacementScope:
         """Topics and brokers."""
+
+    @_builtins.property
+    def leader_evacuation_brokers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of brokers that shall not lead leader_evacuation_topics. Both fields or neither."""
+
+    @_builtins.property
+    def leader_evacuation_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names, or regular expressions that match whole names."""
 
     def __init__(
         self,
@@ -117,10 +141,16 @@ class RebuildRequest(_message.Message):
         replication_factor: _builtins.int = ...,
         optimize_leadership: _builtins.bool = ...,
         minimal: _builtins.bool = ...,
+        partition_size_factor: _builtins.float = ...,
+        substitution_affinity: _builtins.bool = ...,
+        leader_evacuation_brokers: _abc.Iterable[_builtins.int] | None = ...,
+        leader_evacuation_topics: _abc.Iterable[_builtins.str] | None = ...,
+        phased: _builtins.bool = ...,
+        brokers_per_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["scope", b"scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "minimal", b"minimal", "optimize_leadership", b"optimize_leadership", "replication_factor", b"replication_factor", "scope", b"scope", "strategy", b"strategy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers_per_step", b"brokers_per_step", "force", b"force", "leader_evacuation_brokers", b"leader_evacuation_brokers", "leader_evacuation_topics", b"leader_evacuation_topics", "minimal", b"minimal", "optimize_leadership", b"optimize_leadership", "partition_size_factor", b"partition_size_factor", "phased", b"phased", "replication_factor", b"replication_factor", "scope", b"scope", "strategy", b"strategy", "substitution_affinity", b"substitution_affinity"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -327,6 +357,7 @@ class PlacementPlan(_message.Message):
     BEFORE_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     unchanged_partitions: _builtins.int
     """Number of partitions of the topics that stay unchanged."""
     copied_bytes: _builtins.int
@@ -349,6 +380,10 @@ class PlacementPlan(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Sentences for the operator. Check them before you submit the plan."""
 
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacementStep]:
+        """Steps of a plan that is divided: submit each one after the end of the step before. Empty: submit partitions at once."""
+
     def __init__(
         self,
         *,
@@ -359,14 +394,39 @@ class PlacementPlan(_message.Message):
         before: Global___PlacementFigures | None = ...,
         after: Global___PlacementFigures | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        steps: _abc.Iterable[Global___PlacementStep] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "bound_bytes", b"bound_bytes", "copied_bytes", b"copied_bytes", "partitions", b"partitions", "unchanged_partitions", b"unchanged_partitions", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "bound_bytes", b"bound_bytes", "copied_bytes", b"copied_bytes", "partitions", b"partitions", "steps", b"steps", "unchanged_partitions", b"unchanged_partitions", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PlacementPlan: _TypeAlias = PlacementPlan  # noqa: Y015
+
+@_typing.final
+class PlacementStep(_message.Message):
+    """One step of a plan."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
+        """The new replicas of each partition that changes in this step, ordered by topic and partition."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_types_pb2.PartitionTarget] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacementStep: _TypeAlias = PlacementStep  # noqa: Y015
 
 @_typing.final
 class PlacementFigures(_message.Message):

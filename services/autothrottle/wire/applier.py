@@ -10,10 +10,13 @@ from autothrottle.core.cluster.snapshot import TOPIC_NAME
 from autothrottle.core.control.changes import Change, Edit, Outcome
 from autothrottle.core.control.overrides import validate_broker_id
 from autothrottle.core.errors import Invalid
+from autothrottle.core.quotas.entities import entity_of_path, validate_entity
+from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.v1 import applier_pb2, types_pb2
 from autothrottle.wire.common import SAME_NAMES
 
 # Kafka's rule for topic names; `validate_broker_id` checks the range of ids.
+_WRITABLE_KEYS = THROTTLE_KEYS | set(QuotaKey)
 _RESOURCE = re.compile(rf"brokers/(0|[1-9][0-9]{{0,9}})|topics/{TOPIC_NAME}")
 
 
@@ -29,7 +32,7 @@ def change_from_message(message: applier_pb2.Change) -> Change:
     """Convert a message to a change.
 
     Raises:
-        Invalid: it changes something other than throttle keys of a broker or a topic.
+        Invalid: it changes something other than throttle keys of a broker or a topic, or quotas.
     """
     ledger = ledger_from_message(message.ledger) if message.HasField("ledger") else None
     for key in [edit.key for edit in message.edits] + list(ledger.keys if ledger else ()):
@@ -45,10 +48,15 @@ def resource_from_path(path: str) -> ConfigResource:
     """Convert the path of a config resource.
 
     Raises:
-        Invalid: it is not the path of a broker or a topic.
+        Invalid: it is not the path of a broker, a topic or a quota entity.
     """
     if not _RESOURCE.fullmatch(path):
-        raise Invalid(f"resource {path!r} is neither `brokers/<id>` nor `topics/<name>`; give one of these")
+        entity = entity_of_path(path)
+        if entity is None:
+            raise Invalid(
+                f"resource {path!r} is neither `brokers/<id>` nor `topics/<name>` nor a quota entity; give one of these"
+            )
+        return validate_entity(entity).resource
     resource = ConfigResource(path)
     if resource.type is ResourceType.BROKER:
         validate_broker_id(resource.broker_id)
@@ -56,8 +64,10 @@ def resource_from_path(path: str) -> ConfigResource:
 
 
 def _validate_key(key: str) -> None:
-    if key not in THROTTLE_KEYS:
-        raise Invalid(f"config key {key!r} is not a throttle key; give one of {', '.join(sorted(THROTTLE_KEYS))}")
+    if key not in _WRITABLE_KEYS:
+        raise Invalid(
+            f"config key {key!r} is not a throttle key and not a quota; give one of {', '.join(sorted(_WRITABLE_KEYS))}"
+        )
 
 
 def ledger_to_message(entry: LedgerEntry) -> types_pb2.LedgerEntry:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import ALL_REGISTERED
-from autothrottle.core.placement.partition_map import without_no_ops
+from autothrottle.core.placement.partition_map import PartitionMap, without_no_ops
 from autothrottle.core.placement.plan import (
     Optimization,
     PlacementPlan,
@@ -15,11 +16,12 @@ from autothrottle.core.placement.plan import (
     Strategy,
 )
 from autothrottle.core.placement.statistics import PlacementStatistics
-from autothrottle.v1 import placement_pb2
+from autothrottle.v1 import placement_pb2, types_pb2
 from autothrottle.wire.common import targets_to_messages
 
 MAX_BROKERS = 10_000
 """Limit of the listed brokers of one request."""
+MAX_SIZE_FACTOR = 1000
 
 _STRATEGIES = {
     placement_pb2.PLACEMENT_STRATEGY_UNSPECIFIED: Strategy.COUNT,
@@ -29,20 +31,27 @@ _STRATEGIES = {
 
 
 def rebuild_options(request: placement_pb2.RebuildRequest) -> RebuildOptions:
-    """Convert a request.
+    """Convert a request, except for its scope, its steps and its leader evacuation.
 
     Raises:
-        Invalid: the strategy is unknown, or the replication factor is negative.
+        Invalid: the strategy is unknown, or a number is out of its range.
     """
     if request.strategy not in _STRATEGIES:
         raise Invalid(f"strategy {request.strategy} is unknown; give PLACEMENT_STRATEGY_COUNT or _STORAGE")
     if request.replication_factor < 0:
         raise Invalid(f"replication_factor {request.replication_factor} must be >= 0; 0 keeps it")
+    if request.brokers_per_step < 0:
+        raise Invalid(f"brokers_per_step {request.brokers_per_step} must be >= 0; 0 is one step")
+    factor = request.partition_size_factor or 1.0
+    if not 0 < factor <= MAX_SIZE_FACTOR:
+        raise Invalid(f"partition_size_factor {factor} must be in (0, {MAX_SIZE_FACTOR}]; give 1.2 for 20 % of growth")
     return RebuildOptions(
         strategy=_STRATEGIES[request.strategy],
         optimization=Optimization.MINIMAL if request.minimal else Optimization.DISTRIBUTION,
         force=request.force,
         replication_factor=request.replication_factor,
+        substitution_affinity=request.substitution_affinity,
+        partition_size_factor=factor,
         optimize_leadership=request.optimize_leadership,
     )
 
@@ -73,18 +82,26 @@ def wanted_brokers(scope: placement_pb2.PlacementScope, by_default: tuple[int, .
     return wanted
 
 
-def plan_to_message(plan: PlacementPlan, warnings: tuple[str, ...]) -> placement_pb2.PlacementPlan:
-    """Convert a plan and the warnings about it."""
+def plan_to_message(
+    plan: PlacementPlan, warnings: tuple[str, ...], steps: Sequence[PartitionMap] = ()
+) -> placement_pb2.PlacementPlan:
+    """Convert a plan, the warnings about it, and the complete maps of its steps if it is divided."""
     changed = without_no_ops(plan.before, plan.after)
+    parts = (without_no_ops(before, after) for before, after in zip((plan.before, *steps), steps, strict=False))
     return placement_pb2.PlacementPlan(
-        partitions=targets_to_messages({one.key: one.replicas for one in changed}),
+        partitions=_targets(changed),
         unchanged_partitions=len(plan.before) - len(changed),
         copied_bytes=plan.copied_bytes,
         bound_bytes=plan.bound_bytes,
         before=_figures(plan.statistics_before),
         after=_figures(plan.statistics_after),
         warnings=warnings,
+        steps=(placement_pb2.PlacementStep(partitions=_targets(part)) for part in parts if part),
     )
+
+
+def _targets(partitions: PartitionMap) -> Iterator[types_pb2.PartitionTarget]:
+    return targets_to_messages({one.key: one.replicas for one in partitions})
 
 
 def _figures(statistics: PlacementStatistics) -> placement_pb2.PlacementFigures:

@@ -13,7 +13,7 @@ from typing import Any
 from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
-from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS, ConfigResource, ResourceType
+from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS, THROTTLED_TYPES, ConfigResource
 from autothrottle.core.errors import Unavailable
 from autothrottle_lab.demo.stage import INSTANCE_TYPE, START_SECONDS, Interruption, Report, Stage, goal, size
 from autothrottle_lab.emulators.kafka_scenario import (
@@ -94,7 +94,7 @@ class SimulatedStage(Stage):
     def throttled(self) -> Sequence[str]:
         return [
             str(resource)
-            for kind in ResourceType
+            for kind in THROTTLED_TYPES
             for name in sorted(self.client.get_children(f"{_KAFKA.configs}/{kind.value}"))
             if self._config(resource := ConfigResource(f"{kind.value}/{name}")).keys() & THROTTLE_KEYS
         ]

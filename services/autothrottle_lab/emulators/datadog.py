@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
@@ -92,6 +92,8 @@ class DatadogEmulator:
 
     def __init__(self, api_key: str = API_KEY) -> None:
         self.api_key = api_key
+        self.clock: Callable[[], float] = time.time
+        """Clock of the server in its Date headers, seconds since the epoch."""
         self.tag_delay_seconds = 0.0
         """Delay of each request for tags."""
         self.events: list[PostedEvent] = []
@@ -397,6 +399,9 @@ class _Routes(BaseHTTPRequestHandler):
             return 400, {"errors": ["The parameters 'title' and 'text' are required"]}
         stored = {"title": event.title, "text": event.text, "tags": list(event.tags)}
         return 202, {"status": "ok", "event": {"id": len(self.server.emulator.events), **stored}}
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string(self.server.emulator.clock() if timestamp is None else timestamp)
 
     def _answer(self, status: int, body: Mapping[str, Any]) -> None:
         self._send(status, json.dumps(body).encode())

@@ -25,7 +25,14 @@ from typing import Any
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.protocol.states import KazooState
 
-from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate, parse_replicas
+from autothrottle.core.cluster.configs import (
+    THROTTLED_TYPES,
+    ConfigResource,
+    ReplicaRole,
+    ResourceType,
+    parse_rate,
+    parse_replicas,
+)
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle_lab.emulators.kafka_scenario import Document, parse_reassignment, reassignment_document
@@ -77,7 +84,7 @@ class Znodes:
             self._create_config(topic)
         self._publish()
         self._last_change = max((sequence for sequence, _ in self._changes()), default=-1)
-        for kind in ResourceType:
+        for kind in THROTTLED_TYPES:
             for name in self._client.get_children(f"{self._root}/config/{kind.value}"):
                 self._apply(f"{kind.value}/{name}")
         self._register()

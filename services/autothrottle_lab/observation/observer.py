@@ -19,8 +19,8 @@ from autothrottle.core.cluster.configs import (
     LEADER_RATE,
     LEADER_REPLICAS,
     THROTTLE_KEYS,
+    THROTTLED_TYPES,
     ConfigResource,
-    ResourceType,
     parse_replicas,
 )
 from autothrottle.core.cluster.snapshot import TopicPartition
@@ -146,7 +146,7 @@ class _ZnodeReplay:
 
 
 def _is_config(path: str) -> bool:
-    return any(path.startswith(f"{_KAFKA.configs}/{kind.value}/") for kind in ResourceType)
+    return any(path.startswith(f"{_KAFKA.configs}/{kind.value}/") for kind in THROTTLED_TYPES)
 
 
 def is_fully_throttled(

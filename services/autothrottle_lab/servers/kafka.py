@@ -145,24 +145,24 @@ class KafkaCluster(ABC):
         assignment: Mapping[int, Sequence[int]],
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic with these replicas, the leader first; return when all are in sync."""
-        wanted = {
-            "assignments": {partition: list(replicas) for partition, replicas in assignment.items()},
-            "configs": dict(configs or {}),
-        }
-        self._call_admin(lambda admin: admin.create_topics({name: wanted}, wait_for_metadata=True))
-        self.wait_until_in_sync([name])
+        """Create a topic with these replicas, the leader first; return when all are in sync and all brokers know it."""
+        assignments = {partition: list(replicas) for partition, replicas in assignment.items()}
+        self._create(name, {"assignments": assignments, "configs": dict(configs or {})})
 
     def create_topic_anywhere(self, name: str, partitions: int, replication_factor: int) -> None:
-        """Create a topic whose replicas the controller places; return when all are in sync."""
-        wanted = {"num_partitions": partitions, "replication_factor": replication_factor}
-        self._call_admin(lambda admin: admin.create_topics({name: wanted}, wait_for_metadata=True))
+        """Create a topic whose replicas the controller places; return when `create_topic` would."""
+        self._create(name, {"num_partitions": partitions, "replication_factor": replication_factor})
+
+    def _create(self, name: str, wanted: Mapping[str, Any]) -> None:
+        self._call_admin(lambda admin: admin.create_topics({name: wanted}))
+        wait_until(lambda: all(self._knows(broker_id, name) for broker_id in self._running()), 60.0, f"{name} is known")
         self.wait_until_in_sync([name])
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; return when the controller has removed it."""
+        """Delete a topic; return when the controller has removed it and no broker knows it."""
         self._call_admin(lambda admin: admin.delete_topics([name]))
         wait_until(lambda: not self._is_topic(name), 60.0, f"topic {name} is deleted")
+        wait_until(lambda: not any(self._knows(b, name) for b in self._running()), 60.0, f"{name} is forgotten")
 
     def reassign_through_bootstrap(self, replicas: Mapping[Partition, Sequence[int] | None]) -> None:
         """Start a reassignment through the controller (KIP-455); None as target cancels that of a partition.
@@ -290,13 +290,25 @@ class KafkaCluster(ABC):
     def _is_topic(self, name: str) -> bool:
         """Whether a topic exists, at least in part."""
 
+    def _running(self) -> set[int]:
+        return {broker_id for broker_id, broker in self.brokers.items() if broker.process.running}
+
+    def _knows(self, broker_id: int, topic: str) -> bool:
+        """Whether the metadata of a broker contains the topic. It follows the controller with a delay."""
+        request = kafka.protocol.metadata.MetadataRequest(
+            topics=[kafka.protocol.metadata.MetadataRequest.MetadataRequestTopic(name=topic)],
+            allow_auto_topic_creation=False,
+        )
+        response = self._call_admin(lambda admin: admin._manager.run(admin._manager.send, request, broker_id))
+        return not response.topics[0].error_code
+
     def _wait_until_serving(self, broker_id: int, within_seconds: float) -> None:
         # A broker accepts connections a moment after its registration.
         broker = self.brokers[broker_id]
         broker.wait_until(lambda: self._is_registered(broker_id) and broker.listening, within_seconds)
 
     def _wait_until_known(self, within_seconds: float) -> None:
-        running = {broker_id for broker_id, broker in self.brokers.items() if broker.process.running}
+        running = self._running()
 
         def known() -> bool:
             for broker_id in running:

@@ -1,4 +1,4 @@
-"""A real ZooKeeper server on 127.0.0.1, from the jars in the pyspark package, and its transaction log.
+"""A real ZooKeeper server, by default on 127.0.0.1, from the jars in the pyspark package, and its transaction log.
 
 `ZooKeeperServer` starts, freezes, thaws, stops and kills a server. `ZooKeeperServer.transactions()` reads the server's
 transaction log, which has all writes in commit order. Tests of fencing need this order.
@@ -20,7 +20,7 @@ from autothrottle_lab.servers.jars import pyspark_jars, require_java
 from autothrottle_lab.servers.processes import Process, free_ports
 
 _CONFIGURATION = """\
-clientPortAddress=127.0.0.1
+clientPortAddress={host}
 clientPort={port}
 dataDir={data}
 tickTime=500
@@ -53,7 +53,14 @@ class ZooKeeperServer:
     Its minimum session timeout is 1 s. Its data survives `stop` and `kill` as long as its directory exists.
     """
 
-    def __init__(self, directory: Path, port: int | None = None, number: int = 0, ensemble: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        port: int | None = None,
+        number: int = 0,
+        ensemble: Sequence[str] = (),
+        host: str = "127.0.0.1",
+    ) -> None:
         """Prepare a server.
 
         Args:
@@ -61,12 +68,14 @@ class ZooKeeperServer:
             port: client port; None: any free port.
             number: `myid` of the server in an ensemble, >= 1; 0: a standalone server.
             ensemble: lines of `zoo.cfg` that are the same for all members of the ensemble.
+            host: address of this machine that it listens on.
         """
+        self.host = host
         self.port = port or free_ports(1)[0]
         self.directory = directory
         data, configuration = directory / "data", directory / "zoo.cfg"
         data.mkdir(parents=True, exist_ok=True)
-        configuration.write_text(_CONFIGURATION.format(port=self.port, data=data) + "\n".join(ensemble))
+        configuration.write_text(_CONFIGURATION.format(host=host, port=self.port, data=data) + "\n".join(ensemble))
         if number:
             (data / "myid").write_text(f"{number}\n")
         self.process = Process("ZooKeeper", self._command(configuration), directory / "zookeeper.log")
@@ -92,7 +101,7 @@ class ZooKeeperServer:
     @property
     def connect(self) -> str:
         """Connection string, `host:port`."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def start(self, within_seconds: float = 120.0) -> None:
         """Start the server; return when it answers. Port and data are the same after each start."""
@@ -123,7 +132,7 @@ class ZooKeeperServer:
     def four_letter_word(self, word: str, timeout_seconds: float = 2.0) -> str:
         """Return the response to a four-letter word (`srvr`, `mntr`, `ruok`); "" without a response."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout_seconds) as connection:
+            with socket.create_connection((self.host, self.port), timeout_seconds) as connection:
                 connection.settimeout(timeout_seconds)
                 connection.sendall(word.encode())
                 return b"".join(iter(lambda: connection.recv(65536), b"")).decode()

@@ -23,6 +23,7 @@ from autothrottle.adapters.memory import (
     MemoryMetrics,
     MemoryOverrides,
     MemoryPauses,
+    MemoryTemporaryQuotas,
     MemoryTracer,
 )
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
@@ -226,6 +227,8 @@ class VirtualRecovery:
             pauses=MemoryPauses(),
             catch_ups=MemoryCatchUps(electorate),
             settings=self.kafka,
+            quotas=self.kafka,
+            temporary_quotas=MemoryTemporaryQuotas(electorate),
             tracer=MemoryTracer(),
             decisions=sink,
         )

@@ -2,7 +2,8 @@
 
 `make bench-links` runs it as root, with five real brokers in network namespaces. `tc` shapes their links. A run takes
 about two minutes. `ARGS="--policies adaptive --ratio 0.9,0.7 --runs 1"` chooses runs, and `ARGS=--record` stores each
-run in `../results/links.json` when it ends.
+run in `../results/links.json` when it ends. The environment variable `LINK_MB=5` makes all links and clients 4 times as
+slow, for a busy machine.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 from autothrottle.runtime.configuration import METRICS_SOURCES
 from autothrottle_lab.servers.processes import scratch_directory
-from tests.benchmarks.links.layout import SECOND_KINDS, RunPlan
+from tests.benchmarks.links.layout import READ_BROKER, SECOND_KINDS, RunPlan
 from tests.benchmarks.links.shaped_links import missing_requirements
 from tests.benchmarks.links.stage import start_testbed
 from tests.benchmarks.links.story import run_plan, warm_up
@@ -51,12 +52,14 @@ def plans(given: argparse.Namespace) -> list[RunPlan]:
             second,
             source,
             given.surge,
+            fanout_factor,
         )
         for second in given.second.split(",")
         for ratio in (float(text) for text in given.ratio.split(","))
         for number in range(1, given.runs + 1)
         for policy in given.policies.split(",")
         for source in given.metrics_source.split(",")
+        for fanout_factor in given.fanout_factors
     ]
 
 
@@ -72,12 +75,13 @@ def record(path: Path, runs: Sequence[Run], given: argparse.Namespace, command: 
         **({"surge": given.surge} if given.surge != 1 else {}),
     }
     metadata = {"command": command, "date": now, **setting}
-    recorded = [(run.policy, run.ratio, run.second, run.source) for run in runs]
+    recorded = [(run.policy, run.ratio, run.second, run.source, run.fanout_factor) for run in runs]
     previous = json.loads(path.read_text())["runs"] if path.exists() else []
     kept = [
         row
         for row in previous
-        if (row["policy"], row["ratio"], row["second"], row.get("source", "datadog")) not in recorded
+        if (row["policy"], row["ratio"], row["second"], row.get("source", "datadog"), row.get("fanout_factor"))
+        not in recorded
         or any(row.get(key) != one for key, one in setting.items())
     ]
     rows: list[dict[str, Any]] = [*kept, *({**rounded(asdict(run)), **metadata} for run in runs)]
@@ -131,6 +135,13 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--surge", type=float, default=1.0, help="factor of the clients' produce rates, 10 s after the submission"
     )
+    parser.add_argument(
+        "--fanout-factors",
+        type=lambda text: [float(factor) for factor in text.split(",")],
+        default=[None],
+        help=f"add consumers to broker {READ_BROKER}, which then leads all reassigned partitions; --consumer-fanout of "
+        "the source kafka as multiples of the true one, separated by commas",
+    )
     parser.add_argument("--record", action="store_true", help=f"store the runs in {RESULTS.name}")
     given = parser.parse_args(arguments)
     chosen = (
@@ -173,9 +184,10 @@ def main(arguments: Sequence[str]) -> int:
             if given.record:
                 record(RESULTS, runs, given, command)
     print("\n".join(["", *lines(runs), ""]))
-    if len({run.source for run in runs}) > 1:
+    if len({(run.source, run.fanout_factor) for run in runs}) > 1:
         print("\n".join([*source_lines(runs), ""]))
-    for claim in claims(runs) if given.surge == 1 else ():  # the bound is that of steady clients
+    steady = given.surge == 1 and given.fanout_factors == [None]
+    for claim in claims(runs) if steady else ():  # the goals are those of steady producers alone
         reached = ", ".join(f"{one:g}" for one in claim["runs"])
         print(
             f"{claim['claim']}: {reached} (wanted: at most {claim['wanted']:g}): {'met' if claim['met'] else 'NOT MET'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,7 +22,10 @@ from tests.benchmarks.links.tally import LinkDirection, Sample
 LEADERS = (1001, 1002, 1003, 1004)
 FOLLOWER = 1005
 
-LINKS = {**dict.fromkeys(LEADERS, 20 * MEGABYTE), FOLLOWER: 10 * MEGABYTE}
+LINK_RATE = round(float(os.environ.get("LINK_MB", "20")) * MEGABYTE)
+"""Link rate of a leader in each direction, bytes/s. All other rates are proportional to it."""
+
+LINKS = {**dict.fromkeys(LEADERS, LINK_RATE), FOLLOWER: LINK_RATE // 2}
 """Broker id -> link rate in each direction, bytes/s."""
 
 SECOND_FOLLOWER = 1004
@@ -35,13 +39,22 @@ The third fills the link of the second follower."""
 CROWD_RATE = 0.45 * LINKS[SECOND_FOLLOWER]
 """Produce rate of the third topic, bytes/s. All clients together then use 95 % of that link."""
 
-RING_RATE, BESIDE_RATE, REASSIGNED_RATE = 2.1875 * MEGABYTE, 0.625 * MEGABYTE, 0.0125 * MEGABYTE
+RING_RATE, BESIDE_RATE, REASSIGNED_RATE = 0.109375 * LINK_RATE, 0.03125 * LINK_RATE, 0.000625 * LINK_RATE
 """Produce rate of each partition, bytes/s. The steady topics together use half of every inbound link."""
+
+READ_BROKER = 1001
+"""With consumers, it leads all reassigned partitions, and its outbound link is the bottleneck."""
+
+CONSUMERS = {(RING, 0): 3, (RING, 4): 2, (BESIDE, 0): 2}
+"""Partition of `READ_BROKER` -> number of its consumers."""
+
+FANOUT = (3 * RING_RATE + 2 * RING_RATE + 2 * BESIDE_RATE) / (2 * RING_RATE + BESIDE_RATE)
+"""How often these consumers read each byte that is produced to that broker."""
 
 PARTITIONS = 16
 """Enough that fetches of 128 kB per partition do not wait for one another when a response is slow."""
 
-MIN_RATE = 1 * MEGABYTE
+MIN_RATE = LINK_RATE // 20
 
 SURGE_SECONDS = 10.0
 
@@ -99,14 +112,29 @@ class RunPlan:
     """Metrics source of the product."""
     surge: float = 1.0
     """Factor by which the clients' produce rates rise `SURGE_SECONDS` after the submission; 1: they stay."""
+    fanout_factor: float | None = None
+    """`--consumer-fanout` of the source `kafka` / `FANOUT`; None: there are no consumers."""
 
     @property
     def topic(self) -> str:
-        return f"moved-{self.policy}-{self.source}-{self.ratio:g}-{self.second}-{self.number}"
+        return f"moved-{self.policy}-{self.source}-{self.fanout_factor}-{self.ratio:g}-{self.second}-{self.number}"
+
+    @property
+    def consumers(self) -> Mapping[tuple[str, int], int]:
+        """Partition -> number of its consumers."""
+        return {} if self.fanout_factor is None else CONSUMERS
+
+    @property
+    def consumer_fanout(self) -> float:
+        """The fan-out that the source `kafka` assumes."""
+        return (self.fanout_factor or 0.0) * FANOUT
 
     def replicas_before(self) -> dict[int, list[int]]:
         """Partition -> replicas of the reassigned topic before the reassignment. A second follower has no replica."""
         among = LEADERS if self.second == "none" else [b for b in LEADERS if b != SECOND_FOLLOWER]
+        if self.consumers:
+            others = [b for b in among if b != READ_BROKER]
+            return {p: [READ_BROKER, others[p % len(others)]] for p in range(PARTITIONS)}
         return round_robin(among)
 
     def replicas_after(self) -> dict[int, list[int]]:

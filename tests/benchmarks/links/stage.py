@@ -93,7 +93,7 @@ def start_testbed(directory: Path, fetch_kilobytes: int, response_kilobytes: int
 @contextmanager
 def start_product(testbed: Testbed, plan: RunPlan) -> Iterator[str]:
     """Run all services with metrics from the counters of the network cards; yield the address of the admin API."""
-    with _metrics(testbed, plan.source) as (datadog_url, of_source):
+    with _metrics(testbed, plan) as (datadog_url, of_source):
         every = {**options(testbed, plan), **of_source}
         deployment = Deployment(testbed.zookeeper.connect, datadog_url, testbed.directory, every)
         name = f"autothrottle-{plan.topic}"
@@ -126,13 +126,16 @@ def options(testbed: Testbed, plan: RunPlan) -> dict[str, str]:
 
 
 @contextmanager
-def _metrics(testbed: Testbed, source: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _metrics(testbed: Testbed, plan: RunPlan) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Start the metrics source; yield the URL of Datadog, "" for another source, and the options of the source."""
+    source = plan.source
     if source == "datadog":
         with DatadogEmulator() as datadog, _report_metrics(testbed.links, datadog):
             yield datadog.url, {}
         return
     chosen = {"metrics-source": source}
+    if source == "kafka":
+        chosen["consumer-fanout"] = f"{plan.consumer_fanout:g}"
     with ExitStack() as stack:
         if source in ("prometheus", "scrape"):
             places = [testbed.links.places[broker_id] for broker_id in LINKS]

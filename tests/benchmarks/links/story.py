@@ -3,8 +3,8 @@
 Every broker's link has 20 MB/s in each direction, the follower's has 10. Clients produce at half of that rate all the
 time with acks=all in an open loop: a late record counts from the time when it was due. Broker 1005 gets a replica of
 every partition of one topic. The services run on the same machine and reach the brokers over their links, as clients
-do. The metrics source reports the counters of the brokers' network cards to them: a Datadog emulator,
-or a node_exporter in the namespace of each broker.
+do. A metrics source reports the counters of the brokers' network cards to them: a Datadog emulator, or a node_exporter
+in the namespace of each broker. The source `kafka` needs only the brokers.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autothrottle.core.cluster.configs import FOLLOWER_RATE
 from autothrottle.core.scoring.bound import available_rate
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.observation.traffic import ClientLoad, Latency, fill
 from autothrottle_lab.servers.kafka import wait_until
+from tests.benchmarks.links.consumers import Consumers
 from tests.benchmarks.links.layout import (
     BESIDE,
     BESIDE_RATE,
@@ -183,6 +184,7 @@ def run_plan(testbed: Testbed, plan: RunPlan) -> Run:
     try:
         with ExitStack() as stack:
             clients = stack.enter_context(Clients(testbed, topic, CROWD_RATE if plan.second == "full" else 0.0))
+            consumers = stack.enter_context(Consumers(cluster.bootstrap_servers, plan.consumers))
             monitor = stack.enter_context(RunMonitor(testbed, topic))
             admin = None if plan.policy == "none" else stack.enter_context(start_product(testbed, plan))
             time.sleep(_SETTLING_SECONDS + (plan.window if admin else 0))
@@ -199,7 +201,11 @@ def run_plan(testbed: Testbed, plan: RunPlan) -> Run:
             ended = max(monitor.finishes.values())
             time.sleep(_AFTER_SECONDS)
             time.sleep(max(remaining_wait(clients, ended), 0.0))
-            return evaluate(plan, clients, monitor, sizes, (quiet_from, started, ended))
+            run = evaluate(plan, clients, monitor, sizes, (quiet_from, started, ended))
+            if not plan.consumers:
+                return run
+            reads = [x.seconds for x in consumers.end() if started <= x.at <= ended + _AFTER_SECONDS]
+            return replace(run, deferred_reads=deferred_share(reads), longest_read=max(reads))
     finally:
         cluster.wait_until_reassigned(_REASSIGNMENT_SECONDS if plan.second == "full" else 60)
         cluster.delete_topic(topic)
@@ -243,6 +249,7 @@ def evaluate(
         number=plan.number,
         second=plan.second,
         source=plan.source,
+        fanout_factor=plan.fanout_factor,
         deferred=deferred_share(x.seconds for x in moving[ALL]),
         makespan=ended - started,
         bound=bound(plan, sizes, loads),

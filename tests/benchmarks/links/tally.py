@@ -97,6 +97,12 @@ class Run:
     """Metrics source of the product."""
     deferred: float = 0.0
     """Share of the steady clients' records that waited longer than `DEFERRED_SECONDS`."""
+    fanout_factor: float | None = None
+    """Consumer fan-out that the source `kafka` assumes / the true one; None: there are no consumers."""
+    deferred_reads: float | None = None
+    """Share of records that a consumer got later than `DEFERRED_SECONDS` after they were sent; None: no consumers."""
+    longest_read: float | None = None
+    """Longest time from sending a record until a consumer had it, seconds; None: no consumers."""
 
     def times(self, group: str) -> float:
         """Ratio of the 99th percentile of the waits to that of the quiet time, for one group."""
@@ -260,17 +266,23 @@ def lines(runs: Iterable[Run]) -> list[str]:
 
 
 def source_lines(runs: Iterable[Run]) -> list[str]:
-    """Return a table of the metrics sources in Markdown; `first`: the first throttle after the submission."""
+    """Return a table of the metrics sources in Markdown; `first`: the first throttle of the follower."""
     rows = [
-        "| source | first throttle | throttles, MB/s at s | deferred records | longest wait, s | makespan, s |",
-        "|---|---|---|---|---|---|",
+        "| source | first throttle | throttles, MB/s at s | deferred records | longest wait, s | deferred reads | "
+        "longest read, s | makespan, s | / bound |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for run in runs:
         rates = [(at, rate) for at, rate in run.throttles if rate is not None]
         first = f"{rates[0][1] / MEGABYTE:.1f} MB/s at {rates[0][0]:.1f} s" if rates else "none"
         shown = ", ".join(f"{rate / MEGABYTE:.1f} at {at:.0f}" for at, rate in rates)
+        source = run.source if run.fanout_factor is None else f"{run.source}, {run.fanout_factor:g} x fan-out"
         waited = f"{100 * run.deferred:.2f} % | {run.moving[ALL].most:.2f}"
-        rows.append(f"| {run.source} | {first} | {shown} | {waited} | {run.makespan:.1f} |")
+        reads = " | "
+        if run.deferred_reads is not None:
+            reads = f"{100 * run.deferred_reads:.2f} % | {run.longest_read:.2f}"
+        makespan = f"{run.makespan:.1f} | {run.makespan / run.bound:.2f}"
+        rows.append(f"| {source} | {first} | {shown} | {waited} | {reads} | {makespan} |")
     return rows
 
 

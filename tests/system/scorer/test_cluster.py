@@ -34,6 +34,7 @@ def table(out: Path, name: str) -> list[Mapping[str, Any]]:
     return sorted(rows, key=lambda row: (row["recovery_id"], row.get("broker_id", 0), row.get("role", "")))
 
 
+@pytest.mark.repeat
 def test_the_same_command_on_two_workers_gives_the_same_results(scored: Scored, tmp_path: Path) -> None:
     out, home = tmp_path / "out", tmp_path / "spark"
     home.mkdir()

@@ -93,6 +93,10 @@ def test_decommission_empties_a_broker(front: Front) -> None:
         ("rebuild", {"scope": {"topics": ["t"], "brokers": [-3]}}, 400, "broker id -3"),
         ("rebuild", {"scope": {"topics": ["t"], "brokers": [1] * (MAX_BROKERS + 1)}}, 400, "10001 entries"),
         ("rebuild", {"scope": {"topics": ["t"], "brokers": [1]}, "replicationFactor": -1}, 400, "must be >= 0"),
+        ("rebuild", {"scope": {"topics": ["t"], "brokers": [1]}, "brokersPerStep": -1}, 400, "must be >= 0"),
+        ("rebuild", {"scope": {"topics": ["t"], "brokers": [1]}, "partitionSizeFactor": "NaN"}, 400, "in (0, 1000]"),
+        ("rebuild", {"scope": {"topics": ["t"], "brokers": [1001]}, "phased": True, "brokersPerStep": 1}, 400, "leave"),
+        ("rebuild", {"scope": {"topics": ["t"], "brokers": [1001]}, "leaderEvacuationTopics": ["t"]}, 400, "give both"),
         ("rebalance", {"scope": {"topics": ["t"], "brokers": [-1]}, "storageThreshold": 1.0}, 400, "in [0, 1)"),
         ("rebalance", {"scope": {"topics": ["t"], "brokers": [1001]}}, 400, "only allows broker additions"),
         ("scale", {"scope": {"topics": ["t"], "brokers": [-1]}}, 400, "additional brokers"),
@@ -105,6 +109,41 @@ def test_a_wrong_request_is_refused_with_the_fix(
     found = ask(front, method, **request_)
     assert found.status == status, found.text
     assert problem in found.json["message"]
+
+
+def test_a_plan_in_steps_ends_at_the_plan(front: Front) -> None:
+    request = {"scope": {"topics": ["t"], "brokers": [1003, 1004]}}
+    phased = ask(front, "rebuild", **request, phased=True).json["plan"]
+    first, last = (step["partitions"] for step in phased["steps"])
+    assert [row["replicas"][0] for row in first] == [1001, 1002, 1001, 1002]
+    assert last == phased["partitions"]
+    assert not ask(front, "rebuild", **request).json["plan"].get("steps")
+    pairs = [PartitionReplicas("t", number, (1001 + 2 * number, 1002 + 2 * number)) for number in range(2)]
+    front.services.placement.cluster = PlacementCluster(CLUSTER.brokers, tuple(pairs))
+    scope = {"topics": ["t"], "brokers": [1002, 1004]}
+    plan = ask(front, "rebuild", scope=scope, brokersPerStep=1).json["plan"]
+    assert [step["partitions"] for step in plan["steps"]] == [[row] for row in reversed(plan["partitions"])]
+
+
+def test_a_broker_is_substituted_by_the_new_one_of_its_rack(front: Front) -> None:
+    brokers = {**CLUSTER.brokers, 1004: PlacementBroker(1004, "r1002")}
+    front.services.placement.cluster = PlacementCluster(brokers, CLUSTER.partitions)
+    scope = {"topics": ["t"], "brokers": [1001, 1003, 1004]}
+    found = targets(ask(front, "rebuild", scope=scope, substitutionAffinity=True))
+    assert found == {0: [1001, 1004], 1: [1004, 1001], 2: [1001, 1004], 3: [1004, 1001]}
+
+
+def test_evacuated_brokers_lead_no_topic_of_the_evacuation(front: Front) -> None:
+    evacuation = {"leaderEvacuationBrokers": [1001], "leaderEvacuationTopics": ["t"]}
+    found = targets(ask(front, "rebuild", scope={"topics": ["t"], "brokers": [-1]}, **evacuation))
+    assert found == {0: [1002, 1001], 2: [1002, 1001]}
+
+
+def test_the_size_factor_leaves_room_for_growth(front: Front) -> None:
+    request = {"scope": {"topics": ["t"], "brokers": [1001, 1003]}, "strategy": "PLACEMENT_STRATEGY_STORAGE"}
+    assert len(targets(ask(front, "rebuild", **request, partitionSizeFactor=2))) == 4
+    warnings = ask(front, "rebuild", **request, partitionSizeFactor=3).json["plan"]["warnings"]
+    assert any("No additional brokers" in line for line in warnings)
 
 
 def test_an_unreachable_cluster_is_unavailable(front: Front) -> None:
@@ -149,8 +188,20 @@ def test_throttlectl_plans_each_operation(
     assert len(json.loads(capsys.readouterr().out)["targets"]) == changes
 
 
+def test_throttlectl_writes_a_file_for_each_step(front: Front, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    arguments = ["plan", "rebuild", "--topics", "t", "--brokers", "1003,1004", "--phased-reassignment"]
+    assert throttlectl(front, *arguments, "--out", str(path), "-o", "json") == 0
+    first, last = (parse_reassignment((tmp_path / f"plan-phase{n}.json").read_text()) for n in range(2))
+    assert [replicas[0] for replicas in first.values()] == [1001, 1002, 1001, 1002]
+    assert {id for replicas in last.values() for id in replicas} == {1003, 1004}
+    assert not path.exists()
+
+
 def test_throttlectl_refuses_leaving_brokers_where_they_have_no_effect(
     front: Front, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert throttlectl(front, "plan", "rebuild", "--topics", "t", "--brokers", "1001", "--leaving", "1002") == 2
     assert "--leaving has no effect on rebuild" in capsys.readouterr().err
+    assert throttlectl(front, "plan", "scale", "--topics", "t", "--brokers=-2", "--sub-affinity") == 2
+    assert "--sub-affinity has no effect on scale" in capsys.readouterr().err

@@ -47,6 +47,7 @@ COMMANDS = (
     "cancel",
     "reassignments",
     "catchup",
+    "quota",
     "pause",
     "resume",
     "request-quota",

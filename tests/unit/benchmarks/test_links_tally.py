@@ -9,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.benchmarks.links.layout import (
+    BESIDE,
     FOLLOWER,
     LINKS,
     PARTITIONS,
+    READ_BROKER,
+    RING,
     SECOND_FOLLOWER,
     RunPlan,
     beside,
@@ -114,9 +117,10 @@ def test_source_lines_show_the_throttles_of_each_source() -> None:
     throttled = replace(
         run(), source="scrape", deferred=0.015, throttles=[(-1.0, None), (0.4, 4 * MB), (10.2, 4_500_000)]
     )
-    assert (
-        source_lines([throttled])[2] == "| scrape | 4.0 MB/s at 0.4 s | 4.0 at 0, 4.5 at 10 | 1.50 % | 0.90 | 100.0 |"
-    )
+    start = "4.0 MB/s at 0.4 s | 4.0 at 0, 4.5 at 10 | 1.50 % | 0.90"
+    assert source_lines([throttled])[2] == f"| scrape | {start} |  |  | 100.0 | 1.11 |"
+    wrong = replace(throttled, source="kafka", fanout_factor=0.5, deferred_reads=0.25, longest_read=3.0)
+    assert source_lines([wrong])[2] == f"| kafka, 0.5 x fan-out | {start} | 25.00 % | 3.00 | 100.0 | 1.11 |"
     assert "| none |" in source_lines([replace(run(), throttles=[(0.0, None)])])[2]
 
 
@@ -137,6 +141,18 @@ def test_clients_use_half_of_every_inbound_link() -> None:
         for broker_id in replicas:
             received[broker_id] += rate * MB
     assert received == {broker_id: rate / 2 for broker_id, rate in LINKS.items()}
+
+
+def test_consumers_make_the_outbound_link_of_the_only_leader_the_bottleneck() -> None:
+    """Replication to the followers of steady partitions takes 5 MB/s of that link, as on every leader."""
+    read = replace(plan("adaptive"), fanout_factor=0.5)
+    assert {replicas[0] for replicas in read.replicas_before().values()} == {READ_BROKER}
+    rates = {RING: 2.1875 * MB, BESIDE: 0.625 * MB}
+    consumed = sum(count * rates[topic] for (topic, _), count in read.consumers.items())
+    assert read.consumer_fanout == 0.5 * consumed / (5 * MB)
+    clients = {**dict.fromkeys(link_rates(), 5.0 * MB), (READ_BROKER, "tx"): 5 * MB + consumed}
+    sizes = dict.fromkeys(range(PARTITIONS), 21 * MB)
+    assert bound(read, sizes, clients) == pytest.approx(16 * 21 / (0.9 * (15 - consumed / MB) - 0.2))
 
 
 def test_bound_is_limited_by_the_follower_at_the_given_ratio() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -12,32 +15,47 @@ import yaml
 from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import parse
+from tests.pages import code
 from tests.quality.deployment import CHART, NO_HELM, find_helm, render, validate
 
 pytestmark = pytest.mark.skipif(find_helm() is None, reason=NO_HELM)
 
 DEFAULTS: Mapping[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
 PEER = {"podSelector": {"matchLabels": {"app": "anna"}}}
+CONFIG: Mapping[str, Any] = {
+    "zk-addr": ["zk1:2181", "zk2:2181"],
+    "decisions": "s3://bucket/decisions",
+    "interval": 30,
+    "max-rate": 72.5,
+    "pause-over-capacity": True,
+    "cap-map": {"d2.2xlarge": 120, "d2.4xlarge": {"tx": 240, "rx": 200}},
+    "net-tx-query": "avg:net.sent{service:kafka,!env:<test>} by {host}",
+}
+TLS: Mapping[str, Any] = {
+    "secretName": "other",
+    "serverName": "a.example",
+    "certificateRoles": {"anna": "operator"},
+}
+RESOURCES = {"requests": {"cpu": "1"}}
 CHANGES: Mapping[str, Any] = {
     "replicas": 3,
-    "image": {"repository": "registry.example/autothrottle", "tag": "1", "pullPolicy": "Always"},
+    "image.repository": "registry.example/autothrottle",
+    "image.tag": "1",
+    "image.pullPolicy": "Always",
     "imagePullSecrets": [{"name": "registry"}],
-    "config": {
-        "zk-addr": ["zk1:2181", "zk2:2181"],
-        "decisions": "s3://bucket/decisions",
-        "interval": 30,
-        "max-rate": 72.5,
-        "pause-over-capacity": True,
-        "cap-map": {"d2.2xlarge": 120, "d2.4xlarge": {"tx": 240, "rx": 200}},
-        "net-tx-query": "avg:net.sent{service:kafka,!env:<test>} by {host}",
-    },
-    "credentials": {"data": {"AUTOTHROTTLE_API_KEY": "a", "AUTOTHROTTLE_APP_KEY": "b"}},
-    "tls": {"secretName": "other", "serverName": "a.example", "certificateRoles": {"anna": "operator"}},
+    "config": CONFIG,
+    "credentials.existingSecret": "datadog",
+    "credentials.data": {"AUTOTHROTTLE_API_KEY": "a", "AUTOTHROTTLE_APP_KEY": "b"},
+    **{f"tls.{name}": value for name, value in TLS.items()},
     "insecureListen": True,
-    "tokens": {"secretName": "tokens", "key": "callers"},
-    "kafkaClient": {"secretName": "client", "key": "kafka.properties"},
-    "spool": {"persistent": True, "size": "5Gi", "storageClassName": "fast"},
-    "resources": {"requests": {"cpu": "1"}},
+    "tokens.secretName": "tokens",
+    "tokens.key": "callers",
+    "kafkaClient.secretName": "client",
+    "kafkaClient.key": "kafka.properties",
+    "spool.persistent": True,
+    "spool.size": "5Gi",
+    "spool.storageClassName": "fast",
+    "resources": RESOURCES,
     "env": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4317"}],
     "extraVolumes": [{"name": "kafka-ca", "secret": {"secretName": "kafka-ca"}}],
     "extraVolumeMounts": [{"name": "kafka-ca", "mountPath": "/etc/kafka-ca"}],
@@ -47,19 +65,66 @@ CHANGES: Mapping[str, Any] = {
     "tolerations": [{"key": "ops", "operator": "Exists"}],
     "priorityClassName": "high",
     "antiAffinity": "required",
-    "podDisruptionBudget": {"enabled": False},
-    "service": {"type": "LoadBalancer", "annotations": {"internal": "yes"}},
-    "networkPolicy": {"http": [PEER], "grpc": [PEER]},
-    "serviceMonitor": {
-        "enabled": True,
-        "interval": "10s",
-        "labels": {"release": "p"},
-        "endpoint": {"honorLabels": True},
-    },
-    "zookeeper": {"enabled": True, "size": "2Gi", "storageClassName": "fast"},
-    "score": {"enabled": True, "existingSecret": "store"},
+    "podDisruptionBudget.enabled": False,
+    "podDisruptionBudget.maxUnavailable": 2,
+    "service.type": "LoadBalancer",
+    "service.annotations": {"internal": "yes"},
+    "networkPolicy.enabled": False,
+    "networkPolicy.http": [PEER],
+    "networkPolicy.grpc": [PEER],
+    "serviceMonitor.enabled": True,
+    "serviceMonitor.interval": "10s",
+    "serviceMonitor.labels": {"release": "p"},
+    "serviceMonitor.endpoint": {"honorLabels": True},
+    "zookeeper.enabled": True,
+    "zookeeper.image": "registry.example/zookeeper:3.9",
+    "zookeeper.size": "2Gi",
+    "zookeeper.storageClassName": "fast",
+    "zookeeper.resources": RESOURCES,
+    "score.enabled": True,
+    "score.image": "registry.example/score:1",
+    "score.schedule": "0 1 * * *",
+    "score.decisions": "s3a://other/decisions",
+    "score.out": "s3a://other/scores",
+    "score.existingSecret": "store",
+    "score.resources": RESOURCES,
 }
-"""Value -> another value than its default."""
+"""Path of a value -> another value than its default."""
+
+COMPANIONS: Mapping[str, str] = {
+    "tokens.key": "tokens.secretName",
+    "kafkaClient.key": "kafkaClient.secretName",
+    "spool.storageClassName": "spool.persistent",
+    **{name: f"{name.partition('.')[0]}.enabled" for name in CHANGES if re.match(r"(serviceM|zoo|score).*\.", name)},
+}
+"""Value -> the value that must change, too, so that it has an effect."""
+
+
+def nested(*names: str) -> dict[str, Any]:
+    """Return the changed values with these paths, as helm reads them."""
+    found: dict[str, Any] = {}
+    for name in names:
+        *parents, last = name.split(".")
+        inner = found
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = CHANGES[name]
+    return found
+
+
+@cache
+def rendered(names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return the resources with these values changed."""
+    return render(nested(*names))
+
+
+def paths(values: Mapping[str, Any], parent: str = "") -> Iterator[str]:
+    """Yield the paths of all values; maps of the user's own keys are values."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value and name not in ("config", "resources"):
+            yield from paths(value, f"{parent}{name}.")
+        else:
+            yield f"{parent}{name}"
 
 
 def of_kind(resources: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -71,7 +136,9 @@ def pod(resources: list[dict[str, Any]]) -> dict[str, Any]:
     return spec
 
 
-def options(resources: list[dict[str, Any]], directory: Path) -> Configuration:
+def options(
+    resources: list[dict[str, Any]], directory: Path, secret: Mapping[str, str] = MappingProxyType({})
+) -> Configuration:
     """Parse the container's arguments, with the file of the ConfigMap in the place of the mounted one."""
     container = pod(resources)["containers"][0]
     mounted = "/etc/autothrottle/autothrottle.toml"
@@ -82,22 +149,41 @@ def options(resources: list[dict[str, Any]], directory: Path) -> Configuration:
     file.write_text(of_kind(resources, "ConfigMap")[0]["data"]["autothrottle.toml"], "utf-8")
     names = {variable["name"]: variable.get("value", "autothrottle-0") for variable in container["env"]}
     variables = {n: value.replace("$(POD_NAME)", names["POD_NAME"]) for n, value in names.items()}
-    return parse([str(file) if flag == mounted else flag for flag in flags], variables, used=COMMANDS["run"].options)
+    given = [str(file) if flag == mounted else flag for flag in flags]
+    return parse(given, {**variables, **secret}, used=COMMANDS["run"].options)
 
 
 def test_every_value_is_changed_in_a_test() -> None:
-    assert CHANGES.keys() == DEFAULTS.keys()
+    assert CHANGES.keys() == {*paths(DEFAULTS)}
 
 
-@pytest.mark.parametrize("name", ["", *CHANGES])
-def test_resources_are_valid_and_their_options_accepted(name: str, tmp_path: Path) -> None:
-    resources = render({name: CHANGES[name]} if name else {})
+def test_resources_of_the_defaults_are_valid_and_their_options_accepted(tmp_path: Path) -> None:
+    resources = render({})
     validate(resources)
     assert not options(resources, tmp_path).insecure_listen
 
 
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_value_has_an_effect_and_resources_stay_valid(name: str, tmp_path: Path) -> None:
+    companion = tuple({COMPANIONS.get(name, name)} - {name})
+    without_tls: dict[str, Any] = {"tls": {"secretName": ""}} if name == "insecureListen" else {}
+    resources = render({**without_tls, **nested(name, *companion)})
+    validate(resources)
+    assert options(resources, tmp_path).insecure_listen is (name == "insecureListen")
+    if not without_tls:  # without TLS, the chart refuses the default
+        assert resources != rendered(companion)
+
+
+def test_values_of_the_page_are_accepted(tmp_path: Path) -> None:
+    (text,) = code("yaml", "docs/kubernetes.md")
+    resources = render(yaml.safe_load(text))
+    validate(resources)
+    keys = CHANGES["credentials.data"]
+    assert options(resources, tmp_path, keys).metrics_source == "datadog"
+
+
 def test_pods_call_one_another_by_their_dns_names_over_mutual_tls(tmp_path: Path) -> None:
-    resources = render({"tls": CHANGES["tls"]})
+    resources = render({"tls": TLS})
     configuration = options(resources, tmp_path)
     services = {service["metadata"]["name"] for service in of_kind(resources, "Service")}
     assert of_kind(resources, "StatefulSet")[0]["spec"]["serviceName"] == "autothrottle-pods" in services
@@ -107,12 +193,12 @@ def test_pods_call_one_another_by_their_dns_names_over_mutual_tls(tmp_path: Path
 
 
 def test_options_reach_the_file_in_their_units(tmp_path: Path) -> None:
-    configuration = options(render({"config": CHANGES["config"]}), tmp_path)
+    configuration = options(render({"config": CONFIG}), tmp_path)
     assert configuration.interval.total_seconds() == 30
     assert configuration.max_tx_rate == 0.725
     assert configuration.pause_over_capacity
     assert configuration.capacities.by_instance_type["d2.4xlarge"].inbound == 200_000_000
-    assert configuration.net_tx_query == CHANGES["config"]["net-tx-query"]
+    assert configuration.net_tx_query == CONFIG["net-tx-query"]
     assert configuration.decisions_spool == "/var/lib/autothrottle/spool"
 
 

@@ -31,6 +31,27 @@ def test_replicas_of_the_compose_file_start_and_reach_each_other() -> None:
         assert {address.partition(":")[0] for address in named} <= services.keys()
 
 
+def test_prometheus_and_grafana_of_the_compose_file_find_the_replicas_and_the_dashboard() -> None:
+    compose: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
+    services, contents = compose["services"], {n: yaml.safe_load(c["content"]) for n, c in compose["configs"].items()}
+    mounted = [config["source"] for service in services.values() for config in service.get("configs", ())]
+    assert {*mounted} == contents.keys()
+    (scrape,) = contents["prometheus"]["scrape_configs"]
+    replicas = {name: service for name, service in services.items() if name.startswith("autothrottle")}
+    for target in (target for config in scrape["static_configs"] for target in config["targets"]):
+        name, _, port = target.partition(":")
+        configuration = parse(
+            replicas[name]["command"][1:], replicas[name]["environment"], used=COMMANDS["run"].options
+        )
+        assert configuration.api_listen == f"0.0.0.0:{port}"
+    (source,) = contents["datasources"]["datasources"]
+    assert source["url"] == "http://prometheus:9090" and source["type"] == "prometheus"
+    (provider,) = contents["dashboards"]["providers"]
+    directory, _, inside = services["grafana"]["volumes"][0].removesuffix(":ro").partition(":")
+    assert inside == provider["options"]["path"]
+    assert [path.suffix for path in (DEPLOY / directory).iterdir()] == [".json"]
+
+
 def test_configuration_of_two_hosts_listens_for_the_other_one_over_tls() -> None:
     path = str(DEPLOY / "autothrottle-ha.toml")
     configuration = parse(["--config", path], KEYS, used=COMMANDS["run"].options)

@@ -46,6 +46,11 @@ class LoadReading:
             for series in (self.outbound, self.inbound)
             for scope in series.without_host
         ]
+        warnings += [
+            f"--{series.query_name} returns no series; check the query"
+            for series in (self.outbound, self.inbound)
+            if not series.by_host and not series.without_host
+        ]
         for host in sorted(self.tags):
             broker_ids = self.tags[host].broker_ids
             if not broker_ids:

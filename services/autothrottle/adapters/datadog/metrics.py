@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import timedelta
+from typing import cast
 
 from datadog_api_client.v1.api.authentication_api import AuthenticationApi
 from datadog_api_client.v1.api.events_api import EventsApi
 from datadog_api_client.v1.api.metrics_api import MetricsApi
 from datadog_api_client.v1.api.tags_api import TagsApi
 from datadog_api_client.v1.model.event_create_request import EventCreateRequest
+from urllib3 import BaseHTTPResponse
 
 from autothrottle.adapters.datadog.client import CONCURRENT_POSTS, CONCURRENT_READS, DatadogApiClient, datadog_call
 from autothrottle.adapters.datadog.failures import raise_failure, without_keys
@@ -20,6 +23,7 @@ from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
 from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.adapters.datadog.tags import HostTags, TagCache, host_tags, with_tags
 from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure
+from autothrottle.adapters.http.server_clock import ServerClock
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Loads
@@ -45,7 +49,7 @@ class DatadogMetrics:
     ) -> None:
         self._settings = settings
         self._limits = capacity_limits
-        self._clock = clock
+        self._server = ServerClock(clock)
         self._client = DatadogApiClient(settings)
         self._reads = Exchanges(CONCURRENT_READS, "datadog-read")
         self._posts = Exchanges(CONCURRENT_POSTS, "datadog-post")
@@ -60,16 +64,17 @@ class DatadogMetrics:
 
     def fetch_loads(self, timeout: timedelta) -> Loads:
         deadline = _deadline(timeout)
-        end = int(self._clock()) - self._settings.delay_seconds
-        window = MetricWindow(end - self._settings.window_seconds, end)
         try:
-            outbound, inbound = self._fetch_series(window, deadline)
+            window, outbound, inbound = self._fetch_series(deadline)
+            if self._server.corrected():
+                window, outbound, inbound = self._fetch_series(deadline)
             tags = self._tags_in(outbound, inbound)
             unreadable = self._fetch_missing_tags([host for host in tags if not tags[host].broker_ids], deadline)
         finally:
             self._client.drop_idle_connections()
         tags = {host: found if found.broker_ids else self._tags.of(host) for host, found in tags.items()}
-        return LoadReading(self._settings, self._limits, window, outbound, inbound, tags, unreadable).loads()
+        loads = LoadReading(self._settings, self._limits, window, outbound, inbound, tags, unreadable).loads()
+        return replace(loads, warnings=self._server.warnings("Datadog") + loads.warnings)
 
     def check_api_key(self, timeout: timedelta) -> None:
         """Check the API key; the first query checks the application key.
@@ -102,8 +107,10 @@ class DatadogMetrics:
             self._client.drop_idle_connections()
         raise_failure(self._settings, [call], answers)
 
-    def _fetch_series(self, window: MetricWindow, deadline: float) -> tuple[MetricSeries, MetricSeries]:
-        """Fetch both queries concurrently."""
+    def _fetch_series(self, deadline: float) -> tuple[MetricWindow, MetricSeries, MetricSeries]:
+        """Fetch both queries concurrently, for the window until now."""
+        end = int(self._server.now()) - self._settings.delay_seconds
+        window = MetricWindow(end - self._settings.window_seconds, end, self._server.offset)
         queries = {"net-tx-query": self._settings.net_tx_query, "net-rx-query": self._settings.net_rx_query}
         calls = [self._query(name, query, window) for name, query in queries.items()]
         answers = self._reads.run(calls, deadline, stop_at_failure=True)
@@ -114,16 +121,18 @@ class DatadogMetrics:
             # Only the type: the text could quote the response.
             kind = type(error).__name__
             raise Unavailable(f"Datadog answers in an unexpected format ({kind})") from None
-        return outbound, inbound
+        return window, outbound, inbound
 
     def _query(self, name: str, query: str, window: MetricWindow) -> Call:
         rolled_up = f"{with_tags(query, self._settings)}.rollup(avg, {self._settings.window_seconds})"
         metrics = MetricsApi(self._client)
-        return datadog_call(
-            name,
-            lambda: metrics.query_metrics(_from=window.start, to=window.end, query=rolled_up),
-            self._query_limit,
-        )
+
+        def send() -> object:
+            response = metrics.query_metrics(_from=window.start, to=window.end, query=rolled_up)
+            self._server.note(cast(BaseHTTPResponse, response).headers)
+            return response
+
+        return datadog_call(name, send, self._query_limit)
 
     def _tags_in(self, *found: MetricSeries) -> dict[str, HostTags]:
         """Return host -> the tags in its series."""

@@ -15,10 +15,12 @@ from autothrottle.core.traffic.loads import Utilization
 
 @dataclass(frozen=True, slots=True)
 class MetricWindow:
-    """The interval of a query, in seconds since the epoch."""
+    """The interval of a query, in seconds since the epoch on Datadog's clock."""
 
     start: int
     end: int
+    offset: float = 0.0
+    """Datadog's clock minus ours, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class MetricSeries:
             raise Invalid(
                 f"{subject} has {point.value} bytes/s in --{self.query_name}; a rate is >= 0: check the query"
             )
-        return Utilization(round(point.value), _utc(point.start), _utc(point.end))
+        return Utilization(round(point.value), _utc(point.start - window.offset), _utc(point.end - window.offset))
 
 
 def _host_of(scope: str) -> str | None:

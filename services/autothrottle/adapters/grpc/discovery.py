@@ -10,9 +10,11 @@ from datetime import timedelta
 import grpc
 
 from autothrottle.adapters.grpc.client import ServiceClient
+from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
+from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.ports.kafka import SnapshotEvent
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2_grpc import DiscoveryServiceStub
@@ -27,6 +29,7 @@ from autothrottle.wire.discovery import (
     named_snapshot_from_chunks,
     settings_from_message,
 )
+from autothrottle.wire.quotas import quota_state_from_message
 from autothrottle_client.errors import AutothrottleError
 from autothrottle_client.replicas import Replica, Replicas, backoffs
 
@@ -37,7 +40,10 @@ _OPEN_TIMEOUT = timedelta(seconds=5)
 
 
 class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
-    """Snapshots from the discovery service (a `SnapshotSource`, a `LogSizeSource` and a `FetchSettingsSource`)."""
+    """Snapshots from the discovery service.
+
+    It is a `SnapshotSource`, a `LogSizeSource`, a `FetchSettingsSource` and a `QuotaSource`.
+    """
 
     service = "discovery"
     stub = DiscoveryServiceStub
@@ -88,6 +94,10 @@ class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
     ) -> ClusterSettings:
         request = discovery_pb2.GetFetchSettingsRequest(broker_ids=sorted(broker_ids), topics=sorted(topics))
         return settings_from_message(self._unary(lambda discovery: discovery.GetFetchSettings, request, timeout))
+
+    def fetch_quota_state(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
+        request = discovery_pb2.GetQuotaStateRequest(resources=sorted(one.path for one in resources))
+        return quota_state_from_message(self._unary(lambda discovery: discovery.GetQuotaState, request, timeout))
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> SnapshotWatch:
         """Return when the watch is open, or after 5 s; a thread keeps opening it in the background."""

@@ -18,11 +18,12 @@ from autothrottle.core.errors import Incomplete
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.telemetry import Event
-from autothrottle.v1 import admin_pb2, applier_pb2, metrics_pb2
+from autothrottle.v1 import admin_pb2, applier_pb2, metrics_pb2, quotas_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle.v1.applier_pb2_grpc import ApplierServiceStub
 from autothrottle.v1.metrics_pb2_grpc import MetricsServiceStub
 from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
+from autothrottle.v1.quotas_pb2_grpc import QuotaServiceStub
 from autothrottle.wire.applier import change_to_message, outcome_from_message
 from autothrottle.wire.common import (
     partitions_to_messages,
@@ -37,6 +38,7 @@ _NOT_REPEATABLE = (
     admin_pb2.StopCatchUpRequest,
     admin_pb2.CancelReassignmentRequest,
     admin_pb2.RemoveRequestQuotaRequest,
+    quotas_pb2.RemoveQuotaRequest,
 )
 """A repeated request fails with Missing."""
 
@@ -117,18 +119,20 @@ class ApplierClient(ServiceClient[ApplierServiceStub]):
 
 
 class _OperatorStub:
-    """The methods of both services that an admin process serves; their names are distinct."""
+    """The methods of the services that an admin process serves; their names are distinct."""
 
     def __init__(self, channel: grpc.Channel) -> None:
-        self._stubs = (AdminServiceStub(channel), PlacementServiceStub(channel))
+        self._stubs = (AdminServiceStub(channel), PlacementServiceStub(channel), QuotaServiceStub(channel))
 
     def __getattr__(self, method: str) -> Any:
-        admin, placement = self._stubs
-        return getattr(admin, method, None) or getattr(placement, method)
+        return next(getattr(stub, method) for stub in self._stubs if hasattr(stub, method))
 
 
 class AdminClient(ServiceClient[_OperatorStub]):
-    """Client of admin and placement; it passes messages through unchanged: the gateway works with their descriptors."""
+    """Client of admin, placement and quotas.
+
+    It passes messages through unchanged: the gateway works with their descriptors.
+    """
 
     service = "admin"
     stub = _OperatorStub
@@ -154,4 +158,6 @@ def _is_repeatable(request: Message) -> bool:
     """Whether a repeated request gets the same response as the first."""
     if isinstance(request, admin_pb2.SetOverrideRequest):
         return not request.override.etag
+    if isinstance(request, quotas_pb2.SetQuotaRequest):
+        return not request.quota.etag
     return not isinstance(request, _NOT_REPEATABLE)

@@ -30,6 +30,9 @@ from autothrottle.adapters.kafka_admin.values import (
 from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, parse_rate
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.keys import QuotaEdits
+from autothrottle.core.quotas.precedence import ClientQuotas
 
 T = TypeVar("T")
 
@@ -171,6 +174,12 @@ class KafkaAdmin:
         answers = self._routing.each(builds, self._deadline(timeout)) if builds else {}
         return _split({b: _log_dirs(b, answer) for b, answer in answers.items()})
 
+    def client_quotas(self, *, timeout: timedelta | None = None) -> ClientQuotas:
+        """Return entity -> its client quotas, for all entities."""
+        response = self._routing.ask_any(messages.describe_client_quotas, self._deadline(timeout))
+        _check(response, "the list of client quotas")
+        return messages.client_quotas(response)
+
     # Writing. A write is sent at most once; after Unavailable it is unknown whether Kafka carried it out. `until` is a
     # time on the monotonic clock after which nothing is sent, however long this process was stopped before.
 
@@ -222,6 +231,20 @@ class KafkaAdmin:
         build = partial(messages.alter_configs, messages.BROKER, resources)
         servers, deadline = self._settings.bootstrap_controllers, until or self._deadline()
         _raise_refusal(alter_through_controller(servers, self._options, build, deadline), resources)
+
+    def alter_client_quotas(
+        self, entity: QuotaEntity, edits: QuotaEdits, *, validate_only: bool = False, until: float | None = None
+    ) -> None:
+        """Edit the client quotas of one entity; all edits succeed or fail together.
+
+        Raises:
+            Unavailable: no broker answers; it is unknown whether the edits were made.
+            Invalid: Kafka refuses the edits.
+        """
+        build = partial(messages.alter_client_quotas, entity, edits, validate_only)
+        response = self._routing.send_any(build, until or self._deadline())
+        if (problem := messages.refused_client_quotas(response, entity)) is not None:
+            raise problem
 
     def alter_reassignments(
         self, replicas: Mapping[TopicPartition, Sequence[int] | None], *, until: float | None = None

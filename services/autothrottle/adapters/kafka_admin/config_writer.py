@@ -22,12 +22,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from itertools import chain, zip_longest
 from typing import Any
 
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.adapters.kafka_admin.client_quotas import quota_edits, quota_texts
 from autothrottle.adapters.kafka_admin.config_edits import operations
 from autothrottle.adapters.kafka_admin.fence import Fence
 from autothrottle.adapters.kafka_admin.values import ConfigEdit
@@ -158,13 +160,25 @@ class AdminConfigWriter:
         """Read the throttles set on each resource itself, brokers and topics in parallel."""
         brokers = [r.broker_id for r in resources if r.type is ResourceType.BROKER]
         topics = [r.name for r in resources if r.type is ResourceType.TOPIC]
+        quotas = [r for r in resources if r.type is ResourceType.QUOTA]
         with ThreadPoolExecutor(1, thread_name_prefix="topic-configs") as pool:
             pending = pool.submit(_read, self._kafka.topic_configs, topics, timeout)
             found = _read(self._kafka.broker_configs, brokers, timeout)
             return {
                 **{ConfigResource.broker(broker_id): found[broker_id] for broker_id in brokers},
                 **{ConfigResource.topic(topic): answer for topic, answer in pending.result().items()},
+                **self._read_quotas(quotas, timeout),
             }
+
+    def _read_quotas(
+        self, resources: Collection[ConfigResource], timeout: timedelta
+    ) -> Mapping[ConfigResource, _Throttles]:
+        """Read the client quotas of each resource."""
+        try:
+            found = quota_texts(self._kafka.client_quotas(timeout=timeout)) if resources else {}
+        except AutothrottleError as error:
+            return dict.fromkeys(resources, error)
+        return {resource: found.get(resource, {}) for resource in resources}
 
     def _down(self, current: Mapping[ConfigResource, _Throttles], timeout: timedelta) -> Collection[ConfigResource]:
         """Return the brokers whose configs a controller can set, because they are down and not only slow."""
@@ -203,11 +217,13 @@ class AdminConfigWriter:
         """Write to Kafka, rates before lists; return the changes that succeeded."""
         rates = [p for p in prepared if p.requests and p.resource.type is ResourceType.BROKER]
         lists = [p for p in prepared if p.requests and p.resource.type is ResourceType.TOPIC]
+        quotas = [p for p in prepared if p.requests and p.resource.type is ResourceType.QUOTA]
         failures: dict[ConfigResource, str] = {}
         with ThreadPoolExecutor(max(1, min(_MAX_THREADS, len(rates))), thread_name_prefix="rates") as pool:
             running = {p.resource: pool.submit(self._write_rates, term, p, deadline) for p in rates}
             wait(running.values(), timeout=self._longest_wait(term, deadline).total_seconds())
             failures |= self._write_lists(term, lists, deadline)
+            failures |= self._write_quotas(term, quotas, deadline)
             failures |= _failures(running)
         outcomes.update((r, _refused(r, reason)) for r, reason in failures.items())
         return [p for p in prepared if p.resource not in failures]
@@ -224,7 +240,7 @@ class AdminConfigWriter:
             tried = f"{prepared.unreachable}; through a controller: {error}" if prepared.unreachable else error
             raise Unavailable(_unreachable(broker_id, tried)) from error
         if prepared.unreachable is None and self._unreported(
-            self._kafka.broker_configs, {broker_id: prepared}, deadline
+            partial(_read, self._kafka.broker_configs), {broker_id: prepared}, deadline
         ):
             raise Unavailable(_NOT_REPORTED)
 
@@ -236,8 +252,26 @@ class AdminConfigWriter:
                 edits = {p.resource.name: r for p, r in filter(None, step) if p.resource not in failures}
                 failures |= self._write_topics(term, edits, deadline) if edits else {}
         sent = {p.resource.name: p for p in prepared if p.resource not in failures}
-        unreported = self._unreported(self._kafka.topic_configs, sent, deadline)
+        unreported = self._unreported(partial(_read, self._kafka.topic_configs), sent, deadline)
         return failures | {ConfigResource.topic(topic): _NOT_REPORTED for topic in unreported}
+
+    def _write_quotas(
+        self, term: Term, prepared: Sequence[_PreparedEdit], deadline: float
+    ) -> dict[ConfigResource, str]:
+        """Send the quotas' requests one by one; return why some failed."""
+        failures: dict[ConfigResource, str] = {}
+        for p in prepared:
+            try:
+                until = self._fence.admit(term, deadline, _TOO_LATE)
+                for edits in p.requests:
+                    self._kafka.alter_client_quotas(*quota_edits(p.resource, edits), until=until)
+            except NotLeader:
+                raise
+            except AutothrottleError as error:
+                failures[p.resource] = str(error)
+        sent = {p.resource: p for p in prepared if p.resource not in failures}
+        unreported = self._unreported(self._read_quotas, sent, deadline)
+        return failures | dict.fromkeys(unreported, _NOT_REPORTED)
 
     def _write_topics(
         self, term: Term, edits: Mapping[str, Sequence[ConfigEdit]], deadline: float
@@ -251,13 +285,13 @@ class AdminConfigWriter:
         return {ConfigResource.topic(topic): str(error) for topic, error in refused.items()}
 
     def _unreported(
-        self, ask: Callable[..., Any], sent: Mapping[Any, _PreparedEdit], deadline: float
+        self, read: Callable[[Sequence[Any], timedelta], Any], sent: Mapping[Any, _PreparedEdit], deadline: float
     ) -> Collection[Any]:
         """Wait until Kafka reports the written values; return the brokers or topics for which it does not."""
         deadline = min(deadline, time.monotonic() + self._fence.longest_write)
         waiting = list(sent)
         while waiting and (left := deadline - time.monotonic()) > 0:
-            found = _read(ask, waiting, timedelta(seconds=left))
+            found = read(waiting, timedelta(seconds=left))
             waiting = [name for name in waiting if not sent[name].is_reported(found[name])]
             if waiting:
                 time.sleep(_POLL_SECONDS)
@@ -297,7 +331,7 @@ def _prepared(change: Change, ledger: LedgerEntry | None, current: _Throttles, i
     if isinstance(current, Missing) and topic and change.ledger is None:
         # A deleted topic has no throttles any more, and nothing is left to restore.
         return _PreparedEdit(Change(change.resource, (), None), ledger)
-    if isinstance(current, Unavailable) and not topic:
+    if isinstance(current, Unavailable) and change.resource.type is ResourceType.BROKER:
         if change.ledger is not None and not is_down:
             raise Unavailable(_unreachable(change.resource.broker_id, current))
         # No node describes the configs of this broker. The decision was based on the last known values.

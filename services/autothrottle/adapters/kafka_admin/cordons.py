@@ -33,8 +33,10 @@ class KafkaCordons:
             raise Conflict(f"broker {id} has {CORDONED_LOG_DIRS}={value}; remove this value first")
         changed: list[int] = []
         try:
-            for id in sorted(id for id, value in current.items() if value != _ALL):
-                changed.append(id)
+            # A busy broker may still report a cordon that has just been removed, so it is written in any case.
+            for id in sorted(current):
+                if current[id] != _ALL:
+                    changed.append(id)
                 self._kafka.alter_broker_configs(id, [ConfigEdit(CORDONED_LOG_DIRS, ConfigOperation.SET, _ALL)])
         except Exception:
             self.uncordon(changed)
@@ -52,10 +54,9 @@ class KafkaCordons:
         for id, value in current.items():
             if value not in ("", _ALL):
                 raise Conflict(f"broker {id} has {CORDONED_LOG_DIRS}={value}, which another party set; it stays")
-        cordoned = tuple(sorted(id for id, value in current.items() if value))
-        for id in cordoned:
+        for id in current:
             self._kafka.alter_broker_configs(id, [ConfigEdit(CORDONED_LOG_DIRS, ConfigOperation.DELETE)])
-        return cordoned
+        return tuple(sorted(id for id, value in current.items() if value))
 
     def _current(self, broker_ids: Collection[int]) -> Mapping[int, str]:
         """Return broker id -> the dynamic value of its config; "": not set."""

@@ -19,6 +19,8 @@ from autothrottle.adapters.kafka_admin.values import (
 from autothrottle.core.cluster.configs import MAX_VALUE_BYTES
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Invalid
+from autothrottle.core.quotas.entities import DEFAULT, Default, QuotaEntity
+from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues
 
 K = TypeVar("K")
 
@@ -241,3 +243,52 @@ def log_dirs(broker_id: int, response: Any) -> LogDirs:
         sum(free for _, free in usable) if known else None,
         bool(online) and all(directory.is_cordoned for directory in online),
     )
+
+
+# Client quotas
+
+
+def describe_client_quotas() -> Any:
+    """Build a request for the quotas of all entities."""
+    return kafka.protocol.admin.DescribeClientQuotasRequest(components=[], strict=False)
+
+
+def client_quotas(response: Any) -> Mapping[QuotaEntity, QuotaValues]:
+    """Return entity -> its quotas. Kinds of entities and keys of newer versions of Kafka are absent."""
+    known, found = set(QuotaKey), dict[QuotaEntity, QuotaValues]()
+    for entry in response.entries or ():
+        parts = {part.entity_type: DEFAULT if part.entity_name is None else part.entity_name for part in entry.entity}
+        if not parts.keys() <= {"user", "client-id", "ip"}:
+            continue
+        values = {QuotaKey(one.key): one.value for one in entry.values if one.key in known}
+        if values:
+            entity = QuotaEntity(parts.get("user"), parts.get("client-id"), parts.get("ip"))
+            found[entity] = {key: int(value) if key.is_integer else value for key, value in values.items()}
+    return found
+
+
+def alter_client_quotas(entity: QuotaEntity, edits: QuotaEdits, validate_only: bool) -> Any:
+    """Build a request for edits of one entity; they succeed or fail together."""
+    request_type = kafka.protocol.admin.AlterClientQuotasRequest
+    entry = request_type.EntryData
+    return request_type(
+        entries=[
+            entry(
+                entity=[
+                    entry.EntityData(entity_type=kind, entity_name=None if isinstance(name, Default) else name)
+                    for kind, name in entity.parts.items()
+                ],
+                ops=[
+                    entry.OpData(key=str(key), value=float(value or 0), remove=value is None)
+                    for key, value in edits.items()
+                ],
+            )
+        ],
+        validate_only=validate_only,
+    )
+
+
+def refused_client_quotas(response: Any, entity: QuotaEntity) -> AutothrottleError | None:
+    """Return why Kafka refused the edits of an entity; None: it did not."""
+    wrong = (entry for entry in response.entries if entry.error_code)
+    return next((code_error(one.error_code, one.error_message, f"the quotas of {entity}") for one in wrong), None)

@@ -33,6 +33,7 @@ from autothrottle.adapters.zookeeper.codec import (
 )
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, require_term, translated_errors
+from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus, validate_restored
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.ports.kafka import Term
@@ -84,12 +85,14 @@ class ZooKeeperConfigWriter:
     def _ensure_parents(self, fence: int, changes: Sequence[Change], deadline: float) -> None:
         """Create the ledger's parent nodes, fenced by the term. Without them, a create in a transaction fails."""
         kinds = {change.resource.type for change in changes if change.ledger is not None}
-        parents = [self._own.ledger, *(f"{self._own.ledger}/{kind.value}" for kind in kinds)]
-        for path in parents if kinds else ():
+        parents = [self._own.ledger, *(f"{self._own.ledger}/{kind.value}" for kind in kinds)] if kinds else []
+        quotas = [c.resource.path for c in changes if c.resource.type is ResourceType.QUOTA and c.edits]
+        configs = dict.fromkeys(parent for path in quotas for parent in self._kafka.entity_parents(path))
+        for path in (*parents, *configs):
             if self._client.exists_async(path).get(timeout=seconds_left(deadline)) is None:
                 transaction = self._client.transaction()
                 transaction.check(self._own.term, fence)
-                transaction.create(path)
+                transaction.create(path, format_config({}) if path in configs else b"")
                 term_check, _ = transaction.commit_async().get(timeout=seconds_left(deadline))
                 _check_term(fence, term_check)
 
@@ -136,7 +139,7 @@ class ZooKeeperConfigWriter:
     ) -> Iterator[tuple[str, tuple[Any, ...]]]:
         path = self._kafka.config(change.resource)
         try:
-            current = parse_config(node[0] or b"") if node else {}
+            current = _config(change, node)
         except Invalid as error:
             raise Invalid(f"{path}: {error}") from error
         wanted = _edited(path, current, change.edits)
@@ -239,7 +242,7 @@ class ZooKeeperConfigWriter:
     def _is_written(self, change: Change, config: Node | None, ledger: Node | None) -> bool:
         """Whether a change was carried out. The ledger is compared too: some changes edit only the ledger."""
         try:
-            current = parse_config(config[0] or b"") if config else {}
+            current = _config(change, config)
         except Invalid:
             return False
         wanted = format_ledger_entry(change.ledger) if change.ledger else None
@@ -256,6 +259,12 @@ def _check_term(fence: int, term_check: object) -> None:
     require_term(fence, term_check, "nothing more was written")
     if isinstance(term_check, KazooException) and not isinstance(term_check, RolledBackError):
         raise term_check
+
+
+def _config(change: Change, node: Node | None) -> dict[str, str]:
+    """Parse a config. A user's node without data is a parent, which Kafka created for a quota of a client id."""
+    is_absent = node is None or (change.resource.type is ResourceType.QUOTA and not node[0])
+    return {} if is_absent or node is None else parse_config(node[0] or b"")
 
 
 def _edited(path: str, current: dict[str, str], edits: Sequence[Edit]) -> dict[str, str]:

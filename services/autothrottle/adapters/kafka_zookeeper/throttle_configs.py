@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from autothrottle.adapters.zookeeper.codec import parse_config, parse_ledger_entry, resource_of
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource, ResourceType
+from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, THROTTLED_TYPES, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import Invalid
@@ -26,8 +26,8 @@ class ThrottleConfigs:
 
     def __init__(self, kafka: KafkaPaths, own: OwnPaths, mirror: ZnodeMirror, nodes: ParsedNodes) -> None:
         self._default, self._mirror, self._nodes = kafka.default_broker_config, mirror, nodes
-        self._configs = {f"{kafka.configs}/{kind.value}/": kind for kind in ResourceType}
-        self._entries = {f"{own.ledger}/{kind.value}/": kind for kind in ResourceType}
+        self._configs = {f"{kafka.configs}/{kind.value}/": kind for kind in THROTTLED_TYPES}
+        self._entries = {f"{own.ledger}/{kind.value}/": kind for kind in THROTTLED_TYPES}
         self.parents = [root.rstrip("/") for root in (*self._configs, *self._entries)]
         """Paths of the nodes whose children are configs and ledger entries."""
         self.throttles: dict[ConfigResource, dict[str, str]] = {}

@@ -6,6 +6,7 @@ The types to know are `MemoryCluster` and `MemoryElectorate`.
 
 from autothrottle.adapters.memory.audit import MemoryAudit
 from autothrottle.adapters.memory.catch_ups import MemoryCatchUps
+from autothrottle.adapters.memory.client_quotas import MemoryClientQuotas
 from autothrottle.adapters.memory.cluster import MemoryCluster
 from autothrottle.adapters.memory.decisions import MemoryDecisions
 from autothrottle.adapters.memory.election import MemoryElection, MemoryElectorate
@@ -15,11 +16,13 @@ from autothrottle.adapters.memory.overrides import MemoryOverrides
 from autothrottle.adapters.memory.pauses import MemoryPauses
 from autothrottle.adapters.memory.placement import MemoryPlacementCluster, MemoryStorageMetrics
 from autothrottle.adapters.memory.request_quotas import MemoryRequestQuotas
+from autothrottle.adapters.memory.temporary_quotas import MemoryTemporaryQuotas
 from autothrottle.adapters.memory.tracing import MemorySpan, MemoryTracer
 
 __all__ = [
     "MemoryAudit",
     "MemoryCatchUps",
+    "MemoryClientQuotas",
     "MemoryCluster",
     "MemoryDecisions",
     "MemoryElection",
@@ -33,5 +36,6 @@ __all__ = [
     "MemoryRequestQuotas",
     "MemorySpan",
     "MemoryStorageMetrics",
+    "MemoryTemporaryQuotas",
     "MemoryTracer",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource
+from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, THROTTLED_TYPES, ConfigResource, ResourceType
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cluster.ledger import LedgerEntry
@@ -28,6 +28,7 @@ from autothrottle.core.cluster.snapshot import (
 )
 from autothrottle.core.control.catch_up import Lagging, lagging, reassignments_with_lagging
 from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus, validate_restored
+from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.errors import Conflict, Incomplete, Invalid, Unavailable
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
@@ -38,7 +39,7 @@ class MemoryCluster(Outages):
     """A Kafka cluster with its controller.
 
     It is a `BrokerRegistry`, a `SnapshotSource`, a `LogSizeSource`, an `AllLogsSource`, a `FetchSettingsSource`, a
-    `ConfigWriter` and a `Reassigner`.
+    `QuotaSource`, a `ConfigWriter` and a `Reassigner`.
     """
 
     _outage = "the cluster does not answer; try again"
@@ -125,13 +126,19 @@ class MemoryCluster(Outages):
                 reassignments=tuple(self._reassignments()),
                 throttles=self._throttles(),
                 default_throttles={k: v for k, v in self.default_configs.items() if k in RATE_KEYS},
-                ledger=dict(self.ledger),
+                ledger={r: one for r, one in self.ledger.items() if r.type in THROTTLED_TYPES},
                 replicas=replicas_on(frozenset(replicas_of), self._replicas()),
                 assignments={row: found for row in partitions if (found := self._assignment(row))},
                 unreadable_configs=dict(self.unreadable_configs),
                 problems=tuple(self.problems),
                 progress=self._progress(),
             )
+
+    def fetch_quota_state(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
+        with self._lock:
+            self._raise_if_down()
+            ledger = {r: one for r, one in self.ledger.items() if r.type is ResourceType.QUOTA}
+            return QuotaState({r: dict(self.configs.get(r, {})) for r in {*resources, *ledger}}, ledger)
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         return self._watches.add(notify)

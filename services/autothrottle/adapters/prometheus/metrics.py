@@ -5,29 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import partial
-from typing import cast
-from urllib.parse import urlencode
 
-import urllib3
-
-from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure, first_failure
-from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections, get
+from autothrottle.adapters.http.server_clock import ServerClock
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
-from autothrottle.adapters.prometheus.responses import QueryResult, read_query
+from autothrottle.adapters.prometheus.client import PrometheusClient
+from autothrottle.adapters.prometheus.responses import QueryResult
 from autothrottle.adapters.prometheus.settings import PrometheusSettings
 from autothrottle.core.cluster.snapshot import parse_broker_id
-from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.series_loads import SeriesReading
 
 TX_QUERY, RX_QUERY = "prometheus-tx-query", "prometheus-rx-query"
-_BROKERS, _SPEEDS = "kafka_broker_info", "device speeds"
+BROKERS_QUERY, _SPEEDS = "kafka_broker_info", "device speeds"
 
-_MAX_OFFSET_SECONDS = 2.0
-"""Difference between the server's clock and ours that is not corrected: the Date header has whole seconds."""
 _TIME_FOR_CALLS = 0.95
 """Share of a timeout for the calls; the rest is for parsing the responses."""
 
@@ -45,73 +38,37 @@ class PrometheusMetrics:
         self._settings = settings
         self._limits = capacity_limits
         self._hosts = hosts
-        self._clock = clock
-        self._offset = 0.0
-        """The server's clock minus ours, seconds."""
+        self._server = ServerClock(clock)
         tx_query, rx_query = settings.queries()
         queries = {
             TX_QUERY: tx_query,
             RX_QUERY: rx_query,
-            _BROKERS: _BROKERS,
+            BROKERS_QUERY: BROKERS_QUERY,
             _SPEEDS: settings.exporter.speed_query(settings.selector),
         }
         self._queries = {name: query for name, query in queries.items() if query}
-        self._reads = Exchanges(len(self._queries), "prometheus-read")
-        self._pools = cut_by_exchanges(
-            urllib3.PoolManager(maxsize=len(self._queries), ca_certs=settings.ca_file or None)
-        )
+        self._client = PrometheusClient(settings, len(self._queries), self._server.note)
 
     def close(self) -> None:
         """End all running calls and threads."""
-        self._reads.close()
-        self._pools.clear()
+        self._client.close()
 
     def fetch_loads(self, timeout: timedelta) -> Loads:
         deadline = time.monotonic() + timeout.total_seconds() * _TIME_FOR_CALLS
         registered, warnings = self._hosts.read(timeout / 4)
         try:
             results, now = self._fetch(deadline)
-            if self._corrected_offset(results):
+            if self._server.corrected():
                 results, now = self._fetch(deadline)
         finally:
-            drop_idle_connections(self._pools)
-        if abs(self._offset) > _MAX_OFFSET_SECONDS:
-            warnings += (self._wrong_clock(),)
+            self._client.drop_idle_connections()
+        warnings += self._server.warnings(f"Prometheus at {self._settings.url}")
         return self._loads(results, now, registered, warnings)
 
     def _fetch(self, deadline: float) -> tuple[Mapping[str, QueryResult], float]:
         """Make all queries for one time; return their results, and the time on the server's clock."""
-        now = self._clock() + self._offset - self._settings.delay.total_seconds()
-        headers = self._settings.headers()
-        calls = [self._call(name, query, now, headers) for name, query in self._queries.items()]
-        answers = self._reads.run(calls, deadline, stop_at_failure=True)
-        if failed := first_failure(calls, answers):
-            raise self._error(*failed)
-        return {call.name: cast(QueryResult, answer) for call, answer in zip(calls, answers, strict=True)}, now
-
-    def _call(self, name: str, query: str, now: float, headers: Mapping[str, str]) -> Call:
-        url, parameters = f"{self._settings.url}/api/v1/query", urlencode({"query": query, "time": f"{now:.3f}"})
-        return Call(name, partial(get, self._pools, f"{url}?{parameters}", headers), read_query)
-
-    def _error(self, call: Call, failure: Failure) -> Unavailable:
-        reason = failure.reason
-        if failure.status in (401, 403):
-            reason += "; check prometheus-token-file or prometheus-user-file"
-        return Unavailable(f"Prometheus at {self._settings.url} ({call.name}) {reason}")
-
-    def _corrected_offset(self, results: Mapping[str, QueryResult]) -> bool:
-        """Set the offset of the server's clock; return whether it differs from the one of these queries."""
-        times = [result.server_time for result in results.values() if result.server_time is not None]
-        offset = max(times) - self._clock() if times else 0.0
-        changed = abs(offset - self._offset) > _MAX_OFFSET_SECONDS
-        self._offset = offset if changed else self._offset
-        return changed
-
-    def _wrong_clock(self) -> str:
-        return (
-            f"the clock of Prometheus at {self._settings.url} differs by {self._offset:+.0f} s from the clock of this "
-            "host. Its samples are used, with this difference. Fix: synchronise both clocks"
-        )
+        now = self._server.now() - self._settings.delay.total_seconds()
+        return self._client.fetch(self._queries, deadline, now), now
 
     def _loads(
         self,
@@ -120,19 +77,21 @@ class PrometheusMetrics:
         registered: Mapping[int, tuple[str, ...]],
         warnings: tuple[str, ...],
     ) -> Loads:
-        settings, window = self._settings, self._settings.window.total_seconds()
-        matching = BrokerMatching(settings.broker_map, settings.broker_label, _addresses(results[_BROKERS]), registered)
+        settings, window, offset = self._settings, self._settings.window.total_seconds(), self._server.offset
+        matching = BrokerMatching(
+            settings.broker_map, settings.broker_label, reported_addresses(results[BROKERS_QUERY]), registered
+        )
         means = {TX_QUERY: settings.tx_query, RX_QUERY: settings.rx_query}
         series = {
-            name: results[name].as_series(None if own else settings.exporter.mean_seconds, window, self._offset)
+            name: results[name].as_series(None if own else settings.exporter.mean_seconds, window, offset)
             for name, own in means.items()
         }
-        speeds = results[_SPEEDS].as_series(None, window, self._offset) if _SPEEDS in results else ()
-        loads = SeriesReading(matching, self._limits, now - self._offset, series, speeds).loads()
+        speeds = results[_SPEEDS].as_series(None, window, offset) if _SPEEDS in results else ()
+        loads = SeriesReading(matching, self._limits, now - offset, series, speeds).loads()
         return Loads(loads.brokers, loads.problems, warnings + loads.warnings)
 
 
-def _addresses(result: QueryResult) -> dict[str, int]:
+def reported_addresses(result: QueryResult) -> dict[str, int]:
     """Return address -> broker id from `kafka_broker_info{id,address}`."""
     found: dict[str, int] = {}
     for labels, _, _ in result.series:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from urllib3 import BaseHTTPResponse
@@ -25,8 +24,8 @@ class QueryResult:
 
     series: Sequence[tuple[Mapping[str, str], Sequence[tuple[float, float]], bool]]
     """Labels, samples (seconds since the epoch, value), and whether they are samples of a range vector."""
-    server_time: float | None
-    """The server's clock at the response, seconds since the epoch; None: it did not say."""
+    warnings: tuple[str, ...] = ()
+    """Of the server, for example that a part of its stores did not answer."""
 
     def as_series(self, mean_seconds: float | None, window_seconds: float, offset: float) -> list[Series]:
         """Return the series, with times on our clock.
@@ -59,9 +58,10 @@ def read_query(response: BaseHTTPResponse) -> QueryResult:
         if data["data"]["resultType"] not in ("matrix", "vector"):
             raise Failure(f"answers a {data['data']['resultType']}; the query must return a vector")
         series = [(_labels(one), _samples(one, is_range), is_range) for one in result]
+        warnings = tuple(str(text)[:_MAX_REASON] for text in data.get("warnings") or ())
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise Failure(f"answers in an unexpected format ({type(error).__name__})") from None
-    return QueryResult(series, _date(response))
+    return QueryResult(series, warnings)
 
 
 def _labels(one: Mapping[str, Any]) -> dict[str, str]:
@@ -70,13 +70,6 @@ def _labels(one: Mapping[str, Any]) -> dict[str, str]:
 
 def _samples(one: Mapping[str, Any], is_range: bool) -> list[tuple[float, float]]:
     return [(float(stamp), float(value)) for stamp, value in (one["values"] if is_range else [one["value"]])]
-
-
-def _date(response: BaseHTTPResponse) -> float | None:
-    try:
-        return parsedate_to_datetime(response.headers["date"]).timestamp()
-    except (KeyError, TypeError, ValueError):
-        return None
 
 
 def _reason(body: bytes) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from autothrottle.core.cluster.configs import ConfigResource
+from urllib.parse import quote
+
+from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 
 
 def _normalised(prefix: str) -> str:
@@ -44,7 +46,20 @@ class KafkaPaths:
 
     def config(self, resource: ConfigResource) -> str:
         """One resource's dynamic config."""
-        return f"{self.configs}/{resource.path}"
+        return self.entity_config(resource.path)
+
+    def entity_config(self, entity_path: str) -> str:
+        """The dynamic config of an entity path."""
+        return f"{self.configs}/{entity_path}"
+
+    def entity_parents(self, entity_path: str) -> list[str]:
+        """The parents of an entity's config that may be missing, outermost first.
+
+        >>> KafkaPaths().entity_parents("users/a/clients/b")
+        ['/config/users', '/config/users/a', '/config/users/a/clients']
+        """
+        parts = entity_path.split("/")
+        return [self.entity_config("/".join(parts[:end])) for end in range(1, len(parts))]
 
 
 class OwnPaths:
@@ -68,6 +83,10 @@ class OwnPaths:
         """The request quotas of our own API. Persistent: they outlive every leader."""
         self.ledger = f"{self.root}/ledger"
         """Parent of the ledger."""
+        self.quota_ledger = f"{self.ledger}/{ResourceType.QUOTA.value}"
+        """Parent of the ledger's entries of client quotas, whose names are encoded entity paths."""
+        self.temporary_quotas = f"{self.root}/temporary_quotas"
+        """The client quotas that end by themselves, with their author. Persistent: it outlives every leader."""
         self.overrides = f"{self.root}/override_rate"
         """The cluster override; its children are the broker overrides. Shared with the original program."""
         self.audit = f"{self.root}/audit"
@@ -77,6 +96,8 @@ class OwnPaths:
 
     def ledger_entry(self, resource: ConfigResource) -> str:
         """The record of what we wrote to one resource."""
+        if resource.type is ResourceType.QUOTA:  # one node: its path has several parts
+            return f"{self.quota_ledger}/{quote(resource.path, safe='')}"
         return f"{self.ledger}/{resource.path}"
 
     def override(self, broker_id: int | None) -> str:

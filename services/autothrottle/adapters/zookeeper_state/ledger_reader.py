@@ -15,7 +15,7 @@ from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfi
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.configs import ConfigResource, ResourceType
+from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import Unavailable
@@ -36,7 +36,7 @@ class LedgerReader:
 
     def __init__(self, client: KazooClient, own: OwnPaths) -> None:
         self._mirror = ZnodeMirror(client)
-        self._mirror.track((Part.CHILDREN, f"{own.ledger}/{kind.value}") for kind in ResourceType)
+        self._mirror.track((Part.CHILDREN, f"{own.ledger}/{kind.value}") for kind in THROTTLED_TYPES)
         # Only the ledger is mirrored, so no config below these paths is ever read.
         self._nodes = ThrottleConfigs(KafkaPaths(own.prefix), own, self._mirror, ParsedNodes(self._mirror))
         self._lock = threading.Lock()

@@ -50,18 +50,26 @@ class ReplicaRole(Enum):
 
 
 class ResourceType(Enum):
-    """The kinds of config resource that hold throttles."""
+    """The kinds of config resource that autothrottle writes."""
 
     BROKER = "brokers"
     TOPIC = "topics"
+    QUOTA = "quotas"
+    """A user, client id, pair or IP address with client quotas, see `core.quotas`."""
+
+
+THROTTLED_TYPES = (ResourceType.BROKER, ResourceType.TOPIC)
+"""The kinds of config resource that hold throttles."""
+
+_QUOTA_PATHS = ("users", "clients", "ips")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ConfigResource:
-    """The dynamic config of one broker or topic, identified by what Kafka calls the entity path."""
+    """The dynamic config of one broker, topic or quota entity, identified by what Kafka calls the entity path."""
 
     path: str
-    """`brokers/<id>` or `topics/<name>`, as under `/config` and in change notifications."""
+    """`brokers/<id>`, `topics/<name>`, or that of a `QuotaEntity`, as under `/config` and in change notifications."""
 
     @staticmethod
     def broker(broker_id: int) -> ConfigResource:
@@ -73,7 +81,8 @@ class ConfigResource:
 
     @property
     def type(self) -> ResourceType:
-        return ResourceType(self.path.partition("/")[0])
+        kind = self.path.partition("/")[0]
+        return ResourceType.QUOTA if kind in _QUOTA_PATHS else ResourceType(kind)
 
     @property
     def name(self) -> str:
@@ -87,10 +96,10 @@ class ConfigResource:
 
     @property
     def order(self) -> tuple[int, int, str]:
-        """Sort key: brokers by id, then topics by name."""
+        """Sort key: brokers by id, then topics by name, then quota entities."""
         if self.type is ResourceType.BROKER:
             return 0, self.broker_id, ""
-        return 1, 0, self.name
+        return (1, 0, self.name) if self.type is ResourceType.TOPIC else (2, 0, self.path)
 
     def __str__(self) -> str:
         return self.path

@@ -37,6 +37,8 @@ class AuditAction(StrEnum):
     REQUEST_CYCLE = "request_cycle"
     SET_REQUEST_QUOTA = "set_request_quota"
     REMOVE_REQUEST_QUOTA = "remove_request_quota"
+    SET_QUOTA = "set_quota"
+    REMOVE_QUOTA = "remove_quota"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ class AuditRecord:
     pause: Pause | None = None
     """The pause that began or ended; None: another action."""
     result: str = ""
-    """How a submission, cancellation or request of a cycle ended, or the request quota; "" for other actions."""
+    """How a submission, cancellation, request of a cycle or change of quotas ended; "" for the other actions, which are
+    recorded only on success."""
 
 
 def validate_audit_limit(limit: int) -> int:

@@ -32,6 +32,7 @@ from autothrottle.core.control.ownership import (
 )
 from autothrottle.core.control.plan import DesiredReplicas, Plan
 from autothrottle.core.errors import Invalid
+from autothrottle.core.quotas.keys import QuotaKey, parse_value, validate_value
 from autothrottle.core.units import MAX_RATE
 
 
@@ -165,7 +166,7 @@ class Applied:
             if change.resource.type is ResourceType.BROKER:
                 rates |= _rates(change)
                 steps |= _steps(change, (ledger or {}).get(change.resource))
-            elif change.ledger is None:
+            elif change.resource.type is ResourceType.TOPIC and change.ledger is None:
                 cleared.append(change.resource.name)
         return Applied(rates, tuple(cleared), frozenset(steps))
 
@@ -240,7 +241,7 @@ def validate_change(change: Change) -> None:
         Invalid: a key does not belong to the resource, is edited twice or gets a malformed value, or a value is set
             that the ledger does not record as ours.
     """
-    allowed = RATE_KEYS if change.resource.type is ResourceType.BROKER else REPLICAS_KEYS
+    allowed = _KEYS[change.resource.type]
     ours = change.ledger.keys if change.ledger else {}
     names = [edit.key for edit in change.edits]
     if len(set(names)) < len(names) or not {*names, *ours} <= {*allowed}:
@@ -251,6 +252,12 @@ def validate_change(change: Change) -> None:
             _validate_value(f"{edit.key} of {change.resource}", edit, edit.value, ours.get(edit.key))
 
 
+_KEYS: Mapping[ResourceType, Sequence[str]] = {
+    ResourceType.BROKER: RATE_KEYS,
+    ResourceType.TOPIC: REPLICAS_KEYS,
+    ResourceType.QUOTA: tuple(QuotaKey),
+}
+
 _RATE = re.compile(r"0|[1-9][0-9]{0,18}")
 """A rate as autothrottle writes it."""
 
@@ -258,6 +265,9 @@ _RATE = re.compile(r"0|[1-9][0-9]{0,18}")
 def _validate_value(where: str, edit: Edit, value: str, record: LedgerKey | None) -> None:
     if edit.key in REPLICAS_KEYS:
         parse_replicas(value)
+    elif edit.key not in RATE_KEYS:
+        if record is not None:
+            validate_value(QuotaKey(edit.key), parse_value(QuotaKey(edit.key), value))
     elif record is not None and not (_RATE.fullmatch(value) and int(value) <= MAX_RATE):
         raise Invalid(f"{where} is {value[:60]!r}; give an integer in 0..{MAX_RATE} without sign and leading zeros")
     if record is None and edit.expected is None:
@@ -320,7 +330,7 @@ def _intended(edit: Edit, old: LedgerKey | None, new: LedgerKey | None) -> Ledge
         # The key is deleted. Until then the current value is ours, even a tool's rate that we never owned.
         return old or LedgerKey(edit.value, edit.expected)
     replaced = edit.expected if old is None or old.is_ours(edit.expected) else old.written
-    if edit.key in RATE_KEYS:
+    if edit.key not in REPLICAS_KEYS:
         return LedgerKey(new.before, replaced, intent=edit.value, target=new.target)
     return LedgerKey(new.before, replaced, new.owned | (old.owned if old else frozenset()), edit.value)
 
@@ -352,10 +362,24 @@ def _keys(
             )
 
 
-def _change(
-    snapshot: Snapshot, resource: ConfigResource, keys: Mapping[str, DesiredKey], term: int, cycle: int
+def change_of(
+    resource: ConfigResource,
+    keys: Mapping[str, DesiredKey],
+    current: Mapping[str, str],
+    entry: LedgerEntry | None,
+    term: int,
+    cycle: int,
 ) -> Change | None:
-    current, entry = snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource)
+    """Return the edits that give the keys of one resource their desired values; None: nothing changes.
+
+    Args:
+        resource: the resource.
+        keys: key -> its desired value.
+        current: key -> its current value.
+        entry: the resource's entry in the ledger.
+        term: the term that writes, for the ledger.
+        cycle: the cycle that writes, for the ledger.
+    """
     known = entry.keys if entry else {}
     edits = tuple(
         Edit(name, current.get(name), key.value)
@@ -366,6 +390,13 @@ def _change(
     if not edits and ledger == known:
         return None
     return Change(resource, edits, LedgerEntry(ledger, term, cycle) if ledger else None)
+
+
+def _change(
+    snapshot: Snapshot, resource: ConfigResource, keys: Mapping[str, DesiredKey], term: int, cycle: int
+) -> Change | None:
+    current, entry = snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource)
+    return change_of(resource, keys, current, entry, term, cycle)
 
 
 def _must_be_unchanged(name: str, key: DesiredKey, ours: LedgerKey | None) -> bool:

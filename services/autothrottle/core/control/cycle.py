@@ -30,6 +30,7 @@ from autothrottle.core.control.overrides import Overrides
 from autothrottle.core.control.ownership import ForeignThrottle, ForeignThrottles
 from autothrottle.core.control.pause import Pause
 from autothrottle.core.control.plan import Decision, Plan
+from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.control.state import ControllerState, KnownLoads, KnownSources, TermState
 from autothrottle.core.control.submission import (
     Submitted,
@@ -40,6 +41,7 @@ from autothrottle.core.control.submission import (
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
 from autothrottle.core.traffic.loads import Loads
 
 
@@ -116,6 +118,8 @@ class SourceReadings:
     pause: Pause | AutothrottleError | None
     overrides: Overrides | AutothrottleError
     catch_ups: Mapping[int, CatchUp] | AutothrottleError
+    quotas: TemporaryQuotas | AutothrottleError = field(default_factory=dict)
+    """The temporary client quotas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,8 @@ class CycleObservation:
     loads: KnownLoads | None = None
     """The loads; None: not read for this cycle."""
     settings: SettingsReading = SettingsReading()
+    quotas: QuotaState | AutothrottleError | None = None
+    """The client quotas of `quotas_needed`; None: not read."""
     wanted: Wanted | None = None
     """The reassignment that a caller waits for; None: no caller waits."""
     cancelled: frozenset[TopicPartition] = frozenset()
@@ -183,6 +189,13 @@ def needed(term: TermState, sources: KnownSources, wanted: Wanted | None, now: d
     return SnapshotRequest(tuple(sorted(overridden.union(catching_up))), tuple(sorted(rows)), catching_up)
 
 
+def quotas_needed(term: TermState, sources: KnownSources) -> frozenset[ConfigResource] | None:
+    """Return the quota entities whose state a cycle needs, beside those in the ledger; None: it needs no quotas."""
+    if sources.quotas is None or sources.pause is not None or not (sources.quotas or term.may_own_quotas):
+        return None
+    return frozenset(entity.resource for entity in sources.quotas)
+
+
 @dataclass(frozen=True, slots=True)
 class AdoptedSources:
     """The sources that apply in a cycle."""
@@ -217,6 +230,11 @@ def adopted(known: KnownSources, read: SourceReadings) -> AdoptedSources:
         findings.append(f"the catch-ups cannot be read; {effect}: {read.catch_ups}")
     else:
         known = replace(known, catch_ups=read.catch_ups, catch_ups_are_known=True)
+    if isinstance(read.quotas, AutothrottleError):
+        effect = "no quota changes until they can be read" if known.quotas is None else "the last known ones stay"
+        findings.append(f"the temporary quotas cannot be read; {effect}: {read.quotas}")
+    else:
+        known = replace(known, quotas=read.quotas)
     return AdoptedSources(known, tuple(findings))
 
 
@@ -293,7 +311,16 @@ class PurgeCatchUp:
     needs: frozenset[ConfigResource] = frozenset()
 
 
-Action = Submit | PurgeOverride | PurgeCatchUp
+@dataclass(frozen=True, slots=True)
+class PurgeQuota:
+    """Ends a temporary client quota whose earlier values are restored."""
+
+    quota: TemporaryQuota
+    reason: str
+    needs: frozenset[ConfigResource] = frozenset()
+
+
+Action = Submit | PurgeOverride | PurgeCatchUp | PurgeQuota
 
 
 @dataclass(frozen=True)

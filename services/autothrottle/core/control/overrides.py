@@ -116,7 +116,7 @@ def validate_broker_id(broker_id: int) -> int:
 
 
 def validate_expire_time(expire_time: datetime, now: datetime) -> datetime:
-    """Return the expire time of an override.
+    """Return the expire time of an override or a client quota.
 
     Raises:
         Invalid: it is not after `now`.
@@ -124,7 +124,7 @@ def validate_expire_time(expire_time: datetime, now: datetime) -> datetime:
     if expire_time <= now:
         raise Invalid(
             f"expire time {expire_time.isoformat()} is not after the present time {now.isoformat(timespec='seconds')}; "
-            "give a later time, in UTC, or remove the override"
+            "give a later time, in UTC, or remove it"
         )
     return expire_time
 

@@ -83,17 +83,17 @@ def foreign_throttles(snapshot: Snapshot) -> ForeignThrottles:
 
 
 def desired_rate(
-    desired: int | None,
+    desired: int | str | None,
     current: str | None,
     ours: LedgerKey | None,
-    of_reassignment: bool,
-    hold: bool,
-    elapsed: timedelta | None,
+    of_reassignment: bool = False,
+    hold: bool = False,
+    elapsed: timedelta | None = None,
 ) -> DesiredKey:
-    """Return the new value of a rate: the plan's, or the value before ours.
+    """Return the new value of a rate or a client quota: the desired one, or the value before ours.
 
     Args:
-        desired: the plan's rate, bytes/s; None: no throttle.
+        desired: the plan's rate, bytes/s, or the text of a quota; None: no throttle.
         current: the current value; None: not set.
         ours: the ledger's record; None: we have not written the key.
         of_reassignment: whether a foreign rate belongs to the reassignment, see `brokers_throttled_for_reassignment`.
@@ -114,17 +114,19 @@ def desired_rate(
     return DesiredKey(current, None, f"{_rate_edit(current, ours)}; left unchanged")
 
 
-def _step(current: str | None, desired: int, elapsed: timedelta | None, is_rising: bool) -> tuple[str, str | None]:
+def _step(
+    current: str | None, desired: int | str, elapsed: timedelta | None, is_rising: bool
+) -> tuple[str, str | None]:
     """Return (the rate to write, the ramp's target); target None: the rate is final."""
     now = limiting_rate(current or "")
-    if now is None or elapsed is None or not (is_rising or needs_ramp(now, desired)):
+    if now is None or elapsed is None or isinstance(desired, str) or not (is_rising or needs_ramp(now, desired)):
         return str(desired), None
     value = step(now, desired, elapsed)
     return str(value), None if value == desired else str(desired)
 
 
 def _foreign_rate(
-    desired: int | None, current: str | None, of_reassignment: bool, hold: bool, elapsed: timedelta | None
+    desired: int | str | None, current: str | None, of_reassignment: bool, hold: bool, elapsed: timedelta | None
 ) -> DesiredKey:
     """Return the new value of a rate that is not in the ledger; a rate of the reassignment is not restored later."""
     before = None if of_reassignment else current

@@ -18,6 +18,7 @@ from autothrottle.core.control.submission import (
     SubmissionState,
 )
 from autothrottle.core.policy.interface import Policy
+from autothrottle.core.quotas.temporary import TemporaryQuotas
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 
@@ -37,6 +38,8 @@ class KnownSources:
     """Broker id -> its catch-up."""
     catch_ups_are_known: bool = False
     """Until then no throttle is removed: it may belong to a catch-up."""
+    quotas: TemporaryQuotas | None = None
+    """The temporary client quotas; None: not read yet, so no quota is written or restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ class TermState:
     """Consecutive failed cycles."""
     guards: GuardState = GuardState()  # noqa: RUF009 (frozen)
     submissions: SubmissionState = SubmissionState()  # noqa: RUF009 (frozen)
+    may_own_quotas: bool = True
+    """Whether the ledger may have client quotas, so that their state must be read."""
     ramp: RampState = RampState()  # noqa: RUF009 (frozen)
 
 

@@ -49,6 +49,7 @@ from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.ownership import foreign_throttles
 from autothrottle.core.control.pause import Pause, PauseMode, release_of_ours, stale_lists
 from autothrottle.core.control.plan import current_rates, had_reassignment, plan
+from autothrottle.core.control.quota_step import with_quotas
 from autothrottle.core.control.ramp_state import WriteHistory, applied
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import ControllerState, TermState
@@ -109,6 +110,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
         term, cycle = _with_plan(settings, state, term, cycle, observation)
     term, cycle = _with_stalls(term, cycle, observation.settings)
     term, cycle = _with_cleanup(settings, term, cycle)
+    term, cycle = with_quotas(settings, term, cycle, observation)
     if settings.shadow:
         cycle = replace(cycle, would=cycle.changes, changes=())
     term, cycle = _with_actions(settings, term, cycle, observation)
@@ -320,7 +322,7 @@ def _with_actions(
                 for b, rows in sorted(cycle.view.lagging.items())
                 if not rows
             ]
-    return term, replace(cycle, actions=tuple(actions))
+    return term, replace(cycle, actions=(*actions, *cycle.actions))
 
 
 def _is_throttled(submissions: SubmissionState, cycle: CycleDecision, clock: float) -> bool:

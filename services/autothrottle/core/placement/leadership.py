@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.even_counts import even_counts
-from autothrottle.core.placement.partition_map import PartitionMap
+from autothrottle.core.placement.partition_map import PartitionMap, matching_topics
 from autothrottle.core.placement.plan import LeadershipEvacuation
 
 _SWEEPS = 8
@@ -104,6 +104,22 @@ def _sweep(sets: list[list[int]], loads: list[int], may_lead: list[bool], mean: 
 def _lead(replicas: list[int], leader: int) -> None:
     position = replicas.index(leader)
     replicas[0], replicas[position] = leader, replicas[0]
+
+
+def leadership_evacuation(
+    partitions: PartitionMap, brokers: Sequence[int], patterns: Sequence[str]
+) -> LeadershipEvacuation | None:
+    """Return the evacuation of the brokers and of the topics of a map that match; None: neither is given.
+
+    Raises:
+        Invalid: only brokers or only topics are given, or a pattern is not a regular expression.
+    """
+    if bool(brokers) != bool(patterns):
+        raise Invalid("a leader evacuation needs brokers and topics; give both or neither")
+    if not brokers:
+        return None
+    topics = matching_topics({entry.topic for entry in partitions}, patterns)
+    return LeadershipEvacuation(frozenset(brokers), frozenset(topics))
 
 
 def evacuate_leadership(partitions: PartitionMap, evacuation: LeadershipEvacuation) -> PartitionMap:

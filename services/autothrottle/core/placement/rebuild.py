@@ -19,6 +19,8 @@ from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
 
 _EVEN = 1e-5
 """A range of free storage up to this fraction of the mean counts as even."""
+_WORTH_EVEN_COUNTS = 1.01
+"""Even numbers of replicas are worth a range of free storage that is wider by this factor."""
 _NEARLY_EVEN = 0.08
 """A range up to this fraction becomes even by a few more moves."""
 _MANY_REPLICAS = 150_000
@@ -162,7 +164,10 @@ def _counts_even_storage(table: ReplicaTable) -> bool:
     fill_by_count(table, table.free(), largest_first=True)
     even_replicas(table, only_moved=False)
     if all(HOLE not in replicas for replicas in table.sets) and _swap(table):
-        Levelling(table, table.free(), MoveRules(budget=float("inf"))).refine()
+        rules = MoveRules(budget=float("inf"))
+        # Swaps keep the numbers of replicas even; moves follow only where swaps do not suffice.
+        Levelling(table, table.free(), replace(rules, only_swaps=True)).refine()
+        Levelling(table, table.free(), rules).refine()
         return True
     for replicas in table.sets:
         replicas[:] = [HOLE] * len(replicas)
@@ -170,13 +175,13 @@ def _counts_even_storage(table: ReplicaTable) -> bool:
 
 
 def _even_storage(table: ReplicaTable, only_moved: bool) -> None:
-    """Even out free storage, and also the numbers of replicas if that leaves storage as even."""
+    """Even out free storage, and also the numbers of replicas if that leaves storage about as even."""
     rules = MoveRules(budget=float("inf"), only_moved=only_moved)
     Levelling(table, table.free(), rules).refine()
     best, spread = [list(replicas) for replicas in table.sets], _range(table)
     even_replicas(table, only_moved)
     Levelling(table, table.free(), replace(rules, only_swaps=True)).refine()
-    if _range(table) > max(spread, _EVEN * _mean_free(table)):
+    if _range(table) > max(_WORTH_EVEN_COUNTS * spread, _EVEN * _mean_free(table)):
         table.sets[:] = best
 
 

@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import PartitionMap
+from autothrottle.core.placement.plan import PlacementPlan
+
+
+def steps(plan: PlacementPlan, in_phases: bool, brokers_per_chunk: int) -> tuple[PartitionMap, ...]:
+    """Return the complete maps that lead to a plan: two phases, chunks, or only its own map.
+
+    Raises:
+        Invalid: both are wanted, or a chunk would change a replication factor.
+    """
+    if in_phases and brokers_per_chunk > 0:
+        raise Invalid("phases and chunks both divide the map; leave one of them out")
+    if in_phases:
+        return phased(plan.before, plan.after)
+    return chunks(plan.before, plan.after, brokers_per_chunk) if brokers_per_chunk > 0 else (plan.after,)
 
 
 def phased(before: PartitionMap, after: PartitionMap) -> tuple[PartitionMap, PartitionMap]:

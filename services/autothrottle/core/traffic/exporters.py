@@ -1,4 +1,4 @@
-"""The names of byte counters in the exporters that brokers and their hosts run.
+"""The names of byte counters and of storage in the exporters that brokers and their hosts run.
 
 `prometheus` builds its queries from these presets, and `scrape` picks samples of an exporter's text with them. The type
 to know is `Exporter`.
@@ -147,3 +147,11 @@ EXPORTERS: Mapping[str, Exporter] = {
     "msk_jmx": _jmx_by_name("Count", broker_label=_MSK_ID),
 }
 """Name of the preset -> the metrics of the exporter."""
+
+FREE_STORAGE_QUERY = 'node_filesystem_avail_bytes{mountpoint="/data"}'
+"""PromQL for the free bytes of a broker's log directories; the mount point is the one of Kafka-Kit's default query."""
+
+PARTITION_SIZE_QUERY = (
+    'max by (topic, partition) ({__name__=~"kafka_log_[lL]og_([sS]ize|Value)",name=~"(Size)?",partition!=""})'
+)
+"""PromQL for `kafka.log:type=Log,name=Size` in the JMX exporter's own spelling, in lower case, and in that of MSK."""

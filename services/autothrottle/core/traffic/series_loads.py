@@ -87,13 +87,15 @@ class SeriesReading:
         return f"broker {broker_id} (hosts: {hosts}) matches no series of --{query}; {others}{fix}"
 
     def _warnings(self, found: Mapping[str, Mapping[int | None, Sequence[Series]]]) -> tuple[str, ...]:
-        """Name unmatched targets if the registered brokers are unknown, so that no broker's problem names them."""
-        unmatched = {} if self.matching.registered else {query: series.get(None) for query, series in found.items()}
-        return tuple(
+        """Name unmatched targets and empty queries if the registered brokers are unknown: no broker's problem does."""
+        if self.matching.registered:
+            return ()
+        empty = tuple(f"--{query} returns no series; check the query" for query, series in found.items() if not series)
+        unmatched = {query: series[None] for query, series in found.items() if None in series}
+        return empty + tuple(
             f"series of --{query} match no broker: {_shown(dict.fromkeys(map(_target, series)))}. Fix: name them in "
             "--broker-map, or set --broker-label"
             for query, series in unmatched.items()
-            if series
         )
 
 

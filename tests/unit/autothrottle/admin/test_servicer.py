@@ -615,7 +615,14 @@ def test_an_outdated_term_writes_nothing_and_gets_the_leaders_address(services: 
         (write(0), "fence 0 is not > 0; pass the fence of the deciding term"),
         (write(-1), "fence -1 is not > 0; pass the fence of the deciding term"),
         (write(1, key="log.retention.ms"), "config key 'log.retention.ms' is not a throttle key"),
-        (write(1, resource="users/admin"), "resource 'users/admin' is neither `brokers/<id>` nor `topics/<name>`"),
+        (
+            write(1, resource="delegation/x"),
+            "resource 'delegation/x' is neither `brokers/<id>` nor `topics/<name>`",
+        ),
+        (
+            write(1, resource="users/admin"),
+            "users/admin has the keys follower.replication.throttled.rate; give each",
+        ),
     ],
 )
 def test_a_write_of_an_unmanaged_config_is_refused(

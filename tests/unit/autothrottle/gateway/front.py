@@ -66,7 +66,7 @@ class Front:
             hosts,
             health=health,
             metrics=PrometheusText(lambda: [BUILD_INFO.sample(1, "gateway", "1.2")], "kafka").render,
-            quotas=self.services.quotas,
+            quotas=self.services.enforced_request_quotas,
         )
         self._stack.enter_context(self.server)
 
@@ -84,7 +84,8 @@ class Front:
         return self.services.overrides
 
     def clear(self) -> Front:
-        """Remove all overrides and make the store readable again."""
+        """Remove all overrides and quotas, and make the store of overrides readable again."""
+        self.services.quotas.quotas.clear()
         self.overrides.unavailable(False)
         self.overrides.unreadable.clear()
         for broker_id in self.current():

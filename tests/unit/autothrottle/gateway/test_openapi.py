@@ -86,7 +86,7 @@ def test_the_document_contains_if_match_where_it_is_accepted(front: Front) -> No
     operations = [operation for verbs in paths.values() for operation in verbs.values()]
     taking = {o["operationId"] for o in operations if any(p["in"] == "header" for p in o["parameters"])}
     names = {"SetOverride", "RemoveOverride"}
-    assert taking == names | {f"{name}ByBrokerId" for name in names}
+    assert taking == names | {f"{name}ByBrokerId" for name in names} | {"SetQuota", "RemoveQuota"}
 
 
 def test_the_document_contains_the_comments_of_the_protos(front: Front) -> None:

@@ -14,6 +14,7 @@ from autothrottle.adapters.memory import (
     MemoryMetrics,
     MemoryOverrides,
     MemoryPauses,
+    MemoryTemporaryQuotas,
 )
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.control.cycle import CycleRecord
@@ -96,6 +97,7 @@ class Bench:
         self.overrides = MemoryOverrides(self.electorate)
         self.pauses = MemoryPauses(self.overrides.audit)
         self.catch_ups = MemoryCatchUps(self.electorate)
+        self.temporary_quotas = MemoryTemporaryQuotas(self.electorate, self.overrides.audit)
         self.election = MemoryElection(self.electorate)
         self.settings = PlannerSettings(
             limits=limits or builders.limits(),
@@ -132,6 +134,8 @@ class Bench:
             pauses=self.pauses,
             catch_ups=self.catch_ups,
             settings=self.cluster,
+            quotas=self.cluster,
+            temporary_quotas=self.temporary_quotas,
             tracer=self.tracer,
             decisions=self.decisions,
         )

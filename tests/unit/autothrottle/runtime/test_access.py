@@ -44,11 +44,12 @@ from tests.paths import CERTIFICATES
 VIEWER = {
     *("ListOverrides", "GetOverride", "ListAuditRecords", "GetClusterState", "ListReassignments"),
     *("EstimateReassignment", "GetState", "WatchCycles", "Check", "Watch", "List", "ServerReflectionInfo"),
-    *("Rebuild", "Rebalance", "Scale", "Decommission", "ListRequestQuotas"),
+    *("Rebuild", "Rebalance", "Scale", "Decommission", "ListRequestQuotas", "ListQuotas", "DescribeQuota"),
 }
 OPERATOR = {
     *("SetOverride", "RemoveOverride", "RequestCycle", "SubmitReassignment", "CancelReassignment"),
     *("StartCatchUp", "StopCatchUp", "Pause", "Resume", "SetRequestQuota", "RemoveRequestQuota"),
+    *("SetQuota", "RemoveQuota"),
 }
 """Names of the methods that a viewer and an operator may call; only services may call the others."""
 
@@ -87,7 +88,7 @@ def needed(path: str) -> Role:
     service, _, name = path.rpartition("/")
     if name in VIEWER:
         return Role.VIEWER
-    return Role.OPERATOR if name in OPERATOR and service.endswith("AdminService") else Role.SERVICE
+    return Role.OPERATOR if name in OPERATOR and service.endswith(("AdminService", "QuotaService")) else Role.SERVICE
 
 
 class Refusing:

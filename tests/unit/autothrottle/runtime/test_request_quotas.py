@@ -89,7 +89,7 @@ def test_without_quotas_no_response_says_anything_about_them(
     for _ in range(50):
         anna.list_overrides()
     assert (anna.throttle_times.average, anna.throttle_times.maximum) == (timedelta(0), timedelta(0))
-    assert not [*served.quotas.samples()]
+    assert not [*served.enforced_request_quotas.samples()]
 
 
 def test_a_caller_above_its_quota_is_delayed_and_learns_for_how_long(
@@ -105,7 +105,7 @@ def test_a_caller_above_its_quota_is_delayed_and_learns_for_how_long(
     assert timedelta(0) < anna.throttle_times.average <= anna.throttle_times.maximum
     bernd.list_overrides()
     assert bernd.throttle_times.maximum == timedelta(0)
-    found = {(s.metric, s.labels): s.value for s in served.quotas.samples()}
+    found = {(s.metric, s.labels): s.value for s in served.enforced_request_quotas.samples()}
     assert found.keys() == {(REQUEST_RATE, ("anna", "")), (REQUEST_THROTTLE_TIME, ("anna", ""))}
     assert found[REQUEST_THROTTLE_TIME, ("anna", "")] > 0.01
 
@@ -157,7 +157,7 @@ def test_services_and_health_are_exempt(served: InProcessServices, client: Calla
         services.list_overrides()
         stub.Check(health_pb2.HealthCheckRequest(), timeout=60, metadata=metadata)
     assert services.throttle_times.maximum == timedelta(0)
-    assert not [*served.quotas.samples()]
+    assert not [*served.enforced_request_quotas.samples()]
 
 
 def test_a_header_does_not_make_a_caller_a_service() -> None:

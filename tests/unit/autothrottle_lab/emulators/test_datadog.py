@@ -253,6 +253,7 @@ def test_adapter_reads_a_short_window_at_any_time(emulator: DatadogEmulator) -> 
         emulator.record(1, 1_000 + tick * 0.2, tick * 0.2 * 10_000_000, 0)
     limits = CapacityLimits(default=Capacity(1, 1))
     now = [1_010.0]
+    emulator.clock = lambda: now[0]
     settings = DatadogSettings(url=emulator.url, api_key=API_KEY, app_key=APP_KEY, metrics_window=timedelta(seconds=3))
     with closing(DatadogMetrics(settings, limits, clock=lambda: now[0])) as metrics:
         for tenths in range(0, 60, 3):

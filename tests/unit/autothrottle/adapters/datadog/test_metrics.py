@@ -56,6 +56,7 @@ class Lab:
     def __init__(self) -> None:
         self.emulator = DatadogEmulator()
         self.now = NOW
+        self.emulator.clock = lambda: self.now
         self._open: list[DatadogMetrics] = []
         self.add("h1", 1001, outbound=80 * MB, inbound=40 * MB)
         self.add("h2", 1002, outbound=20 * MB, inbound=10 * MB)
@@ -207,6 +208,31 @@ def test_d7_missing_direction_affects_only_its_broker(lab: Lab, direction: Any, 
 def test_d7_broker_without_series_is_absent(lab: Lab) -> None:
     lab.emulator.drop_host(1002)
     assert set(lab.loads().brokers) == {1001}
+
+
+@pytest.mark.parametrize("answer", [[], None])
+def test_query_that_returns_nothing_is_named(lab: Lab, answer: Any) -> None:
+    lab.emulator.fail(json.dumps({"status": "ok", "series": answer}).encode(), path=QUERY)
+    loads = lab.loads()
+    assert loads.brokers == {}
+    assert loads.warnings == (
+        "--net-tx-query returns no series; check the query",
+        "--net-rx-query returns no series; check the query",
+    )
+
+
+@pytest.mark.parametrize("off", [-60.0, 60.0])
+def test_clock_of_this_host_off_by_a_minute_is_corrected_and_named(lab: Lab, off: float) -> None:
+    """The query ended a minute too early or too late, and the loads counted for the wrong interval."""
+    right = lab.loads().brokers[1001].outbound
+    lab.emulator.clock = lambda: NOW
+    lab.now = NOW + off
+    loads = lab.loads()
+    shift = timedelta(seconds=off)
+    found = loads.brokers[1001].outbound
+    assert (found.rate, found.start - shift, found.end - shift) == (right.rate, right.start, right.end)
+    (warning,) = loads.warnings
+    assert warning.startswith(f"the clock of Datadog differs by {-off:+.0f} s from the clock of this host")
 
 
 def test_d7_series_of_null_points_affects_only_its_broker(lab: Lab) -> None:

@@ -8,7 +8,7 @@ from autothrottle.core.placement.plan import Optimization, PlacementPlan, Rebala
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
 from autothrottle.core.placement.statistics import StorageSpread
-from tests.benchmarks.placement_bench import CASES, Cluster, generate
+from tests.benchmarks.placement_clusters import FIRST_BROKER, Cluster, generate
 
 MAPPED, REGISTERED = [-1], [-2]
 
@@ -35,7 +35,7 @@ def moved(plan: PlacementPlan) -> int:
 
 @pytest.mark.parametrize("case", ["article", "medium"])
 def test_rebalance_and_scale_are_even_and_copy_about_the_bound(case: str) -> None:
-    cluster = generate(CASES[case], 1)
+    cluster = generate(case, 1)
     options = RebalanceOptions(partition_size_threshold=512 << 20)
     for plan in (
         rebalance(cluster.partitions, chosen(cluster, MAPPED), options),
@@ -47,7 +47,7 @@ def test_rebalance_and_scale_are_even_and_copy_about_the_bound(case: str) -> Non
 
 
 def test_a_hot_partition_stays_where_it_is() -> None:
-    cluster = generate(CASES["hot"], 1)
+    cluster = generate("hot", 1)
     plan = rebalance(cluster.partitions, chosen(cluster, MAPPED))
     assert plan.after[0].topic == "hot" and plan.after[0] == plan.before[0]
     assert range_spread(plan) <= 0.06
@@ -57,7 +57,7 @@ def test_a_hot_partition_stays_where_it_is() -> None:
 @pytest.mark.parametrize("case", ["article", "mixed", "fewracks"])
 @pytest.mark.parametrize("strategy", Strategy)
 def test_a_forced_rebuild_is_even_in_leaders_replicas_and_storage(case: str, strategy: Strategy) -> None:
-    cluster = generate(CASES[case], 2)
+    cluster = generate(case, 2)
     plan = rebuild(cluster.partitions, chosen(cluster, MAPPED), RebuildOptions(strategy=strategy, force=True))
     assert plan.statistics_after.leader_spread <= 1
     assert plan.statistics_after.replica_spread <= 2
@@ -65,7 +65,7 @@ def test_a_forced_rebuild_is_even_in_leaders_replicas_and_storage(case: str, str
 
 
 def test_a_minimal_forced_rebuild_is_as_even_with_few_bytes() -> None:
-    cluster = generate(CASES["article"], 3)
+    cluster = generate("article", 3)
     options = RebuildOptions(strategy=Strategy.STORAGE, optimization=Optimization.MINIMAL, force=True)
     plan = rebuild(cluster.partitions, chosen(cluster, MAPPED), options)
     assert range_spread(plan) <= 0.01
@@ -78,9 +78,9 @@ def test_a_minimal_forced_rebuild_is_as_even_with_few_bytes() -> None:
 
 
 def test_a_lost_broker_moves_only_its_replicas() -> None:
-    cluster = generate(CASES["medium"], 1)
-    kept = [id for id in cluster.brokers if id not in cluster.spares and id != 1]
-    held = sum(1 in entry.replicas for entry in cluster.partitions)
+    cluster = generate("medium", 1)
+    kept = [id for id in cluster.brokers if id not in cluster.spares and id != FIRST_BROKER]
+    held = sum(FIRST_BROKER in entry.replicas for entry in cluster.partitions)
     for strategy in Strategy:
         plan = rebuild(cluster.partitions, chosen(cluster, kept), RebuildOptions(strategy=strategy))
         assert moved(plan) == held
@@ -88,22 +88,22 @@ def test_a_lost_broker_moves_only_its_replicas() -> None:
         assert all(
             old.replicas[0] == new.replicas[0]
             for old, new, _ in changes(plan.before, plan.after)
-            if old.replicas[0] != 1
+            if old.replicas[0] != FIRST_BROKER
         )
 
 
 def test_leaders_become_even_without_moving_replicas() -> None:
-    cluster = generate(CASES["medium"], 1)
+    cluster = generate("medium", 1)
     plan = rebuild(cluster.partitions, chosen(cluster, MAPPED), RebuildOptions(optimize_leadership=True))
     assert plan.statistics_after.leader_spread <= 1
     assert plan.copied_bytes == 0
 
 
 def test_a_decommission_copies_at_most_about_the_bound() -> None:
-    cluster = generate(CASES["medium"], 1)
-    plan = decommission(cluster.partitions, chosen(cluster, MAPPED), [1, 2])
+    cluster = generate("medium", 1)
+    plan = decommission(cluster.partitions, chosen(cluster, MAPPED), [1001, 1002])
     assert plan.copied_bytes <= 1.05 * plan.bound_bytes
-    assert not any({1, 2} & set(entry.replicas) for entry in plan.after)
+    assert not any({1001, 1002} & set(entry.replicas) for entry in plan.after)
 
 
 def test_the_example_of_the_article_is_at_least_as_even() -> None:
@@ -128,17 +128,17 @@ def test_a_thousand_partitions_over_fifty_brokers_use_all_pairs() -> None:
 
 
 def test_no_replica_moves_to_a_cordoned_broker() -> None:
-    cluster = generate(CASES["article"], 1)
+    cluster = generate("article", 1)
     brokers = [
-        PlacementBroker(broker.id, broker.rack, broker.storage_free, new=broker.new, cordoned=broker.id in (2, 31))
+        PlacementBroker(broker.id, broker.rack, broker.storage_free, new=broker.new, cordoned=broker.id in (1002, 1031))
         for broker in chosen(cluster, REGISTERED)
     ]
     for plan in (
         rebalance(cluster.partitions, brokers),
         rebuild(cluster.partitions, brokers, RebuildOptions(force=True)),
-        decommission(cluster.partitions, brokers, [1]),
+        decommission(cluster.partitions, brokers, [FIRST_BROKER]),
     ):
         joined = {
             id for old, new, _ in changes(plan.before, plan.after) for id in set(new.replicas) - set(old.replicas)
         }
-        assert joined and not joined & {2, 31}
+        assert joined and not joined & {1002, 1031}

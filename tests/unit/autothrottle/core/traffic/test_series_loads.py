@@ -50,6 +50,12 @@ def test_query_that_returns_nothing_is_named_with_each_broker() -> None:
     assert found.problems[2].endswith("matches no series of --prometheus-tx-query; check the query")
 
 
+def test_query_that_returns_nothing_is_named_while_the_registered_brokers_are_unknown() -> None:
+    found = loads([], {})
+    assert (found.brokers, found.problems) == ({}, {})
+    assert found.warnings == tuple(f"--{query} returns no series; check the query" for query in (TX, RX))
+
+
 def test_load_balancer_that_hides_hosts_fails_its_brokers_alone() -> None:
     found = loads([series(5, instance="b1:9100"), series(6, instance="lb:9100")], {1: ["b1"], 2: ["lb"], 3: ["lb"]})
     assert [*found.brokers] == [1]

@@ -1,0 +1,91 @@
+"""Client quotas through Kafka's admin API.
+
+Kafka keeps no version of quotas, so the etag is checked right before the write. A broker may report a value later than
+Kafka accepted it, so an edit is complete once a broker reports it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+
+from autothrottle.adapters.concurrency.deadlines import time_left
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.adapters.kafka_admin.values import ConfigEdit
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path
+from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, check_etag, format_value, parse_value
+from autothrottle.core.quotas.precedence import ClientQuotas
+from autothrottle.ports.kafka import QuotaReading
+
+_POLL_SECONDS = 0.05
+
+
+class AdminClientQuotas:
+    """A `ClientQuotaStore` on Kafka's admin API. Thread-safe."""
+
+    def __init__(self, kafka: KafkaAdmin) -> None:
+        self._kafka = kafka
+
+    def fetch_quotas(self, timeout: timedelta, entities: Collection[QuotaEntity] | None = None) -> QuotaReading:
+        """Return the quotas of these entities; None: of all entities."""
+        found = self._kafka.client_quotas(timeout=timeout)
+        return QuotaReading({entity: found[entity] for entity in found if entities is None or entity in entities})
+
+    def fetch_texts(
+        self, resources: Collection[ConfigResource], timeout: timedelta
+    ) -> Mapping[ConfigResource, Mapping[str, str]]:
+        """Return resource -> key -> text of its quota."""
+        found = quota_texts(self._kafka.client_quotas(timeout=timeout))
+        return {resource: found.get(resource, {}) for resource in resources}
+
+    def alter_quota(
+        self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta, *, etag: str = "", validate_only: bool = False
+    ) -> QuotaValues:
+        """Edit the quotas of one entity, and wait until a broker reports them."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        current = self._values(entity, deadline)
+        check_etag(entity, etag, current)
+        changed = {key: value for key, value in edits.items() if value != current.get(key)}
+        if changed:
+            self._kafka.alter_client_quotas(entity, changed, validate_only=validate_only, until=deadline)
+        if changed and not validate_only:
+            self._wait_until_reported(entity, changed, deadline)
+        return current
+
+    def _wait_until_reported(self, entity: QuotaEntity, edits: QuotaEdits, deadline: float) -> None:
+        while True:
+            current = self._values(entity, deadline)
+            if all(current.get(key) == value for key, value in edits.items()):
+                return
+            if time.monotonic() + _POLL_SECONDS >= deadline:
+                raise Unavailable(
+                    f"Kafka accepted the quotas of {entity}, but no broker reports them yet; read them again"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _values(self, entity: QuotaEntity, deadline: float) -> QuotaValues:
+        return self._kafka.client_quotas(timeout=time_left(deadline)).get(entity, {})
+
+
+def quota_texts(quotas: ClientQuotas) -> Mapping[ConfigResource, Mapping[str, str]]:
+    """Return resource -> key -> the text of its quota, as the ledger has it."""
+    return {
+        entity.resource: {str(key): format_value(key, value) for key, value in values.items()}
+        for entity, values in quotas.items()
+    }
+
+
+def quota_edits(resource: ConfigResource, edits: Sequence[ConfigEdit]) -> tuple[QuotaEntity, QuotaEdits]:
+    """Return the entity of a resource, and its edits as numbers.
+
+    Raises:
+        Invalid: the resource is not a quota entity, or a text is not a number.
+    """
+    entity = entity_of_path(resource.path)
+    if entity is None:
+        raise Invalid(f"{resource} is not a quota entity; give a user, a client id, both, or an IP address")
+    keys = {QuotaKey(edit.key): edit.value for edit in edits}
+    return entity, {key: None if text is None else parse_value(key, text) for key, text in keys.items()}

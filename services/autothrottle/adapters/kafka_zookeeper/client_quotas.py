@@ -1,0 +1,181 @@
+"""Client quotas in ZooKeeper, as Kafka's own tools write them.
+
+A node holds all configs of a user, client id or address. Users' nodes may also hold SCRAM credentials, which stay as
+they are. The config and the notification of the brokers are one transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, RolledBackError
+
+from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
+from autothrottle.adapters.zookeeper.codec import format_change_notification, format_config, parse_config
+from autothrottle.adapters.zookeeper.paths import KafkaPaths
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.errors import Conflict, Invalid
+from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path
+from autothrottle.core.quotas.keys import (
+    QuotaEdits,
+    QuotaKey,
+    QuotaValues,
+    check_etag,
+    format_value,
+    parse_value,
+)
+from autothrottle.ports.kafka import QuotaReading
+
+_KINDS = ("users", "clients", "ips")
+_KEYS = tuple(QuotaKey)
+"""Iterating over an enum takes three times as long, which counts for 10,000 entities."""
+
+
+class ZooKeeperClientQuotas:
+    """A `ClientQuotaStore` on Kafka's configs in ZooKeeper. Thread-safe."""
+
+    def __init__(self, client: KazooClient, kafka: KafkaPaths) -> None:
+        self._client, self._kafka = client, kafka
+
+    def fetch_quotas(self, timeout: timedelta, entities: Collection[QuotaEntity] | None = None) -> QuotaReading:
+        """Return the quotas of these entities; None: of all entities. Values that cannot be parsed are problems."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        with translated_errors("reading client quotas"):
+            paths = self._all_paths(deadline) if entities is None else [entity.path for entity in entities]
+            nodes = read_nodes(self._client, [self._kafka.entity_config(path) for path in paths], deadline)
+        quotas: dict[QuotaEntity, QuotaValues] = {}
+        problems: list[str] = []
+        for path, node in zip(paths, nodes, strict=True):
+            entity = entity_of_path(path)
+            values = {} if entity is None else self._values(path, node, problems)
+            if entity is not None and values:
+                quotas[entity] = values
+        return QuotaReading(quotas, tuple(problems))
+
+    def fetch_texts(
+        self, resources: Collection[ConfigResource], timeout: timedelta
+    ) -> Mapping[ConfigResource, Mapping[str, str] | Invalid]:
+        """Return resource -> key -> text of its quota, or why its config cannot be parsed."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        wanted = list(resources)
+        with translated_errors("reading client quotas"):
+            nodes = read_nodes(self._client, [self._kafka.config(one) for one in wanted], deadline)
+        return {one: _texts(self._kafka.config(one), node) for one, node in zip(wanted, nodes, strict=True)}
+
+    def alter_quota(
+        self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta, *, etag: str = "", validate_only: bool = False
+    ) -> QuotaValues:
+        """Edit the quotas of one entity in one transaction with the notification, at the version that was read."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        path = self._kafka.entity_config(entity.path)
+        with translated_errors("writing a client quota"):
+            parents = self._kafka.entity_parents(entity.path)
+            *found, node = read_nodes(self._client, [*parents, path], deadline)
+            config, before = _config(path, node), self._values(entity.path, node, [])
+            check_etag(entity, etag, before)
+            wanted = _edited(config, edits)
+            if wanted != config and not validate_only:
+                missing = [parent for parent, known in zip(parents, found, strict=True) if known is None]
+                self._write(entity, missing, node, wanted, deadline)
+            return before
+
+    def _all_paths(self, deadline: float) -> list[str]:
+        """Return the paths of all entities. Users also have one node for each of their client ids."""
+        tops = self._children(_KINDS, deadline)
+        paths = [f"{kind}/{name}" for kind in _KINDS for name in tops[kind]]
+        # A missing node is cheap to find in a bulk read, and few users have quotas for single client ids.
+        pairs = [f"users/{name}/clients" for name in tops["users"]]
+        found = read_nodes(self._client, [self._kafka.entity_config(pair) for pair in pairs], deadline)
+        existing = [pair for pair, node in zip(pairs, found, strict=True) if node is not None]
+        return paths + [
+            f"{pair}/{name}" for pair, names in self._children(existing, deadline).items() for name in names
+        ]
+
+    def _children(self, parents: Sequence[str], deadline: float) -> Mapping[str, Sequence[str]]:
+        pending = [(one, self._client.get_children_async(self._kafka.entity_config(one))) for one in parents]
+        return {one: sorted(_names(answer, deadline)) for one, answer in pending}
+
+    def _values(self, path: str, node: Node | None, problems: list[str]) -> QuotaValues:
+        where = self._kafka.entity_config(path)
+        try:
+            config = _config(where, node)
+        except Invalid as error:
+            problems.append(str(error))
+            return {}
+        values: dict[QuotaKey, float] = {}
+        for key in _KEYS:
+            if (text := config.get(key)) is not None:
+                try:
+                    values[key] = parse_value(key, text)
+                except Invalid as error:
+                    problems.append(f"{where}: {error}")
+        return values
+
+    def _write(
+        self, entity: QuotaEntity, missing: Sequence[str], node: Node | None, wanted: Mapping[str, str], deadline: float
+    ) -> None:
+        path, transaction = self._kafka.entity_config(entity.path), self._client.transaction()
+        for parent in missing:
+            transaction.create(parent, format_config({}))
+        if node is None:
+            transaction.create(path, format_config(wanted))
+        else:
+            transaction.set_data(path, format_config(wanted), node[2])
+        notification = format_change_notification(entity.path)
+        transaction.create(self._kafka.change_notification, notification, None, False, True)
+        for result in transaction.commit_async().get(timeout=seconds_left(deadline)):
+            if isinstance(result, BadVersionError | NodeExistsError):
+                raise Conflict(f"another client wrote the quotas of {entity} at the same time; read them again")
+            if isinstance(result, KazooException) and not isinstance(result, RolledBackError):
+                raise result
+
+
+def _names(answer: Any, deadline: float) -> Iterator[str]:
+    try:
+        yield from answer.get(timeout=seconds_left(deadline))
+    except NoNodeError:
+        return
+
+
+def _config(path: str, node: Node | None) -> Mapping[str, str]:
+    """Parse a config; an empty node is a parent that Kafka created.
+
+    Raises:
+        Invalid: Kafka does not write such text.
+    """
+    try:
+        return parse_config(node[0]) if node and node[0] else {}
+    except Invalid as error:
+        raise Invalid(f"{path}: {error}") from error
+
+
+def _texts(path: str, node: Node | None) -> Mapping[str, str] | Invalid:
+    try:
+        found = _config(path, node)
+    except Invalid as error:
+        return error
+    return {str(key): found[key] for key in QuotaKey if key in found}
+
+
+def _edited(config: Mapping[str, str], edits: QuotaEdits) -> Mapping[str, str]:
+    """Return the config after the edits. A value that is already set in another spelling stays."""
+    wanted = dict(config)
+    for key, value in edits.items():
+        if value is None:
+            wanted.pop(key, None)
+        elif not _has(config, key, value):
+            wanted[key] = format_value(key, value)
+    return wanted
+
+
+def _has(config: Mapping[str, str], key: QuotaKey, value: float) -> bool:
+    try:
+        return parse_value(key, config.get(key, "")) == value
+    except Invalid:
+        return False

@@ -1,0 +1,79 @@
+"""Sends concurrent instant queries to Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import cast
+from urllib.parse import urlencode
+
+import urllib3
+from urllib3 import BaseHTTPResponse
+
+from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure, first_failure
+from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections, get
+from autothrottle.adapters.prometheus.responses import QueryResult, read_query
+from autothrottle.adapters.prometheus.settings import PrometheusSettings
+from autothrottle.core.errors import Unavailable
+
+
+class PrometheusClient:
+    """A client of one server. `close` ends its threads."""
+
+    def __init__(
+        self,
+        settings: PrometheusSettings,
+        width: int,
+        note_headers: Callable[[Mapping[str, str]], None] = lambda headers: None,
+    ) -> None:
+        """Prepare; this sends nothing.
+
+        Args:
+            settings: address and credentials.
+            width: number of concurrent queries.
+            note_headers: called with the headers of every response, from other threads.
+        """
+        self._settings, self._note_headers = settings, note_headers
+        self._reads = Exchanges(width, "prometheus-read")
+        self._pools = cut_by_exchanges(urllib3.PoolManager(maxsize=width, ca_certs=settings.ca_file or None))
+
+    def close(self) -> None:
+        """End all running calls and threads."""
+        self._reads.close()
+        self._pools.clear()
+
+    def fetch(self, queries: Mapping[str, str], deadline: float, at: float | None = None) -> Mapping[str, QueryResult]:
+        """Return name -> result of all queries.
+
+        Args:
+            queries: name -> PromQL.
+            deadline: monotonic clock, seconds.
+            at: evaluation time on the server's clock, seconds since the epoch; None: now.
+
+        Raises:
+            Unavailable: a query failed; the message names it.
+        """
+        headers = self._settings.headers()
+        calls = [self._call(name, query, at, headers) for name, query in queries.items()]
+        answers = self._reads.run(calls, deadline, stop_at_failure=True)
+        if failed := first_failure(calls, answers):
+            raise self._error(*failed)
+        return {call.name: cast(QueryResult, answer) for call, answer in zip(calls, answers, strict=True)}
+
+    def drop_idle_connections(self) -> None:
+        drop_idle_connections(self._pools)
+
+    def _call(self, name: str, query: str, at: float | None, headers: Mapping[str, str]) -> Call:
+        parameters = urlencode({"query": query, **({} if at is None else {"time": f"{at:.3f}"})})
+        url = f"{self._settings.url}/api/v1/query?{parameters}"
+        return Call(name, partial(get, self._pools, url, headers), self._read)
+
+    def _read(self, response: BaseHTTPResponse) -> QueryResult:
+        self._note_headers(response.headers)
+        return read_query(response)
+
+    def _error(self, call: Call, failure: Failure) -> Unavailable:
+        reason = failure.reason
+        if failure.status in (401, 403):
+            reason += "; check prometheus-token-file or prometheus-user-file"
+        return Unavailable(f"Prometheus at {self._settings.url} ({call.name}) {reason}")

@@ -1,0 +1,104 @@
+"""Partition sizes and free storage from Prometheus, for metricsfetcher."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
+from autothrottle.adapters.prometheus.client import PrometheusClient
+from autothrottle.adapters.prometheus.metrics import BROKERS_QUERY, reported_addresses
+from autothrottle.adapters.prometheus.responses import QueryResult
+from autothrottle.adapters.prometheus.settings import PrometheusSettings
+from autothrottle.core.cluster.snapshot import parse_broker_id
+from autothrottle.core.errors import Invalid
+from autothrottle.core.placement.partition_map import TopicPartitionKey
+from autothrottle.core.traffic.broker_matching import BrokerMatching
+from autothrottle.core.traffic.exporters import FREE_STORAGE_QUERY, PARTITION_SIZE_QUERY
+from autothrottle.ports.placement import StorageMetrics
+
+STORAGE_QUERY, SIZE_QUERY = "prometheus-storage-query", "prometheus-size-query"
+
+
+class PrometheusStorageMetrics:
+    """Prometheus as the source of metricsfetcher; a `StorageMetricsSource`. `close` ends its threads."""
+
+    def __init__(
+        self,
+        settings: PrometheusSettings,
+        storage_query: str = FREE_STORAGE_QUERY,
+        size_query: str = PARTITION_SIZE_QUERY,
+        hosts: BrokerHosts | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Prepare; this sends nothing.
+
+        Args:
+            settings: address, credentials and how to find the broker of a series.
+            storage_query: PromQL for free bytes. Series of one broker with different devices are added up.
+            size_query: PromQL for bytes, with the labels topic and partition. The largest replica counts.
+            hosts: the brokers' hosts; None: labels must name the broker.
+            clock: seconds since the epoch.
+        """
+        self._settings, self._hosts, self._clock = settings, hosts, clock
+        self._queries = {STORAGE_QUERY: storage_query, SIZE_QUERY: size_query, BROKERS_QUERY: BROKERS_QUERY}
+        self._client = PrometheusClient(settings, len(self._queries))
+
+    def close(self) -> None:
+        """End all running calls and threads."""
+        self._client.close()
+
+    def fetch_storage_metrics(self, timeout: timedelta) -> StorageMetrics:
+        deadline, settings = time.monotonic() + timeout.total_seconds(), self._settings
+        registered, warnings = self._hosts.read(timeout / 4) if self._hosts else ({}, ())
+        sampled = datetime.fromtimestamp(int(self._clock()), UTC)
+        results = self._client.fetch(self._queries, deadline)
+        addresses = reported_addresses(results[BROKERS_QUERY])
+        matching = BrokerMatching(settings.broker_map, settings.broker_label, addresses, registered)
+        free, free_problems = _storage_free(results[STORAGE_QUERY], matching)
+        sizes, size_problems = _partition_sizes(results[SIZE_QUERY])
+        partial = [
+            f"Prometheus ({name}) warns: {text}"
+            for name in (STORAGE_QUERY, SIZE_QUERY)
+            for text in results[name].warnings
+        ]
+        return StorageMetrics(sizes, free, sampled, (*warnings, *free_problems, *size_problems), tuple(partial))
+
+
+def _storage_free(result: QueryResult, matching: BrokerMatching) -> tuple[dict[int, int], list[str]]:
+    """Return the free bytes of each broker; a device that two targets report counts once."""
+    devices: dict[int, dict[str, int]] = defaultdict(dict)
+    problems = []
+    for labels, value in _values(result):
+        broker_id = matching.broker_of(labels)
+        if broker_id is None or value is None:
+            reason = "belongs to no known broker" if broker_id is None else "has no usable value"
+            problems.append(f"a series of {STORAGE_QUERY} {reason}: {dict(labels)}")
+        else:
+            devices[broker_id][labels.get("device", "")] = value
+    return {id: sum(found.values()) for id, found in devices.items()}, problems
+
+
+def _partition_sizes(result: QueryResult) -> tuple[dict[TopicPartitionKey, int], list[str]]:
+    sizes: dict[TopicPartitionKey, int] = {}
+    problems = []
+    for labels, value in _values(result):
+        try:
+            row = labels["topic"], parse_broker_id(labels["partition"])
+        except (Invalid, KeyError):
+            row = "", 0
+        if not row[0] or value is None:
+            problems.append(f"a series of {SIZE_QUERY} has no usable topic, partition or value: {dict(labels)}")
+        else:
+            sizes[row] = max(value, sizes.get(row, 0))
+    return sizes, problems
+
+
+def _values(result: QueryResult) -> Iterator[tuple[Mapping[str, str], int | None]]:
+    """Yield the labels and the newest value of each series; None: it is not a number of bytes."""
+    for labels, samples, _ in result.series:
+        value = samples[-1][1] if samples else math.nan
+        yield labels, round(value) if math.isfinite(value) and value >= 0 else None

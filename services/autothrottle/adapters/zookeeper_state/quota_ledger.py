@@ -1,0 +1,66 @@
+"""The client quotas that autothrottle wrote, from the ledger, together with their current values from Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from urllib.parse import unquote
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from autothrottle.adapters.concurrency.deadlines import seconds_left, time_left
+from autothrottle.adapters.zookeeper.bulk import read_nodes
+from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
+from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.control.quota_changes import QuotaState
+from autothrottle.core.errors import Invalid
+
+QuotaTexts = Mapping[ConfigResource, Mapping[str, str] | Invalid]
+"""Resource -> key -> text of its quota, or why they cannot be read; absent: no quota is set."""
+
+
+class LedgeredQuotas:
+    """A `QuotaSource`: the ledger is in our ZooKeeper, the values wherever Kafka keeps them. Thread-safe."""
+
+    def __init__(
+        self,
+        client: KazooClient,
+        own: OwnPaths,
+        fetch_texts: Callable[[Collection[ConfigResource], timedelta], QuotaTexts],
+    ) -> None:
+        """Prepare; `fetch_texts` reads the current values of resources from Kafka."""
+        self._client, self._own, self._fetch_texts = client, own, fetch_texts
+
+    def fetch_quota_state(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
+        """Return the quotas of these resources and of all in the ledger. The ledger is read first."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        with translated_errors("reading the ledger of client quotas"):
+            entries = self._entries(deadline)
+        wanted = {*resources, *entries}
+        texts = self._fetch_texts(wanted, time_left(deadline)) if wanted else {}
+        problems = {r: str(one) for found in (entries, texts) for r, one in found.items() if isinstance(one, Invalid)}
+        return QuotaState(
+            {r: one for r, one in texts.items() if not isinstance(one, Invalid)},
+            {r: one for r, one in entries.items() if not isinstance(one, Invalid)},
+            problems,
+        )
+
+    def _entries(self, deadline: float) -> Mapping[ConfigResource, LedgerEntry | Invalid]:
+        parent = self._own.quota_ledger
+        try:
+            names = self._client.get_children_async(parent).get(timeout=seconds_left(deadline))
+        except NoNodeError:
+            return {}
+        nodes = read_nodes(self._client, [f"{parent}/{name}" for name in names], deadline)
+        found: dict[ConfigResource, LedgerEntry | Invalid] = {}
+        for name, node in zip(names, nodes, strict=True):
+            try:
+                found |= {} if node is None else {ConfigResource(unquote(name)): parse_ledger_entry(node[0] or b"")}
+            except Invalid as error:
+                found[ConfigResource(unquote(name))] = Invalid(f"{parent}/{name}: {error}")
+        return found

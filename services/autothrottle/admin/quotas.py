@@ -1,0 +1,232 @@
+"""The gRPC service of Kafka's client quotas."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import grpc
+
+from autothrottle.admin.action_log import ActionLog, log_action
+from autothrottle.core.control.audit import AuditAction
+from autothrottle.core.errors import Conflict, Invalid, Missing
+from autothrottle.core.quotas.entities import QuotaEntity, validate_entity
+from autothrottle.core.quotas.keys import (
+    QuotaEdits,
+    QuotaKey,
+    QuotaValues,
+    check_etag,
+    edited,
+    format_value,
+    keys_of,
+    validate_edits,
+)
+from autothrottle.core.quotas.precedence import (
+    EffectiveQuota,
+    effective_quotas,
+    effective_quotas_of_ip,
+    levels,
+    levels_of_ip,
+)
+from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas, quota_sentence
+from autothrottle.ports.kafka import ClientQuotaStore, SnapshotSource
+from autothrottle.ports.state_store import CatchUpStore, OverrideStore, TemporaryQuotaStore
+from autothrottle.runtime.access import author
+from autothrottle.runtime.server import time_left
+from autothrottle.v1 import quotas_pb2, quotas_pb2_grpc
+from autothrottle.wire.common import validate_fields
+from autothrottle.wire.quotas import (
+    effective_to_message,
+    entity_from_message,
+    keys_from_names,
+    quota_to_message,
+    quotas_to_messages,
+    temporary_from_message,
+    values_from_message,
+    values_to_message,
+)
+
+ANONYMOUS = "ANONYMOUS"
+"""Kafka's principal of clients without authentication."""
+
+
+MAX_TEMPORARY_QUOTAS = 1_000
+"""Largest number of entities with temporary quotas: one node of ZooKeeper holds them all."""
+
+
+class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
+    def __init__(
+        self,
+        quotas: ClientQuotaStore,
+        temporary: TemporaryQuotaStore,
+        snapshots: SnapshotSource,
+        catch_ups: CatchUpStore,
+        overrides: OverrideStore,
+    ) -> None:
+        """Create a servicer.
+
+        Args:
+            quotas: Kafka's quotas.
+            temporary: quotas that the leading planner sets and ends.
+            snapshots: shows whether a reassignment runs.
+            catch_ups: shows whether a catch-up runs.
+            overrides: stores the audit records.
+        """
+        self._quotas, self._temporary, self._actions = quotas, temporary, ActionLog(overrides)
+        self._snapshots, self._catch_ups = snapshots, catch_ups
+
+    def ListQuotas(
+        self, request: quotas_pb2.ListQuotasRequest, context: grpc.ServicerContext
+    ) -> quotas_pb2.ListQuotasResponse:
+        validate_fields(request)
+        read, temporary = self._quotas.fetch_quotas(time_left(context)), self._temporary.read_temporary_quotas()
+        return quotas_pb2.ListQuotasResponse(quotas=quotas_to_messages(read.quotas, temporary), warnings=read.problems)
+
+    def DescribeQuota(
+        self, request: quotas_pb2.DescribeQuotaRequest, context: grpc.ServicerContext
+    ) -> quotas_pb2.DescribeQuotaResponse:
+        validate_fields(request)
+        found, problems = self._effective(request, time_left(context))
+        return quotas_pb2.DescribeQuotaResponse(quotas=map(effective_to_message, found), warnings=problems)
+
+    def _effective(
+        self, request: quotas_pb2.DescribeQuotaRequest, timeout: timedelta
+    ) -> tuple[tuple[EffectiveQuota, ...], tuple[str, ...]]:
+        has_client = request.HasField("user") or request.HasField("client_id")
+        if has_client == request.HasField("ip"):
+            raise Invalid("give the user or the client id of a client, or both, or else an IP address")
+        if not has_client:
+            validate_entity(QuotaEntity(ip=request.ip))
+            read = self._quotas.fetch_quotas(timeout, levels_of_ip(request.ip))
+            return effective_quotas_of_ip(read.quotas, request.ip), read.problems
+        user = request.user if request.HasField("user") else ANONYMOUS
+        validate_entity(QuotaEntity(user, request.client_id or None))
+        # Kafka has no entity with an empty client id, so its levels are never found.
+        wanted = [one for one in levels(user, request.client_id) if one.client_id != ""]
+        read = self._quotas.fetch_quotas(timeout, wanted)
+        return effective_quotas(read.quotas, user, request.client_id), read.problems
+
+    def SetQuota(
+        self, request: quotas_pb2.SetQuotaRequest, context: grpc.ServicerContext
+    ) -> quotas_pb2.SetQuotaResponse:
+        """Write permanent quotas to Kafka, and store temporary ones, which the leading planner watches."""
+        validate_fields(request)
+        entity, edits = entity_from_message(request.quota.entity), values_from_message(request.quota.values)
+        validate_edits(entity, edits)
+        values, who = edited({}, edits), author(context)
+        wanted = temporary_from_message(request.quota, entity, values, who, datetime.now(UTC))
+        current = self._temporary.read_temporary_quotas()
+        if wanted is None:
+            _check_permanent(current.get(entity), edits)
+            before = self._alter(
+                AuditAction.SET_QUOTA, entity, edits, request.quota.etag, request.validate_only, context
+            )
+        else:
+            _check_count(current, entity)
+            before = self._set_temporary(wanted, request, context)
+        return quotas_pb2.SetQuotaResponse(
+            quota=quota_to_message(entity, edited(before, edits), wanted),
+            before=values_to_message(before),
+            warnings=_warnings(entity),
+        )
+
+    def _set_temporary(
+        self, wanted: TemporaryQuota, request: quotas_pb2.SetQuotaRequest, context: grpc.ServicerContext
+    ) -> QuotaValues:
+        """Check a temporary quota, also with Kafka's own checks, and store it; return the current quotas."""
+        before = self._quotas.alter_quota(
+            wanted.entity, wanted.values, time_left(context), etag=request.quota.etag, validate_only=True
+        )
+        if wanted.until_recovered and not self._is_recovering(time_left(context)):
+            raise Conflict(
+                "no reassignment and no catch-up runs, so there is no recovery whose end restores the quotas; "
+                "start it first, or give an expire time alone"
+            )
+        if not request.validate_only:
+            self._temporary.set_temporary_quota(wanted)
+            log_action(AuditAction.SET_QUOTA, wanted.author, quota_sentence(wanted))
+        return before
+
+    def _is_recovering(self, timeout: timedelta) -> bool:
+        return bool(self._catch_ups.read_catch_ups() or self._snapshots.fetch_snapshot(timeout=timeout).reassignments)
+
+    def RemoveQuota(
+        self, request: quotas_pb2.RemoveQuotaRequest, context: grpc.ServicerContext
+    ) -> quotas_pb2.RemoveQuotaResponse:
+        """Remove quotas from Kafka, or end a temporary one."""
+        validate_fields(request)
+        entity, keys = entity_from_message(request.entity), keys_from_names(request.keys)
+        edits: QuotaEdits = dict.fromkeys(keys or sorted(keys_of(entity)))
+        temporary = self._temporary.read_temporary_quotas().get(entity)
+        if temporary is not None and not temporary.values.keys().isdisjoint(edits):
+            before = self._end(temporary, request, context)
+        else:
+            before = self._alter(AuditAction.REMOVE_QUOTA, entity, edits, request.etag, request.validate_only, context)
+            if before.keys().isdisjoint(edits):
+                names = f" {', '.join(keys)}" if keys else ""
+                raise Missing(f"no quota{names} is set for {entity}; ListQuotas shows the existing ones")
+        return quotas_pb2.RemoveQuotaResponse(
+            quota=quota_to_message(entity, edited(before, edits)), before=values_to_message(before)
+        )
+
+    def _end(
+        self, temporary: TemporaryQuota, request: quotas_pb2.RemoveQuotaRequest, context: grpc.ServicerContext
+    ) -> QuotaValues:
+        """End a temporary quota; return the current quotas."""
+        entity, who = temporary.entity, author(context)
+        before = self._quotas.fetch_quotas(time_left(context), (entity,)).quotas.get(entity, {})
+        check_etag(entity, request.etag, before)
+        if not request.validate_only and self._temporary.remove_temporary_quota(entity, who):
+            log_action(AuditAction.REMOVE_QUOTA, who, f"Temporary quota of {entity} ended")
+        return before
+
+    def _alter(
+        self,
+        action: AuditAction,
+        entity: QuotaEntity,
+        edits: QuotaEdits,
+        etag: str,
+        validate_only: bool,
+        context: grpc.ServicerContext,
+    ) -> QuotaValues:
+        """Edit quotas and record that, also if it fails; return the quotas before. A dry run leaves no record."""
+        validate_edits(entity, edits)
+        who, timeout = author(context), time_left(context)
+        if validate_only:
+            return self._quotas.alter_quota(entity, edits, timeout, etag=etag, validate_only=True)
+        with self._actions.failure_recorded(action, who):
+            before = self._quotas.alter_quota(entity, edits, timeout, etag=etag)
+        if changes := _changes(before, edits):
+            self._actions.record(action, who, f"Quota of {entity}: {changes}")
+        return before
+
+
+def _check_permanent(temporary: TemporaryQuota | None, edits: QuotaEdits) -> None:
+    """Refuse a permanent quota of a key with a temporary one, whose end would replace it."""
+    if temporary is not None and (keys := sorted(temporary.values.keys() & edits.keys())):
+        raise Conflict(
+            f"{temporary.entity} has a temporary quota of {', '.join(keys)}; remove it first, or give an expire time"
+        )
+
+
+def _check_count(current: TemporaryQuotas, entity: QuotaEntity) -> None:
+    if entity not in current and len(current) >= MAX_TEMPORARY_QUOTAS:
+        raise Conflict(f"{len(current)} entities have temporary quotas, which is the limit; remove one first")
+
+
+def _changes(before: QuotaValues, edits: QuotaEdits) -> str:
+    """Return what changed: `producer_byte_rate 5 (before: not set)`; "" if nothing did."""
+    return ", ".join(
+        f"{key} {_text(key, value)} (before: {_text(key, before.get(key))})"
+        for key, value in edits.items()
+        if value != before.get(key)
+    )
+
+
+def _text(key: QuotaKey, value: float | None) -> str:
+    return "not set" if value is None else format_value(key, value)
+
+
+def _warnings(entity: QuotaEntity) -> list[str]:
+    if isinstance(entity.user, str) and entity.user.startswith("User:"):
+        return [f"Kafka compares the name without the type: {entity.user!r} is not the user {entity.user[5:]!r}"]
+    return []

@@ -1,0 +1,46 @@
+"""The part of a cycle that concerns client quotas: sets temporary ones, and restores the values before them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autothrottle.core.control.cycle import CycleDecision, CycleObservation, PurgeQuota, WakeUp
+from autothrottle.core.control.quota_changes import QuotaState, quota_changes
+from autothrottle.core.control.settings import PlannerSettings
+from autothrottle.core.control.state import TermState
+
+
+def with_quotas(
+    settings: PlannerSettings, term: TermState, cycle: CycleDecision, observation: CycleObservation
+) -> tuple[TermState, CycleDecision]:
+    """Add the changes of client quotas, the end of those that are over, and a cycle for the next expiry.
+
+    Nothing changes while paused, and until the quotas and their state can be read.
+    """
+    quotas, state, at = term.sources.quotas, observation.quotas, cycle.at
+    if quotas is None or state is None or cycle.pause is not None:
+        return term, cycle
+    if not isinstance(state, QuotaState):
+        return term, replace(cycle, findings=(*cycle.findings, f"client quotas cannot be read: {state}"))
+    is_recovering = recovering(term, cycle)
+    found = quota_changes(quotas, state, at, is_recovering, term.fence, term.cycles)
+    ends = {entity: one.end(at, is_recovering) for entity, one in quotas.items()}
+    ended = {} if settings.shadow else {entity: reason for entity, reason in ends.items() if reason}
+    times = [one.expire_time for e, one in quotas.items() if one.expire_time is not None and not ends[e]]
+    expiry = (WakeUp("a client quota expires", min(times) - at),) if times else ()
+    cycle = replace(
+        cycle,
+        changes=(*cycle.changes, *found.changes),
+        refused=(*cycle.refused, *found.refused),
+        findings=(*cycle.findings, *found.findings),
+        wake_ups=(*cycle.wake_ups, *expiry),
+        actions=tuple(PurgeQuota(quotas[one], why, frozenset({one.resource})) for one, why in ended.items()),
+    )
+    return replace(term, may_own_quotas=bool(state.ledger or state.unreadable or found.changes)), cycle
+
+
+def recovering(term: TermState, cycle: CycleDecision) -> bool | None:
+    """Return whether a reassignment or a catch-up runs or is about to start; None: unknown."""
+    if cycle.view.to_throttle.reassignments:
+        return True
+    return None if cycle.view.read.problems or not term.sources.catch_ups_are_known else False

@@ -1,0 +1,174 @@
+"""The keys of client quotas, with their units and ranges.
+
+The types to know are `QuotaKey` and `QuotaValues`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+
+from autothrottle.core.errors import Conflict, Invalid
+from autothrottle.core.quotas.entities import QuotaEntity
+
+MAX_EXACT = 2**53
+"""Kafka's protocol carries quotas as 64-bit floating point numbers, which are exact up to this integer."""
+
+MAX_CONNECTION_RATE = 2**31 - 1
+
+
+class QuotaKey(StrEnum):
+    """What a quota limits."""
+
+    PRODUCER_BYTE_RATE = "producer_byte_rate"
+    """Bytes/s that each broker accepts from producers."""
+    CONSUMER_BYTE_RATE = "consumer_byte_rate"
+    """Bytes/s that each broker sends to consumers."""
+    REQUEST_PERCENTAGE = "request_percentage"
+    """Share of one thread's time on each broker, in percent; several threads together have more than 100 (KIP-124)."""
+    CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+    """Partitions created or deleted per second, in the whole cluster (KIP-599)."""
+    CONNECTION_CREATION_RATE = "connection_creation_rate"
+    """Connections per second that each broker accepts; only for IP addresses (KIP-612)."""
+
+    @property
+    def unit(self) -> str:
+        return _UNITS[self]
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether Kafka accepts only integers."""
+        return self in (self.PRODUCER_BYTE_RATE, self.CONSUMER_BYTE_RATE, self.CONNECTION_CREATION_RATE)
+
+    @property
+    def largest(self) -> int:
+        """Largest value."""
+        return MAX_CONNECTION_RATE if self is self.CONNECTION_CREATION_RATE else MAX_EXACT
+
+
+_UNITS = {
+    QuotaKey.PRODUCER_BYTE_RATE: "bytes/s per broker",
+    QuotaKey.CONSUMER_BYTE_RATE: "bytes/s per broker",
+    QuotaKey.REQUEST_PERCENTAGE: "percent of one thread per broker",
+    QuotaKey.CONTROLLER_MUTATION_RATE: "partitions/s in the cluster",
+    QuotaKey.CONNECTION_CREATION_RATE: "connections/s per broker",
+}
+
+IP_KEYS = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
+CLIENT_KEYS = frozenset(QuotaKey) - IP_KEYS
+"""The keys of users, client ids and pairs."""
+
+QuotaValues = Mapping[QuotaKey, float]
+"""Key -> value in the key's unit; absent: not set."""
+
+QuotaEdits = Mapping[QuotaKey, float | None]
+"""Key -> new value; None: remove the key. Absent keys stay as they are."""
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,3})?")
+_ETAG = re.compile(r"[0-9a-f]{16}")
+
+
+def parse_key(name: str) -> QuotaKey:
+    """Return the key of a name.
+
+    Raises:
+        Invalid: Kafka has no such quota.
+    """
+    try:
+        return QuotaKey(name)
+    except ValueError:
+        raise Invalid(f"{name[:60]!r} is not a key of client quotas; give one of {', '.join(QuotaKey)}") from None
+
+
+def parse_value(key: QuotaKey, text: str) -> float:
+    """Return a value as Kafka stores it: an integer, if the key takes only integers.
+
+    Raises:
+        Invalid: the text is not a number, or not an integer if the key needs one.
+    """
+    found = float(text) if _NUMBER.fullmatch(text) else math.inf
+    if not math.isfinite(found) or (key.is_integer and not found.is_integer()):
+        raise Invalid(f"{key} {text[:40]!r} is not {_kind(key)}; give it in {key.unit}")
+    return int(found) if key.is_integer else found
+
+
+def format_value(key: QuotaKey, value: float) -> str:
+    """Return the text of a value as Kafka writes it into ZooKeeper.
+
+    >>> format_value(QuotaKey.PRODUCER_BYTE_RATE, 1024.0), format_value(QuotaKey.REQUEST_PERCENTAGE, 200)
+    ('1024', '200.0')
+    """
+    return str(int(value)) if key.is_integer else str(float(value))
+
+
+def validate_edits(entity: QuotaEntity, edits: QuotaEdits) -> QuotaEdits:
+    """Return the edits.
+
+    Raises:
+        Invalid: there is none, a key does not belong to this kind of entity, or a value is out of its range.
+    """
+    if not edits:
+        raise Invalid(f"no quota is given for {entity}; give at least one of {', '.join(sorted(keys_of(entity)))}")
+    for key, value in edits.items():
+        if key not in keys_of(entity):
+            raise Invalid(f"{key} cannot be set for {entity}; Kafka knows {', '.join(sorted(keys_of(entity)))} there")
+        if value is not None:
+            validate_value(key, value)
+    return edits
+
+
+def validate_value(key: QuotaKey, value: float) -> None:
+    """Check the range of a value.
+
+    Raises:
+        Invalid: it is out of range.
+    """
+    if not 0 < value <= key.largest or (key.is_integer and value != int(value)):
+        above = "1" if key.is_integer else "above 0"
+        raise Invalid(
+            f"{key} {value:g} is outside of {above} to {key.largest} {key.unit}, or not {_kind(key)}; "
+            "give a value in this range, or remove the key to set no limit"
+        )
+
+
+def _kind(key: QuotaKey) -> str:
+    return "an integer" if key.is_integer else "a number"
+
+
+def keys_of(entity: QuotaEntity) -> frozenset[QuotaKey]:
+    """Return the keys that Kafka accepts for this kind of entity."""
+    return CLIENT_KEYS if entity.ip is None else IP_KEYS
+
+
+def edited(values: QuotaValues, edits: QuotaEdits) -> QuotaValues:
+    """Return the values after the edits."""
+    found: dict[QuotaKey, float | None] = {**values, **edits}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def quota_etag(values: QuotaValues) -> str:
+    """Return the etag of an entity's values: 16 hexadecimal digits, the same for the same values.
+
+    Kafka keeps no version of quotas, so the etag is a digest of the values.
+    """
+    text = "\n".join(f"{key}={format_value(key, values[key])}" for key in sorted(values))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def check_etag(entity: QuotaEntity, etag: str, values: QuotaValues) -> None:
+    """Check that the current values are those of the etag; "" accepts any values.
+
+    Raises:
+        Invalid: the etag does not have the form of one.
+        Conflict: the values have changed since the etag was given.
+    """
+    if etag and not _ETAG.fullmatch(etag):
+        raise Invalid(f"etag {etag[:40]!r} is invalid: give the etag of a response, or none to change any version")
+    if etag and etag != quota_etag(values):
+        current = ", ".join(f"{key}={format_value(key, values[key])}" for key in sorted(values)) or "no quota"
+        raise Conflict(
+            f"the quotas of {entity} have changed since etag {etag}: now {current}; read them again, then decide again"
+        )

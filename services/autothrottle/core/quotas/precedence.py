@@ -1,0 +1,72 @@
+"""Which quota applies to a client: Kafka's eight levels of users and client ids, and two of IP addresses.
+
+Source: `DefaultQuotaCallback` in Kafka's ClientQuotaManager, and KIP-55.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autothrottle.core.quotas.entities import DEFAULT, Name, QuotaEntity
+from autothrottle.core.quotas.keys import CLIENT_KEYS, IP_KEYS, QuotaKey, QuotaValues
+
+ClientQuotas = Mapping[QuotaEntity, QuotaValues]
+"""Entity -> its quotas."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveQuota:
+    """The quota that applies to a client for one key, and the level that decides it."""
+
+    key: QuotaKey
+    value: float
+    """In the key's unit."""
+    entity: QuotaEntity
+    """The entity whose quota it is."""
+    level: int
+    """1 (a user and a client id) to 8 (the default client id); 1 and 2 for an IP address and its default."""
+
+
+def levels(user: str, client_id: str) -> tuple[QuotaEntity, ...]:
+    """Return the entities whose quota may apply to a client, in Kafka's order; the first one with the key decides.
+
+    Args:
+        user: name of the principal; `ANONYMOUS` without authentication.
+        client_id: the client id; may be empty.
+    """
+    users: tuple[Name, ...] = (user, DEFAULT)
+    clients: tuple[Name, ...] = (client_id, DEFAULT)
+    of_users = (
+        entity for one in users for entity in (*(QuotaEntity(one, client) for client in clients), QuotaEntity(one))
+    )
+    return (*of_users, *(QuotaEntity(client_id=client) for client in clients))
+
+
+def levels_of_ip(ip: str) -> tuple[QuotaEntity, ...]:
+    """Return the entities whose quota may apply to connections from an address, in Kafka's order."""
+    return QuotaEntity(ip=ip), QuotaEntity(ip=DEFAULT)
+
+
+def effective_quotas(quotas: ClientQuotas, user: str, client_id: str) -> tuple[EffectiveQuota, ...]:
+    """Return the quotas that apply to a client, by key; a key without a quota is unlimited and absent.
+
+    Each key is decided on its own: a producer rate on a level does not hide a consumer rate on a lower one.
+    """
+    return _effective(quotas, levels(user, client_id), CLIENT_KEYS)
+
+
+def effective_quotas_of_ip(quotas: ClientQuotas, ip: str) -> tuple[EffectiveQuota, ...]:
+    """Return the quotas that apply to connections from an address."""
+    return _effective(quotas, levels_of_ip(ip), IP_KEYS)
+
+
+def _effective(
+    quotas: ClientQuotas, ordered: tuple[QuotaEntity, ...], keys: frozenset[QuotaKey]
+) -> tuple[EffectiveQuota, ...]:
+    found: dict[QuotaKey, EffectiveQuota] = {}
+    for level, entity in enumerate(ordered, start=1):
+        for key, value in quotas.get(entity, {}).items():
+            if key in keys:
+                found.setdefault(key, EffectiveQuota(key, value, entity, level))
+    return tuple(found[key] for key in QuotaKey if key in found)

@@ -1,0 +1,152 @@
+"""Client quotas as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+
+from autothrottle.core.cluster.configs import ConfigResource, ResourceType
+from autothrottle.core.control.overrides import validate_expire_time
+from autothrottle.core.control.quota_changes import QuotaState
+from autothrottle.core.errors import Invalid
+from autothrottle.core.quotas.entities import QuotaEntity, name_or_default, validate_entity
+from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, parse_key, quota_etag
+from autothrottle.core.quotas.precedence import ClientQuotas, EffectiveQuota
+from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
+from autothrottle.messages import Conversion, Converter
+from autothrottle.v1 import discovery_pb2, quotas_pb2
+from autothrottle.wire.applier import ledger_from_message, ledger_to_message, resource_from_path
+from autothrottle.wire.common import optional_time, time_from_message
+
+
+def entity_from_message(message: quotas_pb2.QuotaEntity) -> QuotaEntity:
+    """Convert and validate an entity.
+
+    Raises:
+        Invalid: a part is given as a name and as the default, or the entity is not valid.
+    """
+    return validate_entity(
+        QuotaEntity(
+            name_or_default("user", message.user if message.HasField("user") else None, message.default_user),
+            name_or_default(
+                "client-id", message.client_id if message.HasField("client_id") else None, message.default_client_id
+            ),
+            name_or_default("ip", message.ip if message.HasField("ip") else None, message.default_ip),
+        )
+    )
+
+
+def entity_to_message(entity: QuotaEntity) -> quotas_pb2.QuotaEntity:
+    found = quotas_pb2.QuotaEntity()
+    for kind, name in entity.parts.items():
+        part = kind.replace("-", "_")
+        setattr(found, *((part, name) if isinstance(name, str) else (f"default_{part}", True)))
+    return found
+
+
+def values_from_message(message: quotas_pb2.QuotaValues) -> QuotaEdits:
+    """Return the quotas that are given; the fields of the message have the names of Kafka's keys."""
+    given = {field.name: value for field, value in message.ListFields()}
+    return {key: given[key] for key in QuotaKey if key in given}
+
+
+def values_to_message(values: QuotaValues) -> quotas_pb2.QuotaValues:
+    found = quotas_pb2.QuotaValues()
+    for key, value in values.items():
+        setattr(found, key, int(value) if key.is_integer else value)
+    return found
+
+
+def keys_from_names(names: Iterable[str]) -> tuple[QuotaKey, ...]:
+    """Return the keys of a request.
+
+    Raises:
+        Invalid: a name is not a key.
+    """
+    return tuple(parse_key(name) for name in names)
+
+
+def quota_to_message(
+    entity: QuotaEntity, values: QuotaValues, temporary: TemporaryQuota | None = None
+) -> quotas_pb2.Quota:
+    return quotas_pb2.Quota(
+        entity=entity_to_message(entity),
+        values=values_to_message(values),
+        etag=quota_etag(values),
+        expire_time=optional_time(temporary.expire_time) if temporary else None,
+        until_recovered=temporary is not None and temporary.until_recovered,
+    )
+
+
+def quotas_to_messages(quotas: ClientQuotas, temporary: TemporaryQuotas) -> list[quotas_pb2.Quota]:
+    """Return one message for each entity with quotas, or with temporary ones that the planner has not set yet."""
+    ordered = sorted({*quotas, *temporary}, key=lambda one: one.order)
+    return [quota_to_message(entity, quotas.get(entity, {}), temporary.get(entity)) for entity in ordered]
+
+
+def temporary_from_message(
+    message: quotas_pb2.Quota, entity: QuotaEntity, values: QuotaValues, author: str, now: datetime
+) -> TemporaryQuota | None:
+    """Return the temporary quota of a request; None: the quota is permanent.
+
+    Raises:
+        Invalid: the expire time is not after `now`.
+    """
+    expire_time = time_from_message(message.expire_time) if message.HasField("expire_time") else None
+    if expire_time is None and not message.until_recovered:
+        return None
+    if expire_time is not None:
+        validate_expire_time(expire_time, now)
+    return TemporaryQuota(entity, values, author, now, expire_time, message.until_recovered)
+
+
+def effective_to_message(quota: EffectiveQuota) -> quotas_pb2.EffectiveQuota:
+    return _EFFECTIVE.to_message(quotas_pb2.EffectiveQuota, quota, unit=quota.key.unit)
+
+
+MAX_RESOURCES = 10_000
+"""Largest number of entities in a request for their state."""
+
+
+def resources_from_paths(paths: Collection[str]) -> frozenset[ConfigResource]:
+    """Convert the paths of quota entities.
+
+    Raises:
+        Invalid: there are too many, or a path is not that of a quota entity.
+    """
+    if len(paths) > MAX_RESOURCES:
+        raise Invalid(f"{len(paths)} quota entities are named; name at most {MAX_RESOURCES} at a time")
+    found = frozenset(map(resource_from_path, paths))
+    for resource in found:
+        if resource.type is not ResourceType.QUOTA:
+            raise Invalid(f"{resource} has no client quotas; give a user, a client id, both, or an IP address")
+    return found
+
+
+def quota_state_to_message(state: QuotaState) -> discovery_pb2.GetQuotaStateResponse:
+    resources = state.configs.keys() | state.ledger.keys() | state.unreadable.keys()
+    return discovery_pb2.GetQuotaStateResponse(
+        configs=[
+            discovery_pb2.QuotaConfig(
+                resource=resource.path,
+                values=state.configs.get(resource, {}),
+                ledger=ledger_to_message(state.ledger[resource]) if resource in state.ledger else None,
+                problem=state.unreadable.get(resource, ""),
+            )
+            for resource in sorted(resources)
+        ]
+    )
+
+
+def quota_state_from_message(message: discovery_pb2.GetQuotaStateResponse) -> QuotaState:
+    found = {ConfigResource(one.resource): one for one in message.configs}
+    return QuotaState(
+        {resource: dict(one.values) for resource, one in found.items()},
+        {resource: ledger_from_message(one.ledger) for resource, one in found.items() if one.HasField("ledger")},
+        {resource: one.problem for resource, one in found.items() if one.problem},
+    )
+
+
+_EFFECTIVE = Conversion(
+    converters={QuotaEntity: Converter(entity_to_message, entity_from_message), QuotaKey: Converter(str, QuotaKey)}
+)

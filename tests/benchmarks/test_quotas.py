@@ -1,0 +1,78 @@
+"""Client quotas of 10,000 entities in a real ZooKeeper, over gRPC, and the cost of 1,000 temporary ones in a cycle."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import grpc
+
+from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
+from autothrottle.adapters.memory import MemoryCatchUps, MemoryCluster, MemoryOverrides, MemoryTemporaryQuotas
+from autothrottle.adapters.zookeeper.codec import format_config
+from autothrottle.admin.quotas import QuotaServicer
+from autothrottle.core.control.changes import changes
+from autothrottle.core.control.plan import plan
+from autothrottle.core.control.quota_changes import QuotaState, quota_changes
+from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.keys import QuotaKey
+from autothrottle.core.quotas.temporary import TemporaryQuota
+from autothrottle.runtime.access import Access, AccessInterceptor
+from autothrottle.runtime.server import ServiceServer
+from autothrottle.v1 import quotas_pb2, quotas_pb2_grpc
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from tests.benchmarks.figures import Figures
+from tests.benchmarks.test_pure import LIMITS, loads, reassigning_snapshot, timed
+from tests.system.zookeeper_tree import Tree, session
+
+ENTITIES, TEMPORARY = 10_000, 1_000
+RUNS = 5
+
+
+def entity(number: int) -> QuotaEntity:
+    """A third are users, a third pairs of different users, and a third client ids."""
+    user, client = f"user {number}", f"client {number}"
+    return (QuotaEntity(user), QuotaEntity(user, client), QuotaEntity(client_id=client))[number % 3]
+
+
+def test_time_to_list_the_quotas_of_ten_thousand_entities(figures: Figures, fresh_zookeeper: ZooKeeperServer) -> None:
+    with session(fresh_zookeeper) as client:
+        tree = Tree(client)
+        paths = dict.fromkeys(p for n in range(ENTITIES) for p in tree.kafka.entity_parents(entity(n).path))
+        created = [client.create_async(path, format_config({}), makepath=True) for path in paths]
+        data = format_config({"producer_byte_rate": "1000000"})
+        created += [client.create_async(tree.kafka.entity_config(entity(n).path), data) for n in range(ENTITIES)]
+        for answer in created:
+            answer.wait(60)
+        store, overrides = ZooKeeperClientQuotas(client, tree.kafka), MemoryOverrides()
+        servicer = QuotaServicer(store, MemoryTemporaryQuotas(), MemoryCluster(), MemoryCatchUps(), overrides)
+        served = (quotas_pb2_grpc.add_QuotaServiceServicer_to_server, servicer, "autothrottle.v1.QuotaService")
+        with (
+            ServiceServer("admin", [served], access=AccessInterceptor(Access())) as server,
+            grpc.insecure_channel(server.address) as channel,
+        ):
+            stub, samples = quotas_pb2_grpc.QuotaServiceStub(channel), []
+            for _ in range(RUNS):
+                started = time.monotonic()
+                found = stub.ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=60)
+                samples.append(time.monotonic() - started)
+                assert len(found.quotas) == ENTITIES and not found.warnings
+    figures.add("listing client quotas through ZooKeeper and gRPC", f"{ENTITIES} entities", "s", samples)
+
+
+def test_cost_of_temporary_quotas_in_a_cycle(figures: Figures) -> None:
+    now = datetime.now(UTC)
+    values = {QuotaKey.PRODUCER_BYTE_RATE: 5_000_000}
+    entities = [QuotaEntity(DEFAULT, f"client {n}") for n in range(TEMPORARY)]
+    quotas = {e: TemporaryQuota(e, values, "anna", now, now + timedelta(hours=1)) for e in entities}
+    state = QuotaState({e.resource: {"producer_byte_rate": "70000000"} for e in entities})
+    snapshot, known = reassigning_snapshot(), loads(200)
+    base, share = [], []
+    for _ in range(RUNS):
+        seconds, decided = timed(lambda: changes(plan(snapshot, known, LIMITS), snapshot, 1))
+        assert decided.changes
+        extra, found = timed(lambda: quota_changes(quotas, state, now, True, 1, 1))
+        assert len(found.changes) == TEMPORARY
+        base.append(seconds)
+        share.append(extra / seconds * 100)
+    figures.add("1,000 temporary quotas, CPU time compared with plan and changes", "1000 brokers", "%", share)

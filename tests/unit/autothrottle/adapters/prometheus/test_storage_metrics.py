@@ -1,0 +1,87 @@
+"""Partition sizes and free storage from a server that answers like Prometheus; tests/contract has a real one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
+from autothrottle.adapters.memory import MemoryCluster
+from autothrottle.adapters.prometheus import PrometheusSettings
+from autothrottle.adapters.prometheus.storage_metrics import PrometheusStorageMetrics
+from autothrottle.core.errors import Unavailable
+from autothrottle.core.traffic.broker_matching import parse_broker_label
+from autothrottle.core.traffic.exporters import EXPORTERS
+from autothrottle.ports.placement import StorageMetrics
+from autothrottle_lab.emulators.exporter import ExporterEmulator
+
+TIMEOUT = timedelta(seconds=20)
+NOW = 1_780_000_000
+
+
+@pytest.fixture
+def server() -> Iterator[ExporterEmulator]:
+    with ExporterEmulator() as emulator:
+        yield emulator
+
+
+def vector(*series: tuple[dict[str, str], str], **more: Any) -> Callable[[], str]:
+    """Return the answer to every query: the labels say which query a series belongs to."""
+    result = [{"metric": labels, "value": [NOW, value]} for labels, value in series]
+    return lambda: json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}, **more})
+
+
+def fetch(
+    server: ExporterEmulator, label: str = "pod=kafka-([0-9]+)", hosts: BrokerHosts | None = None
+) -> StorageMetrics:
+    settings = PrometheusSettings(
+        f"http://{server.address}/1", EXPORTERS["jmx"], broker_label=parse_broker_label(label, "broker-label")
+    )
+    with closing(PrometheusStorageMetrics(settings, hosts=hosts, clock=lambda: NOW)) as source:
+        return source.fetch_storage_metrics(TIMEOUT)
+
+
+def test_the_largest_replica_counts_and_devices_are_added_up(server: ExporterEmulator) -> None:
+    """Two targets of a broker report the same device: its free storage counts once."""
+    server.answers[1] = vector(
+        ({"topic": "t", "partition": "0"}, "1.5e9"),
+        ({"topic": "t", "partition": "0", "pod": "other"}, "2e9"),
+        ({"pod": "kafka-1", "device": "sda"}, "100"),
+        ({"pod": "kafka-1", "device": "sda", "job": "twin"}, "100"),
+        ({"pod": "kafka-1", "device": "sdb"}, "50"),
+    )
+    found = fetch(server)
+    assert (found.sizes, found.storage_free) == ({("t", 0): 2_000_000_000}, {1: 150})
+    assert found.sampled == datetime.fromtimestamp(NOW, UTC)
+
+
+def test_a_series_that_is_skipped_is_a_problem(server: ExporterEmulator) -> None:
+    server.answers[1] = vector(({"topic": "t", "partition": "x"}, "1"), ({"pod": "kafka-2"}, "NaN"))
+    found = fetch(server)
+    assert (found.sizes, found.storage_free) == ({}, {})
+    assert any("prometheus-size-query has no usable topic, partition or value" in one for one in found.problems)
+    assert any("prometheus-storage-query has no usable value" in one for one in found.problems)
+
+
+def test_a_warning_of_the_server_makes_the_sample_partial(server: ExporterEmulator) -> None:
+    """Thanos answers with the stores that it reaches, and a warning about the others."""
+    server.answers[1] = vector(({"pod": "kafka-1"}, "100"), warnings=["store b is unreachable"])
+    assert "Prometheus (prometheus-storage-query) warns: store b is unreachable" in fetch(server).unanswered
+
+
+def test_the_brokers_hosts_find_the_broker_of_a_series(server: ExporterEmulator) -> None:
+    cluster = MemoryCluster(brokers=(1, 2))
+    cluster.hosts = {1: ("b1.example",), 2: ("b2.example",)}
+    server.answers[1] = vector(({"instance": "b2.example:9100"}, "70"))
+    assert fetch(server, label="", hosts=BrokerHosts(cluster)).storage_free == {2: 70}
+
+
+def test_a_server_that_fails_is_unavailable(server: ExporterEmulator) -> None:
+    server.answers[1] = 503
+    with pytest.raises(Unavailable, match=r"\(prometheus-.*-query\) answers 503|\(kafka_broker_info\) answers 503"):
+        fetch(server)

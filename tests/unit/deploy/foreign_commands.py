@@ -1,0 +1,94 @@
+"""Checks of the command lines of other programs in the pages, such as openssl, helm and docker.
+
+`test_docs.py` applies them; `CHECKS` has one for each program.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.pages import commands, issue_certificate
+from tests.paths import ROOT
+
+KEYS = {"AUTOTHROTTLE_API_KEY", "AUTOTHROTTLE_APP_KEY"}
+FOREIGN_FLAGS = {
+    "kafka-configs.sh": {"bootstrap-server", "alter", "entity-type", "entity-name", "delete-config", "add-config"},
+    "spark-submit": {"master", "deploy-mode"},
+    "docker": {"build"},
+    "groupadd": {"system"},
+    "helm": {"namespace", "values"},
+    "journalctl": {"unit"},
+    "kubectl": {"namespace", "from-file", "from-literal"},
+    "systemctl": {"now"},
+    "kafka-reassign-partitions.sh": {"throttle", "verify", "bootstrap-server"},
+}
+"""Foreign program -> its flags in the pages."""
+
+
+def check_copy(words: list[str], directory: Path) -> None:
+    """A file of the repository, or files that the openssl commands write; test_two_hosts.py copies them."""
+    assert (ROOT / words[1]).is_file() or {*words[1:-1]} == {"ca.crt", "tls.crt", "tls.key"}
+
+
+def check_openssl(words: list[str], directory: Path) -> None:
+    issue_certificate(directory, "kafka-ops-7.example.com")
+    verify = ["openssl", "verify", "-CAfile", "ca.crt", "-verify_hostname", "kafka-ops-7.example.com", "tls.crt"]
+    assert subprocess.run(verify, capture_output=True, check=False).returncode == 0
+    assert words in commands("openssl", page="docs/two-hosts.md")
+
+
+def check_sed(words: list[str], directory: Path) -> None:
+    """It changes the file of deploy/ that the page installs."""
+    original = ROOT / "deploy" / Path(words[-1]).name
+    (directory / "installed").write_text(original.read_text("utf-8"))
+    subprocess.run([*words[:-1], directory / "installed"], check=True)
+    assert (directory / "installed").read_text() != original.read_text("utf-8")
+
+
+def check_foreign(words: list[str], directory: Path) -> None:
+    flags = {word[2:].partition("=")[0] for word in words if word.startswith("--")}
+    assert flags <= FOREIGN_FLAGS.get(words[0], set())
+
+
+def check_helm(words: list[str], directory: Path) -> None:
+    """tests/unit/deploy renders the chart."""
+    assert words[1] in ("install", "upgrade", "rollback")
+    assert words[1] == "rollback" or (ROOT / words[3] / "Chart.yaml").is_file()
+    check_foreign(words, directory)
+
+
+def check_kubectl(words: list[str], directory: Path) -> None:
+    """The Secret has the files that the chart mounts, or variables of the program."""
+    assert words[1:4] == ["create", "secret", "generic"]
+    given = {word.partition("=")[2].partition("=")[0] for word in words if word.startswith("--from-")}
+    assert given in ({"tls.crt", "tls.key", "ca.crt"}, KEYS)
+    templates = (ROOT / "deploy/helm/autothrottle/templates/_helpers.tpl").read_text("utf-8")
+    assert all(f"/etc/autothrottle/tls/{name}" in templates for name in given - KEYS)
+    check_foreign(words, directory)
+
+
+def check_docker(words: list[str], directory: Path) -> None:
+    """test_image.py builds the image, and test_compose.py starts the services, without Docker."""
+    assert (ROOT / words[words.index("-f") + 1]).is_file()
+    if words[1] == "build":
+        assert f"image: {words[words.index('-t') + 1]}\n" in (ROOT / "deploy/compose.yaml").read_text("utf-8")
+    else:
+        assert words[1] == "compose" and words[4] == "up"
+    check_foreign(words, directory)
+
+
+CHECKS: Mapping[str, Callable[[list[str], Path], None]] = {
+    "cp": check_copy,
+    "docker": check_docker,
+    "helm": check_helm,
+    "kubectl": check_kubectl,
+    "openssl": check_openssl,
+    "sed": check_sed,
+    **dict.fromkeys(
+        ("kafka-configs.sh", "git", "systemctl", "journalctl", "mkdir", "install", "groupadd", "chgrp", "chmod"),
+        check_foreign,
+    ),
+}
+"""Program -> how its command line is checked."""

@@ -216,8 +216,8 @@ def stale_line(topics: Sequence[str]) -> str:
 
 def would_lines(plan: Plan, would: Sequence[Change], limits: Limits) -> list[str]:
     """Return the lines that list what a cycle in shadow mode would have written."""
-    done = Applied.of(would, [Outcome(change.resource, OutcomeStatus.APPLIED) for change in would])
-    lines = []
+    outcomes = [Outcome(change.resource, OutcomeStatus.APPLIED) for change in would]
+    done, lines = Applied.of(would, outcomes), []
     for decision in plan.decisions:
         if done.rates.get((decision.broker_id, decision.role)) is not None:
             where = f"broker {decision.broker_id} [{decision.role.value}]"
@@ -229,6 +229,7 @@ def would_lines(plan: Plan, would: Sequence[Change], limits: Limits) -> list[str
         if change.resource.type is ResourceType.TOPIC:
             verb = "remove" if change.ledger is None else "set"
             lines.append(f"Shadow: would {verb} the throttled replicas on topic {change.resource.name}")
+    lines += [f"Shadow: would write: {line}" for line in quota_lines(would, outcomes)]
     return lines
 
 

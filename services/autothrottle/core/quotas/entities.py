@@ -120,6 +120,8 @@ def _validate_name(kind: str, name: str) -> None:
         raise Invalid(
             f"{kind} {name[:40]!r} has {size} bytes; give a name of 1 to {MAX_NAME_BYTES} bytes, or the default"
         )
+    if name in (".", ".."):
+        raise Invalid(f"{kind} {name!r} cannot have quotas: ZooKeeper has no node of this name; give another name")
     if kind == "ip":
         try:
             ipaddress.ip_address(name)

@@ -178,12 +178,15 @@ def test_a_pause_changes_no_quota(bench: Bench, mode: PauseMode) -> None:
     assert quotas(bench) == BEFORE
 
 
-def test_a_planner_in_shadow_mode_writes_no_quota_and_ends_none() -> None:
+def test_a_planner_in_shadow_mode_writes_no_quota_and_ends_none(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     with Bench(shadow=True) as bench:
-        bench.temporary_quotas.set_temporary_quota(temporary(minutes=1))
+        bench.temporary_quotas.set_temporary_quota(temporary(minutes=5))
         bench.cycle()
         bench.cycle(after=600)
         assert bench.cluster.writes == [] and bench.temporary_quotas.read_temporary_quotas()
+    line = "Shadow: would write: Quota of users/<default>/clients/backfill set: producer_byte_rate 5"
+    assert caplog.messages.count(line) == 1
 
 
 def test_quotas_that_cannot_be_read_stay(bench: Bench) -> None:

@@ -60,7 +60,8 @@ def test_empty_value_differs_from_absent_value() -> None:
         "topics/a/b",
         "topics/../brokers/1",
         "topics/t\n",
-        "users/u",
+        "users",
+        "users/u/topics/t",
         "/brokers/1",
         "topics/" + "t" * 250,
     ],
@@ -95,3 +96,15 @@ def test_only_throttle_keys_can_be_in_the_ledger() -> None:
 def test_outcome_without_a_status_is_refused() -> None:
     with pytest.raises(Invalid, match="status 0 of brokers/1 is unknown"):
         outcome_from_message(types_pb2.Outcome(resource="brokers/1"))
+
+
+@pytest.mark.parametrize(
+    "path", ["users/..", "users/.", "users/a/clients/..", "clients/", "ips/host", "users//clients/a"]
+)
+def test_path_of_an_impossible_quota_entity_is_refused(path: str) -> None:
+    with pytest.raises(Invalid):
+        resource_from_path(path)
+
+
+def test_path_of_a_quota_entity_is_returned_as_kafka_encodes_it() -> None:
+    assert resource_from_path("users/a b/clients/<default>").path == "users/a%20b/clients/<default>"

@@ -49,6 +49,7 @@ def test_other_paths_are_no_entities(path: str) -> None:
         (QuotaEntity("a", ip="10.0.0.1"), "have no user and no client id"),
         (QuotaEntity(""), "user '' has 0 bytes"),
         (QuotaEntity("a", "b" * 4_097), "has 4097 bytes"),
+        (QuotaEntity("a", ".."), "client-id '..' cannot have quotas"),
         (QuotaEntity(ip="host1"), "not an IPv4 or IPv6 address"),
     ],
 )

@@ -7,11 +7,12 @@
         for cycle in admin.watch_cycles():
             print(cycle.sentence or cycle.error)
 
-- `AdminClient`: overrides, reassignments, cluster state, requests for a cycle. `PlannerClient`: the planners
-  themselves, one of which leads.
+- `AdminClient`: overrides, reassignments, cluster state, client quotas, requests for a cycle. `PlannerClient`: the
+  planners themselves, one of which leads.
 - Both accept the addresses of all replicas, `host:port` or `unix:path`, and skip replicas that do not answer.
 - `tls=Tls(certificate, key, authorities)` makes every connection mutual TLS. `token=...` names the caller; it is sent
   only over TLS, to unix sockets and to loopback addresses.
+- `client_id=...` names the program for request quotas. `throttle_times` has the average and maximum delay of responses.
 - Every call has a deadline. A call that is safe to repeat is retried on "unavailable" until its deadline.
 - Results are the frozen dataclasses of `model`: rates in bytes per second (1 MB/s is 1,000,000), times in UTC.
 - A failed call raises one of the errors in `errors`.
@@ -49,9 +50,12 @@ from autothrottle_client.model import (
     PlannerState,
     Reason,
     ReplicaRole,
+    RequestQuota,
 )
 from autothrottle_client.planner import PlannerClient
+from autothrottle_client.quotas import EffectiveQuota, Quota, QuotaCalls, QuotaChange, QuotaEntity, QuotaValues
 from autothrottle_client.reassignments import ReassigningTopic, Reassignments, Submission, parse_reassignment
+from autothrottle_client.throttle_times import ThrottleTimes
 from autothrottle_client.tls import Tls
 from autothrottle_client.watch import CycleWatch
 
@@ -67,6 +71,7 @@ __all__ = [
     "Cycle",
     "CycleWatch",
     "Decision",
+    "EffectiveQuota",
     "Estimate",
     "Forbidden",
     "ForeignThrottle",
@@ -83,11 +88,18 @@ __all__ = [
     "PauseMode",
     "PlannerClient",
     "PlannerState",
+    "Quota",
+    "QuotaCalls",
+    "QuotaChange",
+    "QuotaEntity",
+    "QuotaValues",
     "Reason",
     "ReassigningTopic",
     "Reassignments",
     "ReplicaRole",
+    "RequestQuota",
     "Submission",
+    "ThrottleTimes",
     "Tls",
     "Unauthenticated",
     "Unavailable",

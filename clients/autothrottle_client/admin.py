@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
@@ -21,14 +20,18 @@ from autothrottle_client.model import (
     Override,
     Pause,
     PauseMode,
+    RequestQuota,
     from_message,
     pause_mode_to_number,
+    to_timestamp,
     validate_broker_id,
     validate_limit,
     validate_rate,
     validate_reason,
+    validate_request_rate,
 )
 from autothrottle_client.placement import PlacementPlan, PlacementRequest, call_placement, plan_from_message
+from autothrottle_client.quotas import QuotaCalls
 from autothrottle_client.reassignments import (
     PARTITIONS_PER_REQUEST,
     Partition,
@@ -58,6 +61,11 @@ class AdminClient(Client[AdminServiceStub]):
 
     service = "admin"
     stub = AdminServiceStub
+
+    @property
+    def quotas(self) -> QuotaCalls:
+        """Kafka's client quotas."""
+        return QuotaCalls(lambda rpc, probe=None: self._call(rpc, None, probe))
 
     def list_overrides(self) -> tuple[tuple[Override, ...], tuple[str, ...]]:
         """Return (all overrides, warnings). The cluster override comes first, then broker overrides by id.
@@ -106,7 +114,7 @@ class AdminClient(Client[AdminServiceStub]):
             broker_id=_optional(broker_id),
             rate_bytes_per_second=validate_rate(rate_bytes_per_second),
             autoremove=autoremove,
-            expire_time=None if expire_time is None else _timestamp(expire_time),
+            expire_time=None if expire_time is None else to_timestamp(expire_time),
             etag=etag,
         )
         request = admin_pb2.SetOverrideRequest(override=wanted)
@@ -187,6 +195,44 @@ class AdminClient(Client[AdminServiceStub]):
         """
         request = admin_pb2.StopCatchUpRequest(broker_id=validate_broker_id(broker_id))
         self._unary(lambda admin: admin.StopCatchUp, request, probe=_list_overrides)
+
+    def list_request_quotas(self) -> tuple[RequestQuota, ...]:
+        """Return all request quotas by user and client id; defaults come first."""
+        response = self._unary(lambda admin: admin.ListRequestQuotas, admin_pb2.ListRequestQuotasRequest())
+        return tuple(from_message(RequestQuota, one) for one in response.quotas)
+
+    def set_request_quota(
+        self, request_rate: int, user: str | None = None, client_id: str | None = None
+    ) -> RequestQuota:
+        """Set or replace the request quota of a user, a client id or both; return it as stored.
+
+        Args:
+            request_rate: requests per second, 1 to 1,000,000.
+            user: the user; "": every user without a quota of its own; None: any user.
+            client_id: the client id; "": every client id without a quota of its own; None: any client id.
+
+        Raises:
+            Invalid: the rate or a name is out of range, both names are None, or 1,000 quotas are set.
+        """
+        quota = admin_pb2.RequestQuota(user=user, client_id=client_id, request_rate=validate_request_rate(request_rate))
+        request = admin_pb2.SetRequestQuotaRequest(quota=quota)
+        return from_message(RequestQuota, self._unary(lambda admin: admin.SetRequestQuota, request).quota)
+
+    def remove_request_quota(self, user: str | None = None, client_id: str | None = None) -> None:
+        """Remove a request quota. Sent at most once, because a retry would fail with Missing.
+
+        Args:
+            user: the user of the quota, as in `set_request_quota`.
+            client_id: the client id of the quota, as in `set_request_quota`.
+
+        Raises:
+            Missing: the quota is not set.
+            Invalid: both names are None.
+            Unavailable: no replica can be reached, or the connection broke. In the second case the quota may be
+                removed.
+        """
+        request = admin_pb2.RemoveRequestQuotaRequest(user=user, client_id=client_id)
+        self._unary(lambda admin: admin.RemoveRequestQuota, request, probe=_list_overrides)
 
     def state(self) -> ClusterState:
         """Return the leader, its last cycle and all overrides."""
@@ -329,16 +375,6 @@ class AdminClient(Client[AdminServiceStub]):
 def _list_overrides(replica: Replica, seconds: float) -> None:
     """Return if the service can read its state: the probe of calls that are sent once."""
     AdminServiceStub(replica.channel).ListOverrides(admin_pb2.ListOverridesRequest(), timeout=seconds)
-
-
-def _timestamp(time: datetime) -> Timestamp:
-    if time.tzinfo is None:
-        raise Invalid(
-            f"expire_time {time.isoformat()} has no time zone; give for example datetime.now(UTC) + a timedelta"
-        )
-    found = Timestamp()
-    found.FromDatetime(time)
-    return found
 
 
 def _optional(broker_id: int | None) -> int | None:

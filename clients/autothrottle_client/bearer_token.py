@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
 import grpc
 
+from autothrottle_client.call_metadata import AddedMetadata
 from autothrottle_client.errors import Invalid
 
 
@@ -35,29 +33,4 @@ def with_token(channel: grpc.Channel, token: str, target: str, is_secure: bool) 
             f"the token is not sent to {target}, because the connection is not encrypted and leaves this host; give "
             "tls-cert, tls-key and tls-ca, or a unix socket or loopback address"
         )
-    return grpc.intercept_channel(channel, _Bearer(token))
-
-
-class _Details(NamedTuple):
-    method: str
-    timeout: float | None
-    metadata: Any
-    credentials: grpc.CallCredentials | None
-    wait_for_ready: bool | None
-    compression: grpc.Compression | None
-
-
-class _Bearer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
-    """Adds the token to the metadata of calls; our services have no client streaming."""
-
-    def __init__(self, token: str) -> None:
-        self._metadatum = ("authorization", f"Bearer {token}")
-
-    def intercept_unary_unary(
-        self, continuation: Callable[..., Any], client_call_details: grpc.ClientCallDetails, request: Any
-    ) -> Any:
-        unchanged = {name: getattr(client_call_details, name) for name in _Details._fields}
-        metadata = (*(client_call_details.metadata or ()), self._metadatum)
-        return continuation(_Details(**{**unchanged, "metadata": metadata}), request)
-
-    intercept_unary_stream = intercept_unary_unary
+    return grpc.intercept_channel(channel, AddedMetadata(("authorization", f"Bearer {token}")))

@@ -13,6 +13,7 @@ from autothrottle_client.addresses import parse_addresses
 from autothrottle_client.bearer_token import validate_token
 from autothrottle_client.errors import AutothrottleError
 from autothrottle_client.replicas import DEFAULT_TIMEOUT, Connection, Replica, Replicas, Rpc, validate_timeout
+from autothrottle_client.throttle_times import ThrottleTimes
 from autothrottle_client.tls import Certificates, Tls
 from autothrottle_client.watch import DEFAULT_OUTAGE, DEFAULT_SILENCE, CycleWatch
 
@@ -65,6 +66,7 @@ class Client(StubClient[_Stub]):
         timeout: timedelta = DEFAULT_TIMEOUT,
         tls: Tls | None = None,
         token: str = "",
+        client_id: str = "",
     ) -> None:
         """Create the client; the first call connects.
 
@@ -73,14 +75,18 @@ class Client(StubClient[_Stub]):
             timeout: for each call with all its attempts, > 0 and at most one day.
             tls: key and certificates of mutual TLS; None: plain connections.
             token: names the caller to the service; "": none. It is not sent over a plain connection to another host.
+            client_id: names this program for request quotas, 1 to 128 printable ASCII characters; "": none.
 
         Raises:
-            Invalid: an address, the timeout, a certificate or the token is invalid.
+            Invalid: an address, the timeout, a certificate, the token or the client id is invalid.
         """
+        self.throttle_times = ThrottleTimes(client_id)
+        """How long request quotas have delayed the responses so far."""
         connection = Connection(
             timeout=validate_timeout(timeout),
             certificates=Certificates(tls) if tls else None,
             token=validate_token(token),
+            interceptors=(self.throttle_times,),
             waits=True,
             has_leader=True,
         )
@@ -106,6 +112,7 @@ class Client(StubClient[_Stub]):
         outage: timedelta = DEFAULT_OUTAGE,
         silence: timedelta = DEFAULT_SILENCE,
         on_loss: Callable[[AutothrottleError], None] = lambda error: None,
+        on_check: Callable[[AutothrottleError | None], None] = lambda error: None,
     ) -> CycleWatch:
         """Return an iterator over the cycles of the current leader. The leader's address must be reachable from here.
 
@@ -113,13 +120,14 @@ class Client(StubClient[_Stub]):
             outage: longest time without a leader, > 0; after it the iterator raises Unavailable.
             silence: longest time without a message before the client locates the leader again, > 0.
             on_loss: called once each time the leader is lost.
+            on_check: called after each silence with None if the planner still leads, or why that is unknown.
 
         Raises:
             Unavailable: no leader is found in time.
         """
         # Separate connections, which close with the watch.
         replicas = Replicas(self.service, self._replicas.addresses, self._replicas.connection)
-        watch = CycleWatch(replicas, self._locate, outage, silence, on_loss)
+        watch = CycleWatch(replicas, self._locate, outage, silence, on_loss, on_check)
         self._watches = [w for w in self._watches if not w.closed] + [watch]
         return watch
 

@@ -23,7 +23,7 @@ from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
 from autothrottle_client.errors import Invalid
 from autothrottle_client.estimates import parse_ratio
 from autothrottle_client.expiry import parse_expiry, parse_span
-from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_BROKER_ID
+from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_BROKER_ID, MAX_REQUEST_RATE
 from autothrottle_client.rates import parse_rate
 from autothrottle_client.tls import Tls
 
@@ -63,8 +63,17 @@ _BROKER = "broker id (default: the cluster override, for every broker in a reass
 _ETAG = "change only this version, in the form printed by get (default any version)"
 _EXPIRY = "expiry: a duration like 30m, 2h, 1d, or a time like 2030-01-31T18:00:00Z (default never)"
 _LIMIT = f"number of records, 1 to {MAX_AUDIT_RECORDS} (default 20)"
+_REQUEST_RATE = f"set: requests per second at each process, 1 to {MAX_REQUEST_RATE}"
+_QUOTA_USER = "name in a certificate or of a token; without a name: every user without a quota of its own"
+_QUOTA_CLIENT = "id that a client sends; without an id: every client id without a quota of its own"
 _RATIO = "share of every link's capacity for throttles, above 0 and at most 100 (default: current headroom)"
 _WANTED = "brokers that shall hold the replicas; -1: all that hold them now, -2: all of the cluster"
+_QUOTA_PARTS = (
+    ("--user", "--default-user", "name of the principal, without User:"),
+    ("--client-id", "--default-client-id", "client id; together with a user, the pair of both"),
+    ("--ip", "--default-ip", "IPv4 or IPv6 address, alone"),
+)
+_BYTE_RATE = "like 20MB/s or 1500000B/s"
 _PLANNERS = "addresses of planners (default: the leader's address, from admin)"
 
 _SOURCED_BY_ZSH = "[[ $zsh_eval_context[-1] == file ]] && compdef _shtab_throttlectl throttlectl && return"
@@ -93,6 +102,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     _add_overrides(command)
     _add_reassignments(command)
+    _add_quotas(command)
     _add_operation(command)
     command("context", context).add_argument("action", choices=("list",), help="list the contexts")
     command("completion", completion, ()).add_argument("shell", choices=SHELLS, help="target shell")
@@ -184,11 +194,38 @@ def _add_reassignments(command: _AddCommand) -> None:
     _value(plan, "--leaving", "ID[,ID]", _broker_ids, "brokers to decommission", default=())
     _switch(plan, "--by-storage", "rebuild: make free storage even instead of the number of replicas")
     _switch(plan, "--force", "rebuild: place every replica anew")
-    _value(plan, "--out", "FILE", str, "file for the changes, in the format of reassign")
+    _value(
+        plan, "--partition-size-factor", "FACTOR", float, "rebuild: factor of partition sizes, for growth", default=0
+    )
+    _switch(plan, "--sub-affinity", "rebuild: substitute each broker that leaves by one new broker of its rack")
+    _value(plan, "--leader-evac-brokers", "ID[,ID]", _broker_ids, "rebuild: brokers that shall not lead", default=())
+    _value(plan, "--leader-evac-topics", "TOPIC[,TOPIC]", _words, "topics that they shall not lead", default=())
+    _switch(plan, "--phased-reassignment", "rebuild: two steps; the first one keeps the current leaders")
+    _value(plan, "--chunk-step-size", "N", int, "rebuild: several steps, each for N brokers", default=0)
+    _value(plan, "--out", "FILE", str, "file for the changes, in the format of reassign; one file per step")
 
     catchup = command("catchup", commands.catchup)
     _value(catchup, "broker", "BROKER", _broker_id, "broker id; the broker may be down")
     _switch(catchup, "--stop", "remove the throttles; the catch-up continues without them")
+
+
+def _add_quotas(command: _AddCommand) -> None:
+    quota = command("quota", commands.quota)
+    quota.add_argument("operation", choices=("list", "describe", "set", "remove"), help="what to do")
+    for option, default, meaning in _QUOTA_PARTS:
+        either = quota.add_mutually_exclusive_group()
+        _value(either, option, "NAME", str, meaning)
+        _switch(either, default, "set, remove: the default for all without a quota of their own")
+    _value(quota, "--producer-byte-rate", "RATE", _byte_rate, f"set: limit of producers on each broker, {_BYTE_RATE}")
+    _value(quota, "--consumer-byte-rate", "RATE", _byte_rate, f"set: limit of consumers on each broker, {_BYTE_RATE}")
+    _value(quota, "--request-percentage", "PERCENT", float, "set: time of one thread on each broker; 200 is two")
+    _value(quota, "--controller-mutation-rate", "RATE", float, "set: created or deleted partitions per second")
+    _value(quota, "--connection-creation-rate", "RATE", int, "set: connections per second on each broker, with --ip")
+    _value(quota, "--keys", "KEY[,KEY]", _words, "remove: keys like producer_byte_rate (default all)")
+    _value(quota, "--etag", "ETAG", str, "set, remove: change only this version, as list shows it (default any)")
+    _value(quota, "--expires", "WHEN", lambda text: parse_expiry(text, datetime.now(UTC)), f"set: {_EXPIRY}")
+    _switch(quota, "--until-recovered", "set: restore the quotas when no reassignment and no catch-up is left")
+    _switch(quota, "--dry-run", "set, remove: validate only, change nothing")
 
 
 def _add_operation(command: _AddCommand) -> None:
@@ -197,6 +234,13 @@ def _add_operation(command: _AddCommand) -> None:
     _value(pause, "--reason", "TEXT", str, "reason, shown in the log and the state", default="")
 
     command("resume", commands.resume)
+
+    quota = command("request-quota", commands.request_quota)
+    quota.add_argument("action", choices=("list", "set", "remove"), help="list all, or change one")
+    _value(quota, "rate", "RATE", _request_rate, _REQUEST_RATE, nargs="?")
+    _value(quota, "--user", "NAME", str, _QUOTA_USER, nargs="?", const="")
+    _value(quota, "--client-id", "ID", str, _QUOTA_CLIENT, nargs="?", const="")
+
     command("state", commands.state)
     _value(command("watch", commands.watch), "--planner-addr", "ADDR[,ADDR]", parse_addresses, _PLANNERS)
 
@@ -295,9 +339,22 @@ def _etag(text: str) -> str:
     return text
 
 
+def _byte_rate(text: str) -> int:
+    # Kafka's own tool takes bytes/s, and `set` of this tool takes MB/s.
+    if text.isdigit():
+        raise Invalid(f"{text[:60]!r} has no unit; give for example {text[:20]}B/s or 20MB/s")
+    return parse_rate(text)
+
+
 def _limit(text: str) -> int:
     if not re.fullmatch(r"[1-9][0-9]{0,3}", text) or int(text) > MAX_AUDIT_RECORDS:
         raise Invalid(f"{text[:60]!r} is not a number of records: it must be 1 to {MAX_AUDIT_RECORDS}; give one")
+    return int(text)
+
+
+def _request_rate(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,6}", text) or int(text) > MAX_REQUEST_RATE:
+        raise Invalid(f"{text[:60]!r} is not a request rate: it must be 1 to {MAX_REQUEST_RATE} per second; give one")
     return int(text)
 
 
@@ -325,7 +382,7 @@ def call_of(read: argparse.Namespace) -> commands.Call:
         variables[ADDRESS_VARIABLE] = chosen["addr"]
         given.setdefault("token_file", chosen.get("token-file"))
     timeout, tls, token = given.get("timeout", DEFAULT_TIMEOUT), _tls(given, variables), _token(given, variables)
-    admin = AdminClient(given.get("addr") or _default_addresses(variables), timeout, tls, token)
+    admin = AdminClient(given.get("addr") or _default_addresses(variables), timeout, tls, token, commands.CLIENT_ID)
     return commands.Call(read, admin, timeout, given.get("output") == "json", tls, token)
 
 

@@ -11,20 +11,25 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from autothrottle.v1 import placement_pb2
 from autothrottle_client import tables
 from autothrottle_client.admin import ESTIMATE_TIMEOUT, PLAN_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
 from autothrottle_client.errors import Incomplete, Invalid, Missing, Unavailable
 from autothrottle_client.model import PauseMode
-from autothrottle_client.placement import PlacementRequest, format_targets, plan_text
+from autothrottle_client.placement import PlacementPlan, PlacementRequest, format_targets, plan_text
 from autothrottle_client.planner import PlannerClient
 from autothrottle_client.progress import Progress, ProgressTracker, progress_line
+from autothrottle_client.quotas import QuotaChange, QuotaEntity, QuotaValues
 from autothrottle_client.reassignments import Partition, Targets, parse_reassignment
 from autothrottle_client.tls import Tls
+
+CLIENT_ID = "throttlectl"
+"""The client id of all calls."""
 
 EXIT_FAILED = 1
 """Exit status of a command that failed or was partly refused."""
@@ -122,6 +127,79 @@ def _remove_all(call: Call) -> None:
 def _show_removed(call: Call, broker_ids: Sequence[int | None], warnings: Sequence[str] = ()) -> None:
     text = "\n".join(f"{tables.override_scope(broker_id)}: throttle removed" for broker_id in broker_ids)
     call.show({"removed": [{"broker_id": broker_id} for broker_id in broker_ids]}, text or tables.NONE_SET, warnings)
+
+
+def quota(call: Call) -> None:
+    """Show and change Kafka's client quotas.
+
+    throttlectl quota list
+    throttlectl quota describe --user alice --client-id backfill-1
+    throttlectl quota set --default-user --client-id backfill-1 --producer-byte-rate 20MB/s
+    throttlectl quota set --client-id backfill-1 --producer-byte-rate 5MB/s --until-recovered --expires 2h
+    throttlectl quota remove --user alice --keys producer_byte_rate --dry-run
+    """
+    operations = {"list": _list_quotas, "describe": _describe_quota, "set": _set_quota, "remove": _remove_quota}
+    operations[call.arguments.operation](call)
+
+
+_QUOTA_VALUES = tuple(field.name for field in fields(QuotaValues))
+_QUOTA_PARTS = tuple(field.name for field in fields(QuotaEntity))
+_QUOTA_OPTIONS = {
+    "list": (),
+    "describe": ("user", "client_id", "ip"),
+    "set": (*_QUOTA_PARTS, *_QUOTA_VALUES, "etag", "dry_run", "expires", "until_recovered"),
+    "remove": (*_QUOTA_PARTS, "keys", "etag", "dry_run"),
+}
+"""Operation -> the options that it takes."""
+
+
+def _quota_options(call: Call) -> dict[str, Any]:
+    """Return the given options of a quota command.
+
+    Raises:
+        Invalid: the operation does not take one of them.
+    """
+    operation, read = call.arguments.operation, vars(call.arguments)
+    known = dict.fromkeys(option for options in _QUOTA_OPTIONS.values() for option in options)
+    given = {name: read[name] for name in known if read[name] is not None and read[name] is not False}
+    for name in given.keys() - {*_QUOTA_OPTIONS[operation]}:
+        raise Invalid(f"--{name.replace('_', '-')} has no effect on quota {operation}; leave it out")
+    return given
+
+
+def _list_quotas(call: Call) -> None:
+    _quota_options(call)
+    quotas, warnings = call.admin.quotas.list()
+    call.show({"quotas": quotas, "warnings": warnings}, tables.quotas_table(quotas), warnings)
+
+
+def _describe_quota(call: Call) -> None:
+    found = call.admin.quotas.describe(**_quota_options(call))
+    call.show({"quotas": found}, tables.effective_quotas_table(found))
+
+
+def _set_quota(call: Call) -> None:
+    given = _quota_options(call)
+    values = QuotaValues(**{name: given[name] for name in _QUOTA_VALUES if name in given})
+    entity, etag, read = _quota_entity(given), given.get("etag", ""), call.arguments
+    found = call.admin.quotas.set(entity, values, etag, read.dry_run, read.expires, read.until_recovered)
+    _show_quota(call, found)
+
+
+def _remove_quota(call: Call) -> None:
+    given = _quota_options(call)
+    keys, etag = given.get("keys", ()), given.get("etag", "")
+    _show_quota(call, call.admin.quotas.remove(_quota_entity(given), keys, etag, call.arguments.dry_run))
+
+
+def _quota_entity(given: Mapping[str, Any]) -> QuotaEntity:
+    return QuotaEntity(**{name: given[name] for name in _QUOTA_PARTS if name in given})
+
+
+def _show_quota(call: Call, found: QuotaChange) -> None:
+    before, after = tables.quota_words(found.before), tables.quota_words(found.quota.values)
+    text = f"{found.quota.entity}: {'would be ' if call.arguments.dry_run else ''}{after} (before: {before})"
+    call.show(found, text, found.warnings)
 
 
 def audit(call: Call) -> None:
@@ -236,22 +314,54 @@ def plan(call: Call) -> None:
     read = call.arguments
     found = call.admin.plan_placement(_placement_request(read), max(call.timeout, PLAN_TIMEOUT))
     if read.out:
-        try:
-            Path(read.out).write_text(format_targets(found.targets), "utf-8")
-        except OSError as error:
-            raise Invalid(f"{read.out} cannot be written: {error.strerror}; give the path of a new file") from None
+        for path, targets in _plan_files(Path(read.out), found):
+            try:
+                path.write_text(format_targets(targets), "utf-8")
+            except OSError as error:
+                raise Invalid(f"{path} cannot be written: {error.strerror}; give the path of a new file") from None
     call.show(found, plan_text(found), found.warnings)
+
+
+def _plan_files(path: Path, plan: PlacementPlan) -> list[tuple[Path, Mapping[Partition, tuple[int, ...]]]]:
+    """Return each file of a plan with its targets: one file, or one per step."""
+    if not plan.steps:
+        return [(path, plan.targets)]
+    return [(path.with_stem(f"{path.stem}-phase{number}"), step) for number, step in enumerate(plan.steps)]
+
+
+_REBUILD_OPTIONS = (
+    "by_storage",
+    "force",
+    "partition_size_factor",
+    "sub_affinity",
+    "leader_evac_brokers",
+    "leader_evac_topics",
+    "phased_reassignment",
+    "chunk_step_size",
+)
 
 
 def _placement_request(read: argparse.Namespace) -> PlacementRequest:
     scope = placement_pb2.PlacementScope(topics=read.topics, topics_exclude=read.topics_exclude, brokers=read.brokers)
+    if read.operation != "rebuild" and (given := next((name for name in _REBUILD_OPTIONS if getattr(read, name)), "")):
+        raise Invalid(f"--{given.replace('_', '-')} has no effect on {read.operation}; leave it out, or plan a rebuild")
     if read.operation != "decommission" and read.leaving:
         raise Invalid(f"--leaving has no effect on {read.operation}; leave it out, or plan a decommission")
     match read.operation:
         case "rebuild":
             storage, count = placement_pb2.PLACEMENT_STRATEGY_STORAGE, placement_pb2.PLACEMENT_STRATEGY_COUNT
             strategy = storage if read.by_storage else count
-            return placement_pb2.RebuildRequest(scope=scope, strategy=strategy, force=read.force)
+            return placement_pb2.RebuildRequest(
+                scope=scope,
+                strategy=strategy,
+                force=read.force,
+                partition_size_factor=read.partition_size_factor,
+                substitution_affinity=read.sub_affinity,
+                leader_evacuation_brokers=read.leader_evac_brokers,
+                leader_evacuation_topics=read.leader_evac_topics,
+                phased=read.phased_reassignment,
+                brokers_per_step=read.chunk_step_size,
+            )
         case "rebalance":
             return placement_pb2.RebalanceRequest(scope=scope)
         case "scale":
@@ -340,6 +450,36 @@ def resume(call: Call) -> None:
     call.show({"was_paused": was_paused}, "resumed" if was_paused else "autothrottle was not paused")
 
 
+def request_quota(call: Call) -> None:
+    """Show, set or remove quotas of requests to autothrottle itself.
+
+    throttlectl request-quota list
+    throttlectl request-quota set 100 --user anna
+    throttlectl request-quota set 10 --user --client-id
+    throttlectl request-quota remove --user anna --client-id ci
+    """
+    read = call.arguments
+    if read.action == "list":
+        if (read.rate, read.user, read.client_id) != (None, None, None):
+            raise Invalid("list shows all request quotas; leave out the rate, --user and --client-id")
+        quotas = call.admin.list_request_quotas()
+        call.show({"quotas": quotas}, tables.request_quotas_table(quotas))
+        return
+    scope = tables.request_quota_scope(read.user, read.client_id)
+    if not scope:
+        raise Invalid(f"{read.action} needs --user, --client-id or both; without a name they mean the default")
+    if read.action == "remove":
+        if read.rate is not None:
+            raise Invalid("remove takes no rate; leave it out")
+        call.admin.remove_request_quota(read.user, read.client_id)
+        call.show({"removed": {"user": read.user, "client_id": read.client_id}}, f"{scope}: request quota removed")
+        return
+    if read.rate is None:
+        raise Invalid("set needs a rate in requests per second; give for example 100")
+    quota = call.admin.set_request_quota(read.rate, read.user, read.client_id)
+    call.show({"quota": quota}, f"{scope}: at most {quota.request_rate} requests/s")
+
+
 def state(call: Call) -> None:
     """Show the leader, the last cycle and the overrides.
 
@@ -357,7 +497,7 @@ def watch(call: Call) -> None:
     throttlectl watch --addr 10.0.0.1:8090,10.0.0.2:8090
     """
     planners = call.arguments.planner_addr
-    with PlannerClient(planners, call.timeout, call.tls, call.token) if planners else call.admin as client:
+    with PlannerClient(planners, call.timeout, call.tls, call.token, CLIENT_ID) if planners else call.admin as client:
         cycles = client.watch_cycles(on_loss=lambda error: _say(f"lost the leader, locating it again: {error}"))
         for cycle in cycles:
             call.show(cycle, tables.cycle_line(cycle))

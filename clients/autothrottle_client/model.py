@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from autothrottle.messages import Conversion
 from autothrottle.v1 import types_pb2
 from autothrottle_client.errors import Invalid
@@ -18,6 +20,9 @@ MAX_RATE_BYTES_PER_SECOND = 2**63 - 1
 """Kafka stores rates as signed 64-bit bytes per second."""
 
 MAX_BROKER_ID = 2**31 - 1
+
+MAX_REQUEST_RATE = 1_000_000
+"""Largest request quota, in requests per second."""
 
 MAX_AUDIT_RECORDS = 1_000
 """The service keeps this many of the latest changes."""
@@ -140,6 +145,10 @@ class AuditAction(StrEnum):
     SUBMIT = "submit"
     CANCEL = "cancel"
     REQUEST_CYCLE = "request_cycle"
+    SET_REQUEST_QUOTA = "set_request_quota"
+    REMOVE_REQUEST_QUOTA = "remove_request_quota"
+    SET_QUOTA = "set_quota"
+    REMOVE_QUOTA = "remove_quota"
     UNKNOWN = "unknown"
     """A value that this version of the client does not know."""
 
@@ -166,7 +175,7 @@ class AuditRecord:
     pause: Pause | None = None
     """The pause that began or ended; None: another action."""
     result: str = ""
-    """How a submission, cancellation or request of a cycle ended; "" for other actions."""
+    """How a submission, cancellation or request of a cycle ended, or the request quota; "" for other actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +301,18 @@ class CatchUp:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestQuota:
+    """How many requests per second a caller may send to autothrottle itself."""
+
+    request_rate: int
+    """Requests per second at each process, 1 to 1,000,000."""
+    user: str | None = None
+    """Name in the caller's certificate or of its token; "": users without a quota of their own; None: any user."""
+    client_id: str | None = None
+    """The caller's client id; "": client ids without a quota of their own; None: any client id."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterState:
     """State of the cluster: leader, last cycle, overrides, running processes, pause and catch-ups."""
 
@@ -369,6 +390,16 @@ def validate_broker_id(broker_id: int) -> int:
     return _whole(broker_id, MAX_BROKER_ID, "broker_id", fix, smallest=0)
 
 
+def validate_request_rate(request_rate: int) -> int:
+    """Return the rate of a request quota if it is valid.
+
+    Raises:
+        Invalid: the rate is not in 1..1,000,000 requests/s.
+    """
+    fix = "give requests per second in this range, or remove the quota"
+    return _whole(request_rate, MAX_REQUEST_RATE, "request_rate", fix)
+
+
 def validate_limit(limit: int) -> int:
     """Return the number of audit records to list if it is valid.
 
@@ -409,3 +440,18 @@ def pause_mode_to_number(mode: PauseMode) -> types_pb2.Pause.Mode.ValueType:
     if mode not in (PauseMode.KEEP, PauseMode.CLEAR):
         raise Invalid(f"pause mode {mode!r} is neither keep nor clear; give one of them")
     return types_pb2.Pause.Mode.Value(f"MODE_{mode.upper()}")
+
+
+def to_timestamp(time: datetime) -> Timestamp:
+    """Return a time as a message.
+
+    Raises:
+        Invalid: it has no time zone.
+    """
+    if time.tzinfo is None:
+        raise Invalid(
+            f"expire_time {time.isoformat()} has no time zone; give for example datetime.now(UTC) + a timedelta"
+        )
+    found = Timestamp()
+    found.FromDatetime(time)
+    return found

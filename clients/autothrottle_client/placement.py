@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from autothrottle.v1 import placement_pb2
+from autothrottle.v1 import placement_pb2, types_pb2
 from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
 from autothrottle_client.model import from_message
 from autothrottle_client.rates import format_size
@@ -51,6 +51,8 @@ class PlacementPlan:
     """The least bytes that equal free storage needs; 0: unknown."""
     warnings: tuple[str, ...] = ()
     """Sentences for the operator."""
+    steps: tuple[Mapping[Partition, tuple[int, ...]], ...] = ()
+    """Targets of each step of a plan that is divided, in this order; empty: submit `targets` at once."""
 
 
 def call_placement(replica: Replica, request: PlacementRequest, seconds: float) -> placement_pb2.PlacementPlan:
@@ -69,8 +71,12 @@ def call_placement(replica: Replica, request: PlacementRequest, seconds: float) 
 
 def plan_from_message(message: placement_pb2.PlacementPlan) -> PlacementPlan:
     """Return the plan in a message."""
-    targets = {(one.topic, one.partition): tuple(one.replicas) for one in message.partitions}
-    return from_message(PlacementPlan, message, targets=targets)
+    steps = tuple(_targets(step.partitions) for step in message.steps)
+    return from_message(PlacementPlan, message, targets=_targets(message.partitions), steps=steps)
+
+
+def _targets(messages: Iterable[types_pb2.PartitionTarget]) -> dict[Partition, tuple[int, ...]]:
+    return {(one.topic, one.partition): tuple(one.replicas) for one in messages}
 
 
 def format_targets(targets: Mapping[Partition, tuple[int, ...]]) -> str:
@@ -98,4 +104,6 @@ def plan_text(plan: PlacementPlan) -> str:
     )
     if before.storage_range_spread is not None and after.storage_range_spread is not None:
         lines.append(f"free storage range {before.storage_range_spread:.2%} -> {after.storage_range_spread:.2%}")
+    if plan.steps:
+        lines.append(f"partitions of the {len(plan.steps)} steps: {', '.join(str(len(step)) for step in plan.steps)}")
     return "\n".join(lines)

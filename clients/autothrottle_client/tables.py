@@ -20,11 +20,15 @@ from autothrottle_client.model import (
     Member,
     Override,
     Pause,
+    RequestQuota,
 )
+from autothrottle_client.quotas import EffectiveQuota, Quota, QuotaValues
 from autothrottle_client.rates import about_rate, format_rate, format_size
 from autothrottle_client.reassignments import Reassignments, Submission
 
 NONE_SET = "no throttle override is set"
+NO_REQUEST_QUOTAS = "no request quota is set"
+NO_QUOTA = "no client quota is set"
 NOTHING_CHANGED = "no action is recorded"
 NO_REASSIGNMENTS = "no partitions are being reassigned"
 
@@ -72,6 +76,26 @@ def overrides_table(overrides: Sequence[Override]) -> str:
     )
 
 
+def request_quotas_table(quotas: Sequence[RequestQuota]) -> str:
+    """Return request quotas as a table, one row each."""
+    if not quotas:
+        return NO_REQUEST_QUOTAS
+    return _table(
+        {"USER": _part(q.user), "CLIENT ID": _part(q.client_id), "REQUESTS PER SECOND": str(q.request_rate)}
+        for q in quotas
+    )
+
+
+def request_quota_scope(user: str | None, client_id: str | None) -> str:
+    """Return the callers of a request quota, on one line."""
+    parts = (("user", user), ("client id", client_id))
+    return ", ".join(f"{kind} {_part(name)}" for kind, name in parts if name is not None)
+
+
+def _part(name: str | None) -> str:
+    return "any" if name is None else _printable(name) or "(default)"
+
+
 def audit_table(records: Sequence[AuditRecord]) -> str:
     """Return audit records as a table, one row each."""
     if not records:
@@ -97,6 +121,37 @@ def _value(override: Override | None, pause: Pause | None) -> str:
     if pause is not None:
         return f"{pause.mode.value}: {pause.reason}" if pause.reason else pause.mode.value
     return "-" if override is None else override_words(override)
+
+
+def quotas_table(quotas: Sequence[Quota]) -> str:
+    """Return quotas as a table, one row for each key of an entity."""
+    rows = (
+        {"ENTITY": str(one.entity), "KEY": key, "VALUE": f"{value:.15g}", "ENDS": _quota_end(one), "ETAG": one.etag}
+        for one in quotas
+        for key, value in asdict(one.values).items()
+        if value is not None
+    )
+    return _table(rows) if quotas else NO_QUOTA
+
+
+def _quota_end(quota: Quota) -> str:
+    ends = [] if quota.expire_time is None else [_time(quota.expire_time)]
+    return " or ".join([*ends, *["with the recovery"] * quota.until_recovered]) or "never"
+
+
+def effective_quotas_table(quotas: Sequence[EffectiveQuota]) -> str:
+    """Return the quotas of a client as a table, one row for each key."""
+    rows = (
+        {"KEY": q.key, "VALUE": f"{q.value:.15g}", "UNIT": q.unit, "LEVEL": str(q.level), "ENTITY": str(q.entity)}
+        for q in quotas
+    )
+    return _table(rows) if quotas else "no quota applies to this client"
+
+
+def quota_words(values: QuotaValues) -> str:
+    """Return quotas on one line."""
+    found = [f"{key} {value:.15g}" for key, value in asdict(values).items() if value is not None]
+    return ", ".join(found) or "no quota"
 
 
 def override_words(override: Override) -> str:

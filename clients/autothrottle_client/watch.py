@@ -53,6 +53,7 @@ class CycleWatch:
         outage: timedelta,
         silence: timedelta,
         on_loss: Callable[[AutothrottleError], None],
+        on_check: Callable[[AutothrottleError | None], None] = lambda error: None,
     ) -> None:
         """Find the leader.
 
@@ -62,11 +63,13 @@ class CycleWatch:
             outage: longest time without a leader, > 0.
             silence: see the class, > 0.
             on_loss: called once each time the leader is lost; the watch then looks for the leader itself.
+            on_check: called after each silence with None if the planner still leads, or why that is unknown.
 
         Raises:
             Unavailable: no leader is found within the timeout of the connection.
         """
-        self._replicas, self._locate, self._on_loss = replicas, locate, on_loss
+        self._replicas, self._locate = replicas, locate
+        self._on_loss, self._on_check = on_loss, on_check
         self._outage = validate_timeout(outage).total_seconds()
         self._silence = validate_timeout(silence).total_seconds()
         self._closed = threading.Event()
@@ -172,8 +175,8 @@ class CycleWatch:
     def _compare(self) -> None:
         try:
             leader = self._locate(self._replicas, _ASK_TIMEOUT)
-        except AutothrottleError:
-            return
+        except AutothrottleError as error:
+            return self._on_check(error)
         with self._lock:
             if self._stream is None:
                 return
@@ -182,3 +185,5 @@ class CycleWatch:
             else:
                 self._moved = True
                 self._stream.cancel()
+                return
+        self._on_check(None)

@@ -1,0 +1,83 @@
+"""The client's side of request quotas: its client id, and how long the service delayed its responses."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import grpc
+
+from autothrottle_client.call_metadata import AddedMetadata
+from autothrottle_client.errors import Invalid
+
+CLIENT_ID = "client-id"
+"""Metadata key of the client id."""
+
+THROTTLE_TIME = "request-throttle-time-ms"
+"""Trailing metadata key. Its value is the delay of the response, in milliseconds."""
+
+_CLIENT_ID = re.compile(r"[ -~]{1,128}")
+
+
+def validate_client_id(client_id: str) -> str:
+    """Return the client id; "" is none.
+
+    Raises:
+        Invalid: it is not 1 to 128 printable ASCII characters.
+    """
+    if client_id and not _CLIENT_ID.fullmatch(client_id):
+        raise Invalid(f"client_id {client_id[:40]!r} is not valid; give 1 to 128 printable ASCII characters")
+    return client_id
+
+
+class ThrottleTimes(AddedMetadata):
+    """Average and maximum throttle time of a client since it was created. Thread-safe.
+
+    It counts responses of calls, not of streams, to which a request quota applies.
+    """
+
+    def __init__(self, client_id: str = "") -> None:
+        """Send the client id with every call; "": none.
+
+        Raises:
+            Invalid: the client id is not valid.
+        """
+        super().__init__(*([(CLIENT_ID, validate_client_id(client_id))] if client_id else []))
+        self._lock = threading.Lock()
+        self._count, self._total, self._maximum = 0, 0, 0
+
+    @property
+    def counted(self) -> int:
+        """Number of responses to which a request quota applied."""
+        return self._count
+
+    @property
+    def average(self) -> timedelta:
+        """Mean throttle time of the counted responses; zero: there are none."""
+        with self._lock:
+            return timedelta(milliseconds=self._total / max(1, self._count))
+
+    @property
+    def maximum(self) -> timedelta:
+        """Longest throttle time of a counted response; zero: there are none."""
+        return timedelta(milliseconds=self._maximum)
+
+    def intercept_unary_unary(
+        self, continuation: Callable[..., Any], client_call_details: grpc.ClientCallDetails, request: Any
+    ) -> Any:
+        """Make the call, and count its throttle time when it is done."""
+        call = super().intercept_unary_unary(continuation, client_call_details, request)
+        call.add_done_callback(lambda done: self._count_response(done.trailing_metadata()))
+        return call
+
+    def _count_response(self, metadata: Any) -> None:
+        given = next((str(value) for key, value in metadata or () if key == THROTTLE_TIME), "")
+        if not re.fullmatch(r"[0-9]{1,9}", given):
+            return
+        with self._lock:
+            self._count += 1
+            self._total += int(given)
+            self._maximum = max(self._maximum, int(given))

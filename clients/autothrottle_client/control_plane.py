@@ -158,7 +158,6 @@ class ControlPlaneRateLimiter(ByteRateLimiter):
         following = error is None
         if self._following is following or self._closed.is_set():
             return
-        self._following = following
         if following:
             log.info("Following the leading planner; the limit is %s", _words(self._wanted))
         else:
@@ -167,6 +166,7 @@ class ControlPlaneRateLimiter(ByteRateLimiter):
                 error,
                 _words(self._wanted),
             )
+        self._following = following
 
 
 def _words(limit: float | None) -> str:

@@ -23,7 +23,7 @@ from tests.server_fixtures import repeat_on_zookeeper
 from tests.system.paced_job import PacedJob
 
 MB = 1_000_000
-RECORD_BYTES = 10_000
+RECORD_BYTES, SMALL_RECORD_BYTES = 50_000, 10_000
 SIZE, LIMIT = 200 * MB, 10 * MB
 
 
@@ -39,7 +39,9 @@ class Mirror:
             enable_auto_commit=False,
             max_poll_records=records_per_poll,
         )
-        self._producer: Any = kafka.KafkaProducer(bootstrap_servers=servers, acks=1, linger_ms=5)
+        self._producer: Any = kafka.KafkaProducer(
+            bootstrap_servers=servers, acks=1, linger_ms=5, batch_size=256_000, enable_idempotence=False
+        )
         self._consumer.assign([self._source])
         self._paced = PacedConsumer(self._consumer, pacer)
 
@@ -80,14 +82,14 @@ def test_a_mirror_of_200_mb_keeps_10_mb_per_second(each_cluster: KafkaCluster) -
     each_cluster.create_topic(copy, {0: [1002]})
     fill(each_cluster, source, SIZE, RECORD_BYTES)
     limits = {"rate.limiters": "ByteRateLimiter", "byte.rate.limit": LIMIT}
-    with Pacer(limits) as pacer, Mirror(each_cluster, source, copy, pacer, 50) as mirror:
+    with Pacer(limits) as pacer, Mirror(each_cluster, source, copy, pacer, 10) as mirror:
         begin, moved = time.monotonic(), 0
         while moved < SIZE:
             moved += mirror.move()
         pacer.pause()
+        metrics = dict(pacer.metrics())
         mirror.flush()
         seconds = time.monotonic() - begin
-        metrics = dict(pacer.metrics())
     sizes = each_cluster.log_bytes(1002)[(copy, 0)]
     for topic in (source, copy):
         each_cluster.delete_topic(topic)
@@ -127,8 +129,8 @@ def test_a_mirror_yields_to_a_recovery_also_when_the_service_restarts(
     source, copy, moving = "paced", "paced-copy", "paced-moving"
     for topic, replicas in ((source, [1001]), (copy, [1002]), (moving, [1003])):
         kraft_cluster.create_topic(topic, {0: replicas})
-    fill(kraft_cluster, source, 20 * MB, RECORD_BYTES)
-    fill(kraft_cluster, moving, MOVED_MB * MB, RECORD_BYTES)
+    fill(kraft_cluster, source, 20 * MB, SMALL_RECORD_BYTES)
+    fill(kraft_cluster, moving, MOVED_MB * MB, SMALL_RECORD_BYTES)
     (port,) = free_ports(1)
     limits = {
         "rate.limiters": "ControlPlaneRateLimiter",

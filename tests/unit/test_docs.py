@@ -54,6 +54,7 @@ FLAG_SOURCES = (
     "tests/chaos/__main__.py",
     "tests/benchmarks/control/contest.py",
     "tests/benchmarks/links/contest.py",
+    "tests/benchmarks/placement_bench.py",
     "tests/benchmarks/scorer_bench.py",
     "clients/autothrottle_client/command_line.py",
     "tests/conftest.py",
@@ -223,6 +224,7 @@ MAKE_MODULES = {
     "chaos": "tests/chaos/__main__.py",
     "bench-control": "tests/benchmarks/control/contest.py",
     "bench-links": "tests/benchmarks/links/contest.py",
+    "bench-placement": "tests/benchmarks/placement_bench.py",
     "bench-score": "tests/benchmarks/scorer_bench.py",
 }
 """Target -> the module that parses its ARGS; those of the others are pytest's."""

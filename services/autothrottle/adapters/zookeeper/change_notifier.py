@@ -57,21 +57,17 @@ class ChangeNotifier:
             self._thread.join()
 
     def _run(self) -> None:
-        is_failing = False
         while True:
             self._dirty.wait()
             if self._closed.wait(_BATCH_SECONDS):
                 return
             self._dirty.clear()
             try:
-                is_changed, is_failing = self._refresh(), False
-                if is_changed:
+                if self._refresh():
                     self._watchers.publish(None)
                 continue
             except AutothrottleError as error:
-                if not is_failing:  # one line for each outage, and none for each attempt
-                    log.warning("cannot read the %s, trying again: %s", self._name, error)
-                is_failing = True
+                log.warning("cannot read the %s, trying again: %s", self._name, error)
             except Exception:  # a bug must not end the thread: no watcher would hear of later changes
                 log.exception("following the %s failed unexpectedly, trying again", self._name)
             self._closed.wait(_RETRY_SECONDS)

@@ -338,8 +338,8 @@ class FollowedNode:
             return self._read_changed()
 
     def _refresh(self) -> bool:
-        if not self._client.connected:  # kazoo would keep the requests of all attempts until it connects
-            raise Unavailable("ZooKeeper is not connected")
+        if not self._client.connected:
+            return False  # the mirror reports the connection; until then kazoo would collect the requests
         with self._lock, translated_errors(f"reading the {self._name}"):
             current = self._read_changed()
         published, self._published = self._published, current

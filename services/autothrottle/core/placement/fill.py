@@ -184,7 +184,7 @@ def _with_holes(table: ReplicaTable) -> list[int]:
 class _StorageFill:
     """Fills holes from one heap per group, whose first entry has about the most free storage.
 
-    A key is moved by up to half the size that was placed: otherwise equal sizes would pair the same brokers again and
+    A key is moved by up to the size that was placed: otherwise equal sizes would pair the same brokers again and
     again. The shift shrinks with the sizes.
     """
 
@@ -218,7 +218,7 @@ class _StorageFill:
             broker = heappop(heaps[chosen])[1]
             free[broker] -= size
             self._turn += 1
-            shift = (mixed(self._turn) >> 16) * size >> 17
+            shift = (mixed(self._turn) >> 16) * size >> 16
             heappush(heaps[chosen], (shift - free[broker], broker))
             replicas[replicas.index(HOLE)] = broker
         for group, entry in aside:

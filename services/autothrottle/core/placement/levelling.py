@@ -188,10 +188,11 @@ class Levelling:
         excess, active = self.excess, self._active
         goal = max(self._slack, self._level // 200_000, 1)
         for _ in range(min(_STEPS * len(active), self._rules.steps)):
-            open_brokers = [broker for broker in active if broker not in stuck]
+            open_brokers = [broker for broker in active if broker not in stuck] if stuck else active
             if not open_brokers:
                 return
-            worst = max(open_brokers, key=lambda broker: abs(excess[broker]))
+            full, empty = max(open_brokers, key=excess.__getitem__), min(open_brokers, key=excess.__getitem__)
+            worst = max(sorted((full, empty)), key=lambda broker: abs(excess[broker]))
             if abs(excess[worst]) <= goal:
                 return
             if self._improve(worst):
@@ -225,11 +226,11 @@ class Levelling:
     def _partners(self, broker: int) -> Sequence[int]:
         """Return the brokers at the other end of the order, the farthest first, some of the same rack included."""
         excess, racks = self.excess, self._table.racks
-        sign = 1 if excess[broker] > 0 else -1
-        others = sorted(
-            (each for each in self._active if (excess[broker] - excess[each]) * sign > 0),
-            key=lambda each: sign * excess[each],
-        )
+        own = excess[broker]
+        if own > 0:
+            others = sorted([each for each in self._active if excess[each] < own], key=excess.__getitem__)
+        else:
+            others = sorted([each for each in self._active if excess[each] > own], key=excess.__getitem__, reverse=True)
         near = [each for each in others if racks[each] == racks[broker]][:_PARTNERS]
         return list(dict.fromkeys(near + others[:_PARTNERS]))
 

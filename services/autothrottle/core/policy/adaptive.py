@@ -7,16 +7,13 @@ For each link side, in bytes/s:
 2. `c` is `m` projected to the present: it adds the change in log growth since that interval, if all logs are read.
 3. `h = max(floor, min(ratio * (C - c), C - c - 1.5 * sigma * c))`. `sigma` is the recent error of the forecasts. On a
    link that is as full as usual, the margin takes at most 15 % of the ratio's share. Link sides that are the bottleneck
-   of the reassignment keep at most half of the margin (0.75 sigma), because there it costs time.
-4. `rate = max(floor, min(h, (1 + slack) * need))`. The need is the rate at which the reassignment ends as soon as its
+   of the reassignment keep half of the margin (0.75 sigma), because there it costs time.
+4. `rate = max(floor, min(h, 1.5 * need))`. The need is the rate at which the reassignment ends as soon as its
    bottleneck allows; it includes what the bottleneck's flows need on link sides that they share with other flows. The
-   previous rate stays if it has 0.5 to 2 times the slack and is within `h`, or if the link side finishes within 30 s.
-   For a broker that catches up the rate is `h`, since it does not depend on any reassignment.
+   previous rate stays if it is 1.25 to 2 times the need and within `h`, or if the link side finishes within 30 s. For a
+   broker that catches up the rate is `h`, since it does not depend on any reassignment.
 5. A leader also gets the rate at which its in-sync followers fetch the partitions in reassignment, because the leader's
    quota counts those fetches.
-
-The slack is 0.5, and up to 2 with fresh metrics, which show a surge before it can defer much. With more slack, the
-margin of bottlenecks shrinks to 0, and fewer link sides count less as a bottleneck (`Tuning.least`).
 
 If an input is missing, each link side falls back on its own (`interface.Basis`). Without the growth of all logs,
 `c = m`. While replication in the metric's interval is not counted, the original's formula replaces 1 to 3, and a
@@ -42,9 +39,6 @@ from autothrottle.core.policy.required_rates import Work, bottlenecks, needs
 OLD_SECONDS = 300.0
 """Beyond this age of a metric, the margin grows in proportion to its age."""
 
-_SLACK_SECONDS = 30.0
-"""The slack is this time / the time until a metric shows a surge in full, within `Tuning.slacks`."""
-
 _ENDS_SOON_SECONDS = 30.0
 """Link sides that finish within this time keep their rate. Lowered, they would stall until the quota window drains."""
 
@@ -53,19 +47,16 @@ _ENDS_SOON_SECONDS = 30.0
 class Tuning:
     """Parameters chosen by a benchmark; not for operators."""
 
-    slacks: tuple[float, float] = (0.5, 2.0)
-    """(lowest, highest) rate above the need, as a share of the need, >= 0: with old and with fresh metrics."""
-    stays: tuple[float, float] = (0.5, 2.0)
-    """(lowest, highest) multiple of the slack at which the previous rate stays: a changed need alone writes nothing."""
+    slack: float = 0.5
+    """Rate above the need, as a share of the need, >= 0."""
+    slacks: tuple[float, float] = (0.25, 1.0)
+    """(lowest, highest) slack at which the previous rate stays: a changed need alone does not cause a write."""
     least: float = 0.5
-    """Share of the median headroom below which a link side counts less as a bottleneck, >= 0; at the lowest slack.
-
-    With more slack it is smaller: other link sides wait for a full one, but are slowed no more than at the lowest.
-    """
+    """Share of the median headroom below which a link side counts less as a bottleneck, >= 0."""
     margin: float = 1.5
     """Margin that stays free, in standard deviations of the forecast error, >= 0."""
     margin_waited_for: float = 0.75
-    """The same for bottleneck link sides at the lowest slack, 0 at the highest; elsewhere the margin costs no time."""
+    """The same for bottleneck link sides; elsewhere the margin costs no time."""
     kept: float = 0.85
     """Smallest share of `ratio * free` that the margin leaves while the link is as full as usual, in [0, 1]."""
 
@@ -80,8 +71,6 @@ class _Headroom:
     """Bytes/s expected over the rest of the reassignment."""
     load: ClientLoad | None
     """None: unknown; the original's formula gave the rates."""
-    slack: float
-    """Rate above the need, as a share of the need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +93,12 @@ class AdaptivePolicy:
 
     def propose(self, policy_input: PolicyInput) -> Mapping[LinkSide, RateProposal]:
         headrooms = {
-            side: self._headroom(side_input, policy_input, is_bottleneck=False)
+            side: self._headroom(side_input, policy_input, self.tuning.margin)
             for side, side_input in policy_input.sides.items()
         }
         works = self._works(policy_input, headrooms)
         for side in bottlenecks(works):
-            headrooms[side] = self._headroom(policy_input.sides[side], policy_input, is_bottleneck=True)
+            headrooms[side] = self._headroom(policy_input.sides[side], policy_input, self.tuning.margin_waited_for)
         needed_rates = self._needs(policy_input, works)
         in_sync = _in_sync_followers(policy_input.snapshot)
         return {
@@ -124,20 +113,15 @@ class AdaptivePolicy:
             for side, headroom in headrooms.items()
         }
 
-    def _headroom(self, side_input: LinkSideInput, policy_input: PolicyInput, *, is_bottleneck: bool) -> _Headroom:
+    def _headroom(self, side_input: LinkSideInput, policy_input: PolicyInput, margin: float) -> _Headroom:
         load = self.experience.load(side_input.side)
         if load is None:
             guess = float(headroom_rate(side_input, policy_input.limits, policy_input.history, None))
             if self.experience.is_counted_soon(side_input.side) and side_input.previous is not None:
                 # Its counts will soon cover the metric's interval. Until then do not raise the rate on a guess.
                 guess = min(guess, float(max(side_input.previous, policy_input.limits.floor)))
-            return _Headroom(guess, guess, None, self.tuning.slacks[0])
+            return _Headroom(guess, guess, None)
         ratio, floor = policy_input.limits.max_ratio(side_input.role), float(policy_input.limits.floor)
-        least, most = self.tuning.slacks
-        slack = min(max(_SLACK_SECONDS / max(load.delay, 1.0), least), most)
-        margin = self.tuning.margin
-        if is_bottleneck:
-            margin = self.tuning.margin_waited_for * (most - slack) / (most - least)
         spread = margin * self.experience.spread.sigma * max(load.age / OLD_SECONDS, 1.0)
         free = side_input.capacity - load.rate
         # On a link that clients nearly fill all the time, the margin would take most of the headroom and the
@@ -145,7 +129,7 @@ class AdaptivePolicy:
         usual = side_input.capacity - load.long_view
         kept = self.tuning.kept * (min(free / usual, 1.0) if usual > 0 else 1.0)
         headroom = max(floor, min(ratio * free, max(free - spread * load.rate, kept * ratio * free)))
-        return _Headroom(headroom, max(headroom, ratio * (side_input.capacity - load.long_view)), load, slack)
+        return _Headroom(headroom, max(headroom, ratio * (side_input.capacity - load.long_view)), load)
 
     def _works(self, policy_input: PolicyInput, headrooms: Mapping[LinkSide, _Headroom]) -> Mapping[LinkSide, Work]:
         """Return the work of each link side, except of brokers that catch up; empty if the bytes left are unknown."""
@@ -153,13 +137,13 @@ class AdaptivePolicy:
             return {}
         traffic = policy_input.snapshot.progress.link_traffic
         usual = [headroom.long_view / policy_input.sides[side].capacity for side, headroom in headrooms.items()]
-        least = self.tuning.least * (1 + self.tuning.slacks[0]) * statistics.median(usual) if usual else 0.0
+        least = self.tuning.least * statistics.median(usual) if usual else 0.0
         return {
             side: Work(
                 left=float(traffic.get(side, LinkTraffic()).bytes_left),
                 headroom=headroom.long_view,
                 produced=self.experience.produced(side),
-                least=least / (1 + headroom.slack) * policy_input.sides[side].capacity,
+                least=least * policy_input.sides[side].capacity,
             )
             for side, headroom in headrooms.items()
             if side not in policy_input.snapshot.catching_up
@@ -187,7 +171,7 @@ class AdaptivePolicy:
         on_top = in_sync * self.experience.produced(side_input.side) if side_input.role is ReplicaRole.LEADER else 0.0
         rate = headroom.now
         if need is not None:
-            rate = min(rate, self._need_with_slack(side_input, headroom.slack, need, left, on_top))
+            rate = min(rate, self._need_with_slack(side_input, need, left, on_top))
         rate = max(rate, float(limits.floor)) + on_top
         if headroom.load is None:
             return RateProposal(round(rate), basis=Basis.GUESSED)
@@ -195,16 +179,14 @@ class AdaptivePolicy:
             round(rate), round(headroom.load.rate), max(round(headroom.load.age), 0), headroom.load.basis
         )
 
-    def _need_with_slack(
-        self, side_input: LinkSideInput, slack: float, need: float, left: float, on_top: float
-    ) -> float:
+    def _need_with_slack(self, side_input: LinkSideInput, need: float, left: float, on_top: float) -> float:
         """Return the need plus slack, bytes/s; the previous rate if it is near enough or the link side ends soon."""
-        with_slack = (1 + slack) * need
+        with_slack = (1 + self.tuning.slack) * need
         if side_input.previous is None:
             return with_slack
-        least, most = self.tuning.stays
+        least, most = self.tuning.slacks
         kept = side_input.previous - on_top
-        if (1 + least * slack) * need <= kept <= (1 + most * slack) * need:
+        if (1 + least) * need <= kept <= (1 + most) * need:
             return kept
         ends_soon = left <= kept * _ENDS_SOON_SECONDS
         return max(with_slack, kept) if ends_soon else with_slack

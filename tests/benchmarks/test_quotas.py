@@ -6,13 +6,12 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import grpc
+import pytest
 
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.memory import MemoryCatchUps, MemoryCluster, MemoryOverrides, MemoryTemporaryQuotas
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.admin.quotas import QuotaServicer
-from autothrottle.core.control.changes import changes
-from autothrottle.core.control.plan import plan
 from autothrottle.core.control.quota_changes import QuotaState, quota_changes
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
@@ -22,7 +21,7 @@ from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import quotas_pb2, quotas_pb2_grpc
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.benchmarks.figures import Figures
-from tests.benchmarks.test_pure import LIMITS, loads, reassigning_snapshot, timed
+from tests.benchmarks.test_pure import timed
 from tests.system.zookeeper_tree import Tree, session
 
 ENTITIES, TEMPORARY = 10_000, 1_000
@@ -60,19 +59,16 @@ def test_time_to_list_the_quotas_of_ten_thousand_entities(figures: Figures, fres
     figures.add("listing client quotas through ZooKeeper and gRPC", f"{ENTITIES} entities", "s", samples)
 
 
+@pytest.mark.usefixtures("collected_rarely")
 def test_cost_of_temporary_quotas_in_a_cycle(figures: Figures) -> None:
     now = datetime.now(UTC)
     values = {QuotaKey.PRODUCER_BYTE_RATE: 5_000_000}
     entities = [QuotaEntity(DEFAULT, f"client {n}") for n in range(TEMPORARY)]
     quotas = {e: TemporaryQuota(e, values, "anna", now, now + timedelta(hours=1)) for e in entities}
     state = QuotaState({e.resource: {"producer_byte_rate": "70000000"} for e in entities})
-    snapshot, known = reassigning_snapshot(), loads(200)
-    base, share = [], []
+    samples = []
     for _ in range(RUNS):
-        seconds, decided = timed(lambda: changes(plan(snapshot, known, LIMITS), snapshot, 1))
-        assert decided.changes
-        extra, found = timed(lambda: quota_changes(quotas, state, now, True, 1, 1))
+        seconds, found = timed(lambda: quota_changes(quotas, state, now, True, 1, 1))
         assert len(found.changes) == TEMPORARY
-        base.append(seconds)
-        share.append(extra / seconds * 100)
-    figures.add("1,000 temporary quotas, CPU time compared with plan and changes", "1000 brokers", "%", share)
+        samples.append(seconds)
+    figures.add("quota_changes(), all temporary quotas new", f"{TEMPORARY} entities", "CPU s", samples)

@@ -92,7 +92,7 @@ def find_rate_limiter(name: str) -> type[RateLimiter]:
     """Return the class of a limiter that is built in or installed.
 
     Raises:
-        KeyError: there is none of this name.
+        KeyError: no limiter has this name.
         Invalid: its entry point cannot be loaded, or is not a RateLimiter.
     """
     if name in BUILT_IN:

@@ -44,7 +44,7 @@ def configured_limiters(
 
     Args:
         configs: key -> value: `rate.limiters` and the keys of these limiters.
-        find: returns the class of a limiter; a KeyError if there is none of this name.
+        find: returns the class of a limiter. It raises KeyError if no limiter has this name.
 
     Raises:
         ValueError: a limiter or a key is unknown, or a value is out of range.

@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from autothrottle_client import AdminClient
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import fill
 from autothrottle_lab.servers.kafka import KafkaCluster
@@ -135,10 +136,14 @@ def test_every_query_returns_data_during_a_reassignment_and_promtool_accepts_the
         waiting = address(second, "Metrics of planner")
         prometheus = Prometheus(tmp_path, [leader, waiting])
         stack.enter_context(prometheus.process)
-        with moving(kraft_cluster):
+        # A request quota has series once it is set and used.
+        with AdminClient(address(run, "gRPC API")) as admin, moving(kraft_cluster):
+            admin.set_request_quota(1_000, user="anonymous")
             queries = {filled_in(query) for query in dashboard_queries()}
             queries |= {selector for query in alert_queries().values() for selector in selectors(query)}
-            eventually(lambda: not [query for query in queries if not prometheus.has_data(query)], 120.0)
+            eventually(
+                lambda: admin.list_request_quotas() and not [q for q in queries if not prometheus.has_data(q)], 120.0
+            )
             scraped = text(leader)
             checked = subprocess.run(
                 ["promtool", "check", "metrics"], input=scraped, capture_output=True, text=True, timeout=60

@@ -58,5 +58,5 @@ def test_a_caller_at_ten_times_its_quota_is_held_to_it(address: str) -> None:
     )
     # The quota of one second comes on top when a caller starts, and the machine may be busy.
     assert QUOTA * 0.7 < loud_one.rate(SECONDS) <= QUOTA * (SECONDS + 1) / SECONDS + 1
-    assert loud_one.refused == quiet_one.refused == 0
+    assert quiet_one.refused == 0  # the loud one is refused if a call would wait for more than a second
     assert min(loud_one.latencies[-10:]) > min(quiet_one.latencies)

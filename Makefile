@@ -10,6 +10,7 @@ ARGS ?=
 DECISIONS ?= build/decisions
 SCORES ?= build/scores
 KAFKA ?=
+LINK_MB ?= 20
 
 # Where compiled modules are not kept, each of hundreds of service processes compiles all of ours anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -88,7 +89,7 @@ bench-links: $(STAMP) java ## move partitions over real, shaped links (root, Deb
 	@command -v ip >/dev/null && command -v tc >/dev/null || { \
 	  echo "bench-links shapes links with 'ip' and 'tc', which are not there." >&2; \
 	  echo "Fix on Debian and Ubuntu: apt-get install iproute2." >&2; exit 1; }
-	$(BIN)/python -m tests.benchmarks.links.contest $(ARGS)
+	LINK_MB=$(LINK_MB) $(BIN)/python -m tests.benchmarks.links.contest $(ARGS)
 
 bench-placement: $(STAMP) ## measure placement plans on generated clusters; ARGS="--cases xl --seeds 1,2,3 --record"
 	$(BIN)/python -m tests.benchmarks.placement_bench $(ARGS)

@@ -7,11 +7,15 @@ decides. A decided rate becomes the current rate some seconds later, because rai
 from __future__ import annotations
 
 import json
+import re
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import dropwhile
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -23,6 +27,7 @@ from autothrottle_client import PlannerClient
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters
 from autothrottle_lab.servers.kafka import KafkaCluster, Partition
+from autothrottle_lab.servers.processes import Process
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
@@ -293,3 +298,22 @@ def feed(counters: BrokerCounters, datadog: DatadogEmulator, every_seconds: floa
             datadog.record(broker_id, now, of_broker.tx_bytes, of_broker.rx_bytes)
 
     counters.call_every(every_seconds, record)
+
+
+@contextmanager
+def running_services(options: Mapping[str, str], directory: Path, within_seconds: float) -> Iterator[str]:
+    """Run all services in one process, without metrics and with an interval of an hour; yield its gRPC address."""
+    quiet = {"datadog-url": "http://127.0.0.1:1", "interval": "3600"}
+    listening = {"api-listen": "127.0.0.1:0", "grpc-listen": "127.0.0.1:0"}
+    flags = [f"--{name}={value}" for name, value in {**quiet, **listening, **options}.items()]
+    keys = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
+    log = directory / "autothrottle.log"
+    with Process("autothrottle", [sys.executable, "-m", "autothrottle", "run", *flags], log, keys) as process:
+
+        def logged(pattern: str) -> str:
+            found = re.search(pattern, log.read_text(), re.MULTILINE)
+            return found[1] if found else ""
+
+        process.wait_until(lambda: bool(logged(r"(Leading in term)") and logged(r"gRPC API: (\S+)$")), within_seconds)
+        yield logged(r"gRPC API: (\S+)$")
+        process.stop()

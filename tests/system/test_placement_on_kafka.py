@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,15 +12,13 @@ from autothrottle.topicmappr.command_line import main
 from autothrottle_lab.observation.traffic import fill
 from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
-from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
-from tests.system.recovery_watch import FOLLOWER_RATE, admin_backend_options
+from tests.system.recovery_watch import FOLLOWER_RATE, admin_backend_options, running_services
 
 SECONDS = 120.0
 LEAVING = 1005
 TOPIC = "drained"
-KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
 
 
 @pytest.fixture
@@ -43,25 +39,12 @@ def admin(
     options = {
         "zk-addr": zookeeper.connect,
         "zk-config-prefix": "decommission",
-        "datadog-url": "http://127.0.0.1:1",
-        "interval": "3600",
         "min-rate": "1",
-        "api-listen": "127.0.0.1:0",
-        "grpc-listen": "127.0.0.1:0",
         "kafka-bootstrap-controllers": kraft_cluster.bootstrap_controllers,
         **admin_backend_options(kraft_cluster),
     }
-    flags = [f"--{name}={value}" for name, value in options.items()]
-    log = tmp_path_factory.mktemp("decommission") / "autothrottle.log"
-    with Process("autothrottle", [sys.executable, "-m", "autothrottle", "run", *flags], log, KEYS) as process:
-
-        def logged(pattern: str) -> str:
-            found = re.search(pattern, log.read_text(), re.MULTILINE)
-            return found[1] if found else ""
-
-        process.wait_until(lambda: bool(logged(r"(Leading in term)") and logged(r"gRPC API: (\S+)$")), SECONDS)
-        yield logged(r"gRPC API: (\S+)$")
-        process.stop()
+    with running_services(options, tmp_path_factory.mktemp("decommission"), SECONDS) as address:
+        yield address
 
 
 def cordon(cluster: KraftCluster) -> str | None:

@@ -20,10 +20,9 @@ from autothrottle_lab.observation.traffic import fill
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
-from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
-from tests.system.recovery_watch import admin_backend_options
+from tests.system.recovery_watch import admin_backend_options, running_services
 
 SECONDS = 300.0
 MB = 1_000_000
@@ -38,7 +37,6 @@ SPARE = 11 * RATE + 2 * MB
 Without a throttle, all bytes of the topic arrive within a second.
 """
 
-KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
 COMMAND = (sys.executable, "-m", "autothrottle_client.throttlectl")
 
 Configs = Mapping[str, Mapping[str, str]]
@@ -118,24 +116,11 @@ def running(backend: Backend, tmp_path: Path) -> Iterator[str]:
         "zk-addr": backend.zookeeper.connect,
         "zk-config-prefix": f"submitting-{backend.name}",
         "zk-session-timeout": "10",
-        "datadog-url": "http://127.0.0.1:1",
-        "interval": "3600",
         "min-rate": str(RATE // MB),
-        "api-listen": "127.0.0.1:0",
-        "grpc-listen": "127.0.0.1:0",
         **backend.options,
     }
-    flags = [f"--{name}={value}" for name, value in options.items()]
-    log = tmp_path / "autothrottle.log"
-    with Process("autothrottle", [sys.executable, "-m", "autothrottle", "run", *flags], log, KEYS) as process:
-
-        def logged(pattern: str) -> str:
-            found = re.search(pattern, log.read_text(), re.MULTILINE)
-            return found[1] if found else ""
-
-        process.wait_until(lambda: bool(logged(r"(Leading in term)") and logged(r"gRPC API: (\S+)$")), SECONDS)
-        yield logged(r"gRPC API: (\S+)$")
-        process.stop()
+    with running_services(options, tmp_path, SECONDS) as address:
+        yield address
 
 
 @pytest.fixture

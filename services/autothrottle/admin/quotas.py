@@ -138,8 +138,8 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         )
         if wanted.until_recovered and not self._is_recovering(time_left(context)):
             raise Conflict(
-                "no reassignment and no catch-up runs, so there is no recovery whose end restores the quotas; "
-                "start it first, or give an expire time alone"
+                "no reassignment and no catch-up runs, so no recovery would end and restore the quotas; "
+                "start one first, or give an expire time alone"
             )
         if not request.validate_only:
             self._temporary.set_temporary_quota(wanted)

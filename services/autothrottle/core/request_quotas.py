@@ -102,7 +102,7 @@ def throttle_time(observed: float, quota: float, window: float) -> float:
     >>> throttle_time(observed=1000, quota=100, window=10)
     1.0
 
-    Up to the quota there is no delay.
+    A rate up to the quota is not delayed.
 
     >>> throttle_time(observed=100, quota=100, window=10)
     0.0

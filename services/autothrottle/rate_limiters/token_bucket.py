@@ -36,7 +36,7 @@ class TokenBucket:
         self._at = now
 
     def wait(self, now: float) -> float:
-        """Return the seconds until the bucket is no longer overdrawn, >= 0. More than a burst of tokens is dropped."""
+        """Return the seconds until the debt is refilled, >= 0. The bucket keeps at most one burst of tokens."""
         self.take(0.0, now)
         if self._tokens < 0:
             return -self._tokens / self._limit

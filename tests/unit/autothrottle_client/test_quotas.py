@@ -112,7 +112,9 @@ def test_the_client_reports_conflicts_and_absent_quotas(admin: AdminClient) -> N
 def test_temporary_quotas_show_their_end(services: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
     services.quotas.quotas[entities.QuotaEntity("alice")] = {PRODUCER: 70}
     given = ("set", "--user", "alice", "--producer-byte-rate", "5MB/s")
-    assert "so there is no recovery" in run(services, capsys, *given, "--until-recovered", status=1)
+    assert "so no recovery would end and restore the quotas" in run(
+        services, capsys, *given, "--until-recovered", status=1
+    )
     services.catch_ups.start_catch_up(CatchUp(1001))
     run(services, capsys, *given, "--until-recovered", "--expires", "2030-01-31T18:00:00Z")
     assert "2030-01-31T18:00:00Z or with the recovery" in " ".join(run(services, capsys, "list").split())

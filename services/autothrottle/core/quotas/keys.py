@@ -108,7 +108,7 @@ def validate_edits(entity: QuotaEntity, edits: QuotaEdits) -> QuotaEdits:
     """Return the edits.
 
     Raises:
-        Invalid: there is none, a key does not belong to this kind of entity, or a value is out of its range.
+        Invalid: the values are empty, a key does not belong to this kind of entity, or a value is out of its range.
     """
     if not edits:
         raise Invalid(f"no quota is given for {entity}; give at least one of {', '.join(sorted(keys_of(entity)))}")

@@ -233,7 +233,7 @@ def test_the_leading_planner_sets_it_and_restores_the_quotas_before(led: InProce
 def test_a_quota_of_a_recovery_needs_one(services: InProcessServices) -> None:
     code, details = failure(set_temporary, services, recovery=True)
     assert code is grpc.StatusCode.ABORTED
-    assert "there is no recovery whose end restores the quotas; start it first" in details
+    assert "no recovery would end and restore the quotas; start one first" in details
     services.cluster.add_topic("t1", {0: (1001, 1002)})
     services.cluster.submit_reassignment("t1", {0: (1001, 1003)})
     assert set_temporary(services, recovery=True).quota.until_recovered

@@ -14,7 +14,7 @@ from autothrottle.core.placement.levelling import Levelling, MoveRules
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.placement.plan import Affinity, Optimization, PlacementPlan, RebuildOptions, Strategy
 from autothrottle.core.placement.plan_builder import BYTES_OVER_BOUND, build_plan, least_bytes
-from autothrottle.core.placement.replica_counts import even_replicas, level_counts
+from autothrottle.core.placement.replica_counts import FreeLimits, even_moved_leaders, even_replicas, level_counts
 from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
 
 _EVEN = 1e-5
@@ -123,7 +123,9 @@ def _place(table: ReplicaTable, options: RebuildOptions) -> list[str]:
         measured = _is_measured(table)
         fill_by_count(table, table.free() if measured else [0] * table.count)
         even_replicas(table, only_moved=not forced)
-        if forced and measured:
+        if not forced:
+            even_moved_leaders(table)
+        elif measured:
             _swap(table)
         return []
     warnings = [
@@ -183,6 +185,17 @@ def _even_storage(table: ReplicaTable, only_moved: bool) -> None:
     Levelling(table, table.free(), replace(rules, only_swaps=True)).refine()
     if _range(table) > max(_WORTH_EVEN_COUNTS * spread, _EVEN * _mean_free(table)):
         table.sets[:] = best
+        even_replicas(table, only_moved, _limits(table))
+    if only_moved:
+        even_moved_leaders(table, _limits(table))
+
+
+def _limits(table: ReplicaTable) -> FreeLimits:
+    """Return the limits of free storage within which its range stays about as small as it is."""
+    free = table.free()
+    staying = [each for each, stays in zip(free, table.stays, strict=True) if stays]
+    room = (_WORTH_EVEN_COUNTS - 1) * (max(staying) - min(staying)) / 2
+    return FreeLimits(free, max(min(staying) - room, 0), max(staying) + room)
 
 
 def _mean_free(table: ReplicaTable) -> float:

@@ -1,8 +1,9 @@
-"""Make the numbers of replicas of brokers even."""
+"""Make the numbers of replicas of brokers even, and the numbers of leaders among replicas that move anyway."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from autothrottle.core.placement.even_counts import even_counts
 from autothrottle.core.placement.levelling import Levelling, MoveRules
@@ -11,23 +12,112 @@ from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
 _UNLIMITED = MoveRules(budget=float("inf"))
 
 
-def even_replicas(table: ReplicaTable, only_moved: bool) -> None:
-    """Move as few replicas as even counts need, smaller partitions first.
+@dataclass(frozen=True, slots=True)
+class FreeLimits:
+    """Limits of free storage that every move keeps."""
 
-    With `only_moved`, replicas on their old brokers stay there.
+    free: list[int]
+    """Free storage of each broker, bytes; moves update it."""
+    lowest: float = float("-inf")
+    highest: float = float("inf")
+
+    def allow(self, size: int, source: int, destination: int) -> bool:
+        """Return whether the brokers may exchange this many bytes; negative: in the other direction."""
+        left, joined = self.free[source] + size, self.free[destination] - size
+        return self.lowest <= min(left, joined) and max(left, joined) <= self.highest
+
+    def move(self, size: int, source: int, destination: int) -> None:
+        """Record an exchange."""
+        self.free[source] += size
+        self.free[destination] -= size
+
+
+def even_replicas(table: ReplicaTable, only_moved: bool, limits: FreeLimits | None = None) -> None:
+    """Move as few replicas as even counts need, followers and smaller partitions first.
+
+    With `only_moved`, replicas on their old brokers stay there. `limits` may prevent even counts.
     """
+    limits = limits or FreeLimits([0] * table.count)
+    sizes = table.sizes
     items: list[list[int]] = [[] for _ in range(table.count)]
-    for partition in sorted(range(len(table.sets)), key=lambda each: table.sizes[each]):
+    for partition in sorted(range(len(table.sets)), key=lambda each: sizes[each]):
         fixed = table.fixed[partition] if only_moved else ()
         for broker in table.sets[partition]:
             if broker != HOLE and broker not in fixed:
                 items[broker].append(partition)
+    if only_moved:
+        for broker, held in enumerate(items):
+            held.sort(key=lambda each: table.sets[each][0] == broker)
     receivers = [broker for broker in range(table.count) if table.receives[broker]]
 
     def options(partition: int, source: int) -> Iterable[int]:
-        return (broker for broker in receivers if table.fits(partition, source, broker))
+        size = sizes[partition]
+        return (
+            broker
+            for broker in receivers
+            if table.fits(partition, source, broker) and limits.allow(size, source, broker)
+        )
 
-    even_counts(table.loads(), items, options, table.move)
+    def move(partition: int, source: int, destination: int) -> None:
+        table.move(partition, source, destination)
+        limits.move(sizes[partition], source, destination)
+
+    even_counts(table.loads(), items, options, move)
+
+
+def even_moved_leaders(table: ReplicaTable, limits: FreeLimits | None = None) -> None:
+    """Swap leaders with followers of other partitions, both moved ones, until the numbers of leaders are even.
+
+    Replicas on their old brokers stay, and so does the number of replicas of each broker.
+    """
+    limits = limits or FreeLimits([0] * table.count)
+    sizes, sets = table.sizes, table.sets
+    loads, leaders = table.loads(), [0] * table.count
+    receivers = [broker for broker in range(table.count) if table.receives[broker]]
+    staying = [load for load, stays in zip(loads, table.stays, strict=True) if stays]
+    led: list[list[int]] = [[] for _ in leaders]
+    followed: list[list[int]] = [[] for _ in leaders]
+    for partition, replicas in enumerate(sets):
+        moved = [broker for broker in replicas if broker not in table.fixed[partition]]
+        if replicas and replicas[0] != HOLE:
+            leaders[replicas[0]] += 1
+        # A second moved replica of the same partition might conflict with the first.
+        if len(moved) == 1 and moved[0] != HOLE:
+            (led if moved[0] == replicas[0] else followed)[moved[0]].append(partition)
+    counts = FreeLimits([-load for load in loads], -max(staying), -min(staying))
+    partners: dict[tuple[int, int], int] = {}
+
+    def partner(partition: int, source: int, destination: int) -> int | None:
+        """Return the follower that takes the place of a leader, -1 if the leader may move alone, None if it may not."""
+        size = sizes[partition]
+        if counts.allow(1, source, destination) and limits.allow(size, source, destination):
+            return -1
+        for other in followed[destination]:
+            if table.fits(other, destination, source) and limits.allow(size - sizes[other], source, destination):
+                return other
+        return None
+
+    def options(partition: int, source: int) -> Iterable[int]:
+        for broker in receivers:
+            if table.fits(partition, source, broker):
+                found = partner(partition, source, broker)
+                if found is not None:
+                    partners[partition, broker] = found
+                    yield broker
+
+    def move(partition: int, source: int, destination: int) -> None:
+        other = partners[partition, destination]
+        table.move(partition, source, destination)
+        if other < 0:
+            counts.move(1, source, destination)
+            limits.move(sizes[partition], source, destination)
+            return
+        table.move(other, destination, source)
+        followed[destination].remove(other)
+        followed[source].append(other)
+        limits.move(sizes[partition] - sizes[other], source, destination)
+
+    even_counts(leaders, led, options, move)
 
 
 def level_counts(table: ReplicaTable) -> None:

@@ -45,14 +45,15 @@ def fill_by_count(table: ReplicaTable, free: list[int], *, largest_first: bool =
         free: free storage of each broker without the holes, bytes, or zeros; it is updated.
         largest_first: fill by descending size, which makes storage more even, rather than topic by topic.
     """
-    pairs, sizes = _shared_pairs(table), table.sizes
+    pairs, sizes = shared_pairs(table), table.sizes
     for position, partitions in enumerate(holes_by_position(table)):
         if partitions:
             order = sorted(partitions, key=lambda each: -sizes[each]) if largest_first else partitions
             _CountFill(table, position, pairs, free).fill(order)
 
 
-def _shared_pairs(table: ReplicaTable) -> list[int]:
+def shared_pairs(table: ReplicaTable) -> list[int]:
+    """Return the number of partitions that brokers share, at `broker * count + other`."""
     count = table.count
     pairs = [0] * (count * count)
     for replicas in table.sets:

@@ -16,6 +16,7 @@ from autothrottle.core.placement.plan import Affinity, Optimization, PlacementPl
 from autothrottle.core.placement.plan_builder import BYTES_OVER_BOUND, build_plan, least_bytes
 from autothrottle.core.placement.replica_counts import FreeLimits, even_moved_leaders, even_replicas, level_counts
 from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
+from autothrottle.core.placement.sharing import widen_sharing
 
 _EVEN = 1e-5
 """A range of free storage up to this fraction of the mean counts as even."""
@@ -125,6 +126,7 @@ def _place(table: ReplicaTable, options: RebuildOptions) -> list[str]:
         even_replicas(table, only_moved=not forced)
         if not forced:
             even_moved_leaders(table)
+            widen_sharing(table, _limits(table) if measured else FreeLimits([0] * table.count))
         elif measured:
             _swap(table)
         return []
@@ -188,6 +190,7 @@ def _even_storage(table: ReplicaTable, only_moved: bool) -> None:
         even_replicas(table, only_moved, _limits(table))
     if only_moved:
         even_moved_leaders(table, _limits(table))
+        widen_sharing(table, _limits(table))
 
 
 def _limits(table: ReplicaTable) -> FreeLimits:

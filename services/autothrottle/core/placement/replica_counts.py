@@ -65,6 +65,20 @@ def even_replicas(table: ReplicaTable, only_moved: bool, limits: FreeLimits | No
     even_counts(table.loads(), items, options, move)
 
 
+def moved_replicas(table: ReplicaTable) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the partitions of each broker's moved leaders, and those of its moved followers.
+
+    Partitions with several moved replicas are left out: these might conflict with each other.
+    """
+    led: list[list[int]] = [[] for _ in range(table.count)]
+    followed: list[list[int]] = [[] for _ in led]
+    for partition, (replicas, fixed) in enumerate(zip(table.sets, table.fixed, strict=True)):
+        moved = [broker for broker in replicas if broker not in fixed]
+        if len(moved) == 1 and moved[0] != HOLE:
+            (led if moved[0] == replicas[0] else followed)[moved[0]].append(partition)
+    return led, followed
+
+
 def even_moved_leaders(table: ReplicaTable, limits: FreeLimits | None = None) -> None:
     """Swap leaders with followers of other partitions, both moved ones, until the numbers of leaders are even.
 
@@ -75,15 +89,10 @@ def even_moved_leaders(table: ReplicaTable, limits: FreeLimits | None = None) ->
     loads, leaders = table.loads(), [0] * table.count
     receivers = [broker for broker in range(table.count) if table.receives[broker]]
     staying = [load for load, stays in zip(loads, table.stays, strict=True) if stays]
-    led: list[list[int]] = [[] for _ in leaders]
-    followed: list[list[int]] = [[] for _ in leaders]
-    for partition, replicas in enumerate(sets):
-        moved = [broker for broker in replicas if broker not in table.fixed[partition]]
+    led, followed = moved_replicas(table)
+    for replicas in sets:
         if replicas and replicas[0] != HOLE:
             leaders[replicas[0]] += 1
-        # A second moved replica of the same partition might conflict with the first.
-        if len(moved) == 1 and moved[0] != HOLE:
-            (led if moved[0] == replicas[0] else followed)[moved[0]].append(partition)
     counts = FreeLimits([-load for load in loads], -max(staying), -min(staying))
     partners: dict[tuple[int, int], int] = {}
 

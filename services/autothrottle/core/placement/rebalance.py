@@ -14,6 +14,7 @@ from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, Re
 from autothrottle.core.placement.plan_builder import BYTES_OVER_BOUND, build_plan, least_bytes
 from autothrottle.core.placement.rebuild import rebuild
 from autothrottle.core.placement.replica_table import ReplicaTable
+from autothrottle.core.placement.sharing import keep_small_replicas
 from autothrottle.core.placement.statistics import StorageSpread, storage_spread
 
 
@@ -64,6 +65,7 @@ def _levelled(
     )
     if targets:
         Levelling(table, free, rules).run()
+        keep_small_replicas(table, only_back=True)
     moved = relocations(table.partitions, table.result())
     if options.optimize_leadership:
         even_leaders(table.sets, [True] * table.count)

@@ -16,7 +16,7 @@ from autothrottle.core.placement.plan import Affinity, Optimization, PlacementPl
 from autothrottle.core.placement.plan_builder import BYTES_OVER_BOUND, build_plan, least_bytes
 from autothrottle.core.placement.replica_counts import FreeLimits, even_moved_leaders, even_replicas, level_counts
 from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
-from autothrottle.core.placement.sharing import widen_sharing
+from autothrottle.core.placement.sharing import keep_small_replicas, widen_sharing
 
 _EVEN = 1e-5
 """A range of free storage up to this fraction of the mean counts as even."""
@@ -125,8 +125,9 @@ def _place(table: ReplicaTable, options: RebuildOptions) -> list[str]:
         fill_by_count(table, table.free() if measured else [0] * table.count)
         even_replicas(table, only_moved=not forced)
         if not forced:
-            even_moved_leaders(table)
-            widen_sharing(table, _limits(table) if measured else FreeLimits([0] * table.count))
+            limits = _limits(table) if measured else FreeLimits([0] * table.count)
+            even_moved_leaders(table, limits)
+            widen_sharing(table, limits)
         elif measured:
             _swap(table)
         return []
@@ -185,29 +186,30 @@ def _even_storage(table: ReplicaTable, only_moved: bool) -> None:
     best, spread = [list(replicas) for replicas in table.sets], _range(table)
     even_replicas(table, only_moved)
     Levelling(table, table.free(), replace(rules, only_swaps=True)).refine()
-    if _range(table) > max(_WORTH_EVEN_COUNTS * spread, _EVEN * _mean_free(table)):
+    uneven = _range(table) > max(_WORTH_EVEN_COUNTS * spread, _EVEN * _mean_free(table))
+    if uneven:
         table.sets[:] = best
-        even_replicas(table, only_moved, _limits(table))
+    limits = _limits(table)
+    if uneven:
+        even_replicas(table, only_moved, limits)
     if only_moved:
-        even_moved_leaders(table, _limits(table))
-        widen_sharing(table, _limits(table))
+        even_moved_leaders(table, limits)
+        widen_sharing(table, limits)
+    else:
+        keep_small_replicas(table, only_back=False)
 
 
 def _limits(table: ReplicaTable) -> FreeLimits:
-    """Return the limits of free storage within which its range stays about as small as it is."""
-    free = table.free()
-    staying = [each for each, stays in zip(free, table.stays, strict=True) if stays]
-    room = (_WORTH_EVEN_COUNTS - 1) * (max(staying) - min(staying)) / 2
-    return FreeLimits(free, max(min(staying) - room, 0), max(staying) + room)
+    return FreeLimits.around(table, (_WORTH_EVEN_COUNTS - 1) * _range(table))
 
 
 def _mean_free(table: ReplicaTable) -> float:
-    return max(0.0, fmean(free for free, stays in zip(table.free(), table.stays, strict=True) if stays))
+    return max(0.0, fmean([free for free, stays in zip(table.free(), table.stays, strict=True) if stays] or [0]))
 
 
 def _range(table: ReplicaTable) -> int:
     free = [each for each, stays in zip(table.free(), table.stays, strict=True) if stays]
-    return max(free) - min(free)
+    return max(free, default=0) - min(free, default=0)
 
 
 def _drop_holes(table: ReplicaTable) -> list[str]:
@@ -231,6 +233,7 @@ def _level(table: ReplicaTable, options: RebuildOptions) -> None:
             Levelling(table, table.free(), replace(rules, only_swaps=True)).refine()
         return
     Levelling(table, table.free(), rules).run()
+    keep_small_replicas(table, only_back=True)
 
 
 def _may_lead(table: ReplicaTable, options: RebuildOptions) -> list[bool]:

@@ -21,6 +21,20 @@ class FreeLimits:
     lowest: float = float("-inf")
     highest: float = float("inf")
 
+    @classmethod
+    def around(cls, table: ReplicaTable, room: float) -> FreeLimits:
+        """Return limits between which the range of free storage grows by at most `room` bytes.
+
+        It does not become larger than before the plan, unless it is already.
+        """
+        free = table.free()
+        old = [broker.storage_free or 0 for broker, stays in zip(table.brokers, table.stays, strict=True) if stays]
+        new = [now for now, stays in zip(free, table.stays, strict=True) if stays]
+        if not new:
+            return cls(free)
+        side = max(min(room, max(old) - min(old) - max(new) + min(new)), 0) / 2
+        return cls(free, max(min(new) - side, 0), max(new) + side)
+
     def allow(self, size: int, source: int, destination: int) -> bool:
         """Return whether the brokers may exchange this many bytes; negative: in the other direction."""
         left, joined = self.free[source] + size, self.free[destination] - size
@@ -79,12 +93,11 @@ def moved_replicas(table: ReplicaTable) -> tuple[list[list[int]], list[list[int]
     return led, followed
 
 
-def even_moved_leaders(table: ReplicaTable, limits: FreeLimits | None = None) -> None:
+def even_moved_leaders(table: ReplicaTable, limits: FreeLimits) -> None:
     """Swap leaders with followers of other partitions, both moved ones, until the numbers of leaders are even.
 
     Replicas on their old brokers stay, and so does the number of replicas of each broker.
     """
-    limits = limits or FreeLimits([0] * table.count)
     sizes, sets = table.sizes, table.sets
     loads, leaders = table.loads(), [0] * table.count
     receivers = [broker for broker in range(table.count) if table.receives[broker]]
@@ -93,7 +106,7 @@ def even_moved_leaders(table: ReplicaTable, limits: FreeLimits | None = None) ->
     for replicas in sets:
         if replicas and replicas[0] != HOLE:
             leaders[replicas[0]] += 1
-    counts = FreeLimits([-load for load in loads], -max(staying), -min(staying))
+    counts = FreeLimits([-load for load in loads], -max(staying, default=0), -min(staying, default=0))
     partners: dict[tuple[int, int], int] = {}
 
     def partner(partition: int, source: int, destination: int) -> int | None:

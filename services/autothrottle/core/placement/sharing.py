@@ -1,10 +1,18 @@
-"""Let brokers share partitions with more brokers, by swaps among the replicas that move anyway."""
+"""Let brokers share partitions with more brokers: by swaps of moved replicas, or by a few small replicas."""
 
 from __future__ import annotations
+
+from itertools import product
+from statistics import fmean
 
 from autothrottle.core.placement.fill import shared_pairs
 from autothrottle.core.placement.replica_counts import FreeLimits, moved_replicas
 from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
+
+_FEW_REPLICAS = 0.25
+"""A broker with fewer replicas than this fraction of the mean shares partitions with few brokers."""
+_ROOM = 0.015
+"""Few small replicas may widen the range of free storage by this fraction of the mean free storage."""
 
 
 def widen_sharing(table: ReplicaTable, limits: FreeLimits) -> None:
@@ -18,7 +26,7 @@ def widen_sharing(table: ReplicaTable, limits: FreeLimits) -> None:
             if not held[broker]:
                 continue
             for source, partition in [(each, item) for each, items in enumerate(held) for item in items]:
-                if source == broker or not sharing.joins(partition, source, broker):
+                if source == broker or not sharing.joined(partition, source, broker):
                     continue
                 for other in held[broker] if partition in held[source] else ():
                     if (
@@ -35,6 +43,37 @@ def widen_sharing(table: ReplicaTable, limits: FreeLimits) -> None:
                         break
 
 
+def keep_small_replicas(table: ReplicaTable, only_back: bool) -> None:
+    """Give small replicas to brokers that hold few, for example nothing but one large partition.
+
+    With `only_back`, replicas return to the brokers from which they moved, so that fewer bytes are copied.
+    """
+    loads, home, sizes = table.loads(), table.home, table.sizes
+    active = [broker for broker in range(table.count) if table.stays[broker]]
+    few = _FEW_REPLICAS * sum(loads) / max(len(active), 1)
+    sparse = [broker for broker in active if table.receives[broker] and 0 < loads[broker] < few]
+    if not sparse:
+        return
+    limits = FreeLimits.around(table, _ROOM * fmean(table.free()[broker] for broker in active))
+    sharing = _Sharing(table)
+    smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
+    for broker, partition in product(sparse, smallest_first):
+        if limits.free[broker] - sizes[partition] < limits.lowest:
+            continue
+        for source in table.sets[partition]:
+            back = broker in home[partition] and source not in home[partition]
+            if (
+                (back or not only_back)
+                and source not in sparse
+                and sharing.joined(partition, source, broker) == len(table.sets[partition]) - 1
+                and table.fits(partition, source, broker)
+                and limits.allow(sizes[partition], source, broker)
+            ):
+                sharing.move(partition, source, broker)
+                limits.move(sizes[partition], source, broker)
+                break
+
+
 class _Sharing:
     """Counts the partitions that each pair of brokers shares."""
 
@@ -46,25 +85,24 @@ class _Sharing:
         self._lacking = 0
         """Change of the sum of the squares of the numbers of brokers with which brokers share nothing."""
 
-    def joins(self, partition: int, source: int, destination: int) -> bool:
-        """Return whether the destination shares no partition yet with a broker of this set."""
-        row = destination * self._table.count
-        return any(
-            other not in (source, HOLE) and not self._pairs[row + other] for other in self._table.sets[partition]
-        )
+    def joined(self, partition: int, source: int, destination: int) -> int:
+        """Return the number of brokers of this set with which the destination shares no partition yet."""
+        row, pairs = destination * self._table.count, self._pairs
+        return sum(not pairs[row + other] for other in self._table.sets[partition] if other not in (source, HOLE))
 
     def swap(self, partition: int, source: int, other: int, destination: int) -> bool:
         """Swap two replicas if that raises low degrees; return whether it does."""
         before = self._lacking
-        self._move(partition, source, destination)
-        self._move(other, destination, source)
+        self.move(partition, source, destination)
+        self.move(other, destination, source)
         if self._lacking < before:
             return True
-        self._move(other, source, destination)
-        self._move(partition, destination, source)
+        self.move(other, source, destination)
+        self.move(partition, destination, source)
         return False
 
-    def _move(self, partition: int, source: int, destination: int) -> None:
+    def move(self, partition: int, source: int, destination: int) -> None:
+        """Put the replica on `source` to `destination`."""
         for broker in self._table.sets[partition]:
             if broker not in (source, HOLE):
                 self._link(broker, source, -1)

@@ -1,5 +1,7 @@
 """How even plans are, and how few bytes they copy, on generated clusters."""
 
+from dataclasses import replace
+
 import pytest
 
 from autothrottle.core.placement.brokers import PlacementBroker, select_brokers
@@ -26,6 +28,10 @@ def range_spread(plan: PlacementPlan) -> float:
 
 def chosen(cluster: Cluster, wanted: list[int]) -> tuple[PlacementBroker, ...]:
     return select_brokers(cluster.partitions, wanted, cluster.brokers).brokers
+
+
+def without_first(cluster: Cluster) -> list[int]:
+    return [id for id in cluster.brokers if id not in cluster.spares and id != FIRST_BROKER]
 
 
 def moved(plan: PlacementPlan) -> int:
@@ -79,7 +85,7 @@ def test_a_minimal_forced_rebuild_is_as_even_with_few_bytes() -> None:
 
 def test_a_lost_broker_moves_only_its_replicas() -> None:
     cluster = generate("medium", 1)
-    kept = [id for id in cluster.brokers if id not in cluster.spares and id != FIRST_BROKER]
+    kept = without_first(cluster)
     held = sum(FIRST_BROKER in entry.replicas for entry in cluster.partitions)
     for strategy in Strategy:
         plan = rebuild(cluster.partitions, chosen(cluster, kept), RebuildOptions(strategy=strategy))
@@ -90,6 +96,70 @@ def test_a_lost_broker_moves_only_its_replicas() -> None:
             for old, new, _ in changes(plan.before, plan.after)
             if old.replicas[0] != FIRST_BROKER
         )
+
+
+@pytest.mark.parametrize(
+    ("case", "seed", "spreads"),
+    [
+        ("article", 1, (20, 34)),
+        ("article", 2, (17, 27)),
+        ("seed", 1, (25, 64)),
+        ("hot", 2, (6, 8)),
+        ("medium", 1, (127, 364)),
+        ("medium", 2, (105, 281)),
+    ],
+)
+def test_the_spreads_after_a_lost_broker_are_the_least_possible(case: str, seed: int, spreads: tuple[int, int]) -> None:
+    """A mixed-integer program found the least replica spread, and the least leader spread beside it."""
+    cluster = generate(case, seed)
+    after = rebuild(cluster.partitions, chosen(cluster, without_first(cluster))).statistics_after
+    assert (after.leader_spread, after.replica_spread) == spreads
+
+
+@pytest.mark.parametrize(("case", "seed", "spreads"), [("medium", 1, (128, 370)), ("hot", 1, (14, 23))])
+def test_a_lost_broker_by_storage_leaves_few_leaders_and_replicas_uneven(
+    case: str, seed: int, spreads: tuple[int, int]
+) -> None:
+    """Storage alone leaves 141 and 381 in medium, 18 and 26 in hot."""
+    cluster = generate(case, seed)
+    options = RebuildOptions(strategy=Strategy.STORAGE)
+    plan = rebuild(cluster.partitions, chosen(cluster, without_first(cluster)), options)
+    after = plan.statistics_after
+    assert after.leader_spread <= spreads[0] and after.replica_spread <= spreads[1]
+    assert plan.warnings == ()
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_replicas_of_a_lost_broker_join_brokers_that_share_no_partition_yet(strategy: Strategy) -> None:
+    cluster = generate("seed", 3)
+    plan = rebuild(cluster.partitions, chosen(cluster, without_first(cluster)), RebuildOptions(strategy=strategy))
+    assert plan.statistics_after.degree.min >= 28
+    assert plan.statistics_after.degree.average >= 31.8
+
+
+def test_brokers_of_a_hot_partition_share_some_small_partitions_too() -> None:
+    cluster = generate("hot", 1)
+    brokers = chosen(cluster, MAPPED)
+    minimal = Optimization.MINIMAL
+    for plan in (
+        rebuild(cluster.partitions, brokers, RebuildOptions(strategy=Strategy.STORAGE, force=True)),
+        rebuild(
+            cluster.partitions, brokers, RebuildOptions(strategy=Strategy.STORAGE, optimization=minimal, force=True)
+        ),
+        rebalance(cluster.partitions, brokers),
+    ):
+        assert plan.statistics_after.degree.min >= 6
+        assert plan.statistics_after.degree.average >= 6.8
+        assert range_spread(plan) <= 0.055
+
+
+def test_small_replicas_for_few_partners_do_not_widen_the_range_of_an_even_map() -> None:
+    cluster = generate("hot", 1)
+    even = rebalance(cluster.partitions, chosen(cluster, MAPPED))
+    brokers = [replace(each, storage_free=even.statistics_after.storage_free[each.id]) for each in even.brokers]
+    plan = rebuild(even.after, brokers, RebuildOptions(strategy=Strategy.STORAGE, force=True))
+    assert storage(plan).range <= storage(even).range
+    assert plan.warnings == ()
 
 
 def test_leaders_become_even_without_moving_replicas() -> None:

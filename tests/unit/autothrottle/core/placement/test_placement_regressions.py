@@ -98,6 +98,15 @@ def test_offline_replicas_and_empty_maps_are_planned() -> None:
     assert rebuild((), brokers(1), RebuildOptions(optimize_leadership=True)).after == ()
 
 
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("strategy", Strategy)
+def test_a_rebuild_without_remaining_brokers_warns(strategy: Strategy, force: bool) -> None:
+    """The range of no broker's free storage was computed, which ended the plan with a ValueError."""
+    options = RebuildOptions(strategy=strategy, force=force)
+    plan = rebuild(partitions((1,)), brokers(1, replace=True), options)
+    assert plan.warnings == ("t p0: No additional brokers that meet Constraints",)
+
+
 SCRIPT = """
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas

@@ -13,6 +13,8 @@ _FEW_REPLICAS = 0.25
 """A broker with fewer replicas than this fraction of the mean shares partitions with few brokers."""
 _ROOM = 0.015
 """Few small replicas may widen the range of free storage by this fraction of the mean free storage."""
+_SWEEPS = 2
+"""A later swap may make another one possible."""
 
 
 def widen_sharing(table: ReplicaTable, limits: FreeLimits) -> None:
@@ -20,27 +22,32 @@ def widen_sharing(table: ReplicaTable, limits: FreeLimits) -> None:
 
     Two leaders change places, or two followers, so that each broker keeps its numbers of leaders and replicas.
     """
-    sharing, fits, sizes = _Sharing(table), table.fits, table.sizes
-    for held in moved_replicas(table):
+    moved = moved_replicas(table)
+    if not any(map(any, moved)):
+        return
+    sharing, sizes = _Sharing(table), table.sizes
+
+    def swapped(partition: int, source: int, other: int, destination: int) -> bool:
+        change = sizes[partition] - sizes[other]
+        done = (
+            table.fits(partition, source, destination)
+            and table.fits(other, destination, source)
+            and limits.allow(change, source, destination)
+            and sharing.swap(partition, source, other, destination)
+        )
+        if done:
+            limits.move(change, source, destination)
+        return done
+
+    for held in moved * _SWEEPS:
         for broker in sorted(range(table.count), key=lambda each: sharing.degrees[each]):
-            if not held[broker]:
-                continue
-            for source, partition in [(each, item) for each, items in enumerate(held) for item in items]:
-                if source == broker or not sharing.joined(partition, source, broker):
-                    continue
-                for other in held[broker] if partition in held[source] else ():
-                    if (
-                        fits(partition, source, broker)
-                        and fits(other, broker, source)
-                        and limits.allow(sizes[partition] - sizes[other], source, broker)
-                        and sharing.swap(partition, source, other, broker)
-                    ):
-                        held[source].remove(partition)
-                        held[broker].remove(other)
-                        held[source].append(other)
-                        held[broker].append(partition)
-                        limits.move(sizes[partition] - sizes[other], source, broker)
-                        break
+            others = [(source, each) for source, items in enumerate(held) if source != broker for each in items]
+            for source, partition in others if held[broker] else ():
+                if sharing.joined(partition, source, broker):
+                    other = next((each for each in held[broker] if swapped(partition, source, each, broker)), None)
+                    if other is not None:
+                        held[source][held[source].index(partition)] = other
+                        held[broker][held[broker].index(other)] = partition
 
 
 def keep_small_replicas(table: ReplicaTable, only_back: bool) -> None:
@@ -64,7 +71,7 @@ def keep_small_replicas(table: ReplicaTable, only_back: bool) -> None:
             back = broker in home[partition] and source not in home[partition]
             if (
                 (back or not only_back)
-                and source not in sparse
+                and source not in (HOLE, *sparse)
                 and sharing.joined(partition, source, broker) == len(table.sets[partition]) - 1
                 and table.fits(partition, source, broker)
                 and limits.allow(sizes[partition], source, broker)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from statistics import fmean
 
 from autothrottle.core.placement.fill import shared_pairs
@@ -58,27 +57,36 @@ def keep_small_replicas(table: ReplicaTable, only_back: bool) -> None:
     loads, home, sizes = table.loads(), table.home, table.sizes
     active = [broker for broker in range(table.count) if table.stays[broker]]
     few = _FEW_REPLICAS * sum(loads) / max(len(active), 1)
-    sparse = [broker for broker in active if table.receives[broker] and 0 < loads[broker] < few]
+    sparse = [
+        broker
+        for broker in active
+        if table.receives[broker] and 0 < loads[broker] < few and not (only_back and table.brokers[broker].new)
+    ]
     if not sparse:
         return
     limits = FreeLimits.around(table, _ROOM * fmean(table.free()[broker] for broker in active))
     sharing = _Sharing(table)
     smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
-    for broker, partition in product(sparse, smallest_first):
-        if limits.free[broker] - sizes[partition] < limits.lowest:
-            continue
-        for source in table.sets[partition]:
-            back = broker in home[partition] and source not in home[partition]
-            if (
-                (back or not only_back)
-                and source not in (HOLE, *sparse)
-                and sharing.joined(partition, source, broker) == len(table.sets[partition]) - 1
-                and table.fits(partition, source, broker)
-                and limits.allow(sizes[partition], source, broker)
-            ):
+
+    def may_move(partition: int, source: int, destination: int) -> bool:
+        return (
+            source not in (HOLE, *sparse)
+            and not (only_back and source in home[partition])
+            and sharing.joined(partition, source, destination) == len(table.sets[partition]) - 1
+            and table.fits(partition, source, destination)
+            and limits.allow(sizes[partition], source, destination)
+        )
+
+    for broker in sparse:
+        for partition in smallest_first:
+            if limits.free[broker] - sizes[partition] < limits.lowest:
+                break
+            if only_back and broker not in home[partition]:
+                continue
+            source = next((each for each in table.sets[partition] if may_move(partition, each, broker)), HOLE)
+            if source != HOLE:
                 sharing.move(partition, source, broker)
                 limits.move(sizes[partition], source, broker)
-                break
 
 
 class _Sharing:

@@ -10,6 +10,8 @@ from autothrottle.core.placement.levelling import Levelling, MoveRules
 from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
 
 _UNLIMITED = MoveRules(budget=float("inf"))
+_MOST_TRIALS = 1_000_000
+"""Moved replicas times brokers up to which swaps are tried: a limit on the time for large plans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ def even_replicas(table: ReplicaTable, only_moved: bool, limits: FreeLimits | No
 def moved_replicas(table: ReplicaTable) -> tuple[list[list[int]], list[list[int]]]:
     """Return the partitions of each broker's moved leaders, and those of its moved followers.
 
-    Partitions with several moved replicas are left out: these might conflict with each other.
+    Partitions with several moved replicas are left out: these might conflict with each other. If replicas and brokers
+    are too many for swaps, all are left out.
     """
     led: list[list[int]] = [[] for _ in range(table.count)]
     followed: list[list[int]] = [[] for _ in led]
@@ -90,6 +93,8 @@ def moved_replicas(table: ReplicaTable) -> tuple[list[list[int]], list[list[int]
         moved = [broker for broker in replicas if broker not in fixed]
         if len(moved) == 1 and moved[0] != HOLE:
             (led if moved[0] == replicas[0] else followed)[moved[0]].append(partition)
+    if table.count * sum(map(len, led + followed)) > _MOST_TRIALS:
+        return [[] for _ in led], [[] for _ in led]
     return led, followed
 
 

@@ -29,8 +29,7 @@ def widen_sharing(table: ReplicaTable, limits: FreeLimits) -> None:
     def swapped(partition: int, source: int, other: int, destination: int) -> bool:
         change = sizes[partition] - sizes[other]
         done = (
-            table.fits(partition, source, destination)
-            and table.fits(other, destination, source)
+            table.fits(other, destination, source)
             and limits.allow(change, source, destination)
             and sharing.swap(partition, source, other, destination)
         )
@@ -42,7 +41,7 @@ def widen_sharing(table: ReplicaTable, limits: FreeLimits) -> None:
         for broker in sorted(range(table.count), key=lambda each: sharing.degrees[each]):
             others = [(source, each) for source, items in enumerate(held) if source != broker for each in items]
             for source, partition in others if held[broker] else ():
-                if sharing.joined(partition, source, broker):
+                if sharing.joined(partition, source, broker) and table.fits(partition, source, broker):
                     other = next((each for each in held[broker] if swapped(partition, source, each, broker)), None)
                     if other is not None:
                         held[source][held[source].index(partition)] = other

@@ -65,7 +65,7 @@ _HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 _SERVING = b"\x08\x01"
 """A HealthCheckResponse with the status SERVING, encoded: the client does not depend on gRPC's health package."""
 
-_FIX = ". Fix: check that it runs and listens at these addresses, then try again"
+_FIX = ". Fix: check that it runs and listens at these addresses; right after its start, try again"
 
 _SHORTEST = 0.001
 """Seconds; gRPC refuses a call without time before it tries to connect."""

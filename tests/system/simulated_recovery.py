@@ -132,7 +132,8 @@ class SimulatedRecovery:
                 self.datadog.add_host(f"host-{broker_id}", broker_id, "lab")
             kafka = SimulatedKafka(self.zookeeper.connect, self._cluster, self._prefix, self.datadog.record)
             self.kafka = stack.enter_context(kafka)
-            self.client = KazooClient(self.zookeeper.connect)
+            # Another session of the client may expire right after an outage, in the middle of a read.
+            self.client = KazooClient(self.zookeeper.connect, command_retry={"max_tries": 20, "max_delay": 1.0})
             self.client.start()
             stack.callback(self.client.close)
             stack.callback(self.client.stop)
@@ -167,7 +168,7 @@ class SimulatedRecovery:
     def leader(self) -> Leader:
         """Return the current leader; fence 0: there was no term yet."""
         try:
-            data, stat = self.client.get(self.own.term)
+            data, stat = self.client.retry(self.client.get, self.own.term)
         except NoNodeError:
             return Leader(0, "")
         return Leader(stat.version, json.loads(data)["address"] if data else "")
@@ -224,7 +225,7 @@ class SimulatedRecovery:
         """Return entity path -> dynamic config; entities with an empty config are absent."""
         found = {}
         for kind in ("brokers", "topics"):
-            for name in self.client.get_children(f"{self.paths.configs}/{kind}"):
+            for name in self.client.retry(self.client.get_children, f"{self.paths.configs}/{kind}"):
                 if config := self._json(f"{self.paths.configs}/{kind}/{name}")["config"]:
                     found[f"{kind}/{name}"] = config
         return found
@@ -337,7 +338,7 @@ class SimulatedRecovery:
         return path.startswith(tuple(parents))
 
     def _json(self, path: str) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self.client.get(path)[0])
+        document: dict[str, Any] = json.loads(self.client.retry(self.client.get, path)[0])
         return document
 
 

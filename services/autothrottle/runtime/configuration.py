@@ -24,7 +24,7 @@ from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.policy.static import StaticPolicy
-from autothrottle.core.traffic.broker_matching import BrokerLabel, parse_broker_label, parse_broker_map
+from autothrottle.core.traffic.broker_matching import BrokerLabel
 from autothrottle.core.traffic.capacity import (
     MAX_CAPACITY_MEGABYTES,
     CapacityLimits,
@@ -159,20 +159,8 @@ class Configuration:
     broker_exporter: str = kinds.choice(
         "node_exporter", "Exporter whose metrics prometheus and scrape read, see docs/metrics-sources.md", EXPORTERS
     )
-    broker_label: BrokerLabel | None = option(
-        lambda text: parse_broker_label(text, "broker-label"),
-        "",
-        "Label with the broker id, as the last group of the expression; from the exporter if empty",
-        "LABEL=REGEX for the whole value of the label",
-        example="pod=.*-([0-9]+)",
-    )
-    broker_map: Mapping[str, int] = option(
-        lambda text: parse_broker_map(text, "broker-map"),
-        "",
-        "Broker id by host, or by the value of another label; beats broker-label",
-        "a JSON object of broker ids",
-        example='{"b1.example.com:9100":1001}',
-    )
+    broker_label: BrokerLabel | None = kinds.broker_label("from the exporter if empty")
+    broker_map: Mapping[str, int] = kinds.broker_map()
 
     PROMETHEUS: ClassVar[str] = "Prometheus"
     prometheus_url: str = kinds.url("", "Prometheus server", "http://prometheus:9090")

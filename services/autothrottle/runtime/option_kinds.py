@@ -7,7 +7,7 @@ these functions: each returns a dataclass field, typed as the option's value. Th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from decimal import Decimal
@@ -15,6 +15,7 @@ from inspect import get_annotations
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
+from autothrottle.core.traffic.broker_matching import BrokerLabel, parse_broker_label, parse_broker_map
 from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES
 from autothrottle.core.units import MEGABYTE, BytesPerSecond, without_unit
 
@@ -384,3 +385,25 @@ def url(default: str, meaning: str, example: str = "") -> str:
 
     range = "a URL with http or https, without user and query"
     return option(parse, default, meaning, range, example=example)
+
+
+def broker_label(default_label: str) -> BrokerLabel | None:
+    """Declare the option broker-label; `default_label` says in its help where the label comes from without it."""
+    return option(
+        lambda text: parse_broker_label(text, "broker-label"),
+        "",
+        f"Label with the broker id, as the last group of the expression; {default_label}",
+        "LABEL=REGEX for the whole value of the label",
+        example="pod=.*-([0-9]+)",
+    )
+
+
+def broker_map() -> Mapping[str, int]:
+    """Declare the option broker-map."""
+    return option(
+        lambda text: parse_broker_map(text, "broker-map"),
+        "",
+        "Broker id by host, or by the value of another label; beats broker-label",
+        "a JSON object of broker ids",
+        example='{"b1.example.com:9100":1001}',
+    )

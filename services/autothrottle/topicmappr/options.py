@@ -16,7 +16,7 @@ from autothrottle.core.cluster.snapshot import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import ALL_MAPPED, ALL_REGISTERED
 from autothrottle.core.placement.plan import Optimization, Strategy
-from autothrottle.core.traffic.broker_matching import BrokerLabel, parse_broker_label, parse_broker_map
+from autothrottle.core.traffic.broker_matching import BrokerLabel
 from autothrottle.core.traffic.exporters import FREE_STORAGE_QUERY, PARTITION_SIZE_QUERY
 from autothrottle.runtime import option_kinds as kinds
 from autothrottle.runtime.configuration import KafkaBackend
@@ -287,20 +287,8 @@ class FetcherOptions:
     prometheus_user_file: str = kinds.file(
         "File with USER:PASSWORD for Prometheus", "prometheus-user", "a readable file"
     )
-    broker_label: BrokerLabel | None = option(
-        lambda text: parse_broker_label(text, "broker-label"),
-        "",
-        "Label of Prometheus with the broker id, as the last group of the expression",
-        "LABEL=REGEX for the whole value of the label",
-        example="pod=.*-([0-9]+)",
-    )
-    broker_map: Mapping[str, int] = option(
-        lambda text: parse_broker_map(text, "broker-map"),
-        "",
-        "Broker id by host, or by the value of another label; beats broker-label",
-        "a JSON object of broker ids",
-        example='{"b1.example.com:9100":1001}',
-    )
+    broker_label: BrokerLabel | None = kinds.broker_label("from the host if empty")
+    broker_map: Mapping[str, int] = kinds.broker_map()
     kafka_addr: tuple[str, ...] = kinds.addresses(
         "localhost:9092", "Kafka brokers; for prometheus only without broker-label and broker-map"
     )

@@ -8,12 +8,14 @@ For each link side, in bytes/s:
 3. `h = max(floor, min(ratio * (C - c), C - c - 1.5 * sigma * c))`. `sigma` is the recent error of the forecasts. On a
    link that is as full as usual, the margin takes at most 15 % of the ratio's share. Link sides that are the bottleneck
    of the reassignment keep half of the margin (0.75 sigma), because there it costs time.
-4. `rate = max(floor, min(h, 1.5 * need))`. The need is the rate at which the reassignment ends as soon as its
+4. `rate = max(floor, min(h, (1 + slack) * need))`. The need is the rate at which the reassignment ends as soon as its
    bottleneck allows; it includes what the bottleneck's flows need on link sides that they share with other flows. The
-   previous rate stays if it is 1.25 to 2 times the need and within `h`, or if the link side finishes within 30 s. For a
-   broker that catches up the rate is `h`, since it does not depend on any reassignment.
+   previous rate stays if it has 0.5 to 2 times the slack and is within `h`, or if the link side finishes within 30 s.
+   For a broker that catches up the rate is `h`, since it does not depend on any reassignment.
 5. A leader also gets the rate at which its in-sync followers fetch the partitions in reassignment, because the leader's
    quota counts those fetches.
+
+The slack is 0.5, and up to 1 with fresh metrics (`freshness`). Bottlenecks keep no margin if metrics are fresh.
 
 If an input is missing, each link side falls back on its own (`interface.Basis`). Without the growth of all logs,
 `c = m`. While replication in the metric's interval is not counted, the original's formula replaces 1 to 3, and a
@@ -39,6 +41,12 @@ from autothrottle.core.policy.required_rates import Work, bottlenecks, needs
 OLD_SECONDS = 300.0
 """Beyond this age of a metric, the margin grows in proportion to its age."""
 
+_FRESH_SECONDS = 15.0
+"""Up to this delay of a metric, freshness is 1."""
+
+_STALE_SECONDS = 60.0
+"""From this delay of a metric on, freshness is 0."""
+
 _ENDS_SOON_SECONDS = 30.0
 """Link sides that finish within this time keep their rate. Lowered, they would stall until the quota window drains."""
 
@@ -60,6 +68,37 @@ class Tuning:
     kept: float = 0.85
     """Smallest share of `ratio * free` that the margin leaves while the link is as full as usual, in [0, 1]."""
 
+    def towards(self, other: Tuning, share: float) -> Tuning:
+        """Return a tuning between this one (share 0) and another one (share 1)."""
+
+        def mixed(this: float, that: float) -> float:
+            return this + share * (that - this)
+
+        return Tuning(
+            slack=mixed(self.slack, other.slack),
+            slacks=(mixed(self.slacks[0], other.slacks[0]), mixed(self.slacks[1], other.slacks[1])),
+            least=mixed(self.least, other.least),
+            margin=mixed(self.margin, other.margin),
+            margin_waited_for=mixed(self.margin_waited_for, other.margin_waited_for),
+            kept=mixed(self.kept, other.kept),
+        )
+
+
+FRESH = Tuning(slack=1.0, slacks=(0.5, 2.0), least=0.25, margin_waited_for=0.0)
+"""The tuning for fresh metrics."""
+
+
+def freshness(delay: float) -> float:
+    """Return how far `FRESH` applies, in [0, 1], for a metric whose interval began `delay` seconds ago.
+
+    A surge shows in full only after this delay. Until then, a rate above the need defers client bytes; afterwards, the
+    bytes that this rate copied early save time. So more slack is affordable if the delay is short.
+
+    >>> [freshness(delay) for delay in (5.0, 15.0, 37.5, 60.0, 240.0)]
+    [1.0, 1.0, 0.5, 0.0, 0.0]
+    """
+    return min(max((_STALE_SECONDS - delay) / (_STALE_SECONDS - _FRESH_SECONDS), 0.0), 1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class _Headroom:
@@ -71,6 +110,8 @@ class _Headroom:
     """Bytes/s expected over the rest of the reassignment."""
     load: ClientLoad | None
     """None: unknown; the original's formula gave the rates."""
+    tuning: Tuning
+    """The tuning for the age of its metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +120,7 @@ class AdaptivePolicy:
 
     experience: Experience = field(default_factory=Experience)
     tuning: Tuning = field(default_factory=Tuning)
+    """The tuning for metrics that are a minute old or older."""
 
     @property
     def name(self) -> str:
@@ -93,12 +135,12 @@ class AdaptivePolicy:
 
     def propose(self, policy_input: PolicyInput) -> Mapping[LinkSide, RateProposal]:
         headrooms = {
-            side: self._headroom(side_input, policy_input, self.tuning.margin)
+            side: self._headroom(side_input, policy_input, is_bottleneck=False)
             for side, side_input in policy_input.sides.items()
         }
         works = self._works(policy_input, headrooms)
         for side in bottlenecks(works):
-            headrooms[side] = self._headroom(policy_input.sides[side], policy_input, self.tuning.margin_waited_for)
+            headrooms[side] = self._headroom(policy_input.sides[side], policy_input, is_bottleneck=True)
         needed_rates = self._needs(policy_input, works)
         in_sync = _in_sync_followers(policy_input.snapshot)
         return {
@@ -113,23 +155,25 @@ class AdaptivePolicy:
             for side, headroom in headrooms.items()
         }
 
-    def _headroom(self, side_input: LinkSideInput, policy_input: PolicyInput, margin: float) -> _Headroom:
+    def _headroom(self, side_input: LinkSideInput, policy_input: PolicyInput, *, is_bottleneck: bool) -> _Headroom:
         load = self.experience.load(side_input.side)
         if load is None:
             guess = float(headroom_rate(side_input, policy_input.limits, policy_input.history, None))
             if self.experience.is_counted_soon(side_input.side) and side_input.previous is not None:
                 # Its counts will soon cover the metric's interval. Until then do not raise the rate on a guess.
                 guess = min(guess, float(max(side_input.previous, policy_input.limits.floor)))
-            return _Headroom(guess, guess, None)
+            return _Headroom(guess, guess, None, self.tuning)
+        tuning = self.tuning.towards(FRESH, freshness(load.delay))
         ratio, floor = policy_input.limits.max_ratio(side_input.role), float(policy_input.limits.floor)
+        margin = tuning.margin_waited_for if is_bottleneck else tuning.margin
         spread = margin * self.experience.spread.sigma * max(load.age / OLD_SECONDS, 1.0)
         free = side_input.capacity - load.rate
         # On a link that clients nearly fill all the time, the margin would take most of the headroom and the
         # reassignment would hardly progress. On a link that is full only temporarily, the reassignment can wait.
         usual = side_input.capacity - load.long_view
-        kept = self.tuning.kept * (min(free / usual, 1.0) if usual > 0 else 1.0)
+        kept = tuning.kept * (min(free / usual, 1.0) if usual > 0 else 1.0)
         headroom = max(floor, min(ratio * free, max(free - spread * load.rate, kept * ratio * free)))
-        return _Headroom(headroom, max(headroom, ratio * (side_input.capacity - load.long_view)), load)
+        return _Headroom(headroom, max(headroom, ratio * (side_input.capacity - load.long_view)), load, tuning)
 
     def _works(self, policy_input: PolicyInput, headrooms: Mapping[LinkSide, _Headroom]) -> Mapping[LinkSide, Work]:
         """Return the work of each link side, except of brokers that catch up; empty if the bytes left are unknown."""
@@ -137,13 +181,13 @@ class AdaptivePolicy:
             return {}
         traffic = policy_input.snapshot.progress.link_traffic
         usual = [headroom.long_view / policy_input.sides[side].capacity for side, headroom in headrooms.items()]
-        least = self.tuning.least * statistics.median(usual) if usual else 0.0
+        median = statistics.median(usual) if usual else 0.0
         return {
             side: Work(
                 left=float(traffic.get(side, LinkTraffic()).bytes_left),
                 headroom=headroom.long_view,
                 produced=self.experience.produced(side),
-                least=least * policy_input.sides[side].capacity,
+                least=headroom.tuning.least * median * policy_input.sides[side].capacity,
             )
             for side, headroom in headrooms.items()
             if side not in policy_input.snapshot.catching_up
@@ -171,7 +215,7 @@ class AdaptivePolicy:
         on_top = in_sync * self.experience.produced(side_input.side) if side_input.role is ReplicaRole.LEADER else 0.0
         rate = headroom.now
         if need is not None:
-            rate = min(rate, self._need_with_slack(side_input, need, left, on_top))
+            rate = min(rate, _need_with_slack(headroom.tuning, side_input.previous, need, left, on_top))
         rate = max(rate, float(limits.floor)) + on_top
         if headroom.load is None:
             return RateProposal(round(rate), basis=Basis.GUESSED)
@@ -179,17 +223,18 @@ class AdaptivePolicy:
             round(rate), round(headroom.load.rate), max(round(headroom.load.age), 0), headroom.load.basis
         )
 
-    def _need_with_slack(self, side_input: LinkSideInput, need: float, left: float, on_top: float) -> float:
-        """Return the need plus slack, bytes/s; the previous rate if it is near enough or the link side ends soon."""
-        with_slack = (1 + self.tuning.slack) * need
-        if side_input.previous is None:
-            return with_slack
-        least, most = self.tuning.slacks
-        kept = side_input.previous - on_top
-        if (1 + least) * need <= kept <= (1 + most) * need:
-            return kept
-        ends_soon = left <= kept * _ENDS_SOON_SECONDS
-        return max(with_slack, kept) if ends_soon else with_slack
+
+def _need_with_slack(tuning: Tuning, previous: int | None, need: float, left: float, on_top: float) -> float:
+    """Return the need plus slack, bytes/s; the previous rate if it is near enough or the link side ends soon."""
+    with_slack = (1 + tuning.slack) * need
+    if previous is None:
+        return with_slack
+    least, most = tuning.slacks
+    kept = previous - on_top
+    if (1 + least) * need <= kept <= (1 + most) * need:
+        return kept
+    ends_soon = left <= kept * _ENDS_SOON_SECONDS
+    return max(with_slack, kept) if ends_soon else with_slack
 
 
 def _in_sync_followers(snapshot: Snapshot) -> dict[int, float]:

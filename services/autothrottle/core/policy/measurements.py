@@ -62,6 +62,8 @@ class ClientLoad:
     basis: Basis
     age: float
     """Seconds since the end of the metric's interval."""
+    delay: float
+    """Seconds since its start: a surge shows in full only after this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +282,6 @@ def _updated_history(
     forecasts = old.forecasts
     if not forecasts or forecasts[-1][0] <= now - _FORECASTS_APART:
         forecasts = (*(f for f in forecasts if f[0] > now - KEPT_SECONDS), (now, rate))
-    load = ClientLoad(rate, mean, basis, now - measured.end)
+    load = ClientLoad(rate, mean, basis, now - measured.end, now - measured.start)
     compared = measured.end if measured.start >= old.compared else old.compared
     return _LinkSideHistory(load, since, now, forecasts, compared, measured)

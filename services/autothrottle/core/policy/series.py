@@ -143,6 +143,8 @@ def now_and_then(series: CumulativeSeries, start: float, end: float, now: float)
 
     After a step, the current interval does not overlap the metric's interval. The metric already contains that part, so
     the projected step would be too small.
+    If the metric's interval lies within the current one, both are the same unless they differ by a step: the growth of
+    a few seconds is noise, and would make a fresh metric worse.
     """
     if len(series.times) < 2 or not series.covers(start, end, LATE_SECONDS):
         return None
@@ -150,7 +152,9 @@ def now_and_then(series: CumulativeSeries, start: float, end: float, now: float)
     begin = max(min(series.times[-2], last - _LATEST_SECONDS), series.times[0])
     if now - last > max(2 * (last - begin), 60.0):
         return None
-    return _latest(series, begin, start, end), series.mean(start, end)
+    current, then = _latest(series, begin, start, end), series.mean(start, end)
+    is_fresh = start >= now - _LATEST_SECONDS
+    return (then if is_fresh and abs(current - then) <= _STEP * then else current), then
 
 
 def _latest(series: CumulativeSeries, begin: float, start: float, end: float) -> float:

@@ -77,6 +77,22 @@ def test_step_includes_all_growth_since_the_metric() -> None:
     assert now_and_then(series, start=10.0, end=50.0, now=70.0) == (250.0, 100.0)
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "last", "found"),
+    [
+        (30.0, 40.0, 90.0, (90.0, 90.0)),
+        (20.0, 30.0, 110.0, (100.0, 100.0)),
+        (20.0, 30.0, 130.0, (130.0, 100.0)),
+        (5.0, 30.0, 110.0, (310 / 3, 100.0)),
+    ],
+)
+def test_growth_changes_a_metric_of_the_last_30_seconds_only_by_a_step(
+    start: float, end: float, last: float, found: tuple[float, float]
+) -> None:
+    """The mean of 30 s counted instead, 97 and 103 in the first two cases: noise, added to every fresh metric."""
+    assert now_and_then(produced(100, 100, 100, last), start, end, now=40.0) == pytest.approx(found)
+
+
 def test_outdated_sample_gives_no_current_rate() -> None:
     series = produced(100, 100, 100, 100)
     assert now_and_then(series, start=0.0, end=30.0, now=100.0) == (100.0, 100.0)

@@ -262,6 +262,27 @@ class QuotaSource(Protocol):
         """
         ...
 
+    def fetch_clients(self, timeout: timedelta) -> ClientReading:
+        """Return the users and client ids that Kafka knows by name.
+
+        Raises:
+            Unavailable: Kafka does not answer in time.
+            Invalid: Kafka refuses the request or our credentials.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReading:
+    """The clients that Kafka knows by name. It knows producers only by their quotas."""
+
+    entities: frozenset[QuotaEntity]
+    """The entities that have quotas, and the default user with the client id of each member of a consumer group."""
+    plug_ins: Mapping[int, str] = field(default_factory=dict)
+    """Broker id -> its `client.quota.callback.class`, if it has one."""
+    warnings: tuple[str, ...] = ()
+    """What could not be read; one sentence each."""
+
 
 class ClientQuotaStore(Protocol):
     """Reads and edits the client quotas of Kafka."""

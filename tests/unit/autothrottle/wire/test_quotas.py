@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
@@ -10,6 +10,7 @@ from autothrottle.ports.kafka import ClientReading
 from autothrottle.v1.discovery_pb2 import GetClientsResponse
 from autothrottle.wire.quotas import clients_from_message, clients_to_message
 from tests.contract.client_quotas_contract import LEVELS, ODD_NAMES
+from tests.examples import examples
 from tests.unit.autothrottle.wire.strategies import broker_ids, sentences
 
 names = st.sampled_from([DEFAULT, *ODD_NAMES]) | st.text(min_size=1, max_size=8)
@@ -22,6 +23,7 @@ readings = st.builds(
 )
 
 
+@settings(max_examples=examples(20, 100))
 @given(readings)
 def test_clients_round_trip(reading: ClientReading) -> None:
     raw = clients_to_message(reading).SerializeToString()

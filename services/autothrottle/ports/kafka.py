@@ -14,6 +14,7 @@ from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.control.changes import Change, Outcome
 from autothrottle.core.control.quota_changes import QuotaState
+from autothrottle.core.quotas.clients import ClientReading as ClientReading
 from autothrottle.core.quotas.entities import QuotaEntity
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaValues
 from autothrottle.core.quotas.precedence import ClientQuotas
@@ -270,18 +271,6 @@ class QuotaSource(Protocol):
             Invalid: Kafka refuses the request or our credentials.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class ClientReading:
-    """The clients that Kafka knows by name. It knows producers only by their quotas."""
-
-    entities: frozenset[QuotaEntity]
-    """The entities that have quotas, and the default user with the client id of each member of a consumer group."""
-    plug_ins: Mapping[int, str] = field(default_factory=dict)
-    """Broker id -> its `client.quota.callback.class`, if it has one."""
-    warnings: tuple[str, ...] = ()
-    """What could not be read; one sentence each."""
 
 
 class ClientQuotaStore(Protocol):

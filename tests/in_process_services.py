@@ -176,6 +176,7 @@ class InProcessServices:
             settings=self._closing(DiscoveryClient([self.address("discovery")], interceptors)),
             quotas=self._closing(DiscoveryClient([self.address("discovery")], interceptors)),
             temporary_quotas=self.temporary_quotas,
+            yield_rules=self.yield_rules,
             tracer=self._tracing.tracer,
         )
         planner = Planner(dependencies, PlannerSettings(builders.limits(), interval=timedelta(seconds=60)))

@@ -191,6 +191,7 @@ class Composition:
                 settings=discovery,
                 quotas=discovery,
                 temporary_quotas=self._temporary_quotas,
+                yield_rules=self._yield_rules,
                 tracer=self._tracing.tracer,
                 decisions=self._decisions(),
                 on_failure=self.on_failure,

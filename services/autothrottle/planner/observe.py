@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -32,6 +32,7 @@ from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import KnownLoads, TermState
 from autothrottle.core.control.step import obstacle_to_submissions
 from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
 from autothrottle.planner.submissions import Submissions
@@ -45,6 +46,9 @@ _METRICS_SHARE = 2 / 5
 """Timeout for reading metrics, as a share of the interval: the whole cycle then takes less than half of it."""
 
 SETTINGS_TIMEOUT = timedelta(seconds=5)
+
+CLIENTS_TIMEOUT = timedelta(seconds=5)
+"""Timeout for reading the known clients, beside the cluster and the loads: an old reading is good enough."""
 
 RETRY_SECONDS = 60.0
 """Minimum time between two reads of the same settings, also after a failed read."""
@@ -78,10 +82,11 @@ class Observer:
             _attempt(self.dependencies.overrides.read_overrides),
             _attempt(self.dependencies.catch_ups.read_catch_ups),
             _attempt(self.dependencies.temporary_quotas.read_temporary_quotas),
+            _attempt(self.dependencies.yield_rules.read_rules),
         )
         wanted, cancelled = self.submissions.wanted, self.submissions.take_cancelled()
         snapshot: Snapshot | AutothrottleError
-        held, loads, quotas = term.held, None, None
+        held, loads, clients, quotas = term.held, None, None, None
         sources = adopted(term.sources, read)
         if sources.error is not None:
             snapshot = sources.error
@@ -89,8 +94,14 @@ class Observer:
             pause = sources.known.pause
             is_blocked = obstacle_to_submissions(self.settings.shadow, pause) is not None
             asked = needed(term, sources.known, None if is_blocked else wanted, self.now())
-            snapshot, held, loads = self._read(term, asked, pause is not None, scheduled, newest_event)
-            if (entities := quotas_needed(term, sources.known)) is not None:
+            with ThreadPoolExecutor(1, "clients") as executor:
+                reading = None
+                if pause is None and term.yields.is_reading_due(sources.known.rules, self.clock()):
+                    reading = executor.submit(copy_context().run, self._fetch_clients)
+                snapshot, held, loads = self._read(term, asked, pause is not None, scheduled, newest_event)
+                clients = None if reading is None else reading.result()
+            yields = term.yields.with_reading(clients, self.clock())
+            if (entities := quotas_needed(replace(term, yields=yields), sources.known)) is not None:
                 quotas = _attempt(partial(self.dependencies.quotas.fetch_quota_state, entities, CLUSTER_TIMEOUT))
         return CycleObservation(
             at=self.now(),
@@ -102,6 +113,7 @@ class Observer:
             loads=loads,
             settings=self.reader.reading,
             quotas=quotas,
+            clients=clients,
             wanted=wanted if wanted is self.submissions.wanted else None,
             cancelled=cancelled,
         )
@@ -149,6 +161,9 @@ class Observer:
         if not held <= term.held:
             snapshot = fetch(partitions=tuple(sorted({*asked.partitions, *held})))
         return snapshot, held
+
+    def _fetch_clients(self) -> ClientReading | AutothrottleError:
+        return _attempt(partial(self.dependencies.quotas.fetch_clients, CLIENTS_TIMEOUT))
 
     def _fetch_loads(self) -> KnownLoads:
         with self.dependencies.tracer.span("metrics") as span:

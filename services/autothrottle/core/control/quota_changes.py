@@ -1,4 +1,4 @@
-"""The client quotas of a cycle: which temporary quotas hold, and the edits that set and restore them.
+"""The client quotas of a cycle: which temporary quotas hold, and the edits that set and restore quotas.
 
 A quota is owned like a rate: the ledger has the value before ours, and a value that another party sets is not changed
 when ours ends. The type to know is `QuotaState`.
@@ -17,6 +17,9 @@ from autothrottle.core.control.ownership import desired_rate
 from autothrottle.core.quotas.keys import format_value
 from autothrottle.core.quotas.temporary import TemporaryQuotas
 
+DesiredQuotas = Mapping[ConfigResource, Mapping[str, str]]
+"""Quota entity -> key -> text of its value."""
+
 
 @dataclass(frozen=True, slots=True)
 class QuotaState:
@@ -31,7 +34,13 @@ class QuotaState:
 
 
 def quota_changes(
-    temporary: TemporaryQuotas, state: QuotaState, at: datetime, is_recovering: bool | None, term: int, cycle: int
+    temporary: TemporaryQuotas,
+    state: QuotaState,
+    at: datetime,
+    is_recovering: bool | None,
+    term: int,
+    cycle: int,
+    yielding: DesiredQuotas | None = None,
 ) -> ChangeSet:
     """Return the edits that set the quotas in force, and restore all others that are in the ledger.
 
@@ -42,12 +51,14 @@ def quota_changes(
         is_recovering: whether a reassignment or a catch-up runs; None: unknown.
         term: the term that writes, for the ledger.
         cycle: the cycle that writes, for the ledger.
+        yielding: the quotas of clients that yield to a recovery; a temporary quota beats them. None: no client does.
     """
-    desired = {
+    in_force = {
         entity.resource: {str(key): format_value(key, value) for key, value in one.values.items()}
         for entity, one in temporary.items()
         if not one.end(at, is_recovering)
     }
+    desired = {**(yielding or {}), **{r: {**(yielding or {}).get(r, {}), **values} for r, values in in_force.items()}}
     changes: list[Change] = []
     refused: list[Outcome] = []
     findings: list[str] = []

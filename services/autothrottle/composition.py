@@ -572,7 +572,12 @@ class Composition:
         return ZooKeeperRegistrations(self._session(), self._kafka)
 
     def _quota_source(self, client: KazooClient) -> QuotaSource:
-        return LedgeredQuotas(client, self._own, self._client_quotas(client).fetch_texts)
+        quotas = self._client_quotas(client)
+        if self._kafka_admin is None:
+            return LedgeredQuotas(client, self._own, quotas)
+        from autothrottle.adapters.kafka_admin.client_quotas import fetch_group_clients
+
+        return LedgeredQuotas(client, self._own, quotas, partial(fetch_group_clients, self._kafka_admin))
 
     def _client_quotas(self, client: KazooClient) -> AdminClientQuotas | ZooKeeperClientQuotas:
         if self._by_admin_api and self._kafka_admin:

@@ -9,12 +9,13 @@ from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.control.overrides import validate_expire_time
 from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.errors import Invalid
-from autothrottle.core.quotas.entities import QuotaEntity, name_or_default, validate_entity
+from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path, name_or_default, validate_entity
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, parse_key, quota_etag
 from autothrottle.core.quotas.precedence import ClientQuotas, EffectiveQuota
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
 from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, rule_sentence
 from autothrottle.messages import Conversion, Converter
+from autothrottle.ports.kafka import ClientReading
 from autothrottle.v1 import discovery_pb2, quotas_pb2
 from autothrottle.wire.applier import ledger_from_message, ledger_to_message, resource_from_path
 from autothrottle.wire.common import optional_time, time_from_message
@@ -160,6 +161,20 @@ def quota_state_from_message(message: discovery_pb2.GetQuotaStateResponse) -> Qu
         {resource: ledger_from_message(one.ledger) for resource, one in found.items() if one.HasField("ledger")},
         {resource: one.problem for resource, one in found.items() if one.problem},
     )
+
+
+def clients_to_message(reading: ClientReading) -> discovery_pb2.GetClientsResponse:
+    return discovery_pb2.GetClientsResponse(
+        entities=sorted(entity.path for entity in reading.entities),
+        plug_ins=reading.plug_ins,
+        warnings=reading.warnings,
+    )
+
+
+def clients_from_message(message: discovery_pb2.GetClientsResponse) -> ClientReading:
+    """Convert a response; entities of kinds that this version does not know are absent."""
+    entities = frozenset(filter(None, map(entity_of_path, message.entities)))
+    return ClientReading(entities, dict(message.plug_ins), tuple(message.warnings))
 
 
 _EFFECTIVE = Conversion(

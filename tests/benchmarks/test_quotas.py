@@ -9,7 +9,13 @@ import grpc
 import pytest
 
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
-from autothrottle.adapters.memory import MemoryCatchUps, MemoryCluster, MemoryOverrides, MemoryTemporaryQuotas
+from autothrottle.adapters.memory import (
+    MemoryCatchUps,
+    MemoryCluster,
+    MemoryOverrides,
+    MemoryTemporaryQuotas,
+    MemoryYieldRules,
+)
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.core.control.quota_changes import QuotaState, quota_changes
@@ -44,7 +50,8 @@ def test_time_to_list_the_quotas_of_ten_thousand_entities(figures: Figures, fres
         for answer in created:
             answer.wait(60)
         store, overrides = ZooKeeperClientQuotas(client, tree.kafka), MemoryOverrides()
-        servicer = QuotaServicer(store, MemoryTemporaryQuotas(), MemoryCluster(), MemoryCatchUps(), overrides)
+        stores = MemoryTemporaryQuotas(), MemoryYieldRules()
+        servicer = QuotaServicer(store, *stores, MemoryCluster(), MemoryCatchUps(), overrides)
         served = (quotas_pb2_grpc.add_QuotaServiceServicer_to_server, servicer, "autothrottle.v1.QuotaService")
         with (
             ServiceServer("admin", [served], access=AccessInterceptor(Access())) as server,

@@ -13,6 +13,7 @@ from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path, name_
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, parse_key, quota_etag
 from autothrottle.core.quotas.precedence import ClientQuotas, EffectiveQuota
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
+from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, rule_sentence
 from autothrottle.messages import Conversion, Converter
 from autothrottle.ports.kafka import ClientReading
 from autothrottle.v1 import discovery_pb2, quotas_pb2
@@ -105,6 +106,20 @@ def effective_to_message(quota: EffectiveQuota) -> quotas_pb2.EffectiveQuota:
     return _EFFECTIVE.to_message(quotas_pb2.EffectiveQuota, quota, unit=quota.key.unit)
 
 
+def rule_from_message(message: quotas_pb2.YieldRule, author: str, now: datetime) -> YieldRule:
+    """Convert a rule that `author` sets now; `validate_rule` checks it.
+
+    Raises:
+        Invalid: a key does not exist.
+    """
+    keys = frozenset(keys_from_names(message.keys)) or BYTE_RATES
+    return _RULE.from_message(YieldRule, message, keys=keys, author=author, time=now)
+
+
+def rule_to_message(rule: YieldRule) -> quotas_pb2.YieldRule:
+    return _RULE.to_message(quotas_pb2.YieldRule, rule, keys=sorted(rule.keys), sentence=rule_sentence(rule))
+
+
 MAX_RESOURCES = 10_000
 """Largest number of entities in a request for their state."""
 
@@ -165,3 +180,5 @@ def clients_from_message(message: discovery_pb2.GetClientsResponse) -> ClientRea
 _EFFECTIVE = Conversion(
     converters={QuotaEntity: Converter(entity_to_message, entity_from_message), QuotaKey: Converter(str, QuotaKey)}
 )
+
+_RULE = Conversion({YieldRule: {"at_most": "at_most_bytes_per_second", "floor": "floor_bytes_per_second"}})

@@ -1,4 +1,4 @@
-"""Client quotas of 10,000 entities in a real ZooKeeper and a real Kafka, over gRPC, and the cost of 1,000 temporary ones in a cycle."""
+"""Listing 10,000 client quotas of a real ZooKeeper and a real Kafka over gRPC, and the cost of 1,000 in a cycle."""
 
 from __future__ import annotations
 

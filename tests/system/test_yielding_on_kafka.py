@@ -25,6 +25,7 @@ from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, fill
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
+from autothrottle_lab.servers.processes import Process, run_command, scratch_directory
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
@@ -36,6 +37,7 @@ MB = 1_000_000
 PRODUCER = QuotaKey.PRODUCER_BYTE_RATE
 TOPIC, CUSTOMER_TOPIC, BACKFILL_TOPIC = "yielding", "customer-orders", "backfill"
 DESTINATION = 1005
+"""It leads the partitions of both clients."""
 PREFIX = "autothrottle-yielding"
 BACKFILL, LIMIT, CUSTOMER = 8 * MB, 5 * MB, 1 * MB
 """Rates in bytes/s: of the backfill without a quota of ours, the limit of the rule, and of the customer."""
@@ -218,3 +220,86 @@ released {released:.1f} s later
         autothrottle.quotas.remove_rule(RULE.name)
         eventually(lambda: each_cluster.stored_configs() == before)
         assert ledger(client) == []
+
+
+PLUG_IN = "NoQuotas"
+SOURCE = f"""
+import java.util.Map;
+import org.apache.kafka.common.Cluster;
+import org.apache.kafka.common.security.auth.KafkaPrincipal;
+import org.apache.kafka.server.quota.*;
+
+public class {PLUG_IN} implements ClientQuotaCallback {{
+    public Map<String, String> quotaMetricTags(ClientQuotaType type, KafkaPrincipal user, String clientId) {{
+        return Map.of("user", user.getName(), "client-id", clientId);
+    }}
+    public Double quotaLimit(ClientQuotaType type, Map<String, String> tags) {{ return 1e12; }}
+    public void updateQuota(ClientQuotaType type, ClientQuotaEntity entity, double value) {{}}
+    public void removeQuota(ClientQuotaType type, ClientQuotaEntity entity) {{}}
+    public boolean quotaResetRequired(ClientQuotaType type) {{ return false; }}
+    public boolean updateClusterMetadata(Cluster cluster) {{ return false; }}
+    public void configure(Map<String, ?> configs) {{}}
+    public void close() {{}}
+}}
+"""
+"""A quota plug-in (KIP-257) that ignores Kafka's quotas, as Strimzi's did."""
+
+
+@contextmanager
+def cluster_with_a_plug_in(directory: Path) -> Iterator[KafkaCluster]:
+    """Two brokers whose plug-in ignores Kafka's quotas."""
+    properties = {"client.quota.callback.class": PLUG_IN}
+    with scratch_directory() as scratch:
+        cluster = KraftCluster(scratch, (1001, DESTINATION), broker_properties=properties)
+        source = directory / f"{PLUG_IN}.java"
+        source.write_text(SOURCE)
+        for broker_id, broker in cluster.brokers.items():
+            at = broker.command.index("-cp") + 1
+            jars = broker.command[at]
+            status, output = run_command(["javac", "-cp", jars, "-d", str(directory), str(source)], 120)
+            assert status == 0, output
+            command = [*broker.command[:at], f"{jars}:{directory}", *broker.command[at + 1 :]]
+            log = broker.directory / "output.log"
+            broker.process = Process(f"broker {broker_id}", [*command, "kafka.Kafka", str(broker.configuration)], log)
+        with cluster:
+            yield cluster
+
+
+@pytest.mark.alone
+@pytest.mark.repeat
+@pytest.mark.timeout(600)
+def test_a_plug_in_that_ignores_quotas_is_reported(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+    assignment = {p: [1001] for p in range(6)}
+    with (
+        cluster_with_a_plug_in(tmp_path) as cluster,
+        closing(KafkaAdmin(KafkaSettings(tuple(cluster.bootstrap_servers.split(","))))) as admin,
+        topics(cluster, assignment),
+        quotas_of_the_operator(admin),
+        running_services(cluster, zookeeper, tmp_path) as services,
+        closing(AdminClient(services.addresses["admin"])) as autothrottle,
+        closing(PlannerClient(services.addresses["planner-1"])) as planner,
+        admin_channel(services.addresses["admin"]) as channel,
+        running_backfill(cluster) as backfill,
+        RecoveryWatch(cluster, TOPIC) as watch,
+    ):
+        autothrottle.quotas.set_rule(RULE)
+        autothrottle.set_override(MB)
+        time.sleep(10)  # the metrics' window
+        submit(admin_pb2_grpc.AdminServiceStub(channel), {(TOPIC, p): [DESTINATION] for p in assignment})
+
+        def finding(text: str) -> str:
+            cycle = planner.state().last_cycle
+            return next((one for one in (cycle.findings if cycle else ()) if text in one), "")
+
+        eventually(lambda: finding("use the plug-in"), 120)
+        print(f"\n{finding('use the plug-in')}")
+        eventually(lambda: finding("seems to ignore"), 120)
+        print(finding("seems to ignore"))
+        assert watch.samples[-1].moving
+        assert admin.client_quotas()[YIELDING][PRODUCER] == LIMIT
+        now = time.monotonic()
+        assert backfill.rate(now - WINDOW_SECONDS, now) > 0.9 * BACKFILL, "the plug-in does not ignore the quota"
+        autothrottle.remove_override()
+        watch.wait_until(lambda s: not s.moving, 120, "the recovery ends")
+        eventually(lambda: admin.client_quotas() == QUOTAS)
+        autothrottle.quotas.remove_rule(RULE.name)

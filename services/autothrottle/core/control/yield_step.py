@@ -31,7 +31,7 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.keys import QuotaKey, format_value, parse_value
 from autothrottle.core.quotas.yield_targets import YieldTarget
 from autothrottle.core.quotas.yielding import YieldRules
-from autothrottle.core.units import BytesPerSecond, format_megabytes
+from autothrottle.core.units import MEGABYTE, BytesPerSecond
 
 _SHOWN = 5
 """Number of rules or brokers that a finding names."""
@@ -263,7 +263,7 @@ def _plug_in_findings(yields: YieldState, cycle: CycleDecision, clock: float) ->
     if clock - yields.stepped >= _SETTLED_WINDOWS * QUOTA_WINDOW.total_seconds():
         loads = measured_since(cycle.plan, cycle.loads, cycle.limits, yields.stepped_at)
         if (unchanged := unchanged_load(yields.loads_before, loads)) is not None:
-            before, now = (format_megabytes(load) for load in unchanged)
+            before, now = (f"{load / MEGABYTE:.0f}" for load in unchanged)
             found.append(
                 f"the plug-in {names} seems to ignore Kafka's quotas: clients had {before} MB/s on the brokers of the "
                 f"recovery before their quotas, and have {now} MB/s now; limit these clients in the plug-in"

@@ -217,7 +217,7 @@ def test_a_backfill_yields_to_a_recovery_although_its_leader_is_killed_and_a_cus
   backfill {yielded / MB:.2f} MB/s of {LIMIT / MB}, restored {restored - ended:.1f} s after the end, \
 released {released:.1f} s later
   customer {served / MB:.3f} MB/s of {CUSTOMER / MB}, recovery {ended - began:.1f} s, failures {customer.failures}""")
-        assert yielded == pytest.approx(LIMIT, rel=0.2)
+        assert 0.6 * LIMIT <= yielded <= 1.1 * LIMIT, "it is limited, and not stopped"
         assert served >= 0.9 * CUSTOMER
         assert customer.failures == []
         autothrottle.quotas.remove_rule(RULE.name)

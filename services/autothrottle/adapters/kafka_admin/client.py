@@ -206,7 +206,7 @@ class KafkaAdmin:
         deadline = self._deadline(timeout)
         found: dict[str, frozenset[str] | AutothrottleError] = {}
         for types in groups.values():
-            found |= dict.fromkeys(types, _NO_TIME) | messages.undescribable_groups(types)
+            found |= {**dict.fromkeys(types, _NO_TIME), **messages.undescribable_groups(types)}
         left = {b: list(messages.describe_groups(types)) for b, types in groups.items()}
         while (asked := {b: requests.pop(0) for b, requests in left.items() if requests}) and (
             time.monotonic() < deadline

@@ -59,9 +59,7 @@ def test_a_rule_is_stored_with_author_and_time_and_listed_with_its_sentence(serv
 def test_a_rule_replaces_the_one_of_its_name(services: InProcessServices) -> None:
     set_rule(services)
     set_rule(services, name="a-first-one")
-    done = set_rule(
-        services, user="etl", keys=["producer_byte_rate"], at_most_bytes_per_second=None, at_most_share=0.1
-    )
+    done = set_rule(services, user="etl", keys=["producer_byte_rate"], at_most_bytes_per_second=None, at_most_share=0.1)
     assert done.before.sentence == SENTENCE
     assert [(one.name, one.at_most_share) for one in listed(services)] == [("a-first-one", 0), ("backfills", 0.1)]
     assert services.yield_rules.read_rules()["backfills"].keys == {QuotaKey.PRODUCER_BYTE_RATE}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -152,9 +153,7 @@ def world(found: Mapping[str, YieldRule], before: Mapping[QuotaEntity, Mapping[s
     return World(found, {entity.resource: dict(keys) for entity, keys in before.items()})
 
 
-def limit_before(
-    made: World, entity: QuotaEntity, key: str, before: Mapping[ConfigResource, Mapping[str, str]]
-) -> float:
+def limit_before(entity: QuotaEntity, key: str, before: Mapping[ConfigResource, Mapping[str, str]]) -> float:
     """The quota that applied to the entity's clients before, as far as it is known; inf: unlimited."""
     ordered = (entity, *fallbacks(entity))
     texts = (before.get(one.resource, {}).get(key) for one in ordered)
@@ -226,5 +225,5 @@ def test_constant_input_does_not_oscillate(
         seen.append(made.ours())
     for where in {where for one in seen for where in one}:
         values = [one[where] for one in seen if where in one]
-        turns = [b > a for a, b in zip(values, values[1:], strict=False) if a != b]
+        turns = [b > a for a, b in pairwise(values) if a != b]
         assert turns == sorted(turns) or turns == sorted(turns, reverse=True)

@@ -121,7 +121,9 @@ class InProcessServices:
         self.quotas = MemoryClientQuotas()
         placement = PlacementServicer(self.placement, self.storage)
         add_placement = placement_pb2_grpc.add_PlacementServiceServicer_to_server
-        quotas = QuotaServicer(self.quotas, self.temporary_quotas, snapshots, self.catch_ups, self.overrides)
+        quotas = QuotaServicer(
+            self.quotas, self.temporary_quotas, self.yield_rules, snapshots, self.catch_ups, self.overrides
+        )
         add_quotas = quotas_pb2_grpc.add_QuotaServiceServicer_to_server
         self._serve(
             "admin",

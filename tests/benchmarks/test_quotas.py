@@ -1,37 +1,73 @@
-"""Client quotas of 10,000 entities in a real ZooKeeper, over gRPC, and the cost of 1,000 temporary ones in a cycle."""
+"""Listing 10,000 client quotas of a real ZooKeeper and a real Kafka over gRPC, and the cost of 1,000 in a cycle."""
 
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
 
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
+from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
-from autothrottle.adapters.memory import MemoryCatchUps, MemoryCluster, MemoryOverrides, MemoryTemporaryQuotas
+from autothrottle.adapters.memory import (
+    MemoryCatchUps,
+    MemoryCluster,
+    MemoryOverrides,
+    MemoryTemporaryQuotas,
+    MemoryYieldRules,
+)
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.core.control.quota_changes import QuotaState, quota_changes
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
+from autothrottle.ports.kafka import ClientQuotaStore
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import quotas_pb2, quotas_pb2_grpc
+from autothrottle_lab.servers.kafka_kraft import KraftCluster
+from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.benchmarks.figures import Figures
 from tests.benchmarks.test_pure import timed
+from tests.builders import eventually
 from tests.system.zookeeper_tree import Tree, session
 
 ENTITIES, TEMPORARY = 10_000, 1_000
 RUNS = 5
+VALUES = {QuotaKey.PRODUCER_BYTE_RATE: 1_000_000}
 
 
 def entity(number: int) -> QuotaEntity:
     """A third are users, a third pairs of different users, and a third client ids."""
     user, client = f"user {number}", f"client {number}"
     return (QuotaEntity(user), QuotaEntity(user, client), QuotaEntity(client_id=client))[number % 3]
+
+
+def listed_seconds(store: ClientQuotaStore) -> list[float]:
+    """Measure how long a client waits for the list over gRPC."""
+    servicer = QuotaServicer(
+        store, MemoryTemporaryQuotas(), MemoryYieldRules(), MemoryCluster(), MemoryCatchUps(), MemoryOverrides()
+    )
+    served = (quotas_pb2_grpc.add_QuotaServiceServicer_to_server, servicer, "autothrottle.v1.QuotaService")
+    samples = []
+    with (
+        ServiceServer("admin", [served], access=AccessInterceptor(Access())) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        stub = quotas_pb2_grpc.QuotaServiceStub(channel)
+        for _ in range(RUNS):
+            started = time.monotonic()
+            found = stub.ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=60)
+            samples.append(time.monotonic() - started)
+            assert len(found.quotas) == ENTITIES and not found.warnings
+    return samples
 
 
 def test_time_to_list_the_quotas_of_ten_thousand_entities(figures: Figures, fresh_zookeeper: ZooKeeperServer) -> None:
@@ -43,20 +79,21 @@ def test_time_to_list_the_quotas_of_ten_thousand_entities(figures: Figures, fres
         created += [client.create_async(tree.kafka.entity_config(entity(n).path), data) for n in range(ENTITIES)]
         for answer in created:
             answer.wait(60)
-        store, overrides = ZooKeeperClientQuotas(client, tree.kafka), MemoryOverrides()
-        servicer = QuotaServicer(store, MemoryTemporaryQuotas(), MemoryCluster(), MemoryCatchUps(), overrides)
-        served = (quotas_pb2_grpc.add_QuotaServiceServicer_to_server, servicer, "autothrottle.v1.QuotaService")
-        with (
-            ServiceServer("admin", [served], access=AccessInterceptor(Access())) as server,
-            grpc.insecure_channel(server.address) as channel,
-        ):
-            stub, samples = quotas_pb2_grpc.QuotaServiceStub(channel), []
-            for _ in range(RUNS):
-                started = time.monotonic()
-                found = stub.ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=60)
-                samples.append(time.monotonic() - started)
-                assert len(found.quotas) == ENTITIES and not found.warnings
+        samples = listed_seconds(ZooKeeperClientQuotas(client, tree.kafka))
     figures.add("listing client quotas through ZooKeeper and gRPC", f"{ENTITIES} entities", "s", samples)
+
+
+def test_time_to_list_the_quotas_of_ten_thousand_entities_without_zookeeper(figures: Figures) -> None:
+    with (
+        scratch_directory() as directory,
+        KraftCluster(directory, (1001,)) as cluster,
+        closing(KafkaAdmin(KafkaSettings((cluster.bootstrap_servers,)))) as admin,
+    ):
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda n: admin.alter_client_quotas(entity(n), VALUES), range(ENTITIES)))
+        eventually(lambda: len(admin.client_quotas()) == ENTITIES)
+        samples = listed_seconds(AdminClientQuotas(admin))
+    figures.add("listing client quotas through the Admin API and gRPC", f"{ENTITIES} entities", "s", samples)
 
 
 @pytest.mark.usefixtures("collected_rarely")

@@ -39,9 +39,11 @@ TOPIC, CUSTOMER_TOPIC, BACKFILL_TOPIC = "yielding", "customer-orders", "backfill
 DESTINATION = 1005
 """It leads the partitions of both clients."""
 PREFIX = "autothrottle-yielding"
-BACKFILL, LIMIT, CUSTOMER = 8 * MB, 5 * MB, 1 * MB
+BACKFILL, LIMIT, CUSTOMER = 4 * MB, 2_500_000, MB // 2
 """Rates in bytes/s: of the backfill without a quota of ours, the limit of the rule, and of the customer."""
-RECORD = bytes(50_000)
+FREE = 1.4 * LIMIT
+"""A higher rate of the backfill shows that no quota of ours limits it, also on a busy machine."""
+RECORD = bytes(20_000)
 IN_FLIGHT = 20
 """Records of the backfill that are not acknowledged yet."""
 WINDOW_SECONDS = 11
@@ -66,7 +68,7 @@ class Backfill:
 
     def move(self) -> int:
         """Send one record; return the bytes that were acknowledged meanwhile."""
-        self._due = max(self._due, time.monotonic() - 0.1) + len(RECORD) / BACKFILL
+        self._due = max(self._due, time.monotonic() - 1.0) + len(RECORD) / BACKFILL
         time.sleep(max(0.0, self._due - time.monotonic()))
         self._sent.append(self._producer.send(BACKFILL_TOPIC, RECORD, partition=0))
         if len(self._sent) <= IN_FLIGHT:
@@ -119,7 +121,7 @@ def topics(cluster: KafkaCluster, assignment: Mapping[int, list[int]]) -> Iterat
     for topic in (CUSTOMER_TOPIC, BACKFILL_TOPIC):
         cluster.create_topic(topic, {0: [DESTINATION]})
     try:
-        fill(cluster, TOPIC, 20 * MB)
+        fill(cluster, TOPIC, 14 * MB)
         yield
     finally:
         for topic in (TOPIC, CUSTOMER_TOPIC, BACKFILL_TOPIC):
@@ -162,11 +164,11 @@ def test_a_backfill_yields_to_a_recovery_although_its_leader_is_killed_and_a_cus
         closing(KafkaAdmin(KafkaSettings(servers))) as admin,
         topics(each_cluster, assignment),
         quotas_of_the_operator(admin),
+        ClientLoad(each_cluster, {(CUSTOMER_TOPIC, 0): CUSTOMER}, acks=1, client_id="customer") as customer,
+        running_backfill(each_cluster) as backfill,
         running_services(each_cluster, zookeeper, tmp_path) as services,
         closing(AdminClient(services.addresses["admin"])) as autothrottle,
         admin_channel(services.addresses["admin"]) as channel,
-        ClientLoad(each_cluster, {(CUSTOMER_TOPIC, 0): CUSTOMER}, acks=1, client_id="customer") as customer,
-        running_backfill(each_cluster) as backfill,
         RecoveryWatch(each_cluster, TOPIC) as watch,
     ):
         before = each_cluster.stored_configs()
@@ -175,10 +177,10 @@ def test_a_backfill_yields_to_a_recovery_although_its_leader_is_killed_and_a_cus
             return admin.client_quotas().get(YIELDING, {}).get(PRODUCER)
 
         autothrottle.quotas.set_rule(RULE)
-        autothrottle.set_override(2 * MB)
+        autothrottle.set_override(MB)
         time.sleep(10)  # the metrics' window
         began = time.monotonic()
-        assert backfill.rate(began - 5, began) > 0.9 * BACKFILL
+        assert backfill.rate(began - 5, began) > FREE
         sent = sum(customer.sent_bytes.values())
         submit(
             admin_pb2_grpc.AdminServiceStub(channel),
@@ -198,8 +200,9 @@ def test_a_backfill_yields_to_a_recovery_although_its_leader_is_killed_and_a_cus
                 steps.append((time.monotonic() - began, value))
             time.sleep(0.1)
         limited = time.monotonic()
-        time.sleep(WINDOW_SECONDS + 6)
-        yielded = backfill.rate(limited + WINDOW_SECONDS, time.monotonic())
+        # It uses its quota of a window within some seconds, and pauses until the window has moved on.
+        time.sleep(2 * WINDOW_SECONDS)
+        yielded = backfill.rate(limited, limited + 2 * WINDOW_SECONDS)
         assert watch.samples[-1].moving, "the recovery ended too early to measure anything"
         assert quota() == LIMIT
         autothrottle.remove_override()
@@ -208,13 +211,13 @@ def test_a_backfill_yields_to_a_recovery_although_its_leader_is_killed_and_a_cus
         served = (sum(customer.sent_bytes.values()) - sent) / (ended - began)
         eventually(lambda: admin.client_quotas() == QUOTAS)
         restored = time.monotonic()
-        released = backfill.seconds_until(restored, lambda rate: rate > 0.9 * BACKFILL)
+        released = backfill.seconds_until(restored, lambda rate: rate > FREE)
         print(f"""
 {each_cluster.version}: quotas {" ".join(f"{at:.1f}s:{value / MB:.2f}" for at, value in steps)} MB/s
   backfill {yielded / MB:.2f} MB/s of {LIMIT / MB}, restored {restored - ended:.1f} s after the end, \
 released {released:.1f} s later
   customer {served / MB:.3f} MB/s of {CUSTOMER / MB}, recovery {ended - began:.1f} s, failures {customer.failures}""")
-        assert yielded == pytest.approx(LIMIT, rel=0.15)
+        assert yielded == pytest.approx(LIMIT, rel=0.2)
         assert served >= 0.9 * CUSTOMER
         assert customer.failures == []
         autothrottle.quotas.remove_rule(RULE.name)
@@ -275,11 +278,11 @@ def test_a_plug_in_that_ignores_quotas_is_reported(zookeeper: ZooKeeperServer, t
         closing(KafkaAdmin(KafkaSettings(tuple(cluster.bootstrap_servers.split(","))))) as admin,
         topics(cluster, assignment),
         quotas_of_the_operator(admin),
+        running_backfill(cluster) as backfill,
         running_services(cluster, zookeeper, tmp_path) as services,
         closing(AdminClient(services.addresses["admin"])) as autothrottle,
         closing(PlannerClient(services.addresses["planner-1"])) as planner,
         admin_channel(services.addresses["admin"]) as channel,
-        running_backfill(cluster) as backfill,
         RecoveryWatch(cluster, TOPIC) as watch,
     ):
         autothrottle.quotas.set_rule(RULE)
@@ -298,7 +301,7 @@ def test_a_plug_in_that_ignores_quotas_is_reported(zookeeper: ZooKeeperServer, t
         assert watch.samples[-1].moving
         assert admin.client_quotas()[YIELDING][PRODUCER] == LIMIT
         now = time.monotonic()
-        assert backfill.rate(now - WINDOW_SECONDS, now) > 0.9 * BACKFILL, "the plug-in does not ignore the quota"
+        assert backfill.rate(now - WINDOW_SECONDS, now) > FREE, "the plug-in does not ignore the quota"
         autothrottle.remove_override()
         watch.wait_until(lambda s: not s.moving, 120, "the recovery ends")
         eventually(lambda: admin.client_quotas() == QUOTAS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -23,10 +24,21 @@ from autothrottle.adapters.memory import (
 )
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.admin.quotas import QuotaServicer
+from autothrottle.core.cluster.configs import ResourceType
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.control.changes import Outcome, OutcomeStatus, with_changes
+from autothrottle.core.control.cycle import CycleObservation, CycleResults, SourceReadings
+from autothrottle.core.control.overrides import Overrides
 from autothrottle.core.control.quota_changes import QuotaState, quota_changes
+from autothrottle.core.control.settings import PlannerSettings
+from autothrottle.core.control.state import ControllerState, KnownLoads
+from autothrottle.core.control.step import settle, step
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
+from autothrottle.core.quotas.yielding import YieldRule, YieldRules
 from autothrottle.ports.kafka import ClientQuotaStore
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.server import ServiceServer
@@ -34,13 +46,17 @@ from autothrottle.v1 import quotas_pb2, quotas_pb2_grpc
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from tests.benchmarks.big_cluster import LARGE
 from tests.benchmarks.figures import Figures
-from tests.benchmarks.test_pure import timed
+from tests.benchmarks.test_pure import LIMITS, NOW, loads, reassigning_snapshot, timed
 from tests.builders import eventually
 from tests.system.zookeeper_tree import Tree, session
 
 ENTITIES, TEMPORARY = 10_000, 1_000
+RULES = 100
+LIMIT = 20_000_000
 RUNS = 5
+SETTINGS = PlannerSettings(LIMITS, policy=HeadroomPolicy())
 VALUES = {QuotaKey.PRODUCER_BYTE_RATE: 1_000_000}
 
 
@@ -109,3 +125,53 @@ def test_cost_of_temporary_quotas_in_a_cycle(figures: Figures) -> None:
         assert len(found.changes) == TEMPORARY
         samples.append(seconds)
     figures.add("quota_changes(), all temporary quotas new", f"{TEMPORARY} entities", "CPU s", samples)
+
+
+@pytest.mark.usefixtures("collected_rarely")
+def test_cost_of_yield_rules_in_a_cycle(figures: Figures) -> None:
+    """Each of 100 rules limits ten clients; the quotas have reached their limits, or are halved in this cycle."""
+    made = {f"r{n}": rule(n) for n in range(RULES)}
+    limited = [QuotaEntity(DEFAULT, f"c{n % RULES:02}-{n}") for n in range(TEMPORARY)]
+    without = [deciding_seconds({}, [], 0) for _ in range(RUNS)]
+    figures.add("step() without yield rules, nothing changes", str(LARGE), "CPU s", without)
+    for name, quota in (("nothing changes", LIMIT), ("all quotas step", 4 * LIMIT)):
+        samples = [deciding_seconds(made, limited, quota) for _ in range(RUNS)]
+        where = f"{LARGE}, {RULES} rules, {TEMPORARY} clients"
+        figures.add(f"step() with yield rules, {name}", where, "CPU s", samples)
+
+
+def rule(number: int) -> YieldRule:
+    return YieldRule(
+        f"r{number}", None, f"c{number:02}-*", LIMIT, None, 1, frozenset({QuotaKey.PRODUCER_BYTE_RATE}), "anna", NOW
+    )
+
+
+def deciding_seconds(rules: YieldRules, limited: Sequence[QuotaEntity], quota: int) -> float:
+    """Return the CPU seconds of `step` in a cycle in which no throttle changes; the quotas are ours."""
+    state = ControllerState().begin_term(1)
+    key, entries = QuotaKey.PRODUCER_BYTE_RATE, {}
+    for entity in limited:
+        entries[entity.resource] = LedgerEntry({key.value: LedgerKey(None, str(quota))}, 1, 1)
+    quotas = QuotaState({r: {key.value: str(quota)} for r in entries}, entries)
+    snapshot, seconds = reassigning_snapshot(), list[float]()
+    for number in range(5):
+        observation = CycleObservation(
+            at=NOW + timedelta(minutes=number),
+            clock=60.0 * number,
+            scheduled=True,
+            sources=SourceReadings(None, Overrides(), {}, {}, rules),
+            snapshot=snapshot,
+            loads=KnownLoads(loads(300), 60.0 * number),
+            quotas=QuotaState(dict(quotas.configs), dict(quotas.ledger)),
+            clients=ClientReading(frozenset(limited)),
+        )
+        taken, decision = timed(lambda observation=observation, state=state: step(SETTINGS, state, observation))  # type: ignore[misc]
+        assert decision.error is None
+        seconds.append(taken)
+        outcomes = tuple(Outcome(change.resource, OutcomeStatus.APPLIED) for change in decision.changes)
+        state, _ = settle(SETTINGS, decision, CycleResults(observation.at, observation.clock, outcomes))
+        snapshot = with_changes(snapshot, [c for c in decision.changes if c.resource.type is not ResourceType.QUOTA])
+    # The first cycles throttle and read the clients.
+    changes = [change for change in decision.changes if change.resource.type is ResourceType.QUOTA]
+    assert len(changes) == (len(limited) if quota > LIMIT else 0)
+    return seconds[-1]

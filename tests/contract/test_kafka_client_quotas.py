@@ -19,9 +19,9 @@ from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQ
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper_state.quota_ledger import LedgeredQuotas
 from autothrottle.core.errors import Unavailable
+from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import keys_of
-from autothrottle.ports.kafka import ClientReading
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster

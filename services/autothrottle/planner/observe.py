@@ -9,13 +9,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
+from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.control.catch_up import partitions_on
@@ -28,6 +29,7 @@ from autothrottle.core.control.cycle import (
     needed,
     quotas_needed,
 )
+from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import KnownLoads, TermState
 from autothrottle.core.control.step import obstacle_to_submissions
@@ -70,7 +72,7 @@ class Observer:
     clock: Callable[[], float]
 
     def observe(self, term: TermState, scheduled: bool, newest_event: int) -> CycleObservation:
-        """Read everything that a cycle needs.
+        """Read everything that a cycle needs; quotas and clients at the same time as the cluster.
 
         Args:
             term: the state of the term.
@@ -94,15 +96,14 @@ class Observer:
             pause = sources.known.pause
             is_blocked = obstacle_to_submissions(self.settings.shadow, pause) is not None
             asked = needed(term, sources.known, None if is_blocked else wanted, self.now())
-            with ThreadPoolExecutor(1, "clients") as executor:
-                reading = None
-                if pause is None and term.yields.is_reading_due(sources.known.rules, self.clock()):
-                    reading = executor.submit(copy_context().run, self._fetch_clients)
+            entities = quotas_needed(term, sources.known)
+            are_clients_due = pause is None and term.yields.is_reading_due(sources.known.rules, self.clock())
+            with ThreadPoolExecutor(2, "quotas") as executor:
+                fetching = None if entities is None else self._begin(executor, partial(self._fetch_quotas, entities))
+                reading = self._begin(executor, self._fetch_clients) if are_clients_due else None
                 snapshot, held, loads = self._read(term, asked, pause is not None, scheduled, newest_event)
+                quotas = None if fetching is None else fetching.result()
                 clients = None if reading is None else reading.result()
-            yields = term.yields.with_reading(clients, self.clock())
-            if (entities := quotas_needed(replace(term, yields=yields), sources.known)) is not None:
-                quotas = _attempt(partial(self.dependencies.quotas.fetch_quota_state, entities, CLUSTER_TIMEOUT))
         return CycleObservation(
             at=self.now(),
             clock=self.clock(),
@@ -127,7 +128,7 @@ class Observer:
         with ThreadPoolExecutor(1, "loads") as executor:
             fetching = None
             if are_due and not is_paused:
-                fetching = executor.submit(copy_context().run, self._fetch_loads)
+                fetching = self._begin(executor, self._fetch_loads)
             try:
                 with self.dependencies.tracer.span("discovery"):
                     snapshot, held = self._fetch_snapshot(term, asked, newest_event)
@@ -161,6 +162,13 @@ class Observer:
         if not held <= term.held:
             snapshot = fetch(partitions=tuple(sorted({*asked.partitions, *held})))
         return snapshot, held
+
+    @staticmethod
+    def _begin(executor: ThreadPoolExecutor, fetch: Callable[[], T]) -> Future[T]:
+        return executor.submit(copy_context().run, fetch)
+
+    def _fetch_quotas(self, resources: Collection[ConfigResource]) -> QuotaState | AutothrottleError:
+        return _attempt(partial(self.dependencies.quotas.fetch_quota_state, resources, CLUSTER_TIMEOUT))
 
     def _fetch_clients(self) -> ClientReading | AutothrottleError:
         return _attempt(partial(self.dependencies.quotas.fetch_clients, CLIENTS_TIMEOUT))

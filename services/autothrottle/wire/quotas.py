@@ -9,13 +9,13 @@ from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.control.overrides import validate_expire_time
 from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.errors import Invalid
+from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path, name_or_default, validate_entity
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, parse_key, quota_etag
 from autothrottle.core.quotas.precedence import ClientQuotas, EffectiveQuota
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
 from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, rule_sentence
 from autothrottle.messages import Conversion, Converter
-from autothrottle.ports.kafka import ClientReading
 from autothrottle.v1 import discovery_pb2, quotas_pb2
 from autothrottle.wire.applier import ledger_from_message, ledger_to_message, resource_from_path
 from autothrottle.wire.common import optional_time, time_from_message

@@ -15,7 +15,8 @@ from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.control.quota_changes import QuotaState
-from autothrottle.ports.kafka import ClientReading, SnapshotEvent
+from autothrottle.core.quotas.clients import ClientReading
+from autothrottle.ports.kafka import SnapshotEvent
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2_grpc import DiscoveryServiceStub
 from autothrottle.wire.common import (

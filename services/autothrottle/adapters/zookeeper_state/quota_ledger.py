@@ -20,7 +20,8 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.errors import Invalid
-from autothrottle.ports.kafka import ClientReading, QuotaReading
+from autothrottle.core.quotas.clients import ClientReading
+from autothrottle.ports.kafka import QuotaReading
 
 QuotaTexts = Mapping[ConfigResource, Mapping[str, str] | Invalid]
 """Resource -> key -> text of its quota, or why they cannot be read; absent: no quota is set."""

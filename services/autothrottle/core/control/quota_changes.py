@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.control.changes import Change, ChangeSet, Outcome, OutcomeStatus, change_of
 from autothrottle.core.control.ownership import desired_rate
 from autothrottle.core.quotas.keys import format_value
@@ -62,14 +62,24 @@ def quota_changes(
     changes: list[Change] = []
     refused: list[Outcome] = []
     findings: list[str] = []
-    for resource in sorted(desired.keys() | state.ledger.keys() | state.unreadable.keys()):
+    for resource in sorted(desired.keys() | state.ledger.keys() | state.unreadable.keys(), key=lambda one: one.path):
         if problem := state.unreadable.get(resource):
             refused.append(Outcome(resource, OutcomeStatus.REFUSED, problem))
             continue
         current, entry = state.configs.get(resource, {}), state.ledger.get(resource)
         ours, wanted = entry.keys if entry else {}, desired.get(resource, {})
+        if ours and _is_in_force(wanted, current, ours):
+            continue
         keys = {key: desired_rate(wanted.get(key), current.get(key), ours.get(key)) for key in sorted({*wanted, *ours})}
         findings += [f"{resource}, {key}: {one.finding}" for key, one in keys.items() if one.finding]
         change = change_of(resource, keys, current, entry, term, cycle)
         changes += [change] if change is not None else []
     return ChangeSet(tuple(changes), tuple(refused), tuple(findings))
+
+
+def _is_in_force(wanted: Mapping[str, str], current: Mapping[str, str], ours: Mapping[str, LedgerKey]) -> bool:
+    """Return whether all keys are as we wrote them: the usual case, detected without deciding each key."""
+    return wanted.keys() == ours.keys() and all(
+        current.get(key) == text and ours[key].written == text and ours[key].intent is None
+        for key, text in wanted.items()
+    )

@@ -29,7 +29,7 @@ def with_quotas(
     if not isinstance(state, QuotaState):
         return term, replace(cycle, findings=(*cycle.findings, f"client quotas cannot be read: {state}"))
     is_recovering = recovering(term, cycle)
-    yields = yielding(term, cycle, state, observation.clock, is_recovering)
+    yields = yielding(term, cycle, state, observation, is_recovering)
     found = quota_changes(quotas, state, at, is_recovering, term.fence, term.cycles, yields.desired)
     ends = {entity: one.end(at, is_recovering) for entity, one in quotas.items()}
     ended = {} if settings.shadow else {entity: reason for entity, reason in ends.items() if reason}

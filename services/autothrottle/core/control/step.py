@@ -95,7 +95,6 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
     term = replace(term, cycles=term.cycles + 1, submissions=term.submissions.without(observation.cancelled))
     if observation.loads is not None:
         term = replace(term, loads=observation.loads)
-    term = replace(term, yields=term.yields.with_reading(observation.clients, clock))
     cycle = CycleDecision(state, at, observation.scheduled, clock_change=clock_change)
     adopted_sources = adopted(term.sources, observation.sources)
     term = replace(term, sources=adopted_sources.known)

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.ledger import LedgerKey
-from autothrottle.core.control.cycle import CycleDecision, WakeUp
+from autothrottle.core.control.cycle import CycleDecision, CycleObservation, WakeUp
 from autothrottle.core.control.quota_changes import DesiredQuotas, QuotaState
 from autothrottle.core.control.state import TermState
 from autothrottle.core.control.yield_room import (
@@ -32,6 +32,8 @@ from autothrottle.core.quotas.keys import QuotaKey, format_value, parse_value
 from autothrottle.core.quotas.yield_targets import YieldTarget
 from autothrottle.core.quotas.yielding import YieldRules
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
+
+_NOTHING: Mapping[str, str] = {}
 
 _SHOWN = 5
 """Number of rules or brokers that a finding names."""
@@ -55,21 +57,26 @@ class YieldDecision:
 
 
 def yielding(
-    term: TermState, cycle: CycleDecision, state: QuotaState, clock: float, is_recovering: bool | None
+    term: TermState,
+    cycle: CycleDecision,
+    state: QuotaState,
+    observation: CycleObservation,
+    is_recovering: bool | None,
 ) -> YieldDecision:
     """Return the quotas that the rules set now. Those that are absent are restored.
 
     Args:
-        term: with the sources and the known clients of this cycle.
+        term: with the sources of this cycle, and the clients that were known before.
         cycle: with its plan and loads.
         state: the quotas of the term's targets, and the ledger.
-        clock: monotonic time in seconds.
+        observation: with the time, and the clients if they were read.
         is_recovering: whether a reassignment or a catch-up runs; None: unknown.
     """
-    rules = term.sources.rules
+    rules, clock = term.sources.rules, observation.clock
     if is_recovering is False or not rules:
         return YieldDecision(YieldState())
-    asked, yields = term.yields.asked(rules), term.yields.with_ours(state.ledger)
+    asked = term.yields.asked(rules)
+    yields = term.yields.with_reading(observation.clients, clock).with_ours(state.ledger)
     inputs = _inputs(rules, term, cycle, state, clock)
     if is_recovering is None or yields.stepped is None:
         # The first cycle of a recovery or a term does not wait for the clients: its throttles are urgent.
@@ -134,8 +141,8 @@ def _desired(targets: Iterable[YieldTarget], asked: Collection[ConfigResource], 
     found = _Desired()
     for target in targets:
         is_read, taken = target.resource in asked, inputs.temporary.get(target.resource, ())
-        quotas = {key: _quota(target, key, is_read, inputs, found) for key in _ROLE if key not in taken}
-        values = {key.value: format_value(key, value) for key, value in quotas.items() if value is not None}
+        quotas = {key: _quota(target, key, is_read, inputs, found) for key in target.keys if key not in taken}
+        values = {str(key): format_value(key, value) for key, value in quotas.items() if value is not None}
         if values:
             found.quotas[target.resource] = values
     return found
@@ -145,8 +152,9 @@ def _quota(
     target: YieldTarget, key: QuotaKey, is_read: bool, inputs: _Inputs, found: _Desired
 ) -> BytesPerSecond | None:
     """Return the quota of one entity, never above the one before; None: the one before stays or is restored."""
-    entry, current = inputs.state.ledger.get(target.resource), _text(inputs.state, target.resource, key)
-    ours = entry.keys.get(key.value) if entry else None
+    configs, entry = inputs.state.configs, inputs.state.ledger.get(target.resource)
+    current = configs.get(target.resource, _NOTHING).get(key)
+    ours = entry.keys.get(key) if entry else None
     if ours is None and not is_read:
         found.is_unread = True
         return None
@@ -157,7 +165,7 @@ def _quota(
         found.waiting.update(rule.name for rule in rules if inputs.limits[rule.name] is None)
     if not is_read or not limits:
         return written if rules else None
-    ceiling, (limit, floor) = _ceiling(target, key, before, inputs.state), min(limits)
+    ceiling, (limit, floor) = _ceiling(target, key, before, configs), min(limits)
     top = limit if ceiling is None else min(limit, ceiling)
     value, may_step = _start(limit, ceiling, inputs.used[key]) if written is None else (written, True)
     following = _next(value, top, min(floor, top), inputs.direction)
@@ -200,19 +208,19 @@ def _next(value: BytesPerSecond, top: BytesPerSecond, floor: BytesPerSecond, dir
     return min(value + max(value // 4, 1), top) if direction is Direction.UP else value
 
 
-def _text(state: QuotaState, resource: ConfigResource, key: QuotaKey) -> str | None:
-    return state.configs.get(resource, {}).get(key.value)
-
-
 def _written(ours: LedgerKey, current: str | None) -> BytesPerSecond | None:
     """Return our quota in force; another party's edit of it does not count. None: it was never written."""
     return _rate(current if ours.is_ours(current) else ours.written)
 
 
-def _ceiling(target: YieldTarget, key: QuotaKey, before: str | None, state: QuotaState) -> BytesPerSecond | None:
+def _ceiling(target: YieldTarget, key: QuotaKey, before: str | None, configs: DesiredQuotas) -> BytesPerSecond | None:
     """Return the quota that applies without ours, bytes/s; None: unlimited."""
-    texts = (before, *(_text(state, one, key) for one in target.fallbacks))
-    return next((rate for text in texts if (rate := _rate(text)) is not None), None)
+    if (rate := _rate(before)) is not None:
+        return rate
+    for resource in target.fallbacks:
+        if resource in configs and (rate := _rate(configs[resource].get(key))) is not None:
+            return rate
+    return None
 
 
 def _rate(text: str | None) -> BytesPerSecond | None:

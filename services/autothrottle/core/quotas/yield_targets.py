@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.quotas.entities import DEFAULT, Name, QuotaEntity
+from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.precedence import fallbacks
 from autothrottle.core.quotas.yielding import YieldRule, is_exact, matches
 
@@ -31,6 +32,8 @@ class YieldTarget:
     """By name; never empty."""
     fallbacks: tuple[ConfigResource, ...]
     """Where its quota comes from while it has none, in Kafka's order."""
+    keys: tuple[QuotaKey, ...]
+    """The keys that a rule limits."""
 
 
 @lru_cache(maxsize=8)
@@ -50,10 +53,13 @@ def yield_targets(rules: tuple[YieldRule, ...], known: frozenset[QuotaEntity]) -
     for rule in rules:
         for entity, only_own in sorted(_matching(rule, known, users, clients), key=lambda one: one[0].order):
             found.setdefault(entity, []).append(MatchingRule(rule, only_own))
-    return tuple(
-        YieldTarget(entity, entity.resource, tuple(matching), tuple(one.resource for one in fallbacks(entity)))
-        for entity, matching in found.items()
-    )
+    return tuple(_target(entity, tuple(matching)) for entity, matching in found.items())
+
+
+def _target(entity: QuotaEntity, rules: tuple[MatchingRule, ...]) -> YieldTarget:
+    keys = frozenset[QuotaKey]().union(*(one.rule.keys for one in rules))
+    ordered = tuple(key for key in QuotaKey if key in keys)
+    return YieldTarget(entity, entity.resource, rules, tuple(one.resource for one in fallbacks(entity)), ordered)
 
 
 def _matching(

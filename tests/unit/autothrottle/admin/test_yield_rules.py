@@ -9,9 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
+from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.yielding import BYTE_RATES
 from autothrottle.v1 import quotas_pb2
+from tests.builders import eventually
 from tests.in_process_services import InProcessServices
 from tests.unit.autothrottle.admin.test_quotas import SLACK, calls, failure, records
 
@@ -135,3 +137,14 @@ def test_an_outage_of_the_store_is_reported(services: InProcessServices) -> None
     for call in (set_rule, remove_rule, listed):
         code, details = failure(call, services)
         assert code is grpc.StatusCode.UNAVAILABLE and "try again" in details
+
+
+def test_the_leading_planner_limits_the_clients_of_a_rule_and_restores_their_quotas(led: InProcessServices) -> None:
+    resource = QuotaEntity(DEFAULT, "backfill-1").resource
+    led.cluster.configs[resource] = {"producer_byte_rate": "70000000"}
+    led.cluster.add_topic("t1", {0: (1001, 1002)})
+    led.cluster.submit_reassignment("t1", {0: (1001, 1003)})
+    set_rule(led, client_id="backfill-1")
+    eventually(lambda: led.cluster.configs[resource].keys() == {"producer_byte_rate", "consumer_byte_rate"})
+    remove_rule(led)
+    eventually(lambda: led.cluster.configs[resource] == {"producer_byte_rate": "70000000"})

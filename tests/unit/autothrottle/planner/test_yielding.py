@@ -60,10 +60,11 @@ def rates(bench: Bench, key: QuotaKey = PRODUCER) -> dict[str, float]:
 
 
 def begin(bench: Bench) -> None:
-    """Begin a recovery, and run its first cycle and the one that it requests."""
+    """Begin a recovery, and run its first cycle and the two that it requests."""
     bench.begin_reassignment()
     bench.cycle()
     bench.cycle("clients yield to the recovery")
+    bench.cycle("more clients yield to the recovery")
 
 
 def windows(bench: Bench, count: int = 1) -> list[float | None]:
@@ -91,6 +92,7 @@ def test_a_client_is_slowed_in_steps_and_released_afterwards(bench: Bench, caplo
     bench.cycle()
     assert rates(bench) == {}, "the first cycle of a recovery throttles, and reads no clients"
     bench.cycle("clients yield to the recovery")
+    bench.cycle("more clients yield to the recovery")
     assert rates(bench) == {BACKFILL.path: 70}
     bench.cycle("something", after=5)
     assert rates(bench) == {BACKFILL.path: 70}
@@ -230,6 +232,7 @@ def test_a_client_that_is_found_later_yields_from_the_next_cycle(bench: Bench) -
     windows(bench, 3)
     bench.cluster.group_clients |= {"backfill-2"}
     bench.cycle(after=READ_CLIENTS_EVERY.total_seconds())
+    bench.cycle("more clients yield to the recovery")
     assert rates(bench)[QuotaEntity(DEFAULT, "backfill-2").path] == 70
     windows(bench, 2)
     assert rates(bench)[QuotaEntity(DEFAULT, "backfill-2").path] == 20
@@ -322,6 +325,7 @@ def test_quotas_stay_while_it_is_unknown_whether_a_recovery_runs(bench: Bench) -
     bench.catch_ups.start_catch_up(CatchUp(1003))
     bench.cycle()
     bench.cycle("clients yield to the recovery")
+    bench.cycle("more clients yield to the recovery")
     assert windows(bench) == [35]
     new_leader(bench)
     bench.catch_ups.unavailable(True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
-from autothrottle.ports.kafka import ClientReading
 from autothrottle.v1.discovery_pb2 import GetClientsResponse
 from autothrottle.wire.quotas import clients_from_message, clients_to_message
 from tests.contract.client_quotas_contract import LEVELS, ODD_NAMES

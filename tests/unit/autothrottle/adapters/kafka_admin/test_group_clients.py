@@ -17,8 +17,8 @@ from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.schemas import ConsumerGroupDescribeResponse
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.core.errors import AutothrottleError, Unavailable
+from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
-from autothrottle.ports.kafka import ClientReading
 
 TIMEOUT = timedelta(seconds=5)
 PLUG_IN = "client.quota.callback.class"

@@ -129,7 +129,7 @@ def test_a_share_is_a_limit_if_the_capacity_is_known() -> None:
 
 def test_more_than_a_hundred_rules_are_refused() -> None:
     rules = {f"r{n}": replace(RULE, name=f"r{n}") for n in range(101)}
-    with pytest.raises(Conflict, match="there would be 101 yield rules, above 100; remove one"):
+    with pytest.raises(Conflict, match="there would be 101 yield rules, more than 100; remove one"):
         check_number(rules)
     del rules["r7"]
     check_number(rules)

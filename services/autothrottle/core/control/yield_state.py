@@ -87,7 +87,8 @@ class YieldState:
 
     def matched(self, rules: YieldRules) -> tuple[YieldTarget, ...]:
         """Return all entities that match."""
-        return yield_targets(tuple(rules[name] for name in sorted(rules)), self.known)
+        are_known = self.read_at is not None and not self.error
+        return yield_targets(tuple(rules[name] for name in sorted(rules)), self.known, are_known)
 
 
 def _entities(resources: Collection[ConfigResource]) -> frozenset[QuotaEntity]:

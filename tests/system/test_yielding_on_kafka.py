@@ -93,9 +93,12 @@ def running_backfill(cluster: KafkaCluster) -> Iterator[PacedJob]:
 
 
 @contextmanager
-def running_services(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: Path) -> Iterator[ServiceProcesses]:
+def running_services(
+    cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: Path, more: Mapping[str, str] | None = None
+) -> Iterator[ServiceProcesses]:
     """Two planners and the other services, with metrics of the real traffic."""
     options = {
+        **(more or {}),
         "interval": "5",
         "metrics-window": "10",
         "cap-map": '{"lab":60}',
@@ -217,7 +220,7 @@ def test_a_backfill_yields_to_a_recovery_although_its_leader_is_killed_and_a_cus
   backfill {yielded / MB:.2f} MB/s of {LIMIT / MB}, restored {restored - ended:.1f} s after the end, \
 released {released:.1f} s later
   customer {served / MB:.3f} MB/s of {CUSTOMER / MB}, recovery {ended - began:.1f} s, failures {customer.failures}""")
-        assert yielded == pytest.approx(LIMIT, rel=0.2)
+        assert 0.6 * LIMIT <= yielded <= 1.1 * LIMIT, "it is limited, and not stopped"
         assert served >= 0.9 * CUSTOMER
         assert customer.failures == []
         autothrottle.quotas.remove_rule(RULE.name)
@@ -225,6 +228,8 @@ released {released:.1f} s later
         assert ledger(client) == []
 
 
+SLOW = {"max-tx-rate": "2", "max-rx-rate": "2"}
+"""Shares of the free capacity for a long recovery, in %. With an override, no client load is computed."""
 PLUG_IN = "NoQuotas"
 SOURCE = f"""
 import java.util.Map;
@@ -279,14 +284,13 @@ def test_a_plug_in_that_ignores_quotas_is_reported(zookeeper: ZooKeeperServer, t
         topics(cluster, assignment),
         quotas_of_the_operator(admin),
         running_backfill(cluster) as backfill,
-        running_services(cluster, zookeeper, tmp_path) as services,
+        running_services(cluster, zookeeper, tmp_path, SLOW) as services,
         closing(AdminClient(services.addresses["admin"])) as autothrottle,
         closing(PlannerClient(services.addresses["planner-1"])) as planner,
         admin_channel(services.addresses["admin"]) as channel,
         RecoveryWatch(cluster, TOPIC) as watch,
     ):
         autothrottle.quotas.set_rule(RULE)
-        autothrottle.set_override(MB)
         time.sleep(10)  # the metrics' window
         submit(admin_pb2_grpc.AdminServiceStub(channel), {(TOPIC, p): [DESTINATION] for p in assignment})
 
@@ -302,7 +306,7 @@ def test_a_plug_in_that_ignores_quotas_is_reported(zookeeper: ZooKeeperServer, t
         assert admin.client_quotas()[YIELDING][PRODUCER] == LIMIT
         now = time.monotonic()
         assert backfill.rate(now - WINDOW_SECONDS, now) > FREE, "the plug-in does not ignore the quota"
-        autothrottle.remove_override()
+        autothrottle.set_override(50 * MB)
         watch.wait_until(lambda s: not s.moving, 120, "the recovery ends")
         eventually(lambda: admin.client_quotas() == QUOTAS)
         autothrottle.quotas.remove_rule(RULE.name)

@@ -92,7 +92,11 @@ def yielding(
     if found.has_stepped:
         yields = replace(yields, stepped=clock, stepped_at=cycle.at)
     findings = (*_findings(yields, rules, found.waiting), *_plug_in_findings(yields, cycle, clock))
-    return YieldDecision(yields, found.quotas, findings, _wake_ups(yields, found, clock))
+    since = yields.stepped if found.is_pending and yields.stepped is not None else clock
+    next_step = since + QUOTA_WINDOW.total_seconds()
+    fresh_until = None if found.is_unread else next_step
+    yields = replace(yields, fresh_until=fresh_until, rules=rules, findings=findings)
+    return YieldDecision(yields, found.quotas, findings, _wake_ups(found, next_step - clock))
 
 
 @dataclass(frozen=True)
@@ -237,11 +241,10 @@ def _rate(text: str | None) -> BytesPerSecond | None:
         return None
 
 
-def _wake_ups(yields: YieldState, found: _Desired, clock: float) -> tuple[WakeUp, ...]:
+def _wake_ups(found: _Desired, seconds_to_step: float) -> tuple[WakeUp, ...]:
     wake_ups = [WakeUp("more clients yield to the recovery")] if found.is_unread else []
-    if found.is_pending and yields.stepped is not None:
-        left = max(QUOTA_WINDOW.total_seconds() - (clock - yields.stepped), 0)
-        wake_ups.append(WakeUp("the next step of clients that yield", timedelta(seconds=left)))
+    if found.is_pending:
+        wake_ups.append(WakeUp("the next step of clients that yield", timedelta(seconds=max(seconds_to_step, 0))))
     return tuple(wake_ups)
 
 

@@ -96,7 +96,7 @@ class Observer:
             pause = sources.known.pause
             is_blocked = obstacle_to_submissions(self.settings.shadow, pause) is not None
             asked = needed(term, sources.known, None if is_blocked else wanted, self.now())
-            entities = quotas_needed(term, sources.known)
+            entities = quotas_needed(term, sources.known, self.clock())
             are_clients_due = pause is None and term.yields.is_reading_due(sources.known.rules, self.clock())
             with ThreadPoolExecutor(2, "quotas") as executor:
                 fetching = None if entities is None else self._begin(executor, partial(self._fetch_quotas, entities))

@@ -195,9 +195,17 @@ def needed(term: TermState, sources: KnownSources, wanted: Wanted | None, now: d
     return SnapshotRequest(tuple(sorted(overridden.union(catching_up))), tuple(sorted(rows)), catching_up)
 
 
-def quotas_needed(term: TermState, sources: KnownSources) -> frozenset[ConfigResource] | None:
-    """Return the quota entities whose state a cycle needs, beside those in the ledger; None: it needs no quotas."""
+def quotas_needed(term: TermState, sources: KnownSources, clock: float) -> frozenset[ConfigResource] | None:
+    """Return the quota entities whose state a cycle needs, beside those in the ledger; None: it needs no quotas.
+
+    Args:
+        term: the state.
+        sources: the result of `adopted`.
+        clock: monotonic time in seconds.
+    """
     if sources.quotas is None or sources.rules is None or sources.pause is not None:
+        return None
+    if not sources.quotas and term.yields.are_quotas_fresh(sources.rules, clock):
         return None
     yielding = term.yields.asked(sources.rules)
     if not (sources.quotas or yielding or term.may_own_quotas):

@@ -22,13 +22,14 @@ def with_quotas(
     quotas, state = sources.quotas, observation.quotas
     if quotas is None or sources.rules is None or cycle.pause is not None:
         return term, cycle
+    is_recovering = recovering(term, cycle)
     if state is None:
-        if quotas_needed(term, sources) is not None:
-            return term, cycle
+        clock = observation.clock
+        if term.yields.are_quotas_fresh(sources.rules, clock) or quotas_needed(term, sources, clock) is not None:
+            return _with_unread_quotas(settings, term, cycle, is_recovering)
         state = QuotaState()
     if not isinstance(state, QuotaState):
         return term, replace(cycle, findings=(*cycle.findings, f"client quotas cannot be read: {state}"))
-    is_recovering = recovering(term, cycle)
     yields = yielding(term, cycle, state, observation, is_recovering)
     found = quota_changes(quotas, state, at, is_recovering, term.fence, term.cycles, yields.desired)
     ends = {entity: one.end(at, is_recovering) for entity, one in quotas.items()}
@@ -44,7 +45,20 @@ def with_quotas(
         actions=tuple(PurgeQuota(quotas[one], why, frozenset({one.resource})) for one, why in ended.items()),
     )
     may_own_quotas = bool(state.ledger or state.unreadable or found.changes)
-    return replace(term, may_own_quotas=may_own_quotas, yields=yields.state), cycle
+    # A change may be refused, so the next cycle reads the quotas again.
+    after = replace(yields.state, fresh_until=None) if found.changes else yields.state
+    return replace(term, may_own_quotas=may_own_quotas, yields=after), cycle
+
+
+def _with_unread_quotas(
+    settings: PlannerSettings, term: TermState, cycle: CycleDecision, is_recovering: bool | None
+) -> tuple[TermState, CycleDecision]:
+    """Change no quota; at the end of a recovery, request a cycle that reads and restores them."""
+    if is_recovering is not False or term.yields.stepped is None:
+        return term, replace(cycle, findings=(*cycle.findings, *term.yields.findings))
+    wake_ups = () if settings.shadow else (WakeUp("clients no longer yield"),)
+    term = replace(term, yields=replace(term.yields, fresh_until=None))
+    return term, replace(cycle, wake_ups=(*cycle.wake_ups, *wake_ups))
 
 
 def recovering(term: TermState, cycle: CycleDecision) -> bool | None:

@@ -44,6 +44,12 @@ class YieldState:
     """The quota entities in the ledger as of the last cycle."""
     known: frozenset[QuotaEntity] = frozenset()
     """The entities of the reading and of the ledger."""
+    fresh_until: float | None = None
+    """Monotonic time until which the last reading of the quotas is enough; None: they must be read."""
+    rules: YieldRules = field(default_factory=dict)
+    """The rules for which they were read."""
+    findings: tuple[str, ...] = ()
+    """Those of the last decision; cycles that do not read the quotas repeat them."""
     loads_before: Mapping[LinkSide, BytesPerSecond] = field(default_factory=dict)
     """(broker id, role) -> client load before the quotas, bytes/s; empty: unknown."""
 
@@ -52,6 +58,13 @@ class YieldState:
         if self.stepped is None or not rules:
             return False
         return self.read_at is None or clock - self.read_at >= READ_CLIENTS_EVERY.total_seconds()
+
+    def are_quotas_fresh(self, rules: YieldRules | None, clock: float) -> bool:
+        """Return whether a cycle need not read the quotas of 1,000 clients: no step is due, and no rule has changed.
+
+        A broker that catches up causes a cycle every two seconds.
+        """
+        return self.fresh_until is not None and clock < self.fresh_until and self.rules == rules
 
     def with_reading(self, reading: ClientReading | AutothrottleError | None, clock: float) -> YieldState:
         """Return the state after the known clients were read; None: they were not."""
@@ -87,7 +100,8 @@ class YieldState:
 
     def matched(self, rules: YieldRules) -> tuple[YieldTarget, ...]:
         """Return all entities that match."""
-        return yield_targets(tuple(rules[name] for name in sorted(rules)), self.known)
+        are_known = self.read_at is not None and not self.error
+        return yield_targets(tuple(rules[name] for name in sorted(rules)), self.known, are_known)
 
 
 def _entities(resources: Collection[ConfigResource]) -> frozenset[QuotaEntity]:

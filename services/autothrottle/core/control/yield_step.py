@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cached_property
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.ledger import LedgerKey
@@ -31,6 +32,7 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.keys import QuotaKey, format_value, parse_value
 from autothrottle.core.quotas.yield_targets import YieldTarget
 from autothrottle.core.quotas.yielding import YieldRules
+from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
 
 _NOTHING: Mapping[str, str] = {}
@@ -90,35 +92,43 @@ def yielding(
     if found.has_stepped:
         yields = replace(yields, stepped=clock, stepped_at=cycle.at)
     findings = (*_findings(yields, rules, found.waiting), *_plug_in_findings(yields, cycle, clock))
-    return YieldDecision(yields, found.quotas, findings, _wake_ups(yields, found, clock))
+    since = yields.stepped if found.is_pending and yields.stepped is not None else clock
+    next_step = since + QUOTA_WINDOW.total_seconds()
+    fresh_until = None if found.is_unread else next_step
+    yields = replace(yields, fresh_until=fresh_until, rules=rules, findings=findings)
+    return YieldDecision(yields, found.quotas, findings, _wake_ups(found, next_step - clock))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Inputs:
     """What the quotas of all entities depend on."""
 
     state: QuotaState
+    loads: Loads
     temporary: Mapping[ConfigResource, Collection[QuotaKey]]
     """Entity -> the keys that an operator has set for a time."""
     limits: Mapping[str, BytesPerSecond | None]
     """Rule -> its limit; None: it is a share of an unknown capacity."""
-    used: Mapping[QuotaKey, BytesPerSecond | None]
-    """Key -> the most that a client can use now; None: unknown."""
     is_step: bool
     """Whether a window has passed since the last step."""
     direction: Direction
 
+    @cached_property
+    def used(self) -> Mapping[QuotaKey, BytesPerSecond | None]:
+        """Key -> the most that a client can use now; None: unknown."""
+        return {key: most_used(self.loads, role) for key, role in _ROLE.items()}
+
 
 def _inputs(rules: YieldRules, term: TermState, cycle: CycleDecision, state: QuotaState, clock: float) -> _Inputs:
-    yields, capacity = term.yields, smallest_capacity(cycle.loads)
-    is_step = yields.stepped is not None and clock - yields.stepped >= QUOTA_WINDOW.total_seconds()
+    yields, has_share = term.yields, any(rule.at_most is None for rule in rules.values())
+    capacity = smallest_capacity(cycle.loads) if has_share else None
     return _Inputs(
-        state,
-        {entity.resource: one.values.keys() for entity, one in (term.sources.quotas or {}).items()},
-        {name: rule.limit(capacity) for name, rule in rules.items()},
-        {key: most_used(cycle.loads, role) for key, role in _ROLE.items()},
-        is_step,
-        direction(cycle.plan, cycle.loads, cycle.limits, yields.stepped_at or cycle.at),
+        state=state,
+        loads=cycle.loads,
+        temporary={entity.resource: one.values.keys() for entity, one in (term.sources.quotas or {}).items()},
+        limits={name: rule.limit(capacity) for name, rule in rules.items()},
+        is_step=yields.stepped is not None and clock - yields.stepped >= QUOTA_WINDOW.total_seconds(),
+        direction=direction(cycle.plan, cycle.loads, cycle.limits, yields.stepped_at or cycle.at),
     )
 
 
@@ -167,7 +177,7 @@ def _quota(
         return written if rules else None
     ceiling, (limit, floor) = _ceiling(target, key, before, configs), min(limits)
     top = limit if ceiling is None else min(limit, ceiling)
-    value, may_step = _start(limit, ceiling, inputs.used[key]) if written is None else (written, True)
+    value, may_step = (written, True) if written is not None else _start(limit, ceiling, inputs.used[key])
     following = _next(value, top, min(floor, top), inputs.direction)
     if following != value and may_step and inputs.is_step:
         value, found.has_stepped = following, True
@@ -231,11 +241,10 @@ def _rate(text: str | None) -> BytesPerSecond | None:
         return None
 
 
-def _wake_ups(yields: YieldState, found: _Desired, clock: float) -> tuple[WakeUp, ...]:
+def _wake_ups(found: _Desired, seconds_to_step: float) -> tuple[WakeUp, ...]:
     wake_ups = [WakeUp("more clients yield to the recovery")] if found.is_unread else []
-    if found.is_pending and yields.stepped is not None:
-        left = max(QUOTA_WINDOW.total_seconds() - (clock - yields.stepped), 0)
-        wake_ups.append(WakeUp("the next step of clients that yield", timedelta(seconds=left)))
+    if found.is_pending:
+        wake_ups.append(WakeUp("the next step of clients that yield", timedelta(seconds=max(seconds_to_step, 0))))
     return tuple(wake_ups)
 
 

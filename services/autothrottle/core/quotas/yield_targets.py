@@ -31,13 +31,15 @@ class YieldTarget:
     rules: tuple[MatchingRule, ...]
     """By name; never empty."""
     fallbacks: tuple[ConfigResource, ...]
-    """Where its quota comes from while it has none, in Kafka's order."""
+    """Where its quota can come from while it has none, in Kafka's order."""
     keys: tuple[QuotaKey, ...]
     """The keys that a rule limits."""
 
 
 @lru_cache(maxsize=8)
-def yield_targets(rules: tuple[YieldRule, ...], known: frozenset[QuotaEntity]) -> tuple[YieldTarget, ...]:
+def yield_targets(
+    rules: tuple[YieldRule, ...], known: frozenset[QuotaEntity], all_quotas_are_known: bool = False
+) -> tuple[YieldTarget, ...]:
     """Return the entities that the rules limit, by the name of their first rule and then by entity.
 
     A rule limits entities of which every client matches: never an entity of a default user alone, of a default client
@@ -46,6 +48,7 @@ def yield_targets(rules: tuple[YieldRule, ...], known: frozenset[QuotaEntity]) -
     Args:
         rules: by name. Names without wildcards are limited whether they are known or not.
         known: the entities that Kafka knows.
+        all_quotas_are_known: whether every entity with quotas is among them, so that the others need not be read.
     """
     users = frozenset(entity.user for entity in known if isinstance(entity.user, str))
     clients = frozenset(entity.client_id for entity in known if isinstance(entity.client_id, str))
@@ -53,13 +56,17 @@ def yield_targets(rules: tuple[YieldRule, ...], known: frozenset[QuotaEntity]) -
     for rule in rules:
         for entity, only_own in sorted(_matching(rule, known, users, clients), key=lambda one: one[0].order):
             found.setdefault(entity, []).append(MatchingRule(rule, only_own))
-    return tuple(_target(entity, tuple(matching)) for entity, matching in found.items())
+    with_quotas = known if all_quotas_are_known else None
+    return tuple(_target(entity, tuple(matching), with_quotas) for entity, matching in found.items())
 
 
-def _target(entity: QuotaEntity, rules: tuple[MatchingRule, ...]) -> YieldTarget:
+def _target(
+    entity: QuotaEntity, rules: tuple[MatchingRule, ...], with_quotas: frozenset[QuotaEntity] | None
+) -> YieldTarget:
+    below = tuple(one.resource for one in fallbacks(entity) if with_quotas is None or one in with_quotas)
     keys = frozenset[QuotaKey]().union(*(one.rule.keys for one in rules))
     ordered = tuple(key for key in QuotaKey if key in keys)
-    return YieldTarget(entity, entity.resource, rules, tuple(one.resource for one in fallbacks(entity)), ordered)
+    return YieldTarget(entity, entity.resource, rules, below, ordered)
 
 
 def _matching(

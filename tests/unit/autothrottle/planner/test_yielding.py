@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,6 +14,7 @@ from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.cycle import CycleRecord
 from autothrottle.core.control.pause import Pause, PauseMode
+from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.control.yield_state import MAX_LIMITED, QUOTA_WINDOW, READ_CLIENTS_EVERY
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
@@ -99,6 +100,7 @@ def test_a_client_is_slowed_in_steps_and_released_afterwards(bench: Bench, caplo
     assert windows(bench, 4) == [35, 20, 20, 20]
     bench.cluster.finish("t1")
     bench.cycle("the reassignment ended")
+    bench.cycle("clients no longer yield")
     assert rates(bench) == {} and bench.cluster.ledger == {}
     assert [line for line in caplog.messages if "uota of" in line] == [
         "Quota of users/<default>/clients/backfill-1 set: producer_byte_rate 70000000",
@@ -367,6 +369,38 @@ def test_too_many_clients_are_named_and_the_limited_ones_stay(bench: Bench) -> N
         finding.startswith("yield rules backfill match too many clients: 3 of them are not limited")
         for finding in record.findings
     )
+
+
+def test_quotas_are_read_once_per_window_also_while_a_broker_catches_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(bench)
+    windows(bench, 3)
+    reads, fetch = list[float](), MemoryCluster.fetch_quota_state
+
+    def counted(cluster: MemoryCluster, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
+        reads.append(bench.seconds)
+        return fetch(cluster, resources, timeout)
+
+    monkeypatch.setattr(MemoryCluster, "fetch_quota_state", counted)
+    for _ in range(33):
+        bench.cycle("a broker catches up")
+    assert len(reads) == 3
+    bench.cluster.finish("t1")
+    while (trigger := bench.planner._triggers.poll()) is not None:
+        bench.planner.run_cycle(bench.term, trigger)
+    assert rates(bench) == {}, "the end requests the cycle that restores"
+
+
+def test_a_refused_quota_is_tried_again_in_the_next_cycle(bench: Bench) -> None:
+    begin(bench)
+    assert windows(bench) == [35]
+    bench.cluster.refused[BACKFILL.resource] = "the controller is busy"
+    assert windows(bench) == [35]
+    bench.cluster.refused.clear()
+    assert windows(bench) == [20]
+    bench.cluster.set_config_as_user(BACKFILL.resource, PRODUCER, "900")
+    assert windows(bench) == [20], "another party's edit is repaired"
 
 
 def plug_in_findings(record: CycleRecord) -> list[str]:

@@ -122,7 +122,7 @@ class World:
             with_quotas = {entity_of_path(r.path) for r, keys in self.configs.items() if keys}
             of_groups = {QuotaEntity(DEFAULT, "backfill-1"), QuotaEntity(DEFAULT, "app")}
             clients = ClientReading(frozenset(filter(None, with_quotas | of_groups)))
-        asked = quotas_needed(term, known)
+        asked = quotas_needed(term, known, self.seconds)
         found = {r: dict(self.configs.get(r, {})) for r in (asked or set()) | self.ledger.keys()}
         loads = Loads()
         if inbound is not None:

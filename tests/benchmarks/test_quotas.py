@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
 
 import grpc
 import pytest
 
 from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
+from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, fetch_group_clients
+from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.routing import Routing
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
@@ -53,7 +56,7 @@ from tests.benchmarks.test_pure import LIMITS, NOW, loads, reassigning_snapshot,
 from tests.builders import eventually
 from tests.system.zookeeper_tree import Tree, session
 
-ENTITIES, TEMPORARY = 10_000, 1_000
+ENTITIES, TEMPORARY, GROUPS = 10_000, 1_000, 3_000
 RULES = 100
 LIMIT = 20_000_000
 AT_ONCE = 1_000
@@ -122,6 +125,48 @@ def test_time_to_list_the_quotas_of_ten_thousand_entities_without_zookeeper(figu
         eventually(lambda: len(admin.client_quotas()) == ENTITIES)
         samples = listed_seconds(AdminClientQuotas(admin))
     figures.add("listing client quotas through the Admin API and gRPC", f"{ENTITIES} entities", "s", samples)
+
+
+def join_group(number: int) -> Any:
+    """Build the request of a consumer that joins a group of its own."""
+    request = kafka.protocol.consumer.JoinGroupRequest
+    protocol = request.JoinGroupRequestProtocol(name="range", metadata=bytes(200))
+    return request(
+        group_id=f"group-{number}",
+        session_timeout_ms=300_000,
+        rebalance_timeout_ms=300_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[protocol],
+        max_version=3,
+    )
+
+
+def test_time_to_read_the_members_of_three_thousand_groups(figures: Figures) -> None:
+    request = kafka.protocol.metadata.FindCoordinatorRequest
+    with (
+        scratch_directory() as directory,
+        KraftCluster(directory, (1001,)) as cluster,
+        closing(KafkaAdmin(KafkaSettings((cluster.bootstrap_servers,)))) as admin,
+        closing(Routing((cluster.bootstrap_servers,), {"client_id": "member"}, timedelta(seconds=60))) as routing,
+    ):
+
+        def succeeds(build: Callable[[], Any]) -> bool:
+            answer = routing.each({1001: build}, time.monotonic() + 60)[1001]
+            return getattr(answer, "error_code", None) == 0
+
+        # The first request for a coordinator creates the topic of the groups.
+        eventually(lambda: succeeds(lambda: request(key="group", key_type=0, coordinator_keys=[], max_version=3)))
+        for number in range(GROUPS):
+            eventually(lambda n=number: succeeds(partial(join_group, n)))  # type: ignore[misc]
+        assert len(admin.groups([1001]).values[1001]) == GROUPS
+        samples = []
+        for _ in range(RUNS):
+            started = time.monotonic()
+            found = fetch_group_clients(admin, timedelta(seconds=60))
+            samples.append(time.monotonic() - started)
+            assert found == ClientReading(frozenset({QuotaEntity(DEFAULT, "member")}))
+    figures.add("reading the members of groups of one broker", f"{GROUPS} groups", "s", samples)
 
 
 @pytest.mark.usefixtures("collected_rarely")
